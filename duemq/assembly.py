@@ -54,8 +54,11 @@ from duemq.registry.data_version import DataVersion
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.controller.notifications import ControllerNotifications
+from duemq.replication.ha_address import HaAddressProcessor
 from duemq.replication.ha_server import HaServer
 from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.membership import Membership
 from duemq.replication.replica import Replica, master_view, replica_of
 from duemq.send.answers import SendSettings
 from duemq.send.ingest import Ingest
@@ -149,7 +152,9 @@ class Surroundings:
     replication: Callable[[], ReplicationConfig] = ReplicationConfig
     ha_server: Callable[[], HaServerConfig] = HaServerConfig
     ha_socket: socket.socket | None = None
+    ha_port: int = 0
     connect: Callable[[str], RemotingClient] = RemotingClient
+    membership: Membership | None = None
 
 
 def _access_of(around: Surroundings) -> AccessCheck:
@@ -170,12 +175,13 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     if around.replication().is_replica:
         tables = (parts.topics, parts.groups, parts.offsets)
         parts.replica = replica_of(
-            store, tables, parts.held, around.replication(), around.clock, around.connect
-        )
+            store, tables, parts.held, around.replication(), around.clock, around.connect,
+            around.membership,
+        )  # fmt: skip
     elif around.ha_socket is not None:
         parts.ha_server = HaServer(
             around.ha_socket, store, around.replication(), around.ha_server, around.clock,
-            own_addresses=(around.config().broker_ip,),
+            own_addresses=(around.config().broker_ip,), member=around.membership,
         )  # fmt: skip
     store.add_dispatcher(parts.held.on_append)
     store.add_dispatcher(parts.stats.on_append)
@@ -337,13 +343,14 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
 def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
     """Return what shows the broker to an operator and takes his decisions."""
     store, views = parts.store, around.plugins.admin_views()
-    views |= {REPLICATION_VIEW: parts.replica.view if parts.replica else master_view(store)}
+    views |= {REPLICATION_VIEW: _replication_view(parts, around)}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     users = around.access.accounts if around.access else None
     accounts = [AccountRequests(users)] if users is not None else []
     return [
         *accounts,
+        _member_requests(parts, around),
         RuntimeInfo(
             store,
             parts.stats,
@@ -368,6 +375,37 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             parts.identity.broker_name,
         ),
     ]
+
+
+def _replication_view(parts: Parts, around: Surroundings) -> Callable[[], dict[str, object]]:
+    """Return the view of role, state and group."""
+    of_role = parts.replica.view if parts.replica else master_view(parts.store)
+
+    def view() -> dict[str, object]:
+        group = around.membership.service.figures() if around.membership is not None else {}
+        return {**of_role(), **group}
+
+    return view
+
+
+def _member_requests(parts: Parts, around: Surroundings) -> Processor:
+    """Return what answers the requests that members of a group send each other."""
+    address = f"{around.config().broker_ip}:{around.port}"
+    ha_address = f"{around.config().broker_ip}:{around.ha_port}"
+    is_master = parts.replica is None
+    if around.membership is None:
+        return HaAddressProcessor(
+            address, ha_address, lambda: parts.store.max_offset, is_master=is_master
+        )
+    service, epochs = around.membership.service, around.membership.epochs
+    return ControllerNotifications(
+        service.group,
+        notify=service.notify,
+        epochs=lambda: epochs.epochs.entries,
+        max_offset=lambda: parts.store.max_offset,
+        master=lambda: (address, ha_address) if is_master else None,
+        broker_id=lambda: parts.identity.broker_id,
+    )
 
 
 def make_ingest(parts: Parts, around: Surroundings) -> Ingest:

@@ -37,9 +37,11 @@ from duemq.configuration.config_edit import edited, file_state
 from duemq.configuration.config_request import accepted_changes
 from duemq.configuration.settings import (
     SECTIONS,
+    Settings,
     changed_values,
     check_directories,
     in_force,
+    in_role,
     key_notices,
     resolved,
     settings_from,
@@ -52,6 +54,7 @@ from duemq.net.server import RemotingServer
 from duemq.net.tls import load_tls
 from duemq.plugins import Host, Installed, PluginSet, installed_plugins
 from duemq.registry.data_version import DataVersion
+from duemq.replication.membership import Membership
 from duemq.stored_pins import stored_pins
 from message_store.clock import Clock, SystemClock
 from message_store.config import Properties, from_properties, to_properties
@@ -87,6 +90,7 @@ class Broker:
         plugins: the installed ones, unless named here.
         config_file: where `properties` came from; changes by request 25 are written there.
         read_again: reads the configuration again, for `reload`.
+        membership: Of a broker in controller mode: its role and its group; None: as configured.
     Attributes:
         settings: the configuration in force.
         failure: Cause of a stop; empty while the broker runs or after a requested stop.
@@ -107,9 +111,11 @@ class Broker:
         config_file: Path | None = None,
         read_again: Callable[[], Properties] | None = None,
         kernels: Preparation | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self._kernels = kernels or Preparation()
-        self.settings = resolved(settings_from(properties))
+        self._membership = membership
+        self.settings = self._settings_from(properties)
         self.clock = clock or SystemClock()
         self.failure = ""
         self.metrics_port: int | None = None
@@ -144,8 +150,9 @@ class Broker:
     @property
     def ha_port(self) -> int:
         """The port that replicas connect to while this broker is a master."""
-        if self.parts.ha_server is not None:
-            return self.parts.ha_server.port
+        if self._ha_socket is not None:
+            port: int = self._ha_socket.getsockname()[1]
+            return port
         return self.settings.ha_server.port_after(self.port)
 
     @property
@@ -157,6 +164,10 @@ class Broker:
     def connections(self) -> frozenset[Connection]:
         """The connections that are open now."""
         return self._server.connections
+
+    def _settings_from(self, properties: Mapping[str, str]) -> Settings:
+        role = self._membership.role if self._membership is not None else None
+        return in_role(resolved(settings_from(properties)), role)
 
     # -- running ------------------------------------------------------------------------------
 
@@ -193,6 +204,8 @@ class Broker:
         self.plugins = self._load_plugins()
         self._log_unused_keys()
         self.store = stack.enter_context(self._new_store())
+        if self._membership is not None:
+            self._membership.begin(self.store)
         self.access = self._open_access()
         self.parts = self._assemble()
         stack.callback(self._persist)
@@ -275,7 +288,9 @@ class Broker:
             replication=lambda: self.settings.replication,
             ha_server=lambda: self.settings.ha_server,
             ha_socket=self._ha_socket,
+            ha_port=self.ha_port,
             connect=peer_client(self.settings.auth, self.tls.client),
+            membership=self._membership,
         )
         self._around = around
         return assemble(self.store, around)
@@ -335,13 +350,15 @@ class Broker:
 
     async def _register(self, stack: AsyncExitStack) -> None:
         config, auth, topics = lambda: self.config, self.settings.auth, self.parts.topics
-        replica = self.parts.replica
+        replica, member = self.parts.replica, self._membership
+        follows = replica is not None and member is None  # a member follows its controller
         self.registrar = registrar(
             config, auth, topics, self.clock,
             port=self.port, ha_port=self.ha_port, local=self.namesrv, tls=self.tls.client,
-            answered=replica.on_registered if replica is not None else lambda fields: None,
+            answered=replica.on_registered if replica and follows else lambda fields: None,
         )  # fmt: skip
-        await stack.enter_async_context(self.registrar.running())
+        if member is None or member.role.is_known:
+            await stack.enter_async_context(self.registrar.running())
 
     # -- metrics ------------------------------------------------------------------------------
 
@@ -456,7 +473,7 @@ class Broker:
         Raises:
             DueMQError: A value is invalid; nothing was changed.
         """
-        settings, later = in_force(self.settings, resolved(settings_from(properties)))
+        settings, later = in_force(self.settings, self._settings_from(properties))
         self.plugins.reconfigure(properties, self.settings.properties)
         self.settings = settings
         self.store.config = settings.store

@@ -41,6 +41,7 @@ from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
 from message_store.replication.acknowledgement import Missing, Replicated
 from message_store.replication.raw_append import Bytes, RawAppender
+from message_store.replication.truncation import complete
 from message_store.retention.log_retention import Retention
 from message_store.write_gate import DISK_FULL, WriteGate
 
@@ -56,6 +57,7 @@ class MessageStore(StoreReader):
         notice: Called with one line for each event that concerns the operator.
     Attributes:
         read_only: Why `put` refuses every message, as on a replica; empty: it does not.
+        fence: Returns why `put` refuses every message now, empty if it does not.
     Raises (on entering):
         StoreLocked: Another broker has the directory.
         StoreFull: No room for what recovery has to write.
@@ -87,6 +89,7 @@ class MessageStore(StoreReader):
         self.raw = RawAppender(self.log, self.appender, self.queues, self.rules, self.descriptors)
         self.replicated = Replicated()
         self.read_only = ""
+        self.fence: Callable[[], str] = str
         self.gate = WriteGate(self.root, self.log.directory, self._notify)
         self.retention = Retention(self)
         self.recovered: recover.Recovered | None = None
@@ -123,6 +126,7 @@ class MessageStore(StoreReader):
         crashed = self.abort_file.exists
         self.log.unreadable.notice = self.notice
         (self.root / "config").mkdir(exist_ok=True)
+        self.truncations = complete(self.config, self.clock, self.notice)
         self.mark = RecoveryMark.open(self.config_path("duemq.mark"))
         undo.callback(self.mark.close)
         marks = self.mark.read()
@@ -172,6 +176,7 @@ class MessageStore(StoreReader):
         self.queues.correct_min(self.log.min_offset)
         self.queues.deletions.fit(self.log.min_offset, found.end)
         self.queues.deletions.write()
+        self._note_lost(found.end)
         self.recovered = found
         if found.records:
             self.appender.last_record = found.last_record
@@ -183,6 +188,18 @@ class MessageStore(StoreReader):
                 f"the last run did not end cleanly: {found.records} records from {start} on were "
                 f"checked, the log ends at {found.end}"
             )
+
+    def _note_lost(self, end: int) -> None:
+        """Record a truncation if the log has lost its end, or was replaced by another one."""
+        marks = self.mark.read()
+        if marks is None or marks.dispatched == self.log.min_offset:
+            return
+        if marks.dispatched > end:
+            self.truncations.note(end)
+        elif marks.last_record >= self.log.min_offset and not recover.record_ends_at(
+            self.log, marks.last_record, marks.dispatched
+        ):
+            self.truncations.note(0)
 
     def _synced_before(self, crashed: bool) -> int:
         """Return the log offset up to which the disk surely has the log."""
@@ -286,7 +303,7 @@ class MessageStore(StoreReader):
     @property
     def refusal(self) -> str:
         """Why they cannot, or an empty text."""
-        return self.read_only or self.gate.refusal or self.replicated.refusal
+        return self.read_only or self.gate.refusal or self.fence() or self.replicated.refusal
 
     def check_disk(self) -> None:
         """Refuse writes on a nearly full disk; accept them again when there is room.

@@ -73,6 +73,6 @@ class OffsetKeeper:
             self._written = now
             return True
 
-    def apache_text(self) -> str:
-        """Return the table without our members, for a slave (request code 45)."""
-        return encode_saved(self.current(), own=False)
+    def text(self) -> str:
+        """Return the table for a replica (request code 45); Apache's ignore our members."""
+        return encode_saved(self.current())

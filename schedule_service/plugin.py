@@ -248,7 +248,7 @@ class SchedulePlugin(PluginBase):
     async def _answer_delay_offsets(self, request: Request) -> Response:
         """Answer request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
         assert self._running is not None
-        return Response(body=self._running.keeper.apache_text().encode())
+        return Response(body=self._running.keeper.text().encode())
 
     def _stats(self) -> dict[int, tuple[LevelStats, int, int | None]]:
         next_due_ms = self._next_due_ms

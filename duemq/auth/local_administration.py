@@ -15,6 +15,8 @@ from message_store.errors import RequestError
 KEY: Final = "administerFrom"
 OF_APPLICATIONS: Final = frozenset({9011, 9012, 9013})
 """Cancel, move, fire: changes that applications make to their own messages."""
+OF_GROUPS: Final = frozenset({906, 1008})
+"""What controllers and members of a group send; the handlers only read, or ask the controller."""
 ADMINISTRATIVE: Final = (
     frozenset(
         code
@@ -22,6 +24,7 @@ ADMINISTRATIVE: Final = (
         if rule.action in {Action.CREATE, Action.UPDATE, Action.DELETE}
     )
     - OF_APPLICATIONS
+    - OF_GROUPS
 )
 """Request codes that create, change or delete what other clients use."""
 

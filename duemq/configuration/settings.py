@@ -25,12 +25,20 @@ from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.controller.config import ControllerConfig
 from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.role import Role
 from message_store.config import Properties, StoreConfig, from_properties, options, with_live
 from message_store.errors import ConfigError
 
 SECTIONS: tuple[type, ...] = (
-    *(BrokerConfig, ReplicationConfig, HaServerConfig, TlsConfig, StoreConfig, AuthConfig),
+    BrokerConfig,
+    ReplicationConfig,
+    HaServerConfig,
+    ControllerConfig,
+    TlsConfig,
+    StoreConfig,
+    AuthConfig,
 )
 SHOWN_CHARS_MAX = 200
 _NAME_ANOTHER = "name one that the user of this process may write"
@@ -47,6 +55,7 @@ class Settings:
     auth: AuthConfig
     replication: ReplicationConfig
     ha_server: HaServerConfig
+    controller: ControllerConfig
 
     @property
     def sections(self) -> tuple[object, ...]:
@@ -65,7 +74,9 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
     check_refusals(properties)
     broker = from_properties(BrokerConfig, properties)
     replication = from_properties(ReplicationConfig, properties)
-    replication.check_id(broker.broker_id)
+    controller = from_properties(ControllerConfig, properties)
+    if not controller.enabled:
+        replication.check_id(broker.broker_id)
     return Settings(
         properties,
         broker,
@@ -74,6 +85,7 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
         from_properties(AuthConfig, properties),
         replication,
         from_properties(HaServerConfig, properties),
+        controller,
     )
 
 
@@ -108,6 +120,18 @@ def resolved(settings: Settings) -> Settings:
         broker_ip=broker.broker_ip or own_address(bind_address),
     )
     return replace(settings, broker=broker)
+
+
+def in_role(settings: Settings, role: Role | None) -> Settings:
+    """Return the settings of a broker that a controller gave this role; None: as configured."""
+    if role is None:
+        return settings
+    name = "SLAVE" if role.is_replica else "SYNC_MASTER"
+    return replace(
+        settings,
+        broker=replace(settings.broker, broker_id=role.registered_id),
+        replication=replace(settings.replication, role=name),
+    )
 
 
 def in_force(now: Settings, wanted: Settings) -> tuple[Settings, list[str]]:

@@ -69,9 +69,9 @@ class ReplicationConfig:
         """Compare the role with the broker's id.
 
         Raises:
-            ConfigError: A replica with the id 0, or a master with another one.
+            ConfigError: A replica without an id above 0, or a master with an id that is not 0.
         """
-        if self.is_replica and not broker_id:
+        if self.is_replica and broker_id <= 0:
             why = "a replica has a brokerId above 0, such as brokerId=1"
             raise ConfigError("brokerRole", self.role, why)
         if broker_id and not self.is_replica:

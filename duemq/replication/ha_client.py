@@ -85,6 +85,7 @@ class HaClient:
         open_session: Begins a connection.
         on_truncation: Called with a log offset when this log has to be truncated to it, which is
             done while the store is closed. The master is asked again every 5 s.
+        retry_ms: Pause after a connection has failed.
     Attributes:
         state: What it does now.
         master_offset: End of the master's log as far as known; None before the first transfer.
@@ -99,7 +100,10 @@ class HaClient:
         clock: Clock,
         open_session: Open,
         on_truncation: Callable[[int], None] = lambda offset: None,
+        *,
+        retry_ms: int = RETRY_MS,
     ) -> None:
+        self._retry_ms = retry_ms
         self._open_session, self._on_truncation = open_session, on_truncation
         self._store, self._config, self._clock = store, config, clock
         self._address = config.ha_master_address
@@ -131,7 +135,7 @@ class HaClient:
             self._wake.clear()
             if self._address:
                 await self._attempt()
-            until_ms = self._clock.now_ms() + RETRY_MS
+            until_ms = self._clock.now_ms() + self._retry_ms
             await self._clock.wait(self._wake, until_ms=until_ms)
         self.state = HaState.STOPPED
 
@@ -167,8 +171,8 @@ class HaClient:
         why = str(error) or f"no answer ({type(error).__name__})"
         if why != self.failure:
             log.warning(
-                "replication from %s: %s; trying again every %d s",
-                self._address, why, RETRY_MS // 1_000,
+                "replication from %s: %s; trying again every %g s",
+                self._address, why, self._retry_ms / 1_000,
             )  # fmt: skip
         self.failure = why
 

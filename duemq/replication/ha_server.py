@@ -17,11 +17,14 @@ from typing import Final
 
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.notices import Notices
+from duemq.replication.autoswitch_master import AutoSwitchMaster
 from duemq.replication.config import SYNC_MASTER, ReplicationConfig
 from duemq.replication.ha_server_config import REPLICAS_FROM, HaServerConfig
 from duemq.replication.in_sync_replicas import InSyncReplicas
-from duemq.replication.master_protocol import DefaultHa
+from duemq.replication.master_protocol import DefaultHa, MasterProtocol
+from duemq.replication.membership import Membership
 from duemq.replication.replica_connection import ReplicaConnection
+from duemq.replication.sync_state_set import SyncStateSetReplicas
 from message_store.clock import Clock
 from message_store.errors import PeerError, StoreError
 from message_store.log.batch import PutBatch
@@ -38,6 +41,7 @@ class HaServer:
     Args:
         bound: A socket that has the port; `running` listens on it.
         own_addresses: IP addresses of this machine.
+        member: In controller mode, the membership of this master.
     Attributes:
         connections: Of replicas, in the order in which they were opened.
         failure: Why the last connection ended; empty at first.
@@ -51,7 +55,9 @@ class HaServer:
         config: Callable[[], HaServerConfig],
         clock: Clock,
         own_addresses: tuple[str, ...] = (),
+        member: Membership | None = None,
     ) -> None:
+        self._member = member
         self._socket, self._store, self._clock = bound, store, clock
         self._role, self._config = role, config()
         self._sources = parse_sources(REPLICAS_FROM, self._config.replicas_from, own_addresses)
@@ -59,12 +65,29 @@ class HaServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections: list[ReplicaConnection] = []
         self.failure = ""
-        self.in_sync = InSyncReplicas(
-            store.replicated, config, lambda: self.connections, lambda: store.max_offset
+        self.in_sync: InSyncReplicas | SyncStateSetReplicas = (
+            InSyncReplicas(
+                store.replicated, config, lambda: self.connections, lambda: store.max_offset
+            )
+            if member is None
+            else self._sync_state_set(member)
         )
         if role.role == SYNC_MASTER:
             store.require_replicas()
             self.in_sync.update()
+
+    def _sync_state_set(self, member: Membership) -> SyncStateSetReplicas:
+        return SyncStateSetReplicas(
+            self._store.replicated,
+            member.role.own_id,
+            lambda: member.service.required_ids,
+            lambda: self.connections,
+            lambda: self._store.max_offset,
+            self._clock.steady_ms,
+            timeout_ms=self._config.replica_timeout_ms,
+            catch_up_ms_max=member.catch_up_ms_max,
+            on_change=member.service.check_in_sync,
+        )
 
     @property
     def port(self) -> int:
@@ -126,13 +149,21 @@ class HaServer:
 
     def _new_connection(self, connection: socket.socket, where: str) -> ReplicaConnection:
         return ReplicaConnection(
-            connection, where, self._store, DefaultHa(), self._clock,
+            connection, where, self._store, self._new_protocol(), self._clock,
             transfer_bytes=self._config.transfer_bytes_max,
             heartbeat_ms=self._role.heartbeat_ms,
             idle_ms=self._role.idle_ms_max,
             on_report=self.in_sync.update,
             bulk=self._bulk,
         )  # fmt: skip
+
+    def _new_protocol(self) -> MasterProtocol:
+        member, replicated = self._member, self._store.replicated
+        if member is None:
+            return DefaultHa()
+        return AutoSwitchMaster(
+            member.role.own_id, lambda: member.epochs.epochs, lambda: replicated.offset
+        )
 
     async def _serve(self, connection: ReplicaConnection) -> None:
         log.info("replica %s: connected", connection.address)

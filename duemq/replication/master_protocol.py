@@ -24,6 +24,7 @@ class MasterProtocol(Protocol):
         start: Log offset that the replica asked for, 0: the first one; None: it has not asked.
         acknowledged: End of the replica's log as it reported last.
         replica_id: Its brokerId if the framing names it, else None.
+        is_learner: Whether the replica never joins the sync state set.
     """
 
     @property
@@ -32,6 +33,8 @@ class MasterProtocol(Protocol):
     def acknowledged(self) -> int: ...
     @property
     def replica_id(self) -> int | None: ...
+    @property
+    def is_learner(self) -> bool: ...
 
     def receive(self, data: bytes, log_end: int) -> None:
         """Take bytes of the replica.
@@ -63,6 +66,7 @@ class DefaultHa:
     """
 
     replica_id: int | None = None
+    is_learner = False
 
     def __init__(self) -> None:
         self._part = b""

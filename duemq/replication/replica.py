@@ -1,7 +1,9 @@
 """Replica: what a broker does while its role is SLAVE.
 
     name server --(103: master's addresses)--> HaClient           log
-                                           `-> SlaveSynchronize   topics, groups, consumer offsets
+    or controller                          `-> SlaveSynchronize   topics, groups, consumer offsets
+
+In controller mode the controller names the master, and the master its replication port (906).
 
 The store refuses messages of clients, and no plugin runs: nothing is delivered here.
 """
@@ -18,14 +20,17 @@ from duemq.pull.held_pulls import HeldPulls
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
+from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.config import ReplicationConfig
 from duemq.replication.default_ha import default_sessions
+from duemq.replication.ha_address import HaAddressFinder
 from duemq.replication.ha_client import HaClient
+from duemq.replication.membership import Membership
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from message_store.clock import Clock
 from message_store.store import MessageStore
 
-ReplicationView = dict[str, str | int | None]
+ReplicationView = dict[str, object]
 READ_ONLY = "this broker is a replica (brokerRole=SLAVE): send to the master"
 
 
@@ -33,8 +38,14 @@ class Replica:
     """The tasks of a replica. `running` is a context manager around them."""
 
     def __init__(
-        self, store: MessageStore, held: HeldPulls, ha: HaClient, tables: SlaveSynchronize
+        self,
+        store: MessageStore,
+        held: HeldPulls,
+        ha: HaClient,
+        tables: SlaveSynchronize,
+        finder: HaAddressFinder | None = None,
     ) -> None:
+        self._finder = finder
         self._held = held
         store.read_only = READ_ONLY  # also for what the broker does before `running`
         self._store = store
@@ -52,11 +63,19 @@ class Replica:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.ha.run(), name="replication")
             tasks.create_task(self.tables.run(), name="slave synchronize")
+            if self._finder is not None:
+                tasks.create_task(self._finder.run(self.ha.follow), name="master's HA address")
             try:
                 yield
             finally:
                 self.ha.stop()
                 self.tables.stop()
+                if self._finder is not None:
+                    self._finder.stop()
+
+    @property
+    def _finder_failure(self) -> str:
+        return self._finder.failure if self._finder is not None else ""
 
     def view(self) -> ReplicationView:
         """Return the state for `duemq replicas` and tools; what is not known is None."""
@@ -70,7 +89,7 @@ class Replica:
             "masterLogEnd": master,
             "lagBytes": None if master is None else max(master - end, 0),
             "tablesCopiedMs": self.tables.synchronized_ms,
-            "failure": self.ha.failure or self.tables.failure,
+            "failure": self.ha.failure or self._finder_failure or self.tables.failure,
         }
 
 
@@ -81,6 +100,7 @@ def replica_of(
     config: ReplicationConfig,
     clock: Clock,
     connect: Callable[[str], RemotingClient],
+    member: Membership | None = None,
 ) -> Replica:
     """Return the replica that a broker of these parts is, not running."""
     topics, groups, offsets = tables
@@ -89,12 +109,23 @@ def replica_of(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.replace_by,
         RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by,
     }
-    synchronize = SlaveSynchronize(copied, store.config_path("delayOffset.json"), clock, connect)
-    sessions = default_sessions(
-        store, synchronize.first_offset, from_last_file=config.sync_from_last_file
+    synchronize = SlaveSynchronize(copied, store, clock, connect)
+    if member is None:
+        sessions = default_sessions(
+            store, synchronize.first_offset, from_last_file=config.sync_from_last_file
+        )
+        return Replica(store, held, HaClient(store, config, clock, sessions), synchronize)
+    sessions = autoswitch_sessions(
+        store, member.epochs, member.handshake, master_epoch=lambda: member.role.epoch
     )
-    ha = HaClient(store, config, clock, sessions)
-    return Replica(store, held, ha, synchronize)
+    ha = HaClient(
+        store, config, clock, sessions, member.truncate, retry_ms=HaAddressFinder.RETRY_MS
+    )
+    if not member.role.master_address:
+        return Replica(store, held, ha, synchronize)
+    synchronize.follow(member.role.master_address)
+    finder = HaAddressFinder(connect(member.role.master_address), clock)
+    return Replica(store, held, ha, synchronize, finder)
 
 
 def master_view(store: MessageStore) -> Callable[[], ReplicationView]:

@@ -75,6 +75,16 @@ class ReplicaConnection:
         """End of the replica's log as it reported last, None before its first report."""
         return self.protocol.acknowledged if self.protocol.start is not None else None
 
+    @property
+    def replica_id(self) -> int | None:
+        """Id of the replica, if its framing names one and it has said so."""
+        return self.protocol.replica_id
+
+    @property
+    def is_learner(self) -> bool:
+        """Whether the replica never joins the sync state set."""
+        return self.protocol.is_learner
+
     def log_grew(self) -> None:
         """Send what was appended."""
         self._grown.set()
@@ -118,8 +128,8 @@ class ReplicaConnection:
             if not self._ended.done():
                 self._ended.set_exception(error)
             return
-        if self.offset is None and self.protocol.start is not None:
-            self._grown.set()
+        if self.offset is None:
+            self._grown.set()  # there may be an answer to send
         self._on_report()
 
     # -- transfers ------------------------------------------------------------------------------
