@@ -178,9 +178,7 @@ class ControllerModel:
 
     def _view(self, group: Group, code: int) -> Response:
         fields = {"masterEpoch": str(group.epoch), "syncStateSetEpoch": str(group.in_sync_epoch)}
-        if group.master is not None:
-            fields["masterBrokerId"] = str(group.master)
-            fields["masterAddress"] = group.members[group.master][0]
+        fields |= _master_fields(group)
         return Response(code, None, fields, _body(syncStateSet=sorted(group.in_sync)))
 
     # -- the other requests -----------------------------------------------------------------------
@@ -209,8 +207,7 @@ class ControllerModel:
             return Response(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "unknown")
         found = {"clusterName": fields["clusterName"], "brokerName": name}
         if group.master is not None and self.is_alive(name, group.master):
-            found["masterBrokerId"] = str(group.master)
-            found["masterAddress"] = group.members[group.master][0]
+            found |= _master_fields(group)
         group.members[member] = fields["brokerAddress"], group.members[member][1]
         return Response(fields=found, body=_set_body(group))
 
@@ -218,10 +215,7 @@ class ControllerModel:
         group = self.groups.get(fields["brokerName"])
         if group is None:
             return Response(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "no group")
-        found = {"masterEpoch": str(group.epoch)}
-        if group.master is not None:
-            found["masterBrokerId"] = str(group.master)
-            found["masterAddress"] = group.members[group.master][0]
+        found = {"masterEpoch": str(group.epoch)} | _master_fields(group)
         return Response(fields=found, body=_set_body(group))
 
     def _alter(self, fields: Mapping[str, str], body: Mapping[str, object]) -> Response:
@@ -254,6 +248,13 @@ class ControllerModel:
         return Response(
             fields={"newSyncStateSetEpoch": str(group.in_sync_epoch)}, body=_set_body(group)
         )
+
+
+def _master_fields(group: Group) -> dict[str, str]:
+    if group.master is None:
+        return {}
+    address, _ = group.members.get(group.master, ("", ""))  # a first election takes any id
+    return {"masterBrokerId": str(group.master)} | ({"masterAddress": address} if address else {})
 
 
 def _body(**values: object) -> bytes:

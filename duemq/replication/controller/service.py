@@ -348,6 +348,7 @@ class GroupService:
             raise
         del self._sent_proposals[proposal.number]
         self._receive(InSyncAltered(proposal.number, altered))
+        self.check_in_sync()
 
     def _end_old_proposals(self) -> None:
         """Give up proposals whose answers were lost so long ago that none will be applied."""
