@@ -266,15 +266,22 @@ def _set_body(group: Group) -> bytes:
 
 
 class FakeLink:
-    """A client of one controller, as RemotingClient is one."""
+    """A client of one controller, as RemotingClient is one.
+
+    Attributes:
+        owner: Number of the member whose client it is.
+    """
 
     def __init__(self, network: FakeControllers, address: str) -> None:
         self._network, self.address = network, address
+        self.owner = 0
         self.peer: FakePeer | None = None
 
     async def connect(self) -> Peer:
         if self.address in self._network.away:
             raise ConnectionRefusedError(f"{self.address} is away")
+        if self.owner in self._network.cut_off:
+            raise TimeoutError
         if self.peer is None or self.peer.closed:
             self.peer = FakePeer()
             self._network.opened += 1
@@ -286,7 +293,7 @@ class FakeLink:
 
     async def send_oneway(self, request: Request) -> None:
         await self.connect()
-        self._network.oneway.append((self.address, request))
+        self._network.models[self.address].answer(request, self.peer)
 
     async def close(self) -> None:
         self._network.cut(self)
@@ -297,7 +304,9 @@ class FakeControllers:
 
     Attributes:
         away: Addresses that cannot be reached.
+        cut_off: Members whose requests are lost; their connections stay open.
         change: Changes an answer before it arrives; raises what the network does.
+        before: Called with each request that arrives.
         asked: Codes of the requests that arrived.
         opened: Count of connections.
     """
@@ -306,9 +315,10 @@ class FakeControllers:
         self.models = dict(models)
         self.links: list[FakeLink] = []
         self.away: set[str] = set()
+        self.cut_off: set[int] = set()
         self.change: Callable[[Request, Response], Response] = lambda request, answer: answer
+        self.before: Callable[[Request], None] = lambda request: None
         self.asked: list[int] = []
-        self.oneway: list[tuple[str, Request]] = []
         self.opened = 0
 
     def connect(self, address: str) -> FakeLink:
@@ -332,4 +342,5 @@ class FakeControllers:
     async def exchange(self, address: str, request: Request, channel: object) -> Response:
         """Return the answer of the controller at an address."""
         self.asked.append(int(request.code))
+        self.before(request)
         return self.change(request, self.models[address].answer(request, channel))
