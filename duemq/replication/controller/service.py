@@ -410,14 +410,12 @@ class GroupService:
 
     async def _change_roles(self) -> None:
         """Change the role of the broker, one change after the other, to the newest one."""
-        applied: BecomeMaster | BecomeReplica | None = None
         while not self._stopping.is_set():
             await self._role_changed.wait()
             self._role_changed.clear()
             role = self._role
-            if role is None or role == applied or self._stopping.is_set():
+            if role is None or self._stopping.is_set():
                 continue
-            applied = role
             if isinstance(role, BecomeMaster):
                 await self._host.become_master(role.epoch)
             else:

@@ -75,10 +75,16 @@ def test_answers_to_questions_before_a_revocation_do_not_count() -> None:
     lease.epoch_confirmed(1, before)
     assert not lease.is_valid(1, 1_101)
     after = lease.ticket(1_100)
-    lease.heartbeat_answered(after)
-    assert not lease.is_valid(1, 1_101)
     lease.epoch_confirmed(1, after)
+    assert not lease.is_valid(1, 1_101)  # the heartbeat was one of the lost connection
+    lease.heartbeat_answered(after)
     assert lease.is_valid(1, 1_101)
+
+
+def test_the_confirmation_of_an_older_epoch_does_not_extend_a_newer_one() -> None:
+    lease = held(epoch=1, sent_ms=1_000)
+    lease.epoch_confirmed(2, lease.ticket(900))
+    assert lease.valid_until_ms == 900 + LENGTH_MS
 
 
 @given(
