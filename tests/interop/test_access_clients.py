@@ -1,0 +1,129 @@
+"""Go and C++ clients with accounts: what they sign is accepted, other secrets are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.auth.signature import Credentials
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode, ResponseCode
+from tests.interop.checks import assert_accepted, assert_once, series
+from tests.interop.programs import CLIENTS, go_program
+from tests.interop.session import Client, ClientFailed, ClientSession, FreshSessions
+from tests.interop.test_access_control import KEYS, ROOT, Checked
+from tests.support.requirements import Missing
+from tests.support.server import Server
+
+N = 4
+TOPIC, GROUP = "orders", "billing"
+WHO = Credentials("alice12", "alice-secret")
+ADMIN = Credentials("admin12", "admin-secret")
+PLAIN_ACL = f"""
+accounts:
+  - {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret}, admin: true}}
+  - accessKey: {WHO.access_key}
+    secretKey: {WHO.secret}
+    topicPerms: [{TOPIC}=PUB|SUB]
+    groupPerms: [{GROUP}=SUB]
+"""
+TOPIC_FIELDS = {
+    "defaultTopic": "TBW102",
+    "readQueueNums": "4",
+    "writeQueueNums": "4",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
+Step = tuple[int, Mapping[str, str], bytes]
+
+
+def topics() -> Iterator[Step]:
+    """Yield the requests that create the topics of a test."""
+    for name in (TOPIC, f"%RETRY%{GROUP}"):
+        yield RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC_FIELDS | {"topic": name}, b""
+
+
+def account() -> Iterator[Step]:
+    """Yield the requests that create the account of ACL 2.0."""
+    secret = json.dumps({"password": WHO.secret}).encode()
+    yield RequestCode.AUTH_CREATE_USER, {"username": WHO.access_key}, secret
+    for resource, actions in ((f"Topic:{TOPIC}", ["Pub", "Sub"]), (f"Group:{GROUP}", ["Sub"])):
+        entry = {"resource": resource, "actions": actions, "decision": "Allow"}
+        policies = {"policies": [{"policyType": "Custom", "entries": [entry]}]}
+        subject = {"subject": f"User:{WHO.access_key}"}
+        yield RequestCode.AUTH_CREATE_ACL, subject, json.dumps(policies).encode()
+
+
+async def prepare(server: Server, who: Credentials, steps: list[Step]) -> None:
+    """Make requests that must succeed."""
+    async with RemotingClient(server.broker_address, sign=who.sign) as client:
+        for code, fields, body in steps:
+            answer = await client.call(Request(code, dict(fields), body), timeout_s=60)
+            assert answer.code == ResponseCode.SUCCESS, answer
+
+
+@pytest.fixture(scope="module", params=["plain_acl", "users"])
+def checked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A broker with the accounts of ACL 1.0, then of ACL 2.0."""
+    home = tmp_path_factory.mktemp("checked")
+    if request.param == "users":
+        with Checked(home, keys=KEYS) as server:
+            asyncio.run(prepare(server, Credentials(*ROOT), [*topics(), *account()]))
+            yield server
+        return
+    conf = home / "rmq" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(PLAIN_ACL)
+    (conf / "plain_acl.yml").chmod(0o600)
+    keys = {"aclEnable": "true", "rocketmqHome": str(home / "rmq")}
+    with Checked(home, keys=keys) as server:
+        asyncio.run(prepare(server, ADMIN, [*topics()]))
+        yield server
+
+
+def go(server: Server, home: Path) -> Client:
+    """Return rocketmq-client-go."""
+    command = [str(go_program(CLIENTS / "go")), "session"]
+    return ClientSession("go", command, namesrv=server.namesrv_address, home=home)
+
+
+def cpp(server: Server, home: Path) -> Client:
+    """Return librocketmq."""
+    if importlib.util.find_spec("rocketmq") is None:
+        raise Missing("the Python package rocketmq (with librocketmq) is not installed")
+    command = [sys.executable, str(CLIENTS / "cpp_client.py"), "session"]
+    return FreshSessions("cpp", command, namesrv=server.namesrv_address, home=home)
+
+
+@pytest.mark.parametrize("make", [go, cpp])
+def test_a_right_secret_sends_and_consumes_and_a_wrong_one_is_refused(
+    checked: Server, make: Callable[[Server, Path], Client], tmp_path: Path
+) -> None:
+    client = make(checked, tmp_path)
+    who = {"access_key": WHO.access_key, "secret_key": WHO.secret}
+    try:
+        body = make.__name__
+        sent = client.events("produce", "sent", topic=TOPIC, n=N, body=body, **who)
+        assert_accepted(sent, N)
+        options = {"topic": TOPIC, "group": GROUP, "until": N, **who}
+        assert_once(client.events("push-consume", "message", **options), series(N, body))
+        with pytest.raises(ClientFailed):
+            client.run("produce", topic=TOPIC, body=body, **who | {"secret_key": "wrong-secret"})
+    finally:
+        client.close()
+    refused = re.findall(
+        r'"event":"refused","user":"(\w+)"', (checked.home / "broker.log").read_text()
+    )
+    assert set(refused) == {WHO.access_key}
