@@ -24,6 +24,7 @@ from duemq.admin.views import AdminProcessor
 from duemq.auth.access import AccessControl
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.local_administration import LocalAdministration
+from duemq.auth.plain_requests import BrokerName, PlainRequests
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.decide import ACTIONS, DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
@@ -329,10 +330,8 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     views |= {REPLICATION_VIEW: parts.replica.view if parts.replica else master_view(store)}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
-    users = around.access.accounts if around.access else None
-    accounts = [AccountRequests(users)] if users is not None else []
     return [
-        *accounts,
+        *_account_processors(parts, around),
         RuntimeInfo(
             store,
             parts.stats,
@@ -357,6 +356,21 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             parts.identity.broker_name,
         ),
     ]
+
+
+def _account_processors(parts: Parts, around: Surroundings) -> list[Processor]:
+    """Return what shows and changes the accounts."""
+    access, config = around.access, around.config()
+    if access is not None and access.accounts is not None:
+        return [AccountRequests(access.accounts)]
+    if access is None or access.files is None:
+        return []
+    us = BrokerName(
+        cluster=config.cluster_name,
+        broker=parts.identity.broker_name,
+        address=f"{config.broker_ip}:{around.port}",
+    )
+    return [PlainRequests(access.files, us, around.clock)]
 
 
 def make_ingest(parts: Parts, around: Surroundings) -> Ingest:

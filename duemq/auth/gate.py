@@ -132,6 +132,14 @@ class Gate:
             raise Refused(text, access)
 
 
+_ACCOUNT_FIELDS: Final = {
+    **dict.fromkeys((3001, 3002, 3003), "username"),
+    **dict.fromkeys((3006, 3007, 3008), "subject"),
+    **dict.fromkeys((50, 51), "accessKey"),
+}
+"""Header fields that name the account that a request changes."""
+
+
 def entry_of(request: Request, access: Access | None, why: str = "") -> AuditEntry:
     """Return the line of the audit log about a request."""
     peer = "" if request.peer is None else "{}:{}".format(*request.peer.address)
@@ -142,4 +150,5 @@ def entry_of(request: Request, access: Access | None, why: str = "") -> AuditEnt
         access.resource.key if access else "",
         ",".join(action.value for action in access.actions) if access else "",
         why,
+        request.fields.get(_ACCOUNT_FIELDS.get(request.code, ""), ""),
     )

@@ -2,7 +2,7 @@
 
 Source: PlainAccessValidator.parse, PlainPermissionManager.validate of Apache 4.9.7. DueMQ checks
 some codes that Apache's broker leaves open to every account: batches as sends, pulls of the lite
-consumer as pulls, and changes of the broker as administration.
+consumer as pulls, changes of the broker and all requests about accounts as administration.
 """
 
 from __future__ import annotations
@@ -15,16 +15,24 @@ from duemq.auth.audit import AuditLog
 from duemq.auth.gate import CHANGES, REMARK_CHARACTERS_MAX, entry_of
 from duemq.auth.model import RETRY_PREFIX, is_retry_topic
 from duemq.auth.plain_rules import ADMIN_CODES, PUB, SUB, PlainAccount, PlainRefused, PlainRules
-from duemq.auth.request_rules import OWN_RULES, body_object, body_objects
+from duemq.auth.request_rules import OWN_RULES, accesses, body_object, body_objects
 from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
-from duemq.net.codes import ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
-OUR_ADMIN_CODES: Final = ADMIN_CODES | {
-    code for code, rule in OWN_RULES.items() if rule.action in CHANGES
-}
+OUR_ADMIN_CODES: Final = (
+    ADMIN_CODES
+    | {code for code, rule in OWN_RULES.items() if rule.action in CHANGES}
+    | {
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+    }
+)
 Needed = Iterator[tuple[str | None, int]]
 
 
@@ -34,12 +42,18 @@ class PlainGate:
     Args:
         rules: Returns the rules in force.
         version: Returns a number that changes with them.
+        cluster: Name of the broker's cluster, for the audit log.
     """
 
     def __init__(
-        self, rules: Callable[[], PlainRules], version: Callable[[], int], audit: AuditLog
+        self,
+        rules: Callable[[], PlainRules],
+        version: Callable[[], int],
+        audit: AuditLog,
+        cluster: str,
     ) -> None:
         self._rules, self._version, self._audit = rules, version, audit
+        self._cluster = cluster
 
     @property
     def version(self) -> int:
@@ -64,7 +78,8 @@ class PlainGate:
             text = f"{EXCEPTION}: {refusal}"[:REMARK_CHARACTERS_MAX]
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from None
         if request.code in OUR_ADMIN_CODES:
-            self._audit.allowed(entry_of(request, None))
+            for access in accesses(request.code, request.fields, b"", self._cluster):
+                self._audit.allowed(entry_of(request, access))
 
     def _check(self, request: Request) -> None:
         rules = self._rules()

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.apache import mqadmin
+from tests.interop.apache import LOGBACK, mqadmin
 from tests.interop.programs import java_command
 from tests.interop.session import ClientFailed, ClientSession
 from tests.support.duemq_server import DueMQ
 from tests.support.free_ports import listening
+from tests.support.server import Server
 
 ROOT = ("root", "root-secret")
 ALICE = ("alice", "alice-secret")
@@ -51,14 +52,15 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checked]:
         yield started
 
 
-def admin_of(server: Checked, home: Path, who: tuple[str, str]) -> Admin:
+def admin_of(server: Server, home: Path, who: tuple[str, str], *, version: str = "5.3.3") -> Admin:
     """Return mqadmin as this account, against the server."""
     conf = home / "rmq" / "conf"
     conf.mkdir(parents=True, exist_ok=True)
+    (conf / "logback_tools.xml").write_text(LOGBACK)
     (conf / "tools.yml").write_text(f"accessKey: {who[0]}\nsecretKey: {who[1]}\n")
 
     def run(*arguments: str) -> str:
-        return mqadmin("5.3.3", home, *arguments, "-n", server.namesrv_address)
+        return mqadmin(version, home, *arguments, "-n", server.namesrv_address)
 
     return run
 
