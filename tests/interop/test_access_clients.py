@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
-import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from delivery.plugin import Request
 from duemq.auth.signature import Credentials
-from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.codes import RequestCode
 from tests.interop.checks import assert_accepted, assert_once, series
 from tests.interop.programs import CLIENTS, go_program
 from tests.interop.session import Client, ClientFailed, ClientSession, FreshSessions
-from tests.interop.test_access_control import KEYS, ROOT, Checked
+from tests.support.accounts import KEYS, ROOT, Checked, Step, prepare, user_steps
 from tests.support.requirements import Missing
 from tests.support.server import Server
 
@@ -35,6 +31,7 @@ accounts:
     topicPerms: [{TOPIC}=PUB|SUB]
     groupPerms: [{GROUP}=SUB]
 """
+PERMISSIONS = {f"Topic:{TOPIC}": ["Pub", "Sub"], f"Group:{GROUP}": ["Sub"]}
 TOPIC_FIELDS = {
     "defaultTopic": "TBW102",
     "readQueueNums": "4",
@@ -44,32 +41,12 @@ TOPIC_FIELDS = {
     "topicSysFlag": "0",
     "order": "false",
 }
-Step = tuple[int, Mapping[str, str], bytes]
 
 
 def topics() -> Iterator[Step]:
     """Yield the requests that create the topics of a test."""
     for name in (TOPIC, f"%RETRY%{GROUP}"):
         yield RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC_FIELDS | {"topic": name}, b""
-
-
-def account() -> Iterator[Step]:
-    """Yield the requests that create the account of ACL 2.0."""
-    secret = json.dumps({"password": WHO.secret}).encode()
-    yield RequestCode.AUTH_CREATE_USER, {"username": WHO.access_key}, secret
-    for resource, actions in ((f"Topic:{TOPIC}", ["Pub", "Sub"]), (f"Group:{GROUP}", ["Sub"])):
-        entry = {"resource": resource, "actions": actions, "decision": "Allow"}
-        policies = {"policies": [{"policyType": "Custom", "entries": [entry]}]}
-        subject = {"subject": f"User:{WHO.access_key}"}
-        yield RequestCode.AUTH_CREATE_ACL, subject, json.dumps(policies).encode()
-
-
-async def prepare(server: Server, who: Credentials, steps: list[Step]) -> None:
-    """Make requests that must succeed."""
-    async with RemotingClient(server.broker_address, sign=who.sign) as client:
-        for code, fields, body in steps:
-            answer = await client.call(Request(code, dict(fields), body), timeout_s=60)
-            assert answer.code == ResponseCode.SUCCESS, answer
 
 
 @pytest.fixture(scope="module", params=["plain_acl", "users"])
@@ -80,7 +57,7 @@ def checked(
     home = tmp_path_factory.mktemp("checked")
     if request.param == "users":
         with Checked(home, keys=KEYS) as server:
-            asyncio.run(prepare(server, Credentials(*ROOT), [*topics(), *account()]))
+            prepare(server.broker_address, ROOT, [*topics(), *user_steps(WHO, PERMISSIONS)])
             yield server
         return
     conf = home / "rmq" / "conf"
@@ -89,7 +66,7 @@ def checked(
     (conf / "plain_acl.yml").chmod(0o600)
     keys = {"aclEnable": "true", "rocketmqHome": str(home / "rmq")}
     with Checked(home, keys=keys) as server:
-        asyncio.run(prepare(server, ADMIN, [*topics()]))
+        prepare(server.broker_address, ADMIN, topics())
         yield server
 
 

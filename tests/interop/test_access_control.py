@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +11,9 @@ import pytest
 from tests.interop.apache import LOGBACK, mqadmin
 from tests.interop.programs import java_command
 from tests.interop.session import ClientFailed, ClientSession
-from tests.support.duemq_server import DueMQ
-from tests.support.free_ports import listening
+from tests.support.accounts import KEYS, ROOT, Checked
 from tests.support.server import Server
 
-ROOT = ("root", "root-secret")
 ALICE = ("alice", "alice-secret")
 PLAIN = ("alice12", "plain-secret")
 PLAIN_ACL = """
@@ -28,21 +25,7 @@ accounts:
     topicPerms: [orders=PUB|SUB]
     groupPerms: [billing=SUB]
 """
-KEYS = {
-    "authenticationEnabled": "true",
-    "authorizationEnabled": "true",
-    "initAuthenticationUser": json.dumps({"username": ROOT[0], "password": ROOT[1]}),
-    "mappedFileSizeCommitLog": str(64 << 20),
-}
 Admin = Callable[..., str]
-
-
-class Checked(DueMQ):
-    """Our broker with accounts; it is ready when it listens."""
-
-    def ready(self) -> bool:
-        """Return whether broker and name server listen; a stranger is not answered."""
-        return listening(self.broker_port) and listening(self.namesrv_port)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +51,7 @@ def admin_of(server: Server, home: Path, who: tuple[str, str], *, version: str =
 @pytest.fixture(scope="module")
 def admin(checked: Checked, tmp_path_factory: pytest.TempPathFactory) -> Admin:
     """mqadmin of 5.3.3 as the super user, against the broker."""
-    return admin_of(checked, tmp_path_factory.mktemp("root"), ROOT)
+    return admin_of(checked, tmp_path_factory.mktemp("root"), (ROOT.access_key, ROOT.secret))
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +141,7 @@ def test_mqadmin_copies_users_and_acls_to_another_broker(
 ) -> None:
     with Checked(tmp_path / "second", keys=KEYS) as second:
         copy = ("-f", checked.broker_address, "-t", second.broker_address)
-        there = admin_of(second, tmp_path / "admin", ROOT)
+        there = admin_of(second, tmp_path / "admin", (ROOT.access_key, ROOT.secret))
         there("copyUser", *copy, "-u", "alice")
         there("copyAcl", *copy, "-s", "User:alice")
         found = there("listAcl", "-b", second.broker_address, "-s", "User:alice")

@@ -21,7 +21,7 @@ from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from duemq.net.codes import ResponseCode
 from tests.interop.apache import Apache
-from tests.interop.test_access_control import KEYS, ROOT, Checked
+from tests.support.accounts import KEYS, PROVIDERS, ROOT, Checked
 from tests.support.server import Server
 
 T = TypeVar("T")
@@ -32,17 +32,6 @@ IN_FLIGHT = 32
 WRITES = {36, 37, 310}
 DELETIONS = {207, 215}
 NO_PERMISSION = 16
-AUTH = "org.apache.rocketmq.auth"
-PROVIDERS = {
-    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
-    "authenticationMetadataProvider": (
-        f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
-    ),
-    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
-    "authorizationMetadataProvider": (
-        f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
-    ),
-}
 RESOURCES = (
     *("*", "Topic:*", "Topic:orders", "Topic:o*", "Topic:ord*", "Topic:orders-*", "Topic:other"),
     *("Group:*", "Group:billing", "Group:b*", "Group:bill*", "Group:x"),
@@ -166,7 +155,7 @@ def cells(users: list[Credentials]) -> list[Cell]:
 
 async def answers(server: Server, users: list[Credentials], asked: list[Cell]) -> list[str | None]:
     """Create the users at a server; return the remark of each refused cell, None for others."""
-    root, chance = Credentials(*ROOT), random.Random(SEED)
+    chance = random.Random(SEED)
     async with RemotingClient(server.broker_address) as client:
 
         async def remark_of(cell: Cell) -> str | None:
@@ -176,12 +165,12 @@ async def answers(server: Server, users: list[Credentials], asked: list[Cell]) -
         for number, user in enumerate(users):
             kind = "Normal" if number else "Super"
             made = json.dumps({"password": user.secret, "userType": kind}).encode()
-            await expect(client, Cell(root, 3001, {"username": user.access_key}, made))
+            await expect(client, Cell(ROOT, 3001, {"username": user.access_key}, made))
             if number > 1:  # the second one has no ACL
                 subject = {"subject": f"User:{user.access_key}"}
-                await expect(client, Cell(root, 3006, subject, acl_of(chance)))
+                await expect(client, Cell(ROOT, 3006, subject, acl_of(chance)))
         last = users[-1].access_key
-        await expect(client, Cell(root, 3002, {"username": last}, b'{"userStatus":"disable"}'))
+        await expect(client, Cell(ROOT, 3002, {"username": last}, b'{"userStatus":"disable"}'))
         return await in_phases(asked, remark_of)
 
 

@@ -16,7 +16,8 @@ from delivery.plugin import Request
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from tests.interop.apache import Apache
-from tests.interop.test_access_control import Checked, admin_of
+from tests.interop.test_access_control import admin_of
+from tests.support.accounts import Checked
 from tests.support.server import Server
 
 ADMIN = Credentials("admin12", "admin-secret")

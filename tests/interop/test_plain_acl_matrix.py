@@ -13,8 +13,8 @@ import pytest
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from tests.interop.apache import Apache
-from tests.interop.test_access_control import Checked
 from tests.interop.test_access_matrix import GROUPS, TOPICS, Cell, ask, in_phases, of_both, of_topic
+from tests.support.accounts import Checked
 from tests.support.server import Server
 
 SEED = 4_907
