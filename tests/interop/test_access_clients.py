@@ -15,7 +15,8 @@ from duemq.net.codes import RequestCode
 from tests.interop.checks import assert_accepted, assert_once, series
 from tests.interop.programs import CLIENTS, go_program
 from tests.interop.session import Client, ClientFailed, ClientSession, FreshSessions
-from tests.support.accounts import KEYS, ROOT, Checked, Step, prepare, user_steps
+from tests.support.accounts import KEYS, ROOT, Step, prepare, user_steps
+from tests.support.duemq_server import DueMQ
 from tests.support.requirements import Missing
 from tests.support.server import Server
 
@@ -56,7 +57,7 @@ def checked(
     """A broker with the accounts of ACL 1.0, then of ACL 2.0."""
     home = tmp_path_factory.mktemp("checked")
     if request.param == "users":
-        with Checked(home, keys=KEYS) as server:
+        with DueMQ(home, keys=KEYS) as server:
             prepare(server.broker_address, ROOT, [*topics(), *user_steps(WHO, PERMISSIONS)])
             yield server
         return
@@ -65,7 +66,7 @@ def checked(
     (conf / "plain_acl.yml").write_text(PLAIN_ACL)
     (conf / "plain_acl.yml").chmod(0o600)
     keys = {"aclEnable": "true", "rocketmqHome": str(home / "rmq")}
-    with Checked(home, keys=keys) as server:
+    with DueMQ(home, keys=keys) as server:
         prepare(server.broker_address, ADMIN, topics())
         yield server
 

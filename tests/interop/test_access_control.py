@@ -11,7 +11,8 @@ import pytest
 from tests.interop.apache import LOGBACK, mqadmin
 from tests.interop.programs import java_command
 from tests.interop.session import ClientFailed, ClientSession
-from tests.support.accounts import KEYS, ROOT, Checked
+from tests.support.accounts import KEYS, ROOT
+from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
 ALICE = ("alice", "alice-secret")
@@ -29,9 +30,9 @@ Admin = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checked]:
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DueMQ]:
     """A broker with accounts, started."""
-    with Checked(tmp_path_factory.mktemp("checked"), keys=KEYS) as started:
+    with DueMQ(tmp_path_factory.mktemp("checked"), keys=KEYS) as started:
         yield started
 
 
@@ -49,13 +50,13 @@ def admin_of(server: Server, home: Path, who: tuple[str, str], *, version: str =
 
 
 @pytest.fixture(scope="module")
-def admin(checked: Checked, tmp_path_factory: pytest.TempPathFactory) -> Admin:
+def admin(checked: DueMQ, tmp_path_factory: pytest.TempPathFactory) -> Admin:
     """mqadmin of 5.3.3 as the super user, against the broker."""
     return admin_of(checked, tmp_path_factory.mktemp("root"), (ROOT.access_key, ROOT.secret))
 
 
 @pytest.fixture(scope="module")
-def alice(checked: Checked, admin: Admin) -> tuple[str, str]:
+def alice(checked: DueMQ, admin: Admin) -> tuple[str, str]:
     """An account that may use topic orders and group g."""
     at = ("-b", checked.broker_address)
     admin("updateTopic", *at, "-t", "orders", "-r", "4", "-w", "4")
@@ -67,9 +68,7 @@ def alice(checked: Checked, admin: Admin) -> tuple[str, str]:
 
 
 @pytest.fixture(params=["4.9.7", "5.3.3"])
-def java(
-    request: pytest.FixtureRequest, checked: Checked, tmp_path: Path
-) -> Iterator[ClientSession]:
+def java(request: pytest.FixtureRequest, checked: DueMQ, tmp_path: Path) -> Iterator[ClientSession]:
     """Apache's Java client, in each version."""
     command = java_command(str(request.param), tmp_path)
     with ClientSession("java", command, namesrv=checked.namesrv_address, home=tmp_path) as session:
@@ -104,7 +103,7 @@ def test_clients_of_plain_acl_send_and_consume(version: str, tmp_path: Path) -> 
     (conf / "plain_acl.yml").chmod(0o600)
     keys = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "rmq")}
     command = java_command(version, tmp_path / "java")
-    with Checked(tmp_path / "broker", keys=keys) as server:
+    with DueMQ(tmp_path / "broker", keys=keys) as server:
         at, home = server.namesrv_address, tmp_path / "java"
         with ClientSession("java", command, namesrv=at, home=home) as java:
             java.run("produce", topic="orders", n=2, **who(PLAIN))
@@ -117,7 +116,7 @@ def test_clients_of_plain_acl_send_and_consume(version: str, tmp_path: Path) -> 
                     java.run("produce", topic=topic, send_timeout_ms=3_000, **who(account))
 
 
-def test_mqadmin_manages_users_and_acls(checked: Checked, admin: Admin, alice: object) -> None:
+def test_mqadmin_manages_users_and_acls(checked: DueMQ, admin: Admin, alice: object) -> None:
     at = ("-b", checked.broker_address)
     admin("createUser", *at, "-u", "bob", "-p", "bob-secret", "-t", "Super")
     assert re.search(r"bob\s+bob-secret\s+Super\s+enable", admin("getUser", *at, "-u", "bob"))
@@ -137,9 +136,9 @@ def test_mqadmin_manages_users_and_acls(checked: Checked, admin: Admin, alice: o
 
 
 def test_mqadmin_copies_users_and_acls_to_another_broker(
-    checked: Checked, alice: object, tmp_path: Path
+    checked: DueMQ, alice: object, tmp_path: Path
 ) -> None:
-    with Checked(tmp_path / "second", keys=KEYS) as second:
+    with DueMQ(tmp_path / "second", keys=KEYS) as second:
         copy = ("-f", checked.broker_address, "-t", second.broker_address)
         there = admin_of(second, tmp_path / "admin", (ROOT.access_key, ROOT.secret))
         there("copyUser", *copy, "-u", "alice")
@@ -150,7 +149,7 @@ def test_mqadmin_copies_users_and_acls_to_another_broker(
 
 
 def test_mqadmin_without_permission_changes_nothing(
-    checked: Checked, admin: Admin, alice: tuple[str, str], tmp_path: Path
+    checked: DueMQ, admin: Admin, alice: tuple[str, str], tmp_path: Path
 ) -> None:
     plain = admin_of(checked, tmp_path, alice)
     at = ("-b", checked.broker_address)

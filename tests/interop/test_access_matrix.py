@@ -21,7 +21,8 @@ from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from duemq.net.codes import ResponseCode
 from tests.interop.apache import Apache
-from tests.support.accounts import KEYS, PROVIDERS, ROOT, Checked
+from tests.support.accounts import KEYS, PROVIDERS, ROOT
+from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
 T = TypeVar("T")
@@ -216,7 +217,7 @@ async def expect(client: RemotingClient, cell: Cell) -> None:
 def servers(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
     """Apache's broker and ours, both with accounts."""
     apache = Apache("5.3.3", tmp_path / "apache", keys=KEYS | PROVIDERS, heap="512m")
-    with apache, Checked(tmp_path / "duemq", keys=KEYS) as ours:
+    with apache, DueMQ(tmp_path / "duemq", keys=KEYS) as ours:
         yield apache, ours
 
 

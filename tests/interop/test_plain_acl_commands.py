@@ -17,7 +17,7 @@ from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from tests.interop.apache import Apache
 from tests.interop.test_access_control import admin_of
-from tests.support.accounts import Checked
+from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
 ADMIN = Credentials("admin12", "admin-secret")
@@ -98,7 +98,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
     """Apache's broker and ours, each with the same files."""
     apache = Apache("4.9.7", tmp_path / "a", keys={"aclEnable": "true"}, heap="512m")
     keys = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "b" / "rmq")}
-    ours = Checked(tmp_path / "b", keys=keys)
+    ours = DueMQ(tmp_path / "b", keys=keys)
     for server in (apache, ours):
         write_files(server.home)
     with apache, ours:
@@ -154,7 +154,7 @@ def test_answers_and_files_are_those_of_apache_4(servers: tuple[Server, Server])
 def test_mqadmin_manages_accounts(tmp_path: Path) -> None:
     write_files(tmp_path)
     keys = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "rmq")}
-    with Checked(tmp_path, keys=keys) as server:
+    with DueMQ(tmp_path, keys=keys) as server:
         who = (ADMIN.access_key, ADMIN.secret)
         admin = admin_of(server, tmp_path / "admin", who, version="4.9.7")
         at = ("-b", server.broker_address)

@@ -14,7 +14,7 @@ from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from tests.interop.apache import Apache
 from tests.interop.test_access_matrix import GROUPS, TOPICS, Cell, ask, in_phases, of_both, of_topic
-from tests.support.accounts import Checked
+from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
 SEED = 4_907
@@ -85,7 +85,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Server, Server, list[Credentials]]
     home = tmp_path / "apache" / "rmq"
     (home / "conf" / "plain_acl.yml").write_text(acl_of(users))
     (home / "conf" / "plain_acl.yml").chmod(0o600)
-    ours = Checked(tmp_path / "duemq", keys=keys | {"rocketmqHome": str(home)})
+    ours = DueMQ(tmp_path / "duemq", keys=keys | {"rocketmqHome": str(home)})
     with apache, ours:
         yield apache, ours, users
 

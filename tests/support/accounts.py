@@ -1,4 +1,4 @@
-"""Brokers with accounts (ACL 2.0), Apache's and ours, and their users."""
+"""Accounts (ACL 2.0) of brokers, Apache's and ours: keys of broker.conf, and users."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from delivery.plugin import Request
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode, ResponseCode
-from tests.support.duemq_server import DueMQ
-from tests.support.free_ports import listening
 
 ANSWER_S: Final = 60.0
 ROOT: Final = Credentials("root", "root-secret")
@@ -20,7 +18,6 @@ KEYS: Final = {
     "authenticationEnabled": "true",
     "authorizationEnabled": "true",
     "initAuthenticationUser": json.dumps({"username": ROOT.access_key, "password": ROOT.secret}),
-    "mappedFileSizeCommitLog": str(64 << 20),
 }
 _AUTH = "org.apache.rocketmq.auth"
 PROVIDERS: Final = {
@@ -35,14 +32,6 @@ PROVIDERS: Final = {
 }
 """Keys that Apache's broker needs in addition."""
 Step = tuple[int, Mapping[str, str], bytes]
-
-
-class Checked(DueMQ):
-    """Our broker with accounts; it is ready when it listens."""
-
-    def ready(self) -> bool:
-        """Return whether broker and name server listen; a stranger is not answered."""
-        return listening(self.broker_port) and listening(self.namesrv_port)
 
 
 def user_steps(who: Credentials, permissions: Mapping[str, Iterable[str]]) -> list[Step]:
