@@ -25,6 +25,7 @@ from duemq.auth.access import AccessControl
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.local_administration import LocalAdministration
 from duemq.auth.plain_requests import BrokerName, PlainRequests
+from duemq.auth.record_access import EveryRecord, RecordAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.decide import ACTIONS, DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
@@ -146,6 +147,11 @@ class Surroundings:
     replication: Callable[[], ReplicationConfig] = ReplicationConfig
     connect: Callable[[str], RemotingClient] = RemotingClient
 
+    @property
+    def records(self) -> RecordAccess:
+        """What decides about records that requests name by their offset."""
+        return self.access.gate if self.access is not None else EveryRecord()
+
 
 def _access_of(around: Surroundings) -> AccessCheck:
     """Return what checks the requests that the dispatcher handles."""
@@ -236,8 +242,9 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
     identity, put = parts.identity, parts.put_path.put_durable
     clients = ClientProcessor(parts.clients, topics, groups, clock, config)
+    records = around.records
     transactions = Transactions(
-        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters
+        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters, records
     )
     parts.transactions = transactions
     transactions.recover()  # before plugins append anything
@@ -259,8 +266,9 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.stats,
             config,
             replication=around.replication,
+            access_version=lambda: records.version,
         ),
-        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config),
+        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
@@ -290,6 +298,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.clients,
             lambda: (store.index.safe_ms, store.max_offset),
             count_default=around.store_config.query_count_max,
+            records=around.records,
         ),
         ResetProcessor(
             store,
@@ -301,7 +310,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             identity,
             push=lambda: not around.config().server_side_reset,
         ),
-        ClientAdminProcessor(parts.clients, store, identity),
+        ClientAdminProcessor(parts.clients, store, identity, around.records),
         TopicAdminProcessor(
             store,
             parts.topics,

@@ -4,8 +4,9 @@
                      code 16                          code 16
 
 Source: AuthenticationPipeline, AuthorizationPipeline, DefaultAuthenticationHandler,
-AclAuthorizationHandler of Apache 5.3.3. The remarks are Apache's. DueMQ differs in two points: the
-codes of `OWN_RULES` need a permission as well, and a permission needs a verified user.
+AclAuthorizationHandler of Apache 5.3.3. The remarks are Apache's. DueMQ differs in three points:
+the codes of `OWN_RULES` need a permission as well, a permission needs a verified user, and the
+topic of a record that a request names by its offset is checked (`check_record`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from delivery.plugin import Request
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
 from duemq.auth.audit import AuditEntry, AuditLog
-from duemq.auth.model import Acl, Action, Decision, User, UserStatus, UserType
+from duemq.auth.model import Acl, Action, Decision, Resource, User, UserStatus, UserType
 from duemq.auth.request_rules import Access, accesses, is_of_clients
 from duemq.auth.signature import ACCESS_KEY, is_signed
 from duemq.net.codes import ResponseCode
@@ -77,12 +78,38 @@ class Gate:
         try:
             needed = self._check(request)
         except Refused as refusal:
-            self._audit.refused(entry_of(request, refusal.access, refusal.remark))
-            remark = refusal.remark[:REMARK_CHARACTERS_MAX]
-            raise RequestError(ResponseCode.NO_PERMISSION, remark) from None
+            raise self._error(request, refusal) from None
         for access in needed:
             if not CHANGES.isdisjoint(access.actions) and not is_of_clients(request.code):
                 self._audit.allowed(entry_of(request, access))
+
+    def check_record(self, request: Request, topic: str, *actions: Action) -> None:
+        """Check a request that names a record by its offset, once the topic of that is known.
+
+        Raises:
+            RequestError: With NO_PERMISSION.
+        """
+        if not self._rules.authorize or request.code in self._rules.free_codes:
+            return
+        try:
+            self._authorize(request, [Access(Resource.of_topic(topic), actions)])
+        except Refused as refusal:
+            raise self._error(request, refusal) from None
+
+    def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
+        """Return whether an account may do any of these with a topic now."""
+        user = self._accounts.user(account)
+        if user is None or user.status is UserStatus.DISABLE:
+            return False
+        if not self._rules.authorize or user.type is UserType.SUPER:
+            return True
+        acl = self._accounts.acl(account) or _NO_ACL
+        entry = acl.decide(Resource.of_topic(topic), actions, address)
+        return entry is not None and entry.decision is Decision.ALLOW
+
+    def _error(self, request: Request, refusal: Refused) -> RequestError:
+        self._audit.refused(entry_of(request, refusal.access, refusal.remark))
+        return RequestError(ResponseCode.NO_PERMISSION, refusal.remark[:REMARK_CHARACTERS_MAX])
 
     def _check(self, request: Request) -> list[Access]:
         rules = self._rules

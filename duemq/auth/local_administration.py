@@ -7,23 +7,19 @@ from typing import Final
 
 from delivery.plugin import Request
 from duemq.auth.model import Action
-from duemq.auth.request_rules import OWN_RULES, RULES
+from duemq.auth.request_rules import DECISIONS, OWN_RULES, RULES
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 
 KEY: Final = "administerFrom"
-OF_APPLICATIONS: Final = frozenset({9011, 9012, 9013})
-"""Cancel, move, fire: changes that applications make to their own messages."""
-ADMINISTRATIVE: Final = (
-    frozenset(
-        code
-        for code, rule in {**RULES, **OWN_RULES}.items()
-        if rule.action in {Action.CREATE, Action.UPDATE, Action.DELETE}
-    )
-    - OF_APPLICATIONS
-)
-"""Request codes that create, change or delete what other clients use."""
+ADMINISTRATIVE: Final = frozenset(
+    code
+    for code, rule in {**RULES, **OWN_RULES}.items()
+    if rule.action in {Action.CREATE, Action.UPDATE, Action.DELETE}
+) - set(DECISIONS)
+"""Request codes that create, change or delete what other clients use; decisions are about an
+application's own messages."""
 
 
 class LocalAdministration:

@@ -129,6 +129,11 @@ class Resource:
         """Return a consumer group; the name of its retry topic also identifies it."""
         return cls(ResourceType.GROUP, name.removeprefix(RETRY_PREFIX))
 
+    @classmethod
+    def of_topic(cls, name: str) -> Resource:
+        """Return a topic; a retry topic is its consumer group."""
+        return cls.group(name) if is_retry_topic(name) else cls(ResourceType.TOPIC, name)
+
     @property
     def key(self) -> str:
         """The resource as `parse` reads it."""

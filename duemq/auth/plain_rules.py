@@ -60,14 +60,14 @@ class PlainAccount:
     default_group: int
     permissions: Mapping[str, int]
 
-    def check(self, code: int, needed: Mapping[str, int], admin_codes: frozenset[int]) -> None:
+    def check(self, code: int, needed: Mapping[str, int], *, needs_admin: bool = False) -> None:
         """Raise PlainRefused if the account lacks a permission.
 
         Args:
             needed: Permissions by topic or retry topic.
-            admin_codes: Codes that only an administrator may use.
+            needs_admin: Whether only an administrator may make the request.
         """
-        if code in admin_codes and not self.admin:
+        if needs_admin and not self.admin:
             raise PlainRefused(
                 f"Need admin permission for request code={code}, but accessKey={self.access_key} "
                 "is not"

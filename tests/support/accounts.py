@@ -50,10 +50,12 @@ def user_steps(who: Credentials, permissions: Mapping[str, Iterable[str]]) -> li
 def prepare(address: str, who: Credentials, steps: Iterable[Step]) -> None:
     """Make requests that must succeed, signed by an account."""
 
-    async def main() -> None:
-        async with RemotingClient(address, sign=who.sign) as client:
-            for code, fields, body in steps:
-                answer = await client.call(Request(code, dict(fields), body), timeout_s=ANSWER_S)
-                assert answer.code == ResponseCode.SUCCESS, (code, answer)
+    asyncio.run(prepare_all(address, who, steps))
 
-    asyncio.run(main())
+
+async def prepare_all(address: str, who: Credentials, steps: Iterable[Step]) -> None:
+    """Make requests that must succeed, signed by an account."""
+    async with RemotingClient(address, sign=who.sign) as client:
+        for code, fields, body in steps:
+            answer = await client.call(Request(code, dict(fields), body), timeout_s=ANSWER_S)
+            assert answer.code == ResponseCode.SUCCESS, (code, answer)

@@ -24,7 +24,7 @@ def needed(code: int, body: object = None, **fields: str) -> list[str]:
     ("code", "fields", "expected"),
     [
         (10, {"topic": "orders"}, ["Topic:orders Pub"]),
-        (10, {"topic": "%RETRY%g", "group": "h"}, ["Group:h Sub"]),
+        (10, {"topic": "%RETRY%g", "group": "h"}, ["Group:h Sub", "Group:g Sub"]),
         (10, {"topic": "%RETRY%g"}, ["Group:g Sub"]),
         (310, {"b": "orders", "a": "producers"}, ["Topic:orders Pub"]),
         (320, {"b": "%RETRY%g", "a": " "}, ["Group:g Sub"]),
@@ -63,7 +63,8 @@ def needed(code: int, body: object = None, **fields: str) -> list[str]:
         (103, {}, ["Cluster:DefaultCluster Update"]),
         (3004, {}, ["Cluster:DefaultCluster Get"]),
         (25, {}, ["Cluster:DefaultCluster Update"]),
-        (9011, {"topic": "orders"}, ["Topic:orders Update"]),
+        (11, {"topic": "%RETRY%g", "consumerGroup": "h"}, ["Group:h Sub", "Group:g Sub"]),
+        (9011, {"topic": "orders"}, ["Cluster:DefaultCluster Update"]),
         (9011, {}, ["Cluster:DefaultCluster Update"]),
         (99_999, {"topic": "orders"}, [f"Cluster:{CLUSTER} Update"]),
     ],
