@@ -17,15 +17,14 @@ from typing import Final
 from delivery.plugin import Request
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
 from duemq.auth.audit import AuditEntry, AuditLog
-from duemq.auth.model import Acl, Action, Decision, Resource, User, UserStatus, UserType
-from duemq.auth.request_rules import Access, accesses, is_of_clients
+from duemq.auth.model import Action, Decision, Resource, User, UserStatus, UserType
+from duemq.auth.request_rules import Access, TooManyNames, accesses, is_of_clients
 from duemq.auth.signature import ACCESS_KEY, is_signed
 from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 
 CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 REMARK_CHARACTERS_MAX: Final = 4_096  # names in it come from the client
-_NO_ACL: Final = Acl()
 
 
 class Refused(Exception):
@@ -103,8 +102,7 @@ class Gate:
             return False
         if not self._rules.authorize or user.type is UserType.SUPER:
             return True
-        acl = self._accounts.acl(account) or _NO_ACL
-        entry = acl.decide(Resource.of_topic(topic), actions, address)
+        entry = self._accounts.policies(account).decide(Resource.of_topic(topic), actions, address)
         return entry is not None and entry.decision is Decision.ALLOW
 
     def _error(self, request: Request, refusal: Refused) -> RequestError:
@@ -117,6 +115,8 @@ class Gate:
             self._authenticate(request)
         try:
             needed = accesses(request.code, request.fields, request.body, rules.cluster)
+        except TooManyNames as error:
+            raise Refused(str(error)) from None
         except (ValueError, RecursionError):
             if not rules.authorize or request.code in rules.free_codes:
                 return []
@@ -147,10 +147,10 @@ class Gate:
             raise Refused(f"User:{name} not found.")
         if user.type is UserType.SUPER:
             return
-        acl = self._accounts.acl(name) or _NO_ACL
+        policies = self._accounts.policies(name)
         address = request.peer.address[0] if request.peer is not None else ""
         for access in needed:
-            entry = acl.decide(access.resource, access.actions, address)
+            entry = policies.decide(access.resource, access.actions, address)
             if entry is not None and entry.decision is Decision.ALLOW:
                 continue
             why = "no matched policies." if entry is None else "the decision is deny."

@@ -15,7 +15,6 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cmp_to_key
 from typing import Final, Self
 
 RETRY_PREFIX: Final = "%RETRY%"
@@ -209,21 +208,6 @@ class Acl:
 
     custom: tuple[PolicyEntry, ...] = ()
     default: tuple[PolicyEntry, ...] = ()
-
-    def decide(
-        self, resource: Resource, actions: Iterable[Action], address: str
-    ) -> PolicyEntry | None:
-        """Return the entry that decides about a request; None if none applies.
-
-        Entries of the custom policy precede those of the default policy. Among several, the order
-        is that of Apache 5.3.3 (`AclAuthorizationHandler.comparePolicyEntries`), which is not a
-        total order: Java's and Python's sort use the same algorithm, so the first is the same.
-        """
-        wanted = tuple(actions)
-        for entries in (self.custom, self.default):
-            if found := [e for e in entries if e.matches(resource, wanted, address)]:
-                return sorted(found, key=cmp_to_key(compare_entries))[0]
-        return None
 
 
 def compare_entries(a: PolicyEntry, b: PolicyEntry) -> int:

@@ -25,6 +25,11 @@ from duemq.net.wire_json import parse_object
 
 Fields = Mapping[str, str]
 LIST_SEPARATOR: Final = ";"
+ACCESSES_MAX: Final = 4_096  # of one request: others are served after its check
+
+
+class TooManyNames(ValueError):
+    """A request names more topics and groups than are checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +155,32 @@ def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Acces
         cluster: Name of the broker's cluster.
 
     Raises:
+        TooManyNames: It names too many resources.
         ValueError: If a body that names resources is malformed.
     """
     if code in DECISIONS:
-        return list(_decisions(body, cluster))
+        return first_of(_decisions(body, cluster))
     own = OWN_RULES.get(code) or (None if is_known(code) else OF_PLUGINS)
     if not fields:
         return own.accesses(fields, cluster) if own else []
     if (special := _OF_CLIENTS.get(code)) is not None:
-        return list(dict.fromkeys(special(fields, body)))
+        return first_of(special(fields, body))
     rule = RULES.get(code) or own
-    return rule.accesses(fields, cluster) if rule else []
+    return first_of(iter(rule.accesses(fields, cluster))) if rule else []
+
+
+def first_of(found: Iterator[Access]) -> list[Access]:
+    """Return different accesses, each once.
+
+    Raises:
+        TooManyNames: There are more than `ACCESSES_MAX`.
+    """
+    kept: dict[Access, None] = {}
+    for access in found:
+        kept[access] = None
+        if len(kept) > ACCESSES_MAX:
+            raise TooManyNames(f"a request may name at most {ACCESSES_MAX} topics and groups")
+    return list(kept)
 
 
 def is_known(code: int) -> bool:

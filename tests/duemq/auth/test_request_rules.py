@@ -6,7 +6,15 @@ import json
 
 import pytest
 
-from duemq.auth.request_rules import OF_PLUGINS, OPEN, OWN_RULES, RULES, accesses
+from duemq.auth.request_rules import (
+    ACCESSES_MAX,
+    OF_PLUGINS,
+    OPEN,
+    OWN_RULES,
+    RULES,
+    TooManyNames,
+    accesses,
+)
 from duemq.net.codes import RequestCode
 
 CLUSTER = "DefaultCluster"
@@ -92,6 +100,15 @@ def test_locks_need_the_group_and_the_topics_of_the_queues(code: int) -> None:
 def test_a_malformed_body_raises(code: int, body: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         accesses(code, {"AccessKey": "alice"}, body, CLUSTER)
+
+
+def test_a_request_names_a_bounded_number_of_resources() -> None:
+    topics = [{"topic": f"t{number}"} for number in range(ACCESSES_MAX)]
+    body = {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": topics[1:]}]}
+    assert len(needed(34, body)) == ACCESSES_MAX
+    body["consumerDataSet"][0]["subscriptionDataSet"] = [*topics, *topics]
+    with pytest.raises(TooManyNames, match="4096"):
+        needed(34, body)
 
 
 def test_each_code_has_one_rule() -> None:
