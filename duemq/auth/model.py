@@ -15,9 +15,11 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final, Self
 
 RETRY_PREFIX: Final = "%RETRY%"
+PARSED_MAX: Final = 4_096  # addresses and networks; parsing one takes longer than all else
 
 
 class Named(Enum):
@@ -243,9 +245,19 @@ def contains(network: str, address: str) -> bool:
     if "/" not in network:
         return network == address
     try:
-        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+        return _address(address) in _network(network)
     except ValueError:
         return False
+
+
+@lru_cache(PARSED_MAX)
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(text)
+
+
+@lru_cache(PARSED_MAX)
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    return ipaddress.ip_network(text, strict=False)
 
 
 def is_network(text: str) -> bool:
