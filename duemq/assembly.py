@@ -25,6 +25,8 @@ from duemq.admin.views import AdminProcessor
 from duemq.auth.access import AccessControl
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.local_administration import LocalAdministration
+from duemq.auth.plain_requests import BrokerName, PlainRequests
+from duemq.auth.record_access import EveryRecord, RecordAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.decide import ACTIONS, DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
@@ -158,6 +160,11 @@ class Surroundings:
     connect: Callable[[str], RemotingClient] = RemotingClient
     membership: Membership | None = None
 
+    @property
+    def records(self) -> RecordAccess:
+        """What decides about records that requests name by their offset."""
+        return self.access.gate if self.access is not None else EveryRecord()
+
 
 def _access_of(around: Surroundings) -> AccessCheck:
     """Return what checks the requests that the dispatcher handles."""
@@ -255,8 +262,9 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
     identity, put = parts.identity, parts.put_path.put_confirmed
     clients = ClientProcessor(parts.clients, topics, groups, clock, config)
+    records = around.records
     transactions = Transactions(
-        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters
+        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters, records
     )
     parts.transactions = transactions
     transactions.recover()  # before plugins append anything
@@ -278,8 +286,9 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.stats,
             config,
             replication=around.replication,
+            access_version=lambda: records.version,
         ),
-        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config),
+        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
@@ -309,6 +318,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.clients,
             lambda: (store.index.safe_ms, store.max_offset),
             count_default=around.store_config.query_count_max,
+            records=around.records,
         ),
         ResetProcessor(
             store,
@@ -320,7 +330,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             identity,
             push=lambda: not around.config().server_side_reset,
         ),
-        ClientAdminProcessor(parts.clients, store, identity),
+        ClientAdminProcessor(parts.clients, store, identity, around.records),
         TopicAdminProcessor(
             store,
             parts.topics,
@@ -349,10 +359,8 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     views |= {REPLICATION_VIEW: _replication_view(parts, around)}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
-    users = around.access.accounts if around.access else None
-    accounts = [AccountRequests(users)] if users is not None else []
     return [
-        *accounts,
+        *_account_processors(parts, around),
         _member_requests(parts, around),
         RuntimeInfo(
             store,
@@ -411,6 +419,21 @@ def _member_requests(parts: Parts, around: Surroundings) -> Processor:
         master=lambda: (address, ha_address) if is_master else None,
         broker_id=lambda: parts.identity.broker_id,
     )
+
+
+def _account_processors(parts: Parts, around: Surroundings) -> list[Processor]:
+    """Return what shows and changes the accounts."""
+    access, config = around.access, around.config()
+    if access is not None and access.accounts is not None:
+        return [AccountRequests(access.accounts)]
+    if access is None or access.files is None:
+        return []
+    us = BrokerName(
+        cluster=config.cluster_name,
+        broker=parts.identity.broker_name,
+        address=f"{config.broker_ip}:{around.port}",
+    )
+    return [PlainRequests(access.files, us, around.clock)]
 
 
 def make_ingest(parts: Parts, around: Surroundings) -> Ingest:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from duemq.auth import accounts_file
+from duemq.auth import accounts_file, secret_file
 from duemq.auth.accounts_file import open_accounts, read_accounts, write_accounts
 from duemq.auth.model import (
     Acl,
@@ -60,7 +60,7 @@ def test_every_change_is_on_the_disk_before_it_is_in_force(
     def full(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(accounts_file.os, "fsync", full)
+    monkeypatch.setattr(secret_file.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         accounts.delete_user("bob")
     assert accounts.user("bob") is not None
