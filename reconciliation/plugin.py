@@ -162,31 +162,33 @@ class AuditCollector:
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Yield all metric families; those of the last audit once there was one."""
+        """Yield all metric families; those of the last audit are empty before it."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         last = self._plugin.last
-        runs = CounterMetricFamily("duemq_audit_runs", "Audits made since the start.")
-        runs.add_metric([], last.runs)
-        skipped = CounterMetricFamily("duemq_audit_skipped", "Left out: one was still at work.")
-        skipped.add_metric([], last.skipped)
-        yield from (runs, skipped)
+        result, took_ms = last.result, last.ended_ms - last.started_ms
+        yield CounterMetricFamily("duemq_audit_runs", "Audits since the start.", value=last.runs)
+        yield CounterMetricFamily(
+            "duemq_audit_skipped",
+            "Audits that were due while another one ran, and were left out.",
+            value=last.skipped,
+        )
         yield GaugeMetricFamily(
-            "duemq_audit_at_work", "1: an audit runs.", value=int(self._plugin.is_at_work)
+            "duemq_audit_at_work", "1 while an audit runs.", value=int(self._plugin.is_at_work)
         )
-        if last.result is None:
-            return
         facts = (
-            ("exit_code", "0 clean, 1 findings, 2 could not run.", last.result.exit_code),
-            ("last_seconds", "When the last audit ended, Unix time.", last.ended_ms / 1_000),
-            ("duration_seconds", "How long it took.", (last.ended_ms - last.started_ms) / 1_000),
-        )
+            ("exit_code", "Exit code of the last audit: 0 clean, 1 findings, 2 it could not run.",
+             0 if result is None else result.exit_code),
+            ("last_seconds", "End of the last audit, Unix time.", last.ended_ms / 1_000),
+            ("duration_seconds", "Duration of the last audit.", took_ms / 1_000),
+        )  # fmt: skip
         for name, doc, value in facts:
-            yield GaugeMetricFamily(f"duemq_audit_{name}", doc, value=value)
+            shown = None if result is None else value
+            yield GaugeMetricFamily(f"duemq_audit_{name}", doc, value=shown)
         verdicts = GaugeMetricFamily(
             "duemq_audit_verdicts", "Messages of the last audit by verdict.", labels=["verdict"]
         )
-        for verdict, count in last.result.verdicts.items():
+        for verdict, count in result.verdicts.items() if result is not None else ():
             verdicts.add_metric([verdict], count)
         yield verdicts
 

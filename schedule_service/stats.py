@@ -73,7 +73,7 @@ class LevelCollector:
         levels = sorted(self._levels().items())
         yield _gauge("pending", "Pending messages of a level.", [(n, p) for n, (_, p, _) in levels])
         due = [(n, d / 1_000) for n, (_, _, d) in levels if d is not None]
-        yield _gauge("next_due_timestamp_seconds", "When the next message of a level is due.", due)
+        yield _gauge("next_due_timestamp_seconds", "Due time of the next message of a level.", due)
         delivered = [(n, stats.delivered) for n, (stats, _, _) in levels]
         yield _counter("delivered", "Messages delivered to their topic.", delivered)
         expired = [(n, stats.expired) for n, (stats, _, _) in levels]

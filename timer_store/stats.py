@@ -173,14 +173,13 @@ class TimerCollector:
         figures = self._figures()
         stats = figures.stats
         pending = GaugeMetricFamily(
-            "duemq_timer_pending", "Pending timers, by their topic.", labels=["topic"]
+            "duemq_timer_pending", "Pending timers by topic.", labels=["topic"]
         )
         for topic, count in sorted(figures.pending.items()):
             pending.add_metric([topic], count)
         yield pending
-        if figures.next_due_ms is not None:
-            seconds = figures.next_due_ms / 1_000
-            yield _gauge("next_due_timestamp_seconds", "When the next timer is due.", seconds)
+        next_s = None if figures.next_due_ms is None else figures.next_due_ms / 1_000
+        yield _gauge("next_due_timestamp_seconds", "Due time of the next timer.", next_s)
         for name, (doc, value) in figures.numbers.items():
             yield _gauge(name, doc, value)
         yield _counter("delivered", "Timers delivered to their topic.", stats.delivered)
@@ -191,7 +190,7 @@ class TimerCollector:
         yield _lateness(stats)
 
 
-def _gauge(name: str, doc: str, value: float) -> GaugeMetricFamily:
+def _gauge(name: str, doc: str, value: float | None) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"duemq_timer_{name}", doc, value=value)
 
 
