@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class OffsetKeeper:
     """Writer of one store's delayOffset.json.
 
-    It is created after recovery, so nothing is written before the load has finished.
+    It is created after recovery, so that nothing is written before the table is loaded.
 
     Args:
         saved: Table that recovery started from.
@@ -52,9 +52,9 @@ class OffsetKeeper:
         return now
 
     async def persist(self, write: Callable[[Any, str], None] = write_config) -> bool:
-        """Write the current table, once the log that it describes is on the disk.
+        """Write the current table after the log that it describes is on the disk.
 
-        Returns False if the disk did not follow in time; the next call tries again.
+        Returns False if the disk did not sync in time; the next call tries again.
         """
         async with self._one_at_a_time:
             now = self.current()
@@ -74,5 +74,5 @@ class OffsetKeeper:
             return True
 
     def apache_text(self) -> str:
-        """Return the table without our members, for a slave (request code 45)."""
+        """Return the table without DueMQ's members, for a slave (request code 45)."""
         return encode_saved(self.current(), own=False)

@@ -35,7 +35,7 @@ class LevelStats:
     def note_delivered(
         self, due_ms: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64], *, timed: bool
     ) -> None:
-        """Count deliveries; with `timed` also how late they were."""
+        """Count deliveries; with `timed` also their lateness."""
         self.delivered += int(due_ms.size)
         if timed:
             self.lateness.note(due_ms, store_ms)
@@ -55,8 +55,8 @@ class LevelCollector:
     """A prometheus-client collector over the levels' counters.
 
     Args:
-        levels: returns, by level, its counters, its pending messages and when the next is due
-            in ms since the epoch (None: nothing pending).
+        levels: Returns by level: counters, number of pending messages, due time of the next in ms
+            since the epoch (None: none is pending).
     """
 
     def __init__(

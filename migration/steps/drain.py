@@ -1,9 +1,9 @@
 """Drain: pending messages of a level become timers, in bounded steps, without a copy.
 
-    offer        return the front of the level: units and due times        (schedule_service)
-    append       append one record: from now on the timers own the units   (delivery.ownership)
-    hand_over    advance the level's cursor past the units                 (schedule_service)
-    catch_up     enqueue the units as timers, 52 bytes each, no copy       (timer_store)
+    offer            return the front of the level: units and due times        (schedule_service)
+    append           append one record: from now on the timers own the units   (delivery.ownership)
+    apply_transfer   advance the level's cursor past the units                 (schedule_service)
+    catch_up         enqueue the units as timers, 52 bytes each, no copy       (timer_store)
 
 All in one turn of the event loop. After a crash between the record and the rest both recoveries
 apply the journal; a crash before the record has changed nothing.
@@ -99,7 +99,7 @@ class Drain:
             promised=offer.promised,
         )
         entry = ownership.append(self._store, record, now_ms)
-        self._levels.transfers.hand_over(entry)
+        self._levels.transfers.apply_transfer(entry)
         timers.transfers.note(entry)
         timers.transfers.catch_up(units_max, now_ms)
         self._wake()

@@ -114,7 +114,7 @@ class ReturnUnits:
         )
         entry = ownership.append(self._store, record, now_ms)
         self._timers.decisions.give_back(entry, rows, places, name_at)
-        self._levels.transfers.take_back(entry)
+        self._levels.transfers.apply_return(entry)
         return Step(int(rows.size), end - first)
 
 

@@ -30,7 +30,7 @@ from message_store.queues.topic_table import TopicArrays, TopicTable
 from message_store.store import MessageStore
 from message_store.text import java_hash
 from timer_store import layout
-from timer_store.dequeue.original_properties import kind_of, seen_text
+from timer_store.dequeue.original_properties import delivered_text, kind_of
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.fetch import Scratch
@@ -285,7 +285,7 @@ def add_delivery(
     Source: TimerMessageStore.convert, convertMessage
     """
     kind = kind_of(record)
-    text = seen_text(record, kind)
+    text = delivered_text(record, kind)
     row = _add(batch, record, topic_index, queue_id, text, timer, now_ms)
     if kind != FROM_TIMER:
         row["enqueue_ms"] = row["dequeue_ms"] = -1

@@ -41,7 +41,7 @@ def kind_of(record: Record) -> int:
     return FROM_TIMER
 
 
-def seen_text(record: Record, kind: int) -> bytes:
+def delivered_text(record: Record, kind: int) -> bytes:
     """Return the property text of a delivered message, before a delivery adds to it."""
     text = without(record.property_text, *DROPPED[kind])
     return text if kind == FROM_TIMER else renamed(text, MOVED_NAME, LEVEL_NAME)
