@@ -1,4 +1,4 @@
-"""The reconciliation plugin: audits by cron, one at a time, in child processes."""
+"""Reconciliation plugin: audits by cron, one at a time, in child processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 JOB: Final = "reconciliation.audit"
 LEVELS_KEY: Final = "messageDelayLevel"
 GRACE_S: Final = 3_600
-"""An audit whose time has passed by so much while the broker was busy is made nevertheless."""
+"""Maximum delay, in seconds, with which an audit still starts after its time."""
 
 
 @dataclass(slots=True)
 class Last:
-    """The last audit of this process, and those before."""
+    """Last audit of this process, and the number of audits."""
 
     started_ms: int = 0
     ended_ms: int = 0
@@ -36,10 +36,10 @@ class Last:
 
 
 class ReconciliationPlugin(PluginBase):
-    """Starts audits by `reconcileCron`, never two at once.
+    """Plugin that starts audits by `reconcileCron`, one at a time.
 
     Args:
-        run: runs a command; for tests.
+        run: Runs a command.
     """
 
     name = "reconciliation"
@@ -65,7 +65,7 @@ class ReconciliationPlugin(PluginBase):
         """Apply a changed configuration; a running audit continues.
 
         Raises:
-            ConfigError: It cannot be used; nothing has changed then.
+            ConfigError: The configuration is invalid; nothing has changed.
         """
         self.config, _ = with_live(self.config, from_properties(ReconcileConfig, properties))
         if self._open:
@@ -73,7 +73,7 @@ class ReconciliationPlugin(PluginBase):
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
-        """Audit by the clock while the block is open; end an audit at work with it."""
+        """Audit by the schedule while the block is open; leaving it ends a running audit."""
         collector = AuditCollector(self)
         self._host.metrics.register(collector)
         self._open = True
@@ -95,10 +95,10 @@ class ReconciliationPlugin(PluginBase):
         return self._at_work is not None
 
     async def audit(self) -> None:
-        """Make an audit, unless one is at work."""
+        """Run an audit, unless one runs already."""
         if self._at_work is not None or not self._open:
             self.last.skipped += 1
-            log.warning("an audit is still at work: this one is left out")
+            log.warning("an audit still runs; this one is skipped")
             return
         self._at_work = asyncio.create_task(self._one(), name="audit")
         try:
@@ -119,7 +119,7 @@ class ReconciliationPlugin(PluginBase):
             found = result.why or ", ".join(f"{n} {k}" for k, n in result.verdicts.items())
             log.error("the audit %s ended with code %d: %s", *_named(result), found)
         else:
-            log.info("the audit %s found every promise kept", result.audit_id)
+            log.info("the audit %s has no findings", result.audit_id)
 
     def _schedule(self) -> None:
         self._unschedule()
@@ -170,7 +170,7 @@ class AuditCollector:
         yield CounterMetricFamily("duemq_audit_runs", "Audits since the start.", value=last.runs)
         yield CounterMetricFamily(
             "duemq_audit_skipped",
-            "Audits that were due while another one ran, and were left out.",
+            "Audits that were skipped because another one still ran.",
             value=last.skipped,
         )
         yield GaugeMetricFamily(
@@ -194,5 +194,5 @@ class AuditCollector:
 
 
 def create_plugin(host: PluginHost) -> ReconciliationPlugin:
-    """Make the audits' plugin. The entry point of `duemq.broker_plugins`."""
+    """Return the reconciliation plugin. The entry point of `duemq.broker_plugins`."""
     return ReconciliationPlugin(host)
