@@ -21,7 +21,8 @@ from message_store.verify.files import map_file
 from reconciliation.arrays import Bytes
 
 FSSPEC = (
-    "fsspec, which reads {url}, is not installed: pip install fsspec and the package of its scheme"
+    "fsspec is not installed; it is needed to read {url}: pip install fsspec and the package of "
+    "its scheme"
 )
 
 
