@@ -26,10 +26,10 @@ class Clock(Protocol):
 
 
 class Signal(asyncio.Event):
-    """An event for one task that often waits for it with a deadline.
+    """Event for one task that often waits for it with a deadline.
 
-    With any other event the clock has to cancel the wait at the deadline, which costs more than
-    the rest of a short sleep.
+    With an asyncio.Event the clock cancels the wait at the deadline, which takes more time than the
+    rest of a short sleep.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,9 @@ def _finish(sleeper: asyncio.Future[None]) -> None:
 class SystemClock:
     """The machine's clock."""
 
-    WAIT_MS_MAX = 1_000  # then read the wall clock again: it may have been stepped
+    WAIT_MS_MAX = (
+        1_000  # longest sleep before the wall clock is read again, as it may have been stepped
+    )
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -95,7 +97,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that tests move by hand."""
+    """Clock that tests move by hand."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -125,7 +127,7 @@ class FakeClock:
                 wait.cancel()
 
     def set_ms(self, now_ms: int) -> None:
-        """Step to `now_ms`; wake waits whose time has come; a step back wakes all."""
+        """Step to `now_ms`; wake waits whose time has come, and all waits on a step back."""
         back, self._now_ms = now_ms < self._now_ms, now_ms
         while self._sleepers and (back or self._sleepers[0][0] <= now_ms):
             heapq.heappop(self._sleepers)[2].set()

@@ -43,7 +43,7 @@ class ByContent(_CacheLocator):
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:
-        """Return the locator of a function, None if it is not a kernel or the folder is not writable.
+        """Return the locator of a function; None: not a kernel, or the folder is not writable.
 
         Numba then stores the code next to the source.
         """
