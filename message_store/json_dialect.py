@@ -31,13 +31,13 @@ _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class ObjectKey(str):
-    """The compact JSON text of an object that is a key."""
+    """Compact JSON text of an object that is a key."""
 
     __slots__ = ()
 
 
 class Written(str):
-    """The text of a value that was encoded before: `written`."""
+    """Text of a value that was encoded by `written`."""
 
     __slots__ = ()
 
@@ -208,12 +208,12 @@ class _Reader:
 
 
 def backup_path(path: Path) -> Path:
-    """Return where the previous version of a config file is kept."""
+    """Return the path of the previous version of a config file."""
     return path.with_name(path.name + ".bak")
 
 
 def write_config(path: Path, text: str) -> None:
-    """Replace a config file; at any time the old or the new one is there, also on the disk.
+    """Replace a config file atomically: at any time the disk has the old or the new one.
 
     The old text becomes the `.bak` only after the new one is in place: a torn file never replaces
     the good backup that it was read from.

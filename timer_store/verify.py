@@ -6,9 +6,9 @@
     duemq.timers.json    its checksum, it matches timercheck, its counts match the slots
     timermetrics         it is readable, or its backup is
 
-All of these can be rebuilt from the commit log; DueMQ does so if necessary, but an Apache broker
-does not start, or delivers wrong messages. So a fault is an error, unless the last run did not end
-cleanly and the next start repairs it anyway: then it is a warning.
+All of these can be rebuilt from the commit log. DueMQ does so if necessary, but an Apache broker
+does not start, or delivers wrong messages. So a fault is an error; after an unclean stop it is a
+warning if the next start repairs it.
 """
 
 from __future__ import annotations
@@ -296,12 +296,12 @@ class _TimerLogCheck:
             self.report_unit(piece, units[index], int(codes[index]), bool(behind[index]))
 
     def codes(self, units: Rows) -> npt.NDArray[np.uint8]:
-        """Return the code of each unit's record in the commit log; ignore queue and tags code."""
+        """Return the code of each unit's record in the commit log, without queue and tags code."""
         wanted = np.zeros(units.size, UNIT)
         wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
         out = self._codes_in(wanted, TIMER_TOPIC)
         foreign = out == store_kernels.WRONG_TOPIC
-        if foreign.any():  # transferred by a level: their records are in the schedule topic
+        if foreign.any():  # records of transferred messages are in the schedule topic
             out[foreign] = self._codes_in(wanted[foreign], SCHEDULE_TOPIC)
         later = (store_kernels.WRONG_QUEUE, store_kernels.WRONG_NUMBER, store_kernels.WRONG_CODE)
         out[np.isin(out, later)] = store_kernels.GOOD

@@ -1,6 +1,6 @@
 """Check of the log: every record and its CRC, and the bytes between records.
 
-Bytes that are not a record mean one of three things:
+Bytes that are not a record have one of three causes:
 
     [records][torn or stale bytes]                    the log's end; a broker cuts there
     [records][bytes][older records that name their    stale: Apache cuts without zeroing, so bytes
@@ -29,7 +29,7 @@ from message_store.verify.report import Progress, Report
 
 CHUNK_RECORDS = 32_768
 TOPICS_MAX = 100_000
-INNER_BATCH = 0x80  # one record for many queue offsets: BatchConsumeQueue
+INNER_BATCH = 0x80  # flag of a record with several queue offsets: BatchConsumeQueue
 PHASE = "commit log"
 
 
@@ -101,7 +101,7 @@ def read_log(directory: Path, report: Report, progress: Progress, *, crashed: bo
 
 
 class _Walk:
-    """One pass over all files, and the gap whose end is not known yet."""
+    """Pass over all files, with the gap whose end is not known yet."""
 
     def __init__(self, facts: LogFacts, report: Report, progress: Progress) -> None:
         self.facts, self.report, self.progress = facts, report, progress
@@ -235,7 +235,7 @@ def has_unit(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which records name a possible queue and queue offset."""
+    """Return which records have a possible queue and queue offset."""
     queue, number = rows["queue_id"], rows["queue_offset"]
     return np.asarray((queue >= 0) & (queue < QUEUES_MAX) & (number >= 0) & (number <= OFFSET_MAX))
 

@@ -25,7 +25,7 @@ class PlanFiles:
         self._directory = config_directory / DIRECTORY
 
     def save(self, plan: Plan) -> None:
-        """Save a plan, and delete all but the newest.
+        """Save a plan, and delete all but the newest plans.
 
         Raises:
             OSError: The disk refused it.
@@ -37,7 +37,7 @@ class PlanFiles:
             (self._directory / f"{name}.json.bak").unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        """Return the ids of the plans, the newest last."""
+        """Return the ids of the plans, newest last."""
         return sorted(path.stem for path in self._directory.glob("plan-*.json"))
 
     def load(self, plan_id: str) -> Plan:
