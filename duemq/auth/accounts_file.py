@@ -27,6 +27,7 @@ from duemq.auth.wire import (
     user_from_json,
     user_to_json,
 )
+from message_store import config_sums
 from message_store.errors import CorruptStore
 
 ACCOUNTS_FILE: Final = "duemq.accounts.json"
@@ -66,7 +67,7 @@ def read_accounts(path: Path) -> tuple[Users, Acls]:
     except OSError as error:
         raise CorruptStore(path, 0, f"it cannot be read: {error.strerror}", _REMEDY) from error
     try:
-        return decode(data)
+        return decode(config_sums.checked(path, data))
     except json.JSONDecodeError as error:
         why = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise CorruptStore(path, error.pos, why, _REMEDY) from error
@@ -84,11 +85,13 @@ def write_accounts(path: Path, users: Users, acls: Acls) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+    data = encode(users, acls)
     with open(descriptor, "wb") as file:
-        file.write(encode(users, acls))
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    config_sums.note(path, data)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

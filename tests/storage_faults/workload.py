@@ -98,12 +98,21 @@ class Workload:
 
     Args:
         lives: How each life ends.
+        rounds: Number of seconds of work in each life.
     """
 
-    def __init__(self, home: Path, injector: Injector, lives: Lives = STRICT) -> None:
+    def __init__(
+        self,
+        home: Path,
+        injector: Injector,
+        lives: Lives = STRICT,
+        *,
+        properties: dict[str, str] = PROPERTIES,
+        rounds: int = ROUNDS,
+    ) -> None:
         patch = pytest.MonkeyPatch()
-        self.world = World(home, Gate(patch), Random(1), PROPERTIES)
-        self.injector, self.lives = injector, lives
+        self.world = World(home, Gate(patch), Random(1), properties)
+        self.injector, self.lives, self.rounds = injector, lives, rounds
         self.report = Report()
         self._serial = 0
 
@@ -118,11 +127,11 @@ class Workload:
             self.report.problems.append(f"after the fault: {_text(error)}")
         return self.report
 
-    async def live_once(self) -> None:
-        """Start, work, stop."""
+    async def live_once(self, *, killed: bool = False) -> None:
+        """Start, work, stop; `killed`: keep the files of the running broker."""
         if await self._start():
             await self._work("stop")
-            await self._end(cut=False)
+            await (self.world.die(cut=False) if killed else self._end(cut=False))
 
     async def _with_fault(self) -> None:
         for number, life in enumerate(self.lives):
@@ -195,14 +204,14 @@ class Workload:
         await self._send()
 
     async def _work(self, life: str) -> None:
-        for number in range(ROUNDS):
+        for number in range(self.rounds):
             for level in (0, 1, 3):
                 await self._send(level=level)
             await self._send(timer_ms=700 + 900 * number)
             await self._send(timer_ms=15_000)
             await self._pull("T")
             await self._advance(1_000)
-            if number == ROUNDS // 2:
+            if number == self.rounds // 2:
                 await self._keep()
         for number in range(3):
             await self._change_topic(f"Made-{life}-{number}")
