@@ -49,7 +49,7 @@ PROPERTIES = {
     "embeddedNamesrvPort": "0",
 }
 OK = 0
-ANSWER_S = 3.0
+ANSWER_S = 3.0  # until a call counts as lost
 ROUNDS = 5
 FAR_MS = 500_000
 RETENTION_MS = 100 * 3_600_000
@@ -99,6 +99,7 @@ class Workload:
     Args:
         lives: How each life ends.
         rounds: Number of seconds of work in each life.
+        answer_s: Seconds until a request counts as not answered.
     """
 
     def __init__(
@@ -109,12 +110,13 @@ class Workload:
         *,
         properties: dict[str, str] = PROPERTIES,
         rounds: int = ROUNDS,
+        answer_s: float = ANSWER_S,
     ) -> None:
         patch = pytest.MonkeyPatch()
         self.world = World(home, Gate(patch), Random(1), properties)
         self.injector, self.lives, self.rounds = injector, lives, rounds
         self.report = Report()
-        self._serial = 0
+        self._serial, self._answer_s = 0, answer_s
 
     async def run(self) -> Report:
         """Work with the fault, then start without it and check."""
@@ -277,7 +279,7 @@ class Workload:
         client = self.world.client
         number = client.write(request)
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + ANSWER_S
+        end_s = loop.time() + self._answer_s
         while loop.time() < end_s:
             for _ in range(16):
                 await asyncio.sleep(0)
