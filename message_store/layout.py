@@ -107,6 +107,13 @@ CHECKPOINT = np.dtype(
 assert CHECKPOINT.itemsize == 40
 CHECKPOINT_BYTES: Final = 4096
 
+# Checksums of the log's blocks, ours: one for each block of a log file.
+BLOCK_SUM = np.dtype(">u4")
+SUM_UNKNOWN: Final = 0
+# Checksum of the bytes from the last block's start to the log's end, after a clean stop.
+TAIL_SUM = np.dtype([("end", ">i8"), ("crc", ">u4"), ("own_crc", ">u4")])
+assert TAIL_SUM.itemsize == 16
+
 # One entry of a client's batch body up to its own body; MessageDecoder.encodeMessages.
 BATCH_ENTRY_HEAD = np.dtype(
     [

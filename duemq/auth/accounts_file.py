@@ -26,6 +26,7 @@ from duemq.auth.wire import (
     user_from_json,
     user_to_json,
 )
+from message_store import config_sums
 from message_store.errors import CorruptStore
 
 ACCOUNTS_FILE: Final = "duemq.accounts.json"
@@ -56,7 +57,7 @@ def read_accounts(path: Path) -> tuple[Users, Acls]:
     except FileNotFoundError:
         return {}, {}
     try:
-        return decode(data)
+        return decode(config_sums.checked(path, data))
     except json.JSONDecodeError as error:
         why = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise CorruptStore(path, error.pos, why, REPAIR) from error
@@ -70,7 +71,9 @@ def write_accounts(path: Path, users: Users, acls: Acls) -> None:
     Raises:
         OSError: The disk refused it; the old file is unchanged.
     """
-    write_secrets(path, encode(users, acls))
+    data = encode(users, acls)
+    write_secrets(path, data)
+    config_sums.note(path, data)
 
 
 def encode(users: Users, acls: Acls) -> bytes:

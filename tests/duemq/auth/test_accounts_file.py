@@ -41,7 +41,7 @@ def test_what_was_written_is_read_and_only_the_owner_may(tmp_path: Path) -> None
     path = whole(tmp_path)
     assert read_accounts(path) == (USERS, ACLS)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert os.listdir(tmp_path) == [path.name]
+    assert sorted(os.listdir(tmp_path)) == [path.name, "sums"]
 
 
 def test_without_a_file_there_are_no_accounts(tmp_path: Path) -> None:
