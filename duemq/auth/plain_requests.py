@@ -89,7 +89,7 @@ class PlainRequests:
         key = request.fields.get("accessKey")
 
         def edit() -> tuple[Path, Yaml]:
-            if (path := self._file_of(key)) is None:
+            if key is None or (path := self._file_of(key)) is None:
                 raise AccountRefused(_NOT_DELETED.format(shown(key)))
             return path, without_account(self._value(path), key, self._clock.now_ms())
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from delivery.plugin import Request
 from delivery.quarantine import QUARANTINE_TOPIC
 from duemq.auth.accounts import Users
 from duemq.auth.accounts_file import ACCOUNTS_FILE, read_accounts, write_accounts

@@ -1,4 +1,4 @@
-"""Checksums of the log's blocks: every flipped bit is found, nothing that was written is accused."""
+"""Checksums of the log's blocks: every flipped bit is found, no written byte is reported."""
 
 from __future__ import annotations
 
