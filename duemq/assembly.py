@@ -49,6 +49,7 @@ from duemq.pull.unsupported import UnservedProcessor
 from duemq.registry.client_requests import ClientProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import ConfigFile
+from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
 from duemq.registry.groups import GroupConfig, GroupManager
@@ -71,6 +72,7 @@ from duemq.send.send import SendProcessor, SendRules
 from duemq.send.send_back import SendBackProcessor
 from duemq.send.send_header import broker_suffix
 from duemq.timers import refuse_timers, timers_are_held
+from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.half_messages import as_half
 from duemq.transactions.transactions import Transactions
 from message_store.clock import Clock
@@ -239,9 +241,10 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         ),
     )  # fmt: skip
     groups.load()
-    offsets_file = ConfigFile(store.config_path("consumerOffset.json"))
+    offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
     offsets.load()
+    offsets.follow(store, (TRANSACTIONS_GROUP,))
     offsets.fit(store.queue_bounds)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     hooks = list(around.plugins.put_hooks())
@@ -386,6 +389,7 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             started_ms=around.started_ms,
             figures=figures,
             ha_client=parts.replica.ha if parts.replica is not None else None,
+            ha_server=parts.ha_server,
         ),
         ConfigProcessor(
             around.values,
@@ -406,7 +410,8 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
 
 def _replication_view(parts: Parts, around: Surroundings) -> Callable[[], dict[str, object]]:
     """Return the view of role, state and group."""
-    of_role = parts.replica.view if parts.replica else master_view(parts.store)
+    as_master = master_view(parts.store, parts.ha_server, around.clock)
+    of_role = parts.replica.view if parts.replica else as_master
 
     def view() -> dict[str, object]:
         group = around.membership.service.figures() if around.membership is not None else {}

@@ -75,6 +75,7 @@ log = logging.getLogger(__name__)
 VIP_PORT_DISTANCE = 2
 KERNELS = "send", "ingest"  # groups of what is between a request and its answer
 PERSIST_MS = 3_000
+RESIGNED = "another member of the group is the master now: send to it"
 STATS_MS = 10_000
 PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
 DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"
@@ -428,6 +429,12 @@ class Broker:
         """Stop because of a signal: no failure."""
         log.info("%s: stopping", name)
         self._stop.set()
+
+    def resign(self) -> None:
+        """Refuse all messages and end all waits for replicas: another member is the master."""
+        if not self.settings.replication.is_replica:
+            self.store.read_only = RESIGNED
+            self.store.replicated.give_up()
 
     async def stopped(self) -> None:
         """Wait until a stop is requested."""

@@ -362,7 +362,7 @@ class LevelService:
     async def _pause(self) -> None:
         """Pause for a slow disk or replica; records in the log are not put again."""
         until_ms = self._clock.now_ms() + PAUSE_MS
-        await self._clock.wait(asyncio.Event(), until_ms=until_ms)
+        await self._clock.wait(self._stop, until_ms=until_ms)
 
     async def _acknowledge(self) -> None:
         """Acknowledge asynchronous deliveries as the log becomes durable."""

@@ -3,6 +3,7 @@
 Recovery has two sources. `delayOffset.json` is Apache's: level -> next queue offset. We add to it
 
     commitLogOffset   end of the log when the table was taken; Apache ignores it
+    logGeneration     number of the log's last truncation at that time
     deliveredAhead    delivered ranges after the next offset (stored later, due earlier)
 
 and never write it before the log up to there is on the disk, so it never claims more than the log
@@ -30,7 +31,7 @@ import numpy.typing as npt
 
 from delivery.ownership import JournalEntry
 from delivery.ownership_projection import changes_of
-from message_store.json_dialect import dumps
+from message_store.json_dialect import backup_path, dumps, load_config, loads
 from message_store.ranges import distinct
 from schedule_service.cursor import (
     NEVER_MS,
@@ -59,6 +60,7 @@ class Saved:
         ahead: Level to delivered ranges after that, ascending.
         log_offset: End of the log when the table was taken; None: written by Apache.
         settled: Level to ranges after `offsets` that were decided on before their due time.
+        generation: Number of the log's last truncation.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class Saved:
     state_version: int = 0
     timestamp_ms: int = 0
     settled: Mapping[int, list[Range]] = field(default_factory=dict)
+    generation: int = 0
 
 
 def decode_saved(value: Any) -> Saved:
@@ -90,6 +93,7 @@ def decode_saved(value: Any) -> Saved:
         int(version.get("stateVersion", 0)),
         int(version.get("timestamp", 0)),
         settled,
+        int(value.get("logGeneration", 0)),
     )
 
 
@@ -98,6 +102,30 @@ def _ranges(value: Any, name: str) -> dict[int, list[Range]]:
         int(level): [(int(first), int(end)) for first, end in ranges]
         for level, ranges in (value.get(name) or {}).items()
     }
+
+
+def load_saved(store: Any) -> Saved | None:
+    """Return the table of delayOffset.json, None if there is none.
+
+    Its backup, one write older, if the log was truncated before the end that the newer one covers.
+
+    Raises:
+        CorruptStore: Neither the file nor its backup can be read.
+    """
+    path = store.config_path(OFFSETS_FILE)
+    newest = load_config(path, decode_saved)
+    if newest is None or is_supported(store, newest):
+        return newest
+    try:
+        older = decode_saved(loads(backup_path(path).read_text("utf-8", "replace")))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return newest
+    return older if older.log_offset is not None and is_supported(store, older) else newest
+
+
+def is_supported(store: Any, saved: Saved) -> bool:
+    """Return whether the log before the table's end is what it was when the table was taken."""
+    return saved.log_offset is None or saved.log_offset <= store.unchanged_end(saved.generation)
 
 
 def encode_saved(saved: Saved, *, own: bool = True) -> str:
@@ -111,6 +139,7 @@ def encode_saved(saved: Saved, *, own: bool = True) -> str:
     members: dict[str, Any] = {"dataVersion": version}
     if own:
         members = {"commitLogOffset": saved.log_offset, **members}
+        members["logGeneration"] = saved.generation
         members["deliveredAhead"] = {level: saved.ahead[level] for level in sorted(saved.ahead)}
         if saved.settled:
             members["settledAhead"] = {n: saved.settled[n] for n in sorted(saved.settled)}
@@ -122,11 +151,14 @@ def take_saved(
     log_offset: int,
     before: Saved,
     floors: Mapping[int, int] | None = None,
+    *,
+    generation: int = 0,
 ) -> Saved:
     """Return the table to be saved for cursors that cover every delivery before `log_offset`.
 
     Args:
         floors: Level to the maximum of Apache's offset for now, even if the cursor is after it.
+        generation: Number of the log's last truncation.
     """
     offsets, ahead, settled = dict(before.offsets), {}, {}
     for cursor in cursors:
@@ -138,7 +170,10 @@ def take_saved(
             ahead[cursor.level] = passed + cursor.delivered_ahead()
         if cursor.settled:
             settled[cursor.level] = cursor.settled_ranges()
-    return replace(before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled)
+    return replace(
+        before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled,
+        generation=generation,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,20 +195,33 @@ def plan_start(
     *,
     log_min: int,
     log_end: int,
+    is_supported: bool,
 ) -> Start:
     """Decide which table recovery uses, and from where it scans the log.
 
     Args:
         saved: Contents of delayOffset.json, None if it is lost.
         adopted: Offsets of delayLevels.json, None if DueMQ never ran on this store.
+        is_supported: Whether the log before the table's end is what it was.
     """
     if saved is None:
         return Start(Saved(offsets=dict(adopted or {})), log_min)
     if saved.log_offset is None:  # Apache's: it is right, but lacks our earlier origins
         return Start(saved, log_end if adopted is None else log_min)
-    if saved.log_offset > log_end:  # the log lost its end: the table is ahead of it
+    if not is_supported:  # the log lost its end: the table is ahead of it
         return Start(Saved(offsets=dict(adopted or {})), log_min)
     return Start(saved, max(saved.log_offset, log_min), is_ours=True)
+
+
+def find_start(store: Any, adopted: Mapping[int, int] | None, saved: Saved | None) -> Start:
+    """Return where recovery of an open store starts; `saved`: see `load_saved`."""
+    return plan_start(
+        saved,
+        adopted,
+        log_min=store.min_offset,
+        log_end=store.max_offset,
+        is_supported=saved is None or is_supported(store, saved),
+    )
 
 
 def fitted(saved: Saved, ends: Mapping[int, int]) -> Saved:

@@ -70,21 +70,24 @@ class HaServer:
                 store.replicated, config, lambda: self.connections, lambda: store.max_offset
             )
             if member is None
-            else self._sync_state_set(member)
+            else self._sync_state_set(member, config)
         )
         if role.role == SYNC_MASTER:
             store.require_replicas()
             self.in_sync.update()
 
-    def _sync_state_set(self, member: Membership) -> SyncStateSetReplicas:
+    def _sync_state_set(
+        self, member: Membership, config: Callable[[], HaServerConfig]
+    ) -> SyncStateSetReplicas:
         return SyncStateSetReplicas(
             self._store.replicated,
             member.role.own_id,
             lambda: member.service.required_ids,
             lambda: self.connections,
             lambda: self._store.max_offset,
+            lambda: member.epoch_start,
             self._clock.steady_ms,
-            timeout_ms=self._config.replica_timeout_ms,
+            config=config,
             catch_up_ms_max=member.catch_up_ms_max,
             on_change=member.service.check_in_sync,
         )
@@ -168,7 +171,10 @@ class HaServer:
         if member is None:
             return DefaultHa()
         return AutoSwitchMaster(
-            member.role.own_id, lambda: member.epochs.epochs, lambda: replicated.offset
+            member.role.own_id,
+            lambda: member.epochs.epochs,
+            lambda: replicated.offset,
+            file_bytes=self._store.log.file_bytes,
         )
 
     async def _serve(self, connection: ReplicaConnection) -> None:

@@ -67,6 +67,7 @@ class Snapshot:
         by_file: the same by the first log offset of the commit log file that holds their record.
         version_ms: when it was taken.
         counter: of the data version; set when it is written.
+        generation: number of the commit log's last truncation.
     """
 
     read_ms: int
@@ -83,6 +84,7 @@ class Snapshot:
     state_version: int = 0
     version_ms: int = 0
     counter: int = 0
+    generation: int = 0
 
     @property
     def check(self) -> Check:
@@ -142,6 +144,7 @@ def encode_saved(saved: Saved) -> str:
         "commitLogOffset": snapshot.log_offset,
         "handoverOffset": snapshot.handover_offset,
         "handoverUnit": snapshot.handover_unit,
+        "logGeneration": snapshot.generation,
         "precisionMs": snapshot.precision_ms,
         "scanFrom": snapshot.scan_from,
         "stagedMs": snapshot.staged_ms,
@@ -175,6 +178,7 @@ def decode_saved(value: Any) -> Saved:
         state_version=now.state_version,
         version_ms=now.version_ms,
         counter=now.counter,
+        generation=value.get("logGeneration", 0),
     )
     return Saved(snapshot, before)
 

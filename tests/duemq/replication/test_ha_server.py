@@ -16,49 +16,15 @@ from duemq.replication import ha_server
 from duemq.replication.config import ReplicationConfig
 from duemq.replication.ha_server import HaServer
 from duemq.replication.ha_server_config import HaServerConfig
-from duemq.replication.layout import REPORT, TRANSFER, TRANSFER_BYTES
+from duemq.replication.layout import REPORT
 from message_store.clock import FakeClock
 from message_store.store import MessageStore
-from tests.duemq.replication.test_ha_client import TURN_S_MAX, until
+from tests.duemq.replication.test_ha_client import until
 from tests.message_store.replication.test_raw_append import FILE_BYTES, fill, log_of
+from tests.support.ha_peer import Peer, connect
 from tests.support.stores import open_store
 
 SYNC = ReplicationConfig(role="SYNC_MASTER")
-
-
-class Peer:
-    """A replica that does what a test says.
-
-    Attributes:
-        transfers: (offset, size) of each transfer in the order of their arrival; size 0: heartbeat.
-    """
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-        self.transfers: list[tuple[int, int]] = []
-        self.log = bytearray()
-
-    def report(self, *offsets: int) -> None:
-        self.writer.write(b"".join(map(REPORT.pack, offsets)))
-
-    async def transfer(self) -> tuple[int, int]:
-        """Return offset and size of the next transfer; its bytes go into `log`."""
-        async with asyncio.timeout(TURN_S_MAX):
-            head = await self.reader.readexactly(TRANSFER_BYTES)
-            offset, size = TRANSFER.unpack(head)
-            self.log += await self.reader.readexactly(size)
-        self.transfers.append((offset, size))
-        return offset, size
-
-    async def copy(self, end: int) -> None:
-        """Take transfers until the log is copied up to `end`."""
-        while not self.transfers or sum(self.transfers[-1]) < end:
-            await self.transfer()
-
-    async def closed(self) -> bytes:
-        """Return what comes until the server closes the connection."""
-        async with asyncio.timeout(TURN_S_MAX):
-            return await self.reader.read()
 
 
 class Bench:
@@ -70,10 +36,8 @@ class Bench:
 
     async def connect(self, *offsets: int) -> Peer:
         """Return a connected replica that has reported these offsets."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
-        self.open.callback(writer.close)
-        peer = Peer(reader, writer)
-        peer.report(*offsets)
+        peer = await connect(self.server.port, *offsets)
+        self.open.callback(peer.writer.close)
         return peer
 
 
