@@ -54,7 +54,10 @@ from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
-from duemq.registry.groups import GroupManager
+from duemq.registry.groups import GroupConfig, GroupManager
+from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog
+from duemq.registry.table_journal import TableJournal, TableKind
+from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq.replication.config import ReplicationConfig
 from duemq.replication.controller.notifications import ControllerNotifications
@@ -127,6 +130,11 @@ class Parts:
     ha_server: HaServer | None = None
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
+    async def keep_snapshots(self) -> None:
+        """Have the log hold topics and groups as far as replicas need them."""
+        await self.topics.keep_snapshot()
+        await self.groups.keep_snapshot()
+
     def persist(self) -> None:
         """Write every changed table now.
 
@@ -164,6 +172,11 @@ class Surroundings:
     def records(self) -> RecordAccess:
         """What decides about records that requests name by their offset."""
         return self.access.gate if self.access is not None else EveryRecord()
+
+    @property
+    def epoch(self) -> int:
+        """Master epoch of this broker; 0 without a controller."""
+        return self.membership.role.epoch if self.membership is not None else 0
 
 
 def _access_of(around: Surroundings) -> AccessCheck:
@@ -207,20 +220,33 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
 
 def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
     config, clock = around.config(), around.clock
+    journal_log, epoch = StoreLog(store, clock), around.epoch
+
+    def has_replicas() -> bool:
+        return parts.ha_server is not None and parts.ha_server.has_replicas
+
     topics = TopicManager(
         config,
         store.topics,
         ConfigFile(store.config_path("topics.json")),
         clock,
-        system_topics=around.plugins.system_topics(),
-    )
+        system_topics=[*around.plugins.system_topics(), JOURNAL_TOPIC],
+        journal=TableJournal(
+            TableKind.TOPIC, journal_log, TopicConfig.from_json,
+            has_replicas=has_replicas, epoch=epoch,
+        ),
+    )  # fmt: skip
     topics.load()
     groups = GroupManager(
         ConfigFile(store.config_path("subscriptionGroup.json")),
         clock,
         auto_create=config.auto_create_group,
         groups_max=config.groups_max,
-    )
+        journal=TableJournal(
+            TableKind.GROUP, journal_log, GroupConfig.from_json,
+            has_replicas=has_replicas, epoch=epoch,
+        ),
+    )  # fmt: skip
     groups.load()
     offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
@@ -231,7 +257,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
         hooks.append(refuse_timers)
-    return Parts(
+    parts = Parts(
         store=store,
         topics=topics,
         groups=groups,
@@ -255,6 +281,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
             host=(ipaddress.ip_address(config.broker_ip).packed, around.port),
         ),
     )
+    return parts
 
 
 def _processors(parts: Parts, around: Surroundings) -> list[Processor]:

@@ -215,6 +215,7 @@ class Broker:
         stack.callback(self.scheduler.shutdown, wait=False)
         self._add_jobs()
         await self._run_role(stack)
+        await self.parts.keep_snapshots()
         await self._listen(stack)
         await self._register(stack)
         await self._serve_metrics(stack)
@@ -404,6 +405,7 @@ class Broker:
     async def _persist_tables(self) -> None:
         await self.parts.topics.save()
         await self.parts.groups.save()
+        await self.parts.keep_snapshots()
 
     async def _look_at_disk(self) -> None:
         self.store.check_disk()
