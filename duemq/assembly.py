@@ -60,10 +60,9 @@ from duemq.registry.table_journal import TableJournal, TableKind
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq.replication.config import ReplicationConfig
-from duemq.replication.controller.notifications import ControllerNotifications
-from duemq.replication.ha_address import HaAddressProcessor
 from duemq.replication.ha_server import HaServer
 from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.member_requests import member_requests, with_group
 from duemq.replication.membership import Membership
 from duemq.replication.replica import Replica, master_view, replica_of
 from duemq.send.answers import SendSettings
@@ -383,7 +382,9 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
 def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
     """Return what shows the broker to an operator and takes his decisions."""
     store, views = parts.store, around.plugins.admin_views()
-    views |= {REPLICATION_VIEW: _replication_view(parts, around)}
+    as_master = master_view(store, parts.ha_server, around.clock)
+    of_role = parts.replica.view if parts.replica else as_master
+    views |= {REPLICATION_VIEW: with_group(of_role, around.membership)}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     return [
@@ -416,35 +417,16 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     ]
 
 
-def _replication_view(parts: Parts, around: Surroundings) -> Callable[[], dict[str, object]]:
-    """Return the view of role, state and group."""
-    as_master = master_view(parts.store, parts.ha_server, around.clock)
-    of_role = parts.replica.view if parts.replica else as_master
-
-    def view() -> dict[str, object]:
-        group = around.membership.service.figures() if around.membership is not None else {}
-        return {**of_role(), **group}
-
-    return view
-
-
 def _member_requests(parts: Parts, around: Surroundings) -> Processor:
     """Return what answers the requests that members of a group send each other."""
-    address = f"{around.config().broker_ip}:{around.port}"
-    ha_address = f"{around.config().broker_ip}:{around.ha_port}"
-    is_master = parts.replica is None
-    if around.membership is None:
-        return HaAddressProcessor(
-            address, ha_address, lambda: parts.store.max_offset, is_master=is_master
-        )
-    service, epochs = around.membership.service, around.membership.epochs
-    return ControllerNotifications(
-        service.group,
-        notify=service.notify,
-        epochs=lambda: epochs.epochs.entries,
-        max_offset=lambda: parts.store.max_offset,
-        master=lambda: (address, ha_address) if is_master else None,
-        broker_id=lambda: parts.identity.broker_id,
+    ip = around.config().broker_ip
+    return member_requests(
+        parts.store,
+        around.membership,
+        f"{ip}:{around.port}",
+        f"{ip}:{around.ha_port}",
+        is_master=parts.replica is None,
+        registered_id=parts.identity.broker_id,
     )
 
 
