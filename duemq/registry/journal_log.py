@@ -30,6 +30,11 @@ class StoreLog:
         self._store, self._clock = store, clock
 
     @property
+    def is_copied(self) -> bool:
+        """Whether replicas copy the log, or are configured to."""
+        return self._store.replicated.is_copied()
+
+    @property
     def refusal(self) -> str:
         """Why nothing can be appended; empty if it can."""
         return self._store.refusal

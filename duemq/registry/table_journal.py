@@ -78,6 +78,11 @@ class JournalLog(Protocol):
     """The part of the message store that holds the journal."""
 
     @property
+    def is_copied(self) -> bool:
+        """Whether replicas copy the log, or are configured to."""
+        ...
+
+    @property
     def refusal(self) -> str:
         """Why nothing can be appended; empty if it can."""
         ...
@@ -115,7 +120,7 @@ class JournalLog(Protocol):
 class NoLog:
     """The journal of a table without one."""
 
-    refusal = ""
+    is_copied, refusal = False, ""
 
     def bounds(self, queue_id: int) -> tuple[int, int]:
         """Return those of an empty queue."""
@@ -190,7 +195,6 @@ class TableJournal(Generic[R]):
 
     Args:
         read_row: Returns the row of a JSON object and its name; raises ValueError.
-        has_replicas: Whether records are needed; once they are, they are until the next start.
         epoch: Epoch of this master; 0 without a controller.
     """
 
@@ -200,18 +204,17 @@ class TableJournal(Generic[R]):
         journal_log: JournalLog,
         read_row: Callable[[JsonObject, str], R],
         *,
-        has_replicas: Callable[[], bool] = lambda: False,
         epoch: int = 0,
     ) -> None:
         self._kind, self._log, self._read_row = kind, journal_log, read_row
-        self._has_replicas, self._epoch = has_replicas, epoch
+        self._epoch = epoch
         self._on = self._in_snapshot = False
         self._base, self._version = -1, DataVersion()
 
     @property
     def is_on(self) -> bool:
-        """Whether changes are appended."""
-        self._on = self._on or self._has_replicas()
+        """Whether changes are appended: from the first replica on, until the next start."""
+        self._on = self._on or self._log.is_copied
         return self._on
 
     # -- changes ------------------------------------------------------------------------------

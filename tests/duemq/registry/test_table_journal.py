@@ -32,6 +32,7 @@ class FakeLog:
     bodies: list[bytes | None] = field(default_factory=list)
     first: int = 0
     refusal: str = ""
+    is_copied: bool = True
     room: int = 1 << 30
     reads: int = 0
     confirmed: int = 0
@@ -61,10 +62,8 @@ def topic(name: str, queues: int = 1, **more: Any) -> TopicConfig:
     return TopicConfig(name=name, read_queues=queues, write_queues=queues, **more)
 
 
-def journal_on(fake: FakeLog, *, on: bool = True, epoch: int = 0) -> TableJournal[TopicConfig]:
-    return TableJournal(
-        TableKind.TOPIC, fake, TopicConfig.from_json, has_replicas=lambda: on, epoch=epoch
-    )
+def journal_on(fake: FakeLog, *, epoch: int = 0) -> TableJournal[TopicConfig]:
+    return TableJournal(TableKind.TOPIC, fake, TopicConfig.from_json, epoch=epoch)
 
 
 class Master:
@@ -74,15 +73,14 @@ class Master:
         self,
         fake: FakeLog,
         table: Mapping[str, TopicConfig] | None = None,
-        version: DataVersion = DataVersion(),
+        version: DataVersion | None = None,
         *,
-        on: bool = True,
         epoch: int = 0,
     ) -> None:
-        self.journal = journal_on(fake, on=on, epoch=epoch)
-        self.table, self.version = dict(table or {}), version
+        self.journal = journal_on(fake, epoch=epoch)
+        self.table, self.version = dict(table or {}), version or DataVersion()
         self.is_replayed = False
-        if (found := self.journal.replay(version)) is not None:
+        if (found := self.journal.replay(self.version)) is not None:
             self.table, self.version = found.applied_to(self.table), found.version
             self.is_replayed = True
 
@@ -193,8 +191,8 @@ def test_without_a_snapshot_newer_changes_are_applied_to_the_file() -> None:
 
 
 def test_a_table_without_journal_is_its_file() -> None:
-    fake = FakeLog()
-    master = Master(fake, {"A": topic("A")}, DataVersion(3, 3), on=False)
+    fake = FakeLog(is_copied=False)
+    master = Master(fake, {"A": topic("A")}, DataVersion(3, 3))
     master.change(topic("B"))
     master.snapshot()
     assert (fake.bodies, master.is_replayed) == ([], False)
@@ -204,18 +202,16 @@ def test_a_table_without_journal_is_its_file() -> None:
 
 
 def test_changes_before_the_first_replica_are_in_a_snapshot() -> None:
-    fake, connected = FakeLog(), False
+    fake = FakeLog()
+    Master(fake).snapshot()
+    fake.is_copied = False
     master = Master(fake)
-    master.snapshot()
-    master.journal = TableJournal(
-        TableKind.TOPIC, fake, TopicConfig.from_json, has_replicas=lambda: connected
-    )
     master.change(topic("A"))
     master.snapshot()
     assert len(fake.bodies) == 1
-    connected = True
+    fake.is_copied = True
     master.snapshot()
-    connected = False  # it will come back
+    fake.is_copied = False  # the replica will come back
     master.change(topic("B"))
     assert Master(fake).file == master.file
 
@@ -227,8 +223,9 @@ def test_a_change_between_two_parts_of_a_snapshot_counts(monkeypatch: pytest.Mon
 
     async def main() -> None:
         work = asyncio.create_task(master.journal.keep_snapshot(master.table, master.version))
-        while len(fake.bodies) < 3:
+        for _ in range(3):
             await asyncio.sleep(0)
+        assert len(fake.bodies) == 3
         master.change(topic("New"))
         master.change(deleted="T0")
         await work
@@ -313,14 +310,14 @@ def test_a_change_is_refused_while_the_log_takes_nothing() -> None:
     fake = FakeLog(refusal="no lease")
     with pytest.raises(RequestError, match="no lease"):
         journal_on(fake).check()
-    journal_on(fake, on=False).check()
+    journal_on(FakeLog(refusal="no lease", is_copied=False)).check()
 
 
 def test_an_explicit_change_waits_for_replicas() -> None:
-    fake = FakeLog()
-    asyncio.run(journal_on(fake).confirm())
-    asyncio.run(journal_on(fake, on=False).confirm())
-    assert fake.confirmed == 1
+    for is_copied in (False, True):
+        fake = FakeLog(is_copied=is_copied)
+        asyncio.run(journal_on(fake).confirm())
+        assert fake.confirmed == is_copied
 
 
 MALFORMED = [
