@@ -217,46 +217,44 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     return parts
 
 
-def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
+def _load_tables(
+    store: MessageStore, around: Surroundings
+) -> tuple[TopicManager, GroupManager, OffsetManager]:
     config, clock = around.config(), around.clock
     journal_log, epoch = StoreLog(store, clock), around.epoch
-
-    def has_replicas() -> bool:
-        return parts.ha_server is not None and parts.ha_server.has_replicas
-
     topics = TopicManager(
         config,
         store.topics,
         ConfigFile(store.config_path("topics.json")),
         clock,
         system_topics=[*around.plugins.system_topics(), JOURNAL_TOPIC],
-        journal=TableJournal(
-            TableKind.TOPIC, journal_log, TopicConfig.from_json,
-            has_replicas=has_replicas, epoch=epoch,
-        ),
-    )  # fmt: skip
+        journal=TableJournal(TableKind.TOPIC, journal_log, TopicConfig.from_json, epoch=epoch),
+    )
     topics.load()
     groups = GroupManager(
         ConfigFile(store.config_path("subscriptionGroup.json")),
         clock,
         auto_create=config.auto_create_group,
         groups_max=config.groups_max,
-        journal=TableJournal(
-            TableKind.GROUP, journal_log, GroupConfig.from_json,
-            has_replicas=has_replicas, epoch=epoch,
-        ),
-    )  # fmt: skip
+        journal=TableJournal(TableKind.GROUP, journal_log, GroupConfig.from_json, epoch=epoch),
+    )
     groups.load()
     offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
     offsets.load()
     offsets.follow(store, (TRANSACTIONS_GROUP,))
     offsets.fit(store.queue_bounds)
+    return topics, groups, offsets
+
+
+def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
+    config, clock = around.config(), around.clock
+    topics, groups, offsets = _load_tables(store, around)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
         hooks.append(refuse_timers)
-    parts = Parts(
+    return Parts(
         store=store,
         topics=topics,
         groups=groups,
@@ -280,7 +278,6 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
             host=(ipaddress.ip_address(config.broker_ip).packed, around.port),
         ),
     )
-    return parts
 
 
 def _processors(parts: Parts, around: Surroundings) -> list[Processor]:

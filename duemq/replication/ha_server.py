@@ -75,6 +75,8 @@ class HaServer:
             if member is None
             else self._sync_state_set(member, config)
         )
+        is_group = member is not None or role.role == SYNC_MASTER
+        store.replicated.is_copied = lambda: is_group or bool(self.connections)
         if role.role == SYNC_MASTER:
             store.require_replicas()
             self.in_sync.update()
@@ -100,12 +102,6 @@ class HaServer:
         """The port that replicas connect to."""
         port: int = self._socket.getsockname()[1]
         return port
-
-    @property
-    def has_replicas(self) -> bool:
-        """Whether replicas are connected, or part of the configuration."""
-        is_group = self._member is not None or self._role.role == SYNC_MASTER
-        return is_group or bool(self.connections)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
