@@ -75,6 +75,7 @@ log = logging.getLogger(__name__)
 VIP_PORT_DISTANCE = 2
 KERNELS = "send", "ingest"  # groups of what is between a request and its answer
 PERSIST_MS = 3_000
+RESIGNED = "another member of the group is the master now: send to it"
 STATS_MS = 10_000
 PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
 DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"
@@ -214,6 +215,7 @@ class Broker:
         stack.callback(self.scheduler.shutdown, wait=False)
         self._add_jobs()
         await self._run_role(stack)
+        await self.parts.keep_snapshots()
         await self._listen(stack)
         await self._register(stack)
         await self._serve_metrics(stack)
@@ -403,6 +405,7 @@ class Broker:
     async def _persist_tables(self) -> None:
         await self.parts.topics.save()
         await self.parts.groups.save()
+        await self.parts.keep_snapshots()
 
     async def _look_at_disk(self) -> None:
         self.store.check_disk()
@@ -426,6 +429,12 @@ class Broker:
         """Stop because of a signal: no failure."""
         log.info("%s: stopping", name)
         self._stop.set()
+
+    def resign(self) -> None:
+        """Refuse all messages and end all waits for replicas: another member is the master."""
+        if not self.settings.replication.is_replica:
+            self.store.read_only = RESIGNED
+            self.store.replicated.give_up()
 
     async def stopped(self) -> None:
         """Wait until a stop is requested."""

@@ -124,7 +124,7 @@ class GroupAdminProcessor:
         }
         return Response(body=json_dialect.dumps_compact(table).encode())
 
-    def request_modes(self, request: Request) -> Response:
+    async def request_modes(self, request: Request) -> Response:
         """Answer that every group pulls, for slaves: there is no pop consumption."""
         return Response(body=wire_json.encode({"messageRequestModeMap": {}}))
 

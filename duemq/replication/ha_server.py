@@ -98,6 +98,12 @@ class HaServer:
         port: int = self._socket.getsockname()[1]
         return port
 
+    @property
+    def has_replicas(self) -> bool:
+        """Whether replicas are connected, or part of the configuration."""
+        is_group = self._member is not None or self._role.role == SYNC_MASTER
+        return is_group or bool(self.connections)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Serve replicas until the block ends."""

@@ -26,6 +26,7 @@ RECEIVE_BYTES: Final = 4_096
 ROUND_BYTES: Final = 2 << 20  # of the log, in one call of sendmsg
 ROUND_TRANSFERS: Final = 128
 LOOP_BYTES: Final = 256 << 10  # a longer range is sent by a thread
+RATE_MS: Final = 1_000
 Parts = list[memoryview | bytes]
 
 
@@ -69,6 +70,7 @@ class ReplicaConnection:
         self.offset: int | None = None
         self.read_ms = self.written_ms = clock.now_ms()
         self.transferred = 0
+        self._rate = self.read_ms, 0, 0  # since when, bytes before that, bytes per second before
 
     @property
     def acknowledged(self) -> int | None:
@@ -84,6 +86,14 @@ class ReplicaConnection:
     def is_learner(self) -> bool:
         """Whether the replica never joins the sync state set."""
         return self.protocol.is_learner
+
+    def bytes_per_s(self) -> int:
+        """Return the bytes per second since this was asked last, a second ago or more."""
+        now_ms, (since_ms, before, rate) = self._clock.now_ms(), self._rate
+        if now_ms - since_ms >= RATE_MS:
+            rate = (self.transferred - before) * 1_000 // (now_ms - since_ms)
+            self._rate = now_ms, self.transferred, rate
+        return rate
 
     def log_grew(self) -> None:
         """Send what was appended."""
@@ -108,6 +118,8 @@ class ReplicaConnection:
                 transfers.cancel()
                 with suppress(asyncio.CancelledError):
                     await transfers
+                if self._ended.done():
+                    self._ended.exception()  # retrieved, whatever the transfers raise
             if self._ended.done():
                 self._ended.result()
 

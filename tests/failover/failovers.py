@@ -17,7 +17,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from duemq.cli.client import Cluster
@@ -48,7 +48,6 @@ class Run:
     kinds: Counter[str]
     outages_ms: list[int]
     where: Path
-    roots: list[Path] = field(default_factory=list)
 
 
 @asynccontextmanager
