@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from duemq.broker import Broker
+from duemq.cli.failover_demo.processes import looks
 from duemq.net.codes import RequestCode
 from duemq.registry.groups import GroupConfig
 from duemq.registry.internal_topics import TABLES_TOPIC
@@ -25,8 +26,9 @@ ALONE = {"brokerRole": "SYNC_MASTER", "enableAutoInSyncReplicas": "true"}
 
 async def until(probe: Callable[[], object]) -> None:
     async with asyncio.timeout(WAIT_S_MAX):
-        while not probe():
-            await asyncio.sleep(0.01)
+        async for _ in looks(0.01):
+            if probe():
+                return
 
 
 @asynccontextmanager
