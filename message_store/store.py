@@ -139,6 +139,7 @@ class MessageStore(StoreReader):
         self.queues.load()
         self.checkpoint = Checkpoint.load(self.root / "checkpoint")
         self.queues.until_readable(lambda: self._recover(crashed))
+        self.log.sums.open(self.log.end)
         self.progress = QueueProgress(
             self.log, self.appender, self.queues, self.mark, self.checkpoint, self._notify,
             confirmed=self._confirmed_to_keep,
@@ -169,6 +170,8 @@ class MessageStore(StoreReader):
         start, self.appender.last_record = recover.start_of(
             self.log, self.queues, self.mark, self.checkpoint, self.notice, crashed=crashed
         )
+        if self.appender.last_record < 0:  # something else may have written the log since
+            self.log.sums.withdraw(start)
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
         found = recover.recover(
@@ -227,8 +230,10 @@ class MessageStore(StoreReader):
                 self.progress.mark_dispatched()
                 self.sync_queues()
                 self.abort_file.remove()
+                self.log.sums.close(self.log.end)
         except OSError as error:
             self.notice(f"{self.root} was not closed cleanly, the next start recovers it: {error}")
+        self.log.sums.close()
         self.mark.close()
         self.queues.close()
         self.log.close()
@@ -379,11 +384,12 @@ class MessageStore(StoreReader):
         In the checkpoint it is 0 while no run has required replicas: then all messages count.
         """
         self.replicated.require(min(self.checkpoint.confirm or self.log.end, self.log.end))
+        self.progress.write_checkpoint(self.checkpoint.physic_ms, self.checkpoint.index_ms)
 
     def _confirmed_to_keep(self) -> int:
         """Return `confirm_offset` for the checkpoint; 0 while no run has required replicas."""
         is_kept = self.replicated.required or self.checkpoint.confirm
-        return self.confirm_offset if is_kept else 0
+        return max(self.confirm_offset, 1) if is_kept else 0
 
     async def wait_durable(self, end_offset: int) -> bool:
         """Wait until the log is on the disk; return False after syncFlushTimeout."""
@@ -406,6 +412,7 @@ class MessageStore(StoreReader):
         self.sync_queues()
 
     def _after_flush(self, log_end: int) -> None:
+        self.log.sums.seal(log_end)
         now = self.clock.now_ms()
         if abs(now - self._queues_synced_ms) >= self.config.flush_queue_interval_ms:
             self._queues_synced_ms = now

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class OffsetKeeper:
     """Writer of one store's delayOffset.json.
 
-    It is created after recovery, so nothing is written before the load has finished.
+    It is created after recovery, so that nothing is written before the table is loaded.
 
     Args:
         saved: Table that recovery started from.
@@ -53,9 +53,9 @@ class OffsetKeeper:
         return now
 
     async def persist(self, write: Callable[[Any, str], None] = write_config) -> bool:
-        """Write the current table, once the log that it describes is on the disk.
+        """Write the current table after the log that it describes is on the disk.
 
-        Returns False if the disk did not follow in time; the next call tries again.
+        Returns False if the disk did not sync in time; the next call tries again.
         """
         async with self._one_at_a_time:
             now = self.current()
@@ -75,5 +75,5 @@ class OffsetKeeper:
             return True
 
     def text(self) -> str:
-        """Return the table for a replica (request code 45); Apache's ignore our members."""
+        """Return the table for a replica (request code 45); Apache's ignore DueMQ's members."""
         return encode_saved(self.current())

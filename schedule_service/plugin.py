@@ -57,7 +57,7 @@ READ_ONLY = 4
 
 @dataclass(slots=True)
 class Running:
-    """What exists while the store is open."""
+    """Components that exist while the store is open."""
 
     store: Any
     hook: LevelHook
@@ -221,7 +221,7 @@ class SchedulePlugin(PluginBase):
             return None
 
     def _change_levels(self, text: str, store: Any, *, write: bool = False) -> None:
-        """Put a level text in force for messages from now on; on the disk first."""
+        """Write a level text to the disk, then put it in force for new messages."""
         history = self.history.trimmed(store.min_offset, store.max_offset)
         if text != history.text:
             history = history.changed(text, store.max_offset)

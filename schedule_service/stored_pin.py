@@ -1,7 +1,7 @@
 """First log offset that the level messages of a stopped store need, read from its files.
 
-For a store whose level service does not run: its plugin is disabled or not installed. Nothing is
-delivered then, so pending messages stay pending, and retention must keep their records.
+It is used while the level service does not run: its plugin is disabled or not installed. Nothing is
+delivered then, so retention keeps the records of all pending messages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """First log offset that the timers of a stopped store need, read from its files.
 
-For a store whose timers do not run: `timerWheelEnable=false`, or the plugin is disabled or not
-installed. No timer is delivered or cancelled then, so pending timers stay pending, and retention
-must keep their records: these log files are removed after timers run again.
+It is used while timers do not run: `timerWheelEnable=false`, or the plugin is disabled or not
+installed. No timer is delivered or cancelled then, so retention keeps the records of all pending
+timers until timers run again.
 """
 
 from __future__ import annotations

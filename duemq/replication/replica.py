@@ -25,7 +25,9 @@ from duemq.replication.config import ReplicationConfig
 from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_address import HaAddressFinder
 from duemq.replication.ha_client import HaClient
+from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
+from duemq.replication.replica_connection import ReplicaConnection
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from message_store.clock import Clock
 from message_store.store import MessageStore
@@ -115,8 +117,13 @@ def replica_of(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file
         )
         return Replica(store, held, HaClient(store, config, clock, sessions), synchronize)
+    store.require_replicas()
     sessions = autoswitch_sessions(
-        store, member.epochs, member.handshake, master_epoch=lambda: member.role.epoch
+        store,
+        member.epochs,
+        member.handshake(from_last_file=config.sync_from_last_file),
+        on_confirmed=store.replicated.advance,
+        master_epoch=lambda: member.role.epoch,
     )
     ha = HaClient(
         store, config, clock, sessions, member.truncate, retry_ms=HaAddressFinder.RETRY_MS
@@ -128,6 +135,46 @@ def replica_of(
     return Replica(store, held, ha, synchronize, finder)
 
 
-def master_view(store: MessageStore) -> Callable[[], ReplicationView]:
+def master_view(
+    store: MessageStore, server: HaServer | None, clock: Clock
+) -> Callable[[], ReplicationView]:
     """Return what answers the same of a master."""
-    return lambda: {"role": "MASTER", "state": "serves", "logEnd": store.max_offset}
+
+    def view() -> ReplicationView:
+        found: ReplicationView = {"role": "MASTER", "state": "serves", "logEnd": store.max_offset}
+        if store.replicated.required:
+            found["confirmedOffset"] = store.confirm_offset
+        if server is not None:
+            found["failure"] = server.failure
+            found["replicas"] = [
+                _connection_view(each, store, server.in_sync.is_in_sync(each), clock.now_ms())
+                for each in server.connections
+            ]
+        return found
+
+    return view
+
+
+def _connection_view(
+    connection: ReplicaConnection, store: MessageStore, is_in_sync: bool, now_ms: int
+) -> ReplicationView:
+    end = connection.acknowledged
+    return {
+        "id": connection.protocol.replica_id,
+        "address": connection.address,
+        "acknowledged": end,
+        "lagBytes": None if end is None else max(store.max_offset - end, 0),
+        "lagMs": _lag_ms(store, end, now_ms),
+        "inSync": is_in_sync,
+        "reportedMs": connection.reported_ms,
+    }
+
+
+def _lag_ms(store: MessageStore, end: int | None, now_ms: int) -> int | None:
+    """Return the age of the first message that a replica has not; None: it is not known."""
+    if end is None:
+        return None
+    if end >= store.max_offset:
+        return 0
+    stored_ms = store.store_ms(end)  # -1 inside a record, where replicas of Apache's may be
+    return None if stored_ms < 0 else max(now_ms - stored_ms, 0)

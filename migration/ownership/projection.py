@@ -1,9 +1,9 @@
 """File of the journal's projection: config/duemq.migration.json.
 
 Retention removes old records of the ownership journal, so the projection is written to a file with
-the queue offset it reaches, and a start continues from there. The file may be lost as long as the
-whole journal is retained; it may be old, but a file ahead of the log's end is ignored. So is one
-from before a truncation of the log that cut its last record; its backup is older and may be valid.
+its queue offset, and a start continues from there. The file may be lost as long as the whole
+journal is retained. It may be old; a file ahead of the log's end is ignored. So is one from before
+a truncation of the log that cut its last record; its backup is older and may be valid.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def decode(value: Any) -> tuple[JournalProjection, int]:
 def fitted(store: MessageStore, found: JournalProjection) -> JournalProjection:
     """Return a projection from a file if it belongs to this log, else an empty one.
 
-    It belongs to the log if its last record is at the projection's offset. If retention removed
-    that record, later ones follow it; their queue may have begun at 0 again if its files were lost.
+    It belongs to the log if its last record is at the offset of the projection. If retention
+    removed that record, later records follow; if the files of the queue were lost, it begins at 0
+    again.
     """
     first, end = ownership.bounds(store)
     last = found.log_offset - 1
@@ -89,7 +90,7 @@ def _backup(path: Path) -> tuple[JournalProjection, int] | None:
 
 
 def restore(store: MessageStore) -> JournalProjection:
-    """Return the projection of the whole journal: from the file where records were removed."""
+    """Return the projection of the whole journal; the file stands for removed records."""
     try:
         found = load(store)
     except CorruptStore:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from message_store import config_sums
 from message_store.json_dialect import backup_path, dumps, loads, write_config
 from message_store.layout import packer
 from message_store.log.commit_log import sync_directory
@@ -259,10 +260,14 @@ class SnapshotFiles:
 
 def _read_check(path: Path) -> Check | None:
     try:
-        return decode_check(path.read_bytes()) if path.exists() else None
+        if not path.exists():
+            return None
+        return decode_check(config_sums.checked(path, path.read_bytes()))
     except OSError as error:
         log.warning("%s cannot be read: %s", path, error.strerror)
-        return None
+    except ValueError as error:
+        log.warning("%s: %s", path, error)
+    return None
 
 
 def _read(path: Path) -> Saved | None:
@@ -287,4 +292,5 @@ def write_check(path: Path, check: Check) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    config_sums.note(path, encode_check(check))
     sync_directory(path.parent)
