@@ -25,6 +25,8 @@ from duemq.admin.views import AdminProcessor
 from duemq.auth.access import AccessControl
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.local_administration import LocalAdministration
+from duemq.auth.plain_requests import BrokerName, PlainRequests
+from duemq.auth.record_access import EveryRecord, RecordAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.decide import ACTIONS, DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
@@ -49,15 +51,18 @@ from duemq.pull.unsupported import UnservedProcessor
 from duemq.registry.client_requests import ClientProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import ConfigFile
+from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
-from duemq.registry.groups import GroupManager
+from duemq.registry.groups import GroupConfig, GroupManager
+from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog
+from duemq.registry.table_journal import TableJournal, TableKind
+from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq.replication.config import ReplicationConfig
-from duemq.replication.controller.notifications import ControllerNotifications
-from duemq.replication.ha_address import HaAddressProcessor
 from duemq.replication.ha_server import HaServer
 from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.member_requests import member_requests, with_group
 from duemq.replication.membership import Membership
 from duemq.replication.replica import Replica, master_view, replica_of
 from duemq.send.answers import SendSettings
@@ -68,6 +73,7 @@ from duemq.send.send import SendProcessor, SendRules
 from duemq.send.send_back import SendBackProcessor
 from duemq.send.send_header import broker_suffix
 from duemq.timers import refuse_timers, timers_are_held
+from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.half_messages import as_half
 from duemq.transactions.transactions import Transactions
 from message_store.clock import Clock
@@ -123,6 +129,11 @@ class Parts:
     ha_server: HaServer | None = None
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
+    async def keep_snapshots(self) -> None:
+        """Have the log hold topics and groups as far as replicas need them."""
+        await self.topics.keep_snapshot()
+        await self.groups.keep_snapshot()
+
     def persist(self) -> None:
         """Write every changed table now.
 
@@ -155,6 +166,16 @@ class Surroundings:
     ha_port: int = 0
     connect: Callable[[str], RemotingClient] = RemotingClient
     membership: Membership | None = None
+
+    @property
+    def records(self) -> RecordAccess:
+        """What decides about records that requests name by their offset."""
+        return self.access.gate if self.access is not None else EveryRecord()
+
+    @property
+    def epoch(self) -> int:
+        """Master epoch of this broker; 0 without a controller."""
+        return self.membership.role.epoch if self.membership is not None else 0
 
 
 def _access_of(around: Surroundings) -> AccessCheck:
@@ -196,14 +217,18 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     return parts
 
 
-def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
+def _load_tables(
+    store: MessageStore, around: Surroundings
+) -> tuple[TopicManager, GroupManager, OffsetManager]:
     config, clock = around.config(), around.clock
+    journal_log, epoch = StoreLog(store, clock), around.epoch
     topics = TopicManager(
         config,
         store.topics,
         ConfigFile(store.config_path("topics.json")),
         clock,
-        system_topics=around.plugins.system_topics(),
+        system_topics=[*around.plugins.system_topics(), JOURNAL_TOPIC],
+        journal=TableJournal(TableKind.TOPIC, journal_log, TopicConfig.from_json, epoch=epoch),
     )
     topics.load()
     groups = GroupManager(
@@ -211,12 +236,20 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         clock,
         auto_create=config.auto_create_group,
         groups_max=config.groups_max,
+        journal=TableJournal(TableKind.GROUP, journal_log, GroupConfig.from_json, epoch=epoch),
     )
     groups.load()
-    offsets_file = ConfigFile(store.config_path("consumerOffset.json"))
+    offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
     offsets.load()
+    offsets.follow(store, (TRANSACTIONS_GROUP,))
     offsets.fit(store.queue_bounds)
+    return topics, groups, offsets
+
+
+def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
+    config, clock = around.config(), around.clock
+    topics, groups, offsets = _load_tables(store, around)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
@@ -252,8 +285,9 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
     identity, put = parts.identity, parts.put_path.put_confirmed
     clients = ClientProcessor(parts.clients, topics, groups, clock, config)
+    records = around.records
     transactions = Transactions(
-        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters
+        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters, records
     )
     parts.transactions = transactions
     transactions.recover()  # before plugins append anything
@@ -275,8 +309,9 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.stats,
             config,
             replication=around.replication,
+            access_version=lambda: records.version,
         ),
-        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config),
+        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
@@ -306,6 +341,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.clients,
             lambda: (store.index.safe_ms, store.max_offset),
             count_default=around.store_config.query_count_max,
+            records=around.records,
         ),
         ResetProcessor(
             store,
@@ -317,7 +353,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             identity,
             push=lambda: not around.config().server_side_reset,
         ),
-        ClientAdminProcessor(parts.clients, store, identity),
+        ClientAdminProcessor(parts.clients, store, identity, around.records),
         TopicAdminProcessor(
             store,
             parts.topics,
@@ -343,13 +379,13 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
 def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
     """Return what shows the broker to an operator and takes his decisions."""
     store, views = parts.store, around.plugins.admin_views()
-    views |= {REPLICATION_VIEW: _replication_view(parts, around)}
+    as_master = master_view(store, parts.ha_server, around.clock)
+    of_role = parts.replica.view if parts.replica else as_master
+    views |= {REPLICATION_VIEW: with_group(of_role, around.membership)}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
-    users = around.access.accounts if around.access else None
-    accounts = [AccountRequests(users)] if users is not None else []
     return [
-        *accounts,
+        *_account_processors(parts, around),
         _member_requests(parts, around),
         RuntimeInfo(
             store,
@@ -378,36 +414,32 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     ]
 
 
-def _replication_view(parts: Parts, around: Surroundings) -> Callable[[], dict[str, object]]:
-    """Return the view of role, state and group."""
-    as_master = master_view(parts.store, parts.ha_server, around.clock)
-    of_role = parts.replica.view if parts.replica else as_master
-
-    def view() -> dict[str, object]:
-        group = around.membership.service.figures() if around.membership is not None else {}
-        return {**of_role(), **group}
-
-    return view
-
-
 def _member_requests(parts: Parts, around: Surroundings) -> Processor:
     """Return what answers the requests that members of a group send each other."""
-    address = f"{around.config().broker_ip}:{around.port}"
-    ha_address = f"{around.config().broker_ip}:{around.ha_port}"
-    is_master = parts.replica is None
-    if around.membership is None:
-        return HaAddressProcessor(
-            address, ha_address, lambda: parts.store.max_offset, is_master=is_master
-        )
-    service, epochs = around.membership.service, around.membership.epochs
-    return ControllerNotifications(
-        service.group,
-        notify=service.notify,
-        epochs=lambda: epochs.epochs.entries,
-        max_offset=lambda: parts.store.max_offset,
-        master=lambda: (address, ha_address) if is_master else None,
-        broker_id=lambda: parts.identity.broker_id,
+    ip = around.config().broker_ip
+    return member_requests(
+        parts.store,
+        around.membership,
+        f"{ip}:{around.port}",
+        f"{ip}:{around.ha_port}",
+        is_master=parts.replica is None,
+        registered_id=parts.identity.broker_id,
     )
+
+
+def _account_processors(parts: Parts, around: Surroundings) -> list[Processor]:
+    """Return what shows and changes the accounts."""
+    access, config = around.access, around.config()
+    if access is not None and access.accounts is not None:
+        return [AccountRequests(access.accounts)]
+    if access is None or access.files is None:
+        return []
+    us = BrokerName(
+        cluster=config.cluster_name,
+        broker=parts.identity.broker_name,
+        address=f"{config.broker_ip}:{around.port}",
+    )
+    return [PlainRequests(access.files, us, around.clock)]
 
 
 def make_ingest(parts: Parts, around: Surroundings) -> Ingest:

@@ -49,6 +49,8 @@ class RoleRunner:
         """Change to this role; a role that is already wanted changes nothing."""
         if role != self._wanted:
             self._wanted = role
+            if self.broker is not None:
+                self.broker.resign()
             self._serving.clear()
             self._changed.set()
 

@@ -26,6 +26,7 @@ from message_store.log.unreadable import READS_MAX
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.topic_table import TopicTable
 from message_store.recovery import recover
+from message_store.recovery.truncations import Truncations
 from message_store.replication.acknowledgement import Replicated
 from message_store.text import index_hash
 
@@ -40,6 +41,7 @@ class StoreReader:
     queues: QueueSet
     index: IndexService
     flusher: Flusher
+    truncations: Truncations
     replicated: Replicated
     config: StoreConfig
 
@@ -82,10 +84,24 @@ class StoreReader:
         """Log offset after the last record."""
         return self.log.end
 
+    @property
+    def generation(self) -> int:
+        """Number of the log's last truncation; a checkpoint records it with its log offset."""
+        return self.truncations.generation
+
+    def unchanged_end(self, generation: int) -> int:
+        """Return the log offset before which the log is what it was in a generation."""
+        return min(self.truncations.floor(generation), self.log.end)
+
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return (first, one past the last) queue offset; (0, 0) if there is no such queue."""
         queue = self.queues.find(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int:
+        """Return the queue offset after the last message whose record ends by a log offset."""
+        queue = self.queues.find(topic, queue_id)
+        return 0 if queue is None else queue.end_before(log_offset)
 
     def readable_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return `queue_bounds` without the messages that consumers may not read yet.

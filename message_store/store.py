@@ -134,6 +134,7 @@ class MessageStore(StoreReader):
         self.queues.load()
         self.checkpoint = Checkpoint.load(self.root / "checkpoint")
         self.queues.until_readable(lambda: self._recover(crashed))
+        self.log.sums.open(self.log.end)
         self.progress = QueueProgress(
             self.log, self.appender, self.queues, self.mark, self.checkpoint, self._notify,
             confirmed=self._confirmed_to_keep,
@@ -164,6 +165,8 @@ class MessageStore(StoreReader):
         start, self.appender.last_record = recover.start_of(
             self.log, self.queues, self.mark, self.checkpoint, self.notice, crashed=crashed
         )
+        if self.appender.last_record < 0:  # something else may have written the log since
+            self.log.sums.withdraw(start)
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
         found = recover.recover(
@@ -222,8 +225,10 @@ class MessageStore(StoreReader):
                 self.progress.mark_dispatched()
                 self.sync_queues()
                 self.abort_file.remove()
+                self.log.sums.close(self.log.end)
         except OSError as error:
             self.notice(f"{self.root} was not closed cleanly, the next start recovers it: {error}")
+        self.log.sums.close()
         self.mark.close()
         self.queues.close()
         self.log.close()
@@ -397,6 +402,7 @@ class MessageStore(StoreReader):
         self.sync_queues()
 
     def _after_flush(self, log_end: int) -> None:
+        self.log.sums.seal(log_end)
         now = self.clock.now_ms()
         if abs(now - self._queues_synced_ms) >= self.config.flush_queue_interval_ms:
             self._queues_synced_ms = now

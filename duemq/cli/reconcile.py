@@ -21,7 +21,7 @@ from duemq.cli.options import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from reconciliation.jobs.run import Wanted
+    from reconciliation.jobs.run import AuditRequest
     from reconciliation.spark.master import Where
 
 reconcile_app = typer.Typer(
@@ -217,12 +217,12 @@ def watch(
 
 def _wanted(
     stores: list[str], late: int = 2_000, as_of: str = "", levels: str = "", **more: Any
-) -> Wanted:
+) -> AuditRequest:
     from duemq.cli.reconcile_run import as_of_ms, user
-    from reconciliation.jobs.run import Wanted
+    from reconciliation.jobs.run import AuditRequest
     from reconciliation.scan.levels import levels_ms_of
 
-    return Wanted(
+    return AuditRequest(
         stores=tuple(stores), late_ms=late, as_of_ms=as_of_ms(as_of),
         levels_ms=levels_ms_of(levels), made_by=user(), **more,
     )  # fmt: skip

@@ -215,6 +215,7 @@ class AutoSwitchStream(LogStream):
         self._to_send = b""
         self._log_end = 0
         self._truncate_to: int | None = None
+        self._entry: EpochEntry | None = None  # of the transfer before
         self.answer: Answer | None = None
         self.epochs = own.epochs
         self.confirm_offset = 0
@@ -296,7 +297,7 @@ class AutoSwitchStream(LogStream):
         """Compare the last record before `point`, after which the logs differ."""
         last = own.record_before(point)
         if last is not None:
-            self._truncate_to = point
+            self._truncate_to, self.epochs = point, own.epochs.before(point)
             self.place(last[0], repeated=last[1])
             return last[0]
         if master.epochs.last_epoch <= own.epochs.last_epoch:
@@ -325,17 +326,19 @@ class AutoSwitchStream(LogStream):
                 f"the master sent a transfer of {size} bytes at log offset {offset} in epoch "
                 f"{epoch} at {start}: {NOT_THIS_PROTOCOL}"
             )
+        entry = EpochEntry(epoch, start)
+        if entry != self._entry:  # Apache's master enters an epoch by a transfer without log
+            self._entry, self.heartbeats = entry, 0
         self.begin(offset, size)
-        self._enter(EpochEntry(epoch, start), offset, size)
+        self._enter(entry, offset, size)
         self.confirm_offset = max(self.confirm_offset, confirm)
 
     def _enter(self, entry: EpochEntry, offset: int, size: int) -> None:
-        """Add the epoch of a transfer if it is new."""
+        """Add the epoch of a transfer if it is new, and those before it that are missing."""
         current = self.epochs.covering(offset)
-        if current is None or (
-            entry.epoch > self.epochs.last_epoch and entry.start_offset >= offset
-        ):
-            self.epochs = self._appended(entry)
+        is_new = entry.epoch > self.epochs.last_epoch
+        if current is None or (is_new and entry.start_offset >= offset):
+            self._add_epochs(entry, offset)
         elif size and (entry not in self.epochs.entries or entry.epoch < current.epoch):
             raise ReplicationFault(
                 f"the master sent log offset {offset} in epoch {entry.epoch} at "
@@ -343,9 +346,13 @@ class AutoSwitchStream(LogStream):
                 f"{current.start_offset}: {DIVERGED}"
             )
 
-    def _appended(self, entry: EpochEntry) -> Epochs:
+    def _add_epochs(self, entry: EpochEntry, offset: int) -> None:
+        assert self.answer is not None
+        missing = self.answer.epochs.since(offset).entries
+        before = [each for each in missing if self.epochs.last_epoch < each.epoch < entry.epoch]
         try:
-            return self.epochs.appended(*entry)
+            for each in (*before, entry):
+                self.epochs = self.epochs.appended(*each)
         except ValueError as error:
             raise ReplicationFault(f"the master's epochs are invalid: {error}") from error
 

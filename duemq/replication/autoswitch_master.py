@@ -21,6 +21,7 @@ class AutoSwitchMaster:
         own_id: Id of the master at the controller.
         epochs: Returns the epochs of the master's log.
         confirm_offset: Returns the log offset up to which the whole sync state set has the log.
+        file_bytes: Size of a log file.
 
     Attributes:
         start: Log offset that the replica asked for, 0: the first one; None: it has not asked.
@@ -30,11 +31,18 @@ class AutoSwitchMaster:
     """
 
     def __init__(
-        self, own_id: int, epochs: Callable[[], Epochs], confirm_offset: Callable[[], int]
+        self,
+        own_id: int,
+        epochs: Callable[[], Epochs],
+        confirm_offset: Callable[[], int],
+        *,
+        file_bytes: int,
     ) -> None:
         self._own_id, self._epochs, self._confirm_offset = own_id, epochs, confirm_offset
+        self._file_bytes = file_bytes
         self._frames = ReplicaFrames()
         self._answers = b""
+        self._handshake: Handshake | None = None
         self.start: int | None = None
         self.acknowledged = 0
         self.replica_id: int | None = None
@@ -49,27 +57,42 @@ class AutoSwitchMaster:
                 self._report(frame, log_end)
 
     def _greet(self, handshake: Handshake, log_end: int) -> None:
-        if self.replica_id is not None:
-            raise ReplicationFault(f"replica {self.replica_id} sent a second handshake")
+        if self._handshake is not None:
+            self._check_repeated(handshake)
+            return
         if handshake.broker_id == self._own_id:
             raise ReplicationFault(
                 f"the replica names the id {self._own_id}, which is this master's: two stores "
                 f"have one identity. Stop the replica and remove its brokerIdentity file"
             )
-        self.replica_id = handshake.broker_id
+        self._handshake, self.replica_id = handshake, handshake.broker_id
         self.is_learner = handshake.is_async_learner
         self._answers += Answer(log_end, self._epochs()).encode()
 
+    def _check_repeated(self, handshake: Handshake) -> None:
+        """Ignore a repeated handshake: Apache's replica repeats it if half an answer arrived."""
+        if handshake != self._handshake or self.start is not None:
+            raise ReplicationFault(
+                f"replica {self.replica_id} sent another handshake, of id {handshake.broker_id}"
+            )
+
     def _report(self, report: Report, log_end: int) -> None:
-        if self.replica_id is None:
+        if self._handshake is None:
             raise ReplicationFault("the replica reports before its handshake")
-        if not self.acknowledged <= report.log_end <= log_end:
+        if report.log_end > log_end:
+            raise ReplicationFault(
+                f"acknowledgement beyond the log: the log of replica {self.replica_id} ends at "
+                f"{report.log_end}, the master's at {log_end}"
+            )
+        if report.log_end < self.acknowledged:
             raise ReplicationFault(
                 f"replica {self.replica_id} reports log offset {report.log_end} after "
-                f"{self.acknowledged}; the master's log ends at {log_end}"
+                f"{self.acknowledged}"
             )
         if self.start is None:
             self.start = report.log_end
+            if not self.start and self._handshake.from_last_file:
+                self.start = log_end - log_end % self._file_bytes
         self.acknowledged = report.log_end
 
     def data_to_send(self) -> bytes:

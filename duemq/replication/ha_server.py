@@ -66,6 +66,7 @@ class HaServer:
         self._connected = Notices(log, logging.INFO)
         self._reported = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
         self.connections: list[ReplicaConnection] = []
         self.failure = ""
         self.in_sync: InSyncReplicas | SyncStateSetReplicas = (
@@ -73,21 +74,26 @@ class HaServer:
                 store.replicated, config, lambda: self.connections, lambda: store.max_offset
             )
             if member is None
-            else self._sync_state_set(member)
+            else self._sync_state_set(member, config)
         )
+        is_group = member is not None or role.role == SYNC_MASTER
+        store.replicated.is_copied = lambda: is_group or bool(self.connections)
         if role.role == SYNC_MASTER:
             store.require_replicas()
             self.in_sync.update()
 
-    def _sync_state_set(self, member: Membership) -> SyncStateSetReplicas:
+    def _sync_state_set(
+        self, member: Membership, config: Callable[[], HaServerConfig]
+    ) -> SyncStateSetReplicas:
         return SyncStateSetReplicas(
             self._store.replicated,
             member.role.own_id,
             lambda: member.service.required_ids,
             lambda: self.connections,
             lambda: self._store.max_offset,
+            lambda: member.epoch_start,
             self._clock.steady_ms,
-            timeout_ms=self._config.replica_timeout_ms,
+            config=config,
             catch_up_ms_max=member.catch_up_ms_max,
             on_change=member.service.check_in_sync,
         )
@@ -112,6 +118,7 @@ class HaServer:
                 yield
                 await self._finish_transfers()
             finally:
+                self._is_stopping = True
                 loop.remove_reader(self._socket)
                 for task in (*self._tasks, looking):
                     task.cancel()
@@ -192,7 +199,10 @@ class HaServer:
         if member is None:
             return DefaultHa()
         return AutoSwitchMaster(
-            member.role.own_id, lambda: member.epochs.epochs, lambda: replicated.offset
+            member.role.own_id,
+            lambda: member.epochs.epochs,
+            lambda: replicated.offset,
+            file_bytes=self._store.log.file_bytes,
         )
 
     async def _serve(self, connection: ReplicaConnection) -> None:
@@ -208,4 +218,5 @@ class HaServer:
             log.exception("replica %s: the connection ends", connection.address)
         finally:
             self.connections.remove(connection)
-            self._on_report()
+            if not self._is_stopping:  # else the sync state set stays, for the next election
+                self._on_report()

@@ -63,7 +63,7 @@ class InSyncReplicas:
         ends = sorted((end for end in ends if log_end - end < config.gap_bytes_max), reverse=True)
         needed = needed_replicas(config, len(ends))
         replicated.timeout_ms = config.replica_timeout_ms
-        replicated.refusal = _refusal(config, len(ends))
+        replicated.refusal = refusal_of(config, len(ends))
         self._set_possible(needed <= len(ends), needed, len(ends))
         if replicated.is_possible:
             replicated.advance(ends[needed - 1] if needed else log_end)
@@ -96,8 +96,12 @@ def needed_replicas(config: HaServerConfig, in_sync: int) -> int:
     return needed
 
 
-def _refusal(config: HaServerConfig, in_sync: int) -> str:
-    """Return why no message is appended, or an empty text."""
+def refusal_of(config: HaServerConfig, in_sync: int) -> str:
+    """Return why no message is appended, or an empty text.
+
+    Args:
+        in_sync: Number of replicas that are in sync.
+    """
     found, least = in_sync + MASTER, config.in_sync_replicas_min
     if found >= least:
         return ""

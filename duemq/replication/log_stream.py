@@ -31,6 +31,7 @@ class LogStream:
         offset: Log offset of the first byte that was not taken yet.
         master_offset: End of the master's log as far as known from frames.
         is_idle: Whether the last frame was a heartbeat: the master has nothing more to send.
+        heartbeats: Number of heartbeats since the last log bytes.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class LogStream:
         self._head, self._head_bytes = bytearray(), 0
         self._read: HeadReader = self._unexpected
         self._left = 0  # bytes of the transfer in progress
-        self._heartbeats = 0
+        self.heartbeats = 0
 
     @property
     def pending(self) -> npt.NDArray[np.uint8]:
@@ -123,7 +124,7 @@ class LogStream:
             )
         self.master_offset = max(self.master_offset, offset + size)
         self._left, self.is_idle = size, not size
-        self._heartbeats = self._heartbeats + 1 if self.is_idle else 0
+        self.heartbeats = self.heartbeats + 1 if self.is_idle else 0
         self._check_idle()
 
     def _check_idle(self) -> None:
@@ -133,7 +134,7 @@ class LogStream:
                 f"the master's log ends before the last record of this replica's, at log offset "
                 f"{self.offset}: {DIVERGED}"
             )
-        if self._heartbeats >= HEARTBEATS_MAX and self.master_offset > end:
+        if self.heartbeats >= HEARTBEATS_MAX and self.master_offset > end:
             raise ReplicationFault(
                 f"the master's log ends at {self.master_offset}, but it sends nothing from log "
                 f"offset {end} on: its files have expired there. Empty this replica's store to "

@@ -38,22 +38,27 @@ class Membership:
     is_learner: bool
     catch_up_ms_max: int
 
+    def handshake(self, *, from_last_file: bool) -> Handshake:
+        """Return what the broker says about itself as a replica."""
+        return Handshake(self.role.own_id, from_last_file, self.is_learner)
+
     @property
-    def handshake(self) -> Handshake:
-        """What the broker says about itself as a replica."""
-        return Handshake(self.role.own_id, is_async_learner=self.is_learner)
+    def epoch_start(self) -> int:
+        """Log offset at which the newest epoch of the log begins."""
+        last = self.epochs.epochs.last
+        return last.start_offset if last is not None else 0
 
     def begin(self, store: MessageStore) -> None:
         """Make epochs and store ready for the role, before anything is appended.
 
-        Epochs of log bytes that were lost are removed. The master's own epoch begins at the end of
-        the log. Without a valid lease the store refuses every message.
+        Epochs of log bytes that were lost or have expired are removed. The master's own epoch
+        begins at the end of the log. Without a valid lease the store refuses every message.
 
         Raises:
             StoreError: The log has a newer epoch than the controller.
             OSError: The disk refused the file of epochs.
         """
-        known = self.epochs.epochs.before(store.max_offset + 1)
+        known = self.epochs.epochs.before(store.max_offset + 1).since(store.min_offset)
         if not self.role.is_replica:
             try:
                 known = known.begun(self.role.epoch, store.max_offset, store.min_offset)

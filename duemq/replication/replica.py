@@ -117,8 +117,13 @@ def replica_of(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file
         )
         return Replica(store, held, HaClient(store, config, clock, sessions), synchronize)
+    store.require_replicas()
     sessions = autoswitch_sessions(
-        store, member.epochs, member.handshake, master_epoch=lambda: member.role.epoch
+        store,
+        member.epochs,
+        member.handshake(from_last_file=config.sync_from_last_file),
+        on_confirmed=store.replicated.advance,
+        master_epoch=lambda: member.role.epoch,
     )
     ha = HaClient(
         store, config, clock, sessions, member.truncate, retry_ms=HaAddressFinder.RETRY_MS

@@ -123,6 +123,8 @@ class ReplicaConnection:
                 transfers.cancel()
                 with suppress(asyncio.CancelledError):
                     await transfers
+                if self._ended.done():
+                    self._ended.exception()  # retrieved, whatever the transfers raise
             if self._ended.done():
                 self._ended.result()
 

@@ -4,8 +4,8 @@
                                                    45          --> delayOffset.json
 
 After a master of Apache's, delayOffset.json is the progress of levels: its deliveries do not name
-their source records. After one of ours it spares a start from reading the whole log: it names the log
-offset that it describes, and is written here once this log has reached that offset. So it never
+their source records. After one of ours it spares a start from reading the whole log: it names the
+log offset that it describes, and is written here once this log has reached that offset. So it never
 claims a delivery that this log does not have. Progress of timers is derived from the log.
 Source: SlaveSynchronize
 """
@@ -120,9 +120,9 @@ class SlaveSynchronize:
         found = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
         if not self._has_log_of(found):
             return  # the next copy is newer, and this log longer
-        found.pop("logGeneration", None)  # of the master's truncations
         offsets = {int(level): int(offset) for level, offset in found["offsetTable"].items()}
-        text = json_dialect.dumps({**found, "offsetTable": offsets})
+        own = {"logGeneration": self._store.generation} if "commitLogOffset" in found else {}
+        text = json_dialect.dumps({**found, **own, "offsetTable": offsets})
         if text != self._delay_offsets_text:
             await asyncio.to_thread(json_dialect.write_config, self._delay_offsets, text)
             self._delay_offsets_text = text

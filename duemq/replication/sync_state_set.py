@@ -6,6 +6,9 @@
 A message is answered and consumed when every member of the sync state set has it, whatever
 inSyncReplicas says: each member that the controller may elect then has every such message.
 
+A replica joins the set when it has what is confirmed, and what was in the log when the master was
+elected: the former set may have confirmed more of that than this master knows.
+
 A replica has caught up at the time of a report that names the end of the log, or at the time of the
 report before if it names the end that the log had then. It stays in the set while that is at most
 haMaxTimeSlaveNotCatchup ago and its connection is open.
@@ -19,6 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.in_sync_replicas import refusal_of
 from message_store.replication.acknowledgement import Replicated
 
 
@@ -56,7 +61,9 @@ class SyncStateSetReplicas:
         required: Returns the ids that must have a message, the master's included.
         replicas: Returns the open connections.
         log_end: Returns the end of the master's log.
+        epoch_start: Returns the log offset at which the master was elected.
         steady_ms: Returns the time of a clock that is never set.
+        config: Time limit of acknowledgements, and minInSyncReplicas.
         catch_up_ms_max: haMaxTimeSlaveNotCatchup.
         on_change: Called when `caught_up` may have changed.
     """
@@ -68,19 +75,20 @@ class SyncStateSetReplicas:
         required: Callable[[], frozenset[int]],
         replicas: Callable[[], Iterable[Member]],
         log_end: Callable[[], int],
+        epoch_start: Callable[[], int],
         steady_ms: Callable[[], int],
         *,
-        timeout_ms: int,
+        config: Callable[[], HaServerConfig],
         catch_up_ms_max: int,
         on_change: Callable[[], None],
     ) -> None:
         self._replicated, self._own_id = replicated, own_id
         self._required, self._replicas = required, replicas
-        self._log_end, self._steady_ms = log_end, steady_ms
+        self._log_end, self._epoch_start, self._steady_ms = log_end, epoch_start, steady_ms
+        self._config = config
         self._catch_up_ms_max, self._on_change = catch_up_ms_max, on_change
         self._progress: dict[int, _Progress] = {}
         self._known: frozenset[int] = frozenset()
-        replicated.timeout_ms = timeout_ms
         replicated.is_possible = True  # a missing member leaves the set, or comes back
 
     def is_in_sync(self, replica: Member) -> bool:
@@ -101,16 +109,18 @@ class SyncStateSetReplicas:
         self, number: int, acknowledged: int, now_ms: int, *, is_required: bool
     ) -> bool:
         if not is_required:
-            return acknowledged >= self._replicated.offset
+            return acknowledged >= max(self._replicated.offset, self._epoch_start())
         progress = self._progress.get(number)
         return progress is not None and now_ms - progress.caught_up_ms <= self._catch_up_ms_max
 
     def update(self) -> None:
         """Confirm what all required members have: after a report, an append, a changed set."""
-        acknowledged = self._acknowledged()
+        acknowledged, required = self._acknowledged(), self._required()
         self._note(acknowledged)
-        others = self._required() - {self._own_id}
-        if self._required() and acknowledged.keys() >= others:
+        others = required - {self._own_id}
+        self._replicated.timeout_ms = self._config().replica_timeout_ms
+        self._replicated.refusal = refusal_of(self._config(), len(others))
+        if required and acknowledged.keys() >= others:
             self._replicated.advance(
                 min((acknowledged[number] for number in others), default=self._log_end())
             )

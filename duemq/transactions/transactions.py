@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Self
 
 from delivery.plugin import Request, RequestHandler, Response
 from delivery.redirected import queue_number
+from duemq.auth.model import Action
+from duemq.auth.record_access import EveryRecord, RecordAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
 from duemq.metrics.meters import Meters
@@ -32,7 +34,7 @@ from duemq.ports import PERM_READ, PERM_WRITE, Identity, Offsets, Putter, Topics
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import Access, client_access
 from duemq.transactions import half_messages
-from duemq.transactions.check_back import check_request
+from duemq.transactions.check_back import check_request, producer_of
 from duemq.transactions.half_messages import (
     CHECK_TIMES,
     GIVEN_UP_TOPIC,
@@ -76,7 +78,9 @@ class Transactions:
         clock: Clock,
         config: Callable[[], BrokerConfig],
         meters: Meters | None = None,
+        records: RecordAccess | None = None,
     ) -> None:
+        self._records = records or EveryRecord()
         self._store, self._topics = store, topics
         self._offsets, self._clients = offsets, clients
         self._put, self._identity = put, identity
@@ -157,6 +161,7 @@ class Transactions:
             return None
         self._fold_ops()
         half = self._half_of(request)
+        self._records.check_record(request, half.properties.get("REAL_TOPIC", ""), Action.PUB)
         self._check_immunity(request, half)
         offset = half.queue_offset
         if self.halves.is_finished(offset) or offset in self._ending:
@@ -209,7 +214,7 @@ class Transactions:
         phys_offset = fields.long(request, "commitLogOffset")
         queue_offset = fields.long(request, "tranStateTableOffset")
         half = self._read(phys_offset)
-        fault = _mismatch(half, fields.text(request, "producerGroup"), queue_offset)
+        fault = half_messages.mismatch(half, fields.text(request, "producerGroup"), queue_offset)
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{fault}, commitLogOffset {phys_offset}")
         same = half_messages.same_half(half)
@@ -326,6 +331,7 @@ class Transactions:
             text = f"only messages in {GIVEN_UP_TOPIC} can be resumed, not in {record.topic}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         properties = dict(record.properties)
+        self._records.check_record(request, properties.get("REAL_TOPIC", ""), Action.UPDATE)
         properties[CHECK_TIMES] = "0"
         batch = batch_for(record)
         self._add_half(batch, record, properties)
@@ -408,7 +414,7 @@ class Transactions:
         copy = batch.rows[row]
         same = half_messages.same_half(half)
         self.halves.replace(half.queue_offset, int(copy["queue_offset"]), same)
-        producer = self._clients.producer(properties.get(PRODUCER_GROUP, ""))
+        producer = producer_of(properties, self._clients, self._records)
         if producer is None:
             text = "half message %d is pending: no producer of group %s is connected"
             self._unasked(text, half.queue_offset, properties.get(PRODUCER_GROUP))
@@ -481,16 +487,6 @@ def _target(half: Record) -> tuple[str, int]:
             + (f": {fault}" if fault else ""),
         )
     return topic, queue_id
-
-
-def _mismatch(half: Record, producer_group: str, queue_offset: int) -> str:
-    if half.topic != HALF_TOPIC:
-        return "Find prepared transaction message failed"
-    if half.properties.get(PRODUCER_GROUP) != producer_group:
-        return "The producer group wrong"
-    if half.queue_offset != queue_offset:
-        return "The transaction state table offset wrong"
-    return ""
 
 
 def _offset_of_id(request: Request) -> int:

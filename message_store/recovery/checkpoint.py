@@ -31,7 +31,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the file; one that is missing, short or unreadable counts as zeros."""
+        """Read the file; a missing, short or unreadable file counts as zeros."""
         try:
             data = path.read_bytes() if path.exists() else b""
         except OSError as error:
@@ -42,7 +42,7 @@ class Checkpoint:
 
     @property
     def min_timestamp_ms(self) -> int:
-        """From this store time on records must be dispatched again after a crash."""
+        """Store time after which records must be dispatched again after a crash."""
         return max(0, min(self.physic_ms, self.logics_ms) - MIN_TIMESTAMP_SLACK_MS)
 
     def truncate(self, offset: int, store_ms: int) -> None:
@@ -155,11 +155,11 @@ class RecoveryMark:
         return self._marks
 
     def point(self, *, clean: bool = True) -> Point | None:
-        """Return where recovery may start.
+        """Return the point at which recovery may start.
 
         Args:
-            clean: The last run ended cleanly, so that on the same boot all that was written counts.
-                Otherwise a sync may have failed before the end: only synced data count.
+            clean: The last run ended cleanly, so on the same boot all written data count.
+                Otherwise a sync may have failed before the end, and only synced data count.
         """
         marks = self._marks
         if marks is None:

@@ -1,4 +1,4 @@
-"""Progress of the queues that recovery reads: in the mark and in the checkpoint."""
+"""Progress of the queues, written to recovery mark and checkpoint, which recovery reads."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class QueueProgress:
         self._mark, self._checkpoint, self._notice = mark, checkpoint, notice
         self._confirmed = confirmed
         self._marked = 0  # log offset of the last mark
-        self._synced_before: Marks | None = None  # the marks when queues were synced last
+        self._synced_before: Marks | None = None  # marks at the last sync of the queues
         self._checkpoint_failed = False
 
     def mark_recovered(self) -> None:
-        """Mark every record as dispatched; void what was marked beyond the end of the log."""
+        """Mark every record as dispatched; reset marks after the end of the log."""
         marks = self._mark.read()
         if marks is not None and marks.durable > self._log.end:
             self._mark.update(durable=0, durable_record=-1, durable_units=0)
         self.mark_dispatched()
 
     def mark_dispatched(self, *, step_bytes: int = 0) -> None:
-        """Mark what queues have, once the log has grown by `step_bytes` since the last mark."""
+        """Mark dispatched records, if the log has grown by `step_bytes` since the last mark."""
         if self._log.end - self._marked >= step_bytes and not self._queues.behind:
             self._mark.update(
                 dispatched=self._log.end,

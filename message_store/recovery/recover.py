@@ -8,16 +8,16 @@ Everything but the log is a projection of it: each record found is written into 
 queue offset x 20, which changes nothing where the unit exists.
 
 The walk starts at the first of these that is known:
-    1. our recovery mark, if the record it names still ends where the mark has it; after a clean
-       stop all that was written counts, after a kill or a power cut only what was synced (a sync
-       may have failed before the kill: `write_again`);
+    1. DueMQ's recovery mark, if the record that it names still ends at its offset; after a clean
+       stop all written data count, after a kill or a power cut only synced data (a sync may have
+       failed before the kill: `write_again`);
     2. Apache's rule: after a clean stop the third-last file; after a crash the newest file that
        neither begins with a record younger than the checkpoint's smaller timestamp nor comes after
        one that does; but never after the last record that has a unit, so that removed queues are
        rebuilt.
-Unlike in Apache's broker, a record must name its own position (a stale record is never revived), a
-record with a bad body CRC does not end the log, nor does damage that records follow (`gaps`), and
-the bytes that are cut off the end are kept in a file.
+Unlike in Apache's broker, a record must have its own log offset (a stale record is never revived),
+neither a body with a wrong CRC nor damage before other records (`gaps`) ends the log, and bytes
+that are cut off the end are kept in a file.
 """
 
 from __future__ import annotations

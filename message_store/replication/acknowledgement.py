@@ -37,15 +37,19 @@ class Replicated:
         offset: That offset; it never goes back.
         is_possible: Whether enough replicas are in sync to reach a higher one.
         refusal: Why messages are not even appended; empty if they are.
+        is_given_up: Whether nothing more is confirmed: the broker is not the master any more.
         timeout_ms: Maximum time of one wait.
+        is_copied: Returns whether replicas copy the log, or are configured to.
     """
 
     def __init__(self) -> None:
-        self.required = self.is_possible = False
+        self.required = self.is_possible = self.is_given_up = False
         self.offset, self.timeout_ms = 0, 0
         self.refusal = ""
+        self.is_copied: Callable[[], bool] = lambda: False
         self._waits: dict[int, tuple[int, Callable[[], None]]] = {}  # in the order of the log
         self._last = 0
+        self._waiters: set[asyncio.Event] = set()
 
     def require(self, offset: int) -> None:
         """Make replicas a condition from now on.
@@ -57,7 +61,7 @@ class Replicated:
 
     def advance(self, offset: int) -> None:
         """Confirm the log up to `offset`; resume what waits for that."""
-        if offset <= self.offset:
+        if offset <= self.offset or self.is_given_up:
             return
         self.offset = offset
         reached = []
@@ -67,6 +71,12 @@ class Replicated:
             reached.append(number)
         for call in [self._waits.pop(number)[1] for number in reached]:
             call()
+
+    def give_up(self) -> None:
+        """Confirm nothing more; waits end with REPLICAS at once."""
+        self.is_given_up = True
+        for woken in self._waiters:
+            woken.set()
 
     def when_reached(self, end: int, call: Callable[[], None]) -> None:
         """Have `call` called once the offset has reached `end`."""
@@ -84,15 +94,19 @@ class Replicated:
         """Wait until the offset has reached `end`; return what was missing after `timeout_ms`."""
         if end <= self.offset:
             return None
+        if self.is_given_up:
+            return Missing.REPLICAS
         if not self.is_possible:
             return Missing.NO_REPLICA
-        reached = asyncio.Event()
-        number = self._add(end, reached.set)
+        woken = asyncio.Event()
+        number = self._add(end, woken.set)
+        self._waiters.add(woken)
         try:
             async with asyncio.timeout(self.timeout_ms / 1_000):
-                await reached.wait()
+                await woken.wait()
         except TimeoutError:
             return Missing.REPLICAS
         finally:
             self._waits.pop(number, None)
-        return None
+            self._waiters.discard(woken)
+        return None if end <= self.offset else Missing.REPLICAS

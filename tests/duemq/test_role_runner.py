@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 from duemq.broker import Broker
 from duemq.net.client import RemotingClient
+from duemq.replication.controller.requests import GroupName
+from duemq.replication.controller.service import GroupService
+from duemq.replication.epoch_file import EpochFile
+from duemq.replication.membership import Membership
 from duemq.replication.role import Role
 from duemq.role_runner import RoleRunner
 from tests.support.running_broker import Asker, small
@@ -19,10 +25,36 @@ DEMOTED = Role(is_replica=True, own_id=2, epoch=2, master_address="127.0.0.1:1")
 SERVICE_NOT_AVAILABLE = 14
 
 
+class Alone:
+    """The service of a group whose only member is this broker; its lease is always valid."""
+
+    required_ids = frozenset({WAITING.own_id})
+    group = GroupName("DefaultCluster", "test")
+
+    def holds(self, epoch: int) -> bool:
+        return True
+
+    def figures(self) -> dict[str, object]:
+        return {}
+
+    def notify(self) -> None: ...
+
+    def check_in_sync(self) -> None: ...
+
+
+def broker_in(root: Path, role: Role) -> Broker:
+    """Return a broker of a role, not entered."""
+    properties = small(root)
+    membership = Membership(
+        role, EpochFile(root / "epochs"), cast(GroupService, Alone()),
+        truncate=lambda offset: None, is_learner=False, catch_up_ms_max=1_000,
+    )  # fmt: skip
+    return Broker(properties, membership=membership)
+
+
 @asynccontextmanager
 async def running(root: Path) -> AsyncIterator[RoleRunner]:
-    properties = small(root)
-    runner = RoleRunner(lambda role: Broker(properties, role=role), WAITING)
+    runner = RoleRunner(partial(broker_in, root), WAITING)
     work = asyncio.create_task(runner.run())
     yield runner
     runner.stop()
@@ -68,7 +100,7 @@ def test_the_newest_of_several_roles_counts(tmp_path: Path) -> None:
 
 def test_a_stop_of_the_broker_ends_the_runner_with_its_reason(tmp_path: Path) -> None:
     async def main() -> str:
-        runner = RoleRunner(lambda role: Broker(small(tmp_path), role=role), MASTER)
+        runner = RoleRunner(partial(broker_in, tmp_path), MASTER)
         work = asyncio.create_task(runner.run())
         await runner.serves()
         assert runner.broker is not None

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tests.failover.failovers import run_failovers
 from tests.interop.apache_controller import ApacheController
 
+log = logging.getLogger(__name__)
 MEMBERS = 2
 
 
@@ -27,6 +29,6 @@ def test_every_acknowledged_message_comes_exactly_once(
             run_failovers(controller, tmp_path, rounds=failovers, members=MEMBERS, seed=seed)
         )
     where = f"seed {seed}, {dict(run.kinds)}, outages {run.outages_ms} ms, logs in {run.where}"
-    print(where, run.account)
+    log.info("%s, %s", run.account, where)
     assert run.account.is_exact, f"{run.account}, {where}"
     assert run.account.acknowledged > failovers, where

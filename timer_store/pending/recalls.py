@@ -19,7 +19,7 @@ class TimerRecalls:
     """Cancels timers by topic, time and unique key.
 
     Args:
-        timers: the store while it runs.
+        timers: Returns the timer store while it runs, else None.
     """
 
     def __init__(self, timers: Callable[[], TimerStore | None]) -> None:
@@ -28,11 +28,11 @@ class TimerRecalls:
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
         """Cancel a timer; see `delivery.plugin.Recalls`.
 
-        A timer that was moved since matches as well; one with the same key at another due time does
-        not. A second cancel returns done.
+        A timer that was moved since the send matches as well; a timer with the same key at another
+        due time does not. A second cancel returns done.
 
         Raises:
-            RequestError: The store is not writable, or the disk did not follow in time.
+            RequestError: The store is not writable, or the disk did not sync in time.
         """
         timers = self._timers()
         if timers is None:

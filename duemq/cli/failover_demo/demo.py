@@ -82,7 +82,7 @@ class Group:
         """Return the member that is the master now."""
         for member in self.members:
             view = await self.view(member)
-            if view is not None and view["role"] == MASTER:
+            if view is not None and view["role"] == MASTER and view.get("leaseMs"):
                 return member
         return None
 

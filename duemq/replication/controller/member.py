@@ -328,7 +328,7 @@ class GroupMember:
     def _update_in_sync(self, found: SyncStateSet) -> None:
         if found.epoch > self.in_sync.epoch:
             self.in_sync = replace(found, ids=found.ids | {self.broker_id})
-            self._proposals = [each for each in self._proposals if each.wanted.epoch >= found.epoch]
+            self._proposals = []  # they were made to change an older set
 
     def _wanted(self, event: InSyncWanted) -> list[Command]:
         ids = event.ids | {self.broker_id}

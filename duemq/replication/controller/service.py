@@ -138,6 +138,10 @@ class GroupService:
         if self.member.is_master:
             self._receive(InSyncWanted(self._host.caught_up))
 
+    async def close_connections(self) -> None:
+        """Give up the office, if any: the controller elects another member of the set at once."""
+        await self._client.close()
+
     def figures(self) -> GroupFigures:
         """Return the state for `duemq replicas` and tools; what is not known is None."""
         member = self.member
@@ -169,7 +173,7 @@ class GroupService:
                 yield
             finally:
                 self._stop()
-                await self._client.close()  # calls end, and the controller elects another
+                await self.close_connections()  # calls end, and the controller elects another
 
     def _stop(self) -> None:
         self.lease.revoke()
@@ -192,37 +196,36 @@ class GroupService:
     async def _pulse(self) -> None:
         """Send a heartbeat to the leader, and ask it for the group, at once."""
         async with asyncio.TaskGroup() as tasks:
+            work = [tasks.create_task(self._look(), name="view")]
             if self.member.sends_heartbeats:
-                tasks.create_task(self._send_heartbeat(), name="heartbeat")
-            tasks.create_task(self._look(), name="view")
+                work.append(tasks.create_task(self._send_heartbeat(), name="heartbeat"))
+        if all(task.result() for task in work):
+            self.failure = ""
 
-    async def _send_heartbeat(self) -> None:
+    async def _send_heartbeat(self) -> bool:
         ticket = self.lease.ticket(self._clock.steady_ms())
         answered = await self._attempt(requests.heartbeat(self._group, self._heartbeat()))
         if answered is not None:
             self.lease.heartbeat_answered(ticket)
             self._receive(HeartbeatAnswered())
+        return answered is not None
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
+        """Ask the leader for the group; return whether it answered with a view."""
         ticket = self.lease.ticket(self._clock.steady_ms())
-        code = RequestCode.CONTROLLER_GET_REPLICA_INFO
-        view = None
         try:
             answer = await self._ask(requests.ask_replicas(self._group))
-            view = requests.view_of(code, answer)
-        except ControllerRefusal as error:
-            self._failed(error)
-            if error.code in UNKNOWN:
-                self._receive(GroupUnknown())
+            view = requests.view_of(RequestCode.CONTROLLER_GET_REPLICA_INFO, answer)
         except PeerError as error:
             self._failed(error)
-        if view is None:
-            return
-        self.failure = ""
+            if isinstance(error, ControllerRefusal) and error.code in UNKNOWN:
+                self._receive(GroupUnknown())
+            return False
         self._receive(GroupSeen(view))
         if self.member.confirms(view):
             self.lease.epoch_confirmed(view.epoch, ticket)
         self._end_old_proposals()
+        return True
 
     def _heartbeat(self) -> Heartbeat:
         host, config = self._host, self._config
@@ -343,12 +346,13 @@ class GroupService:
         try:
             altered = requests.altered_of(answer)
         except ControllerRefusal:
-            del self._sent_proposals[proposal.number]
+            self._sent_proposals.pop(proposal.number, None)
             self._receive(ProposalEnded(proposal.number))
             self._hint.set()  # the controller knows more than this member
             raise
-        del self._sent_proposals[proposal.number]
+        self._sent_proposals.pop(proposal.number, None)
         self._receive(InSyncAltered(proposal.number, altered))
+        self.check_in_sync()
 
     def _end_old_proposals(self) -> None:
         """Give up proposals whose answers were lost so long ago that none will be applied."""
@@ -411,14 +415,12 @@ class GroupService:
 
     async def _change_roles(self) -> None:
         """Change the role of the broker, one change after the other, to the newest one."""
-        applied: BecomeMaster | BecomeReplica | None = None
         while not self._stopping.is_set():
             await self._role_changed.wait()
             self._role_changed.clear()
             role = self._role
-            if role is None or role == applied or self._stopping.is_set():
+            if role is None or self._stopping.is_set():
                 continue
-            applied = role
             if isinstance(role, BecomeMaster):
                 await self._host.become_master(role.epoch)
             else:
