@@ -1,13 +1,13 @@
-"""Deliverer of due messages: what levels and timers do the same.
+"""Delivery of due messages: the part that levels and timers share.
 
     due units --levels: read_due, timers: gather--> batch ----put--> topics
         |                                                       |
-        +-- left out: one at a time, `SingleDeliverer` ---------+--> quarantine
+        +-- skipped: one at a time, `SingleDeliverer` ----------+--> quarantine
                                                                 +--> refused: ends the `Outcome`
 
-Levels and timers decide when a unit is due and read many records at once by their own kernels. What
-is appended is delivered: each record names its origin, so a delivery is never repeated, after any
-kind of end.
+Levels and timers determine which units are due, and read their records by kernels of their own. A
+message is delivered when its record is appended: the record names its origin, so no recovery
+delivers the message again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Numbers = npt.NDArray[np.int64]
 Unit = TypeVar("Unit")
 UnitIn = TypeVar("UnitIn", contravariant=True)
 Convert = Callable[[PutBatch, Record, Unit], NoTarget | None]
-"""Adds the message that the record of a unit becomes, or returns why there is none."""
+"""Adds the message of a unit's record to a batch, or returns why it has no target."""
 
 
 class Outcome:
@@ -55,8 +55,8 @@ class Outcome:
         delivered: Number of them that reached their topic.
         quarantined: Messages that went to quarantine.
         lost: Number of messages whose record retention had removed.
-        refusal: Why the store refused the next unit, or empty.
-        illegal: That unit cannot be delivered, and the store refused its quarantine record.
+        refusal: Reason why the store refused the next unit, or empty.
+        illegal: The next unit cannot be delivered, and the store refused its quarantine record.
     """
 
     def __init__(self, units: int) -> None:
@@ -68,12 +68,12 @@ class Outcome:
 
     @property
     def store_ms(self) -> Numbers:
-        """Store times of the settled units, (done,); NOT_PUT: it did not reach its topic."""
+        """Store times of the settled units, (done,); NOT_PUT for units that were not delivered."""
         return self._store_ms[: self.done]
 
     @property
     def topic_index(self) -> npt.NDArray[np.int32]:
-        """Real topics of the settled units, (done,); NO_TOPIC: it is not known."""
+        """Real topics of the settled units, (done,); NO_TOPIC where it is unknown."""
         return self._topic_index[: self.done]
 
     def note(self, store_ms: int, topic_index: int, count: int = 1) -> None:
@@ -87,7 +87,7 @@ class Outcome:
         """Settle the leading rows of a batch after the put; a row after them is the refusal.
 
         Args:
-            elsewhere: Rows that are no delivery (quarantine records, lost), with their real topic.
+            elsewhere: Rows that are not deliveries (quarantine, lost), with their real topic.
 
         Returns:
             Number of rows that are settled.
@@ -96,7 +96,7 @@ class Outcome:
         count, illegal = settle(
             batch.rows, batch.count, self._store_ms[first:], self._topic_index[first:]
         )
-        assert not illegal, "what the store may refuse for good is delivered alone"
+        assert not illegal, "a row that the store may refuse permanently is delivered alone"
         for at, topic_index in elsewhere.items():
             self._store_ms[first + at], self._topic_index[first + at] = NOT_PUT, topic_index
         self.done = first + int(count)
@@ -110,7 +110,7 @@ class Outcome:
         self.refusal = batch.remarks.get(at, NOT_WRITABLE)
 
     def delivered_columns(self, due_ms: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.int32]]:
-        """Return due times, store times and topics of the units that reached their topic.
+        """Return due times, store times and topics of the delivered units.
 
         Args:
             due_ms: Due times of all units.
@@ -123,7 +123,7 @@ class Outcome:
 
 
 class UnitReader(Protocol[UnitIn]):
-    """Reads the records of units: of a level's queue, or of the near stage."""
+    """Reader of the records of units: of a level's queue, or of the near stage."""
 
     def is_lost(self, unit: UnitIn) -> bool:
         """Return whether retention has removed the record."""
@@ -132,11 +132,11 @@ class UnitReader(Protocol[UnitIn]):
         """Return the record.
 
         Raises:
-            RecordUnreadable: It is damaged, or not the one that the unit names.
+            RecordUnreadable: The record is damaged, or not the one that the unit names.
         """
 
     def undeliverable(self, reason: Reason, detail: str, unit: UnitIn) -> Undeliverable:
-        """Return what goes to quarantine in place of the message."""
+        """Return the quarantine item of a message that cannot be delivered."""
 
     def topic_of(self, unit: UnitIn, item: Undeliverable | None = None) -> int:
         """Return the real topic of a message that is not delivered, NO_TOPIC if unknown."""
@@ -145,7 +145,7 @@ class UnitReader(Protocol[UnitIn]):
 def build(
     reader: UnitReader[Unit], unit: Unit, convert: Convert[Unit], batch: PutBatch
 ) -> Undeliverable | None:
-    """Add the message that a unit becomes to `batch`, or return why it cannot be delivered."""
+    """Add the message of a unit to `batch`, or return why it cannot be delivered."""
     try:
         record = reader.read(unit)
     except RecordUnreadable as error:
@@ -157,14 +157,14 @@ def build(
 
 
 class SingleDeliverer(Generic[Unit]):
-    """Appends messages one at a time. Belongs to the event loop's thread."""
+    """Deliverer of messages one at a time. Belongs to the event loop's thread."""
 
     def __init__(self, store: MessageStore, reader: UnitReader[Unit]) -> None:
         self._store, self._reader = store, reader
         self._batch = PutBatch(1, SINGLE_STAGING_BYTES)
 
     def deliver(self, unit: Unit, convert: Convert[Unit], outcome: Outcome, now_ms: int) -> None:
-        """Append the message that the next unit becomes, or its quarantine record."""
+        """Append the message of the next unit, or its quarantine record."""
         reader, batch = self._reader, self._batch
         if reader.is_lost(unit):
             outcome.note(NOT_PUT, reader.topic_of(unit))
@@ -181,7 +181,7 @@ class SingleDeliverer(Generic[Unit]):
             if row["status"] != MESSAGE_ILLEGAL:
                 outcome.refuse(batch, 0)
                 return
-            why = batch.remarks.get(0, "the store takes no such message")
+            why = batch.remarks.get(0, "the store does not accept the message")
             item = reader.undeliverable(Reason.ILLEGAL, why, unit)
         outcome.refusal = put_quarantined(self._store, batch, item, now_ms=now_ms)
         if outcome.refusal:

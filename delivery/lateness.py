@@ -1,6 +1,6 @@
-"""Lateness histogram with fixed buckets, counted by the batch.
+"""Lateness histogram with fixed buckets, updated once per batch.
 
-Lateness is the store time of a delivery minus the time it was promised for.
+Lateness is the store time of a delivery minus the due time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BOUNDS_MS = np.array(
 
 
 class Lateness:
-    """Deliveries by how late they were.
+    """Histogram of deliveries by lateness.
 
     Attributes:
         buckets: (len(BOUNDS_MS) + 1,) i8.
@@ -38,7 +38,7 @@ class Lateness:
         self.max_ms = 0
 
     def note(self, due_ms: Times, store_ms: Times) -> None:
-        """Count deliveries; one that is early counts as in time."""
+        """Count deliveries; an early delivery counts as 0 ms late."""
         if not due_ms.size:
             return
         due_ms, store_ms = np.ascontiguousarray(due_ms), np.ascontiguousarray(store_ms)
@@ -48,13 +48,13 @@ class Lateness:
 
     @property
     def count(self) -> int:
-        """How many deliveries were counted."""
+        """Number of deliveries."""
         return int(self.buckets.sum())
 
     def quantile_ms(self, share: float) -> int | None:
         """Return an upper bound of the lateness of `share` of the deliveries; None without any.
 
-        It is the bound of a bucket, or the latest delivery where that was earlier.
+        It is the bound of a bucket, or the maximum lateness if that is lower.
         """
         if not self.count:
             return None

@@ -24,9 +24,9 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from delivery.own_records import put_own
 from delivery.quarantine import NO_HOST
 from message_store.errors import OwnershipRefused, RecordUnreadable
-from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.queues.topic_table import QUEUES_MAX
 from message_store.ranges import Range, joined, minus
@@ -39,12 +39,12 @@ log = logging.getLogger(__name__)
 OWNERSHIP_TOPIC: Final = "DUEMQ_MIGRATION"
 OWNERSHIP_QUEUE: Final = 0
 RANGES_MAX: Final = 1_000
-"""Ranges of one record; a step with more is cut."""
+"""Maximum ranges of one record; a step with more is divided."""
 NO_END: Final = 1 << 62
 READ_UNITS: Final = 1_024
 NAME_CHARACTERS_MAX: Final = 4_096
 CHECKSUM_MAX: Final = (1 << 64) - 1
-SHOWN_CHARACTERS, SHOWN_MAX = 100, 3  # of malformed records, in one log line
+SHOWN_CHARACTERS, SHOWN_MAX = 100, 3  # maximum malformed records named in one log line
 
 
 class MigrationState(StrEnum):
@@ -64,13 +64,13 @@ STATE_NAMES: Final = frozenset(MigrationState)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A range of a level's queue belongs to the timers.
+    """Record: the timers own a range of a level's queue.
 
     Attributes:
         first, end: Queue offsets.
         excluded: Ranges of it that were settled before (cancelled, moved, fired); they have no
             owner.
-        count: Messages that change their owner.
+        count: Number of messages that change their owner.
         checksum: Checksum of these messages, see `migration.ownership.checksum`.
         promised: Due times of units whose tags code is not a time, by queue offset.
     """
@@ -87,14 +87,14 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
-    """A range of a level's queue no longer belongs to the timers.
+    """Record: the timers no longer own a range of a level's queue.
 
     Attributes:
         first, end: Queue offsets.
-        pending: Ranges that were still pending as timers; they belong to the level again.
-        count: Messages in `pending`; checksum: their checksum.
-        gone: Messages of the range that were settled meanwhile and have no owner; gone_sum: their
-            checksum.
+        pending: Ranges that were still pending as timers; the level owns them again.
+        count, checksum: Number and checksum of messages in `pending`.
+        gone, gone_sum: Number and checksum of messages of the range that were settled since the
+            transfer; they have no owner.
     """
 
     migration: str
@@ -110,12 +110,12 @@ class Return:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """New messages of a level become timers (`on`), or level messages again.
+    """Record: new messages of a level become timers (`on`), or level messages again.
 
     Attributes:
         fence: End of the level's queue when the record was written.
         timer_fence: End of the timer queue at that time.
-        rules: Different delays of single topics, topic to ms.
+        rules: Delays of single topics that differ from the level's, topic to ms.
     """
 
     migration: str
@@ -128,9 +128,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRecord:
-    """The migration of a level changed from state `source` to `target`.
+    """Record: the migration of a level changed from state `source` to `target`.
 
-    The same state twice: the level was paused, with the cause as `why`, or resumed (no `why`).
+    If both are equal, the level was paused (`why` is the cause) or resumed (`why` is empty).
     """
 
     migration: str
@@ -156,8 +156,8 @@ class JournalEntry:
     """An ownership record in the log.
 
     Attributes:
-        queue_offset: Its position in the journal.
-        phys_offset: Log offset of its record.
+        queue_offset: Position in the journal.
+        phys_offset: Log offset of the record.
     """
 
     queue_offset: int
@@ -195,10 +195,10 @@ def decode(body: bytes) -> OwnershipRecord:
 
 
 def _check(record: OwnershipRecord) -> None:
-    """Check the type and the bounds of every field; code that applies records relies on them.
+    """Check the type and the bounds of every field, which code that applies records relies on.
 
     Raises:
-        ValueError: Says which field is malformed.
+        ValueError: A field is malformed; the text names it.
     """
     for name in record.__slots__:
         value = getattr(record, name)
@@ -246,7 +246,7 @@ def entry_of(record: Record, queue_offset: int) -> JournalEntry:
     """Return the journal entry of a record in the ownership topic.
 
     Raises:
-        ValueError: It is malformed, or a client sent it: a broker's own has no born host.
+        ValueError: It is malformed, or a client sent it: records of a broker have no born host.
     """
     if record.born_host != NO_HOST:
         address, port = record.born_host
@@ -258,20 +258,10 @@ def append(store: MessageStore, record: OwnershipRecord, now_ms: int) -> Journal
     """Append a record; it is in force from now on.
 
     Raises:
-        OwnershipRefused: The store takes no writes; nothing has changed.
+        OwnershipRefused: The store is not writable; nothing has changed.
     """
-    batch = PutBatch(1, 1)
-    batch.add(
-        topic_index=store.topics.add(OWNERSHIP_TOPIC),
-        queue_id=OWNERSHIP_QUEUE,
-        body=encode(record),
-        properties=b"",
-        born_ms=now_ms,
-        born_host=NO_HOST,
-        store_host=NO_HOST,
-    )
-    batch.trusted = True
-    store.put(batch)
+    body = encode(record)
+    batch = put_own(store, OWNERSHIP_TOPIC, OWNERSHIP_QUEUE, body, now_ms=now_ms)
     row = batch.rows[0]
     if row["status"]:
         raise OwnershipRefused(batch.remarks.get(0, "the store is not writable"))
@@ -285,12 +275,12 @@ def bounds(store: StoreReader) -> Range:
 
 
 def read(store: StoreReader, start: int = 0, *, quiet: bool = False) -> Iterator[JournalEntry]:
-    """Yield the retained journal from a queue offset on; malformed records are skipped.
+    """Yield the retained journal from a queue offset on, without malformed records.
 
-    A record comes after the messages that it names: where retention removed it, they are gone, too.
+    A record is after the messages that it names: if retention removed it, they are removed as well.
 
     Args:
-        quiet: Do not log the records that were skipped; another reader does.
+        quiet: Do not log skipped records, because another reader does.
     """
     first, end = bounds(store)
     at = max(start, first)

@@ -1,15 +1,15 @@
-"""Projection of the ownership journal: what its records mean, written once.
+"""Projection of the ownership journal: the only definition of what its records mean.
 
     records --apply, in order--> Ownership         ranges of each level's queue that timers own
                                  JournalProjection  state, route and counts of each level
 
-Rules (`change_of`): a `Transfer` makes its range, without `excluded`, the timers'. A `Return` takes
-its whole range from the timers; of that, `pending` belongs to the level again. The last record
-that names a unit decides. Whether a unit is settled (delivered, cancelled, in quarantine) the
-journal does not contain: it is in the origins in the log.
+Rules (`change_of`): after a `Transfer`, the timers own its range without `excluded`. After a
+`Return`, they own nothing of its range; the level owns `pending` again. The last record that names
+a unit counts. The journal does not tell whether a unit is settled (delivered, cancelled, in
+quarantine): origins in the log do.
 
-Readers apply the journal at their own pace (a checkpoint of the timers is older than the log), so
-each keeps its own `Ownership`. No I/O, no clock.
+Readers apply the journal at different times (a checkpoint of the timers is older than the log), so
+each has an `Ownership` of its own. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a record changes in the queue of its level.
+    """Change that a record makes in the queue of its level.
 
     Attributes:
         first, end: Range that the record names.
         gained: Ranges that the timers own from now on; the level loses them.
         lost: Ranges that the timers no longer own.
         regained: Part of `lost` that the level owns again.
-        over: Messages that became timers; back: messages that the level owns again; gone: messages
-            of `lost` that were settled.
+        over: Messages that became timers.
+        back: Messages that the level owns again.
+        gone: Messages of `lost` that were settled.
     """
 
     level: int
@@ -76,13 +77,13 @@ class Change:
         """Return the pending ranges of the level after the change, given the ranges before.
 
         Args:
-            first, end: Nothing outside comes back.
+            first, end: Bounds of the ranges that the level owns again.
         """
         return plus(minus(ranges, self.gained), within(self.regained, first, end))
 
 
 def change_of(record: OwnershipRecord) -> Change | None:
-    """Return what a record changes in a queue; None: it transfers nothing."""
+    """Return the change that a record makes in a queue, None if it transfers nothing."""
     if isinstance(record, Transfer):
         return Change(
             record.level,
@@ -105,7 +106,7 @@ def change_of(record: OwnershipRecord) -> Change | None:
 
 
 def changes_of(journal: Iterable[JournalEntry], level: int) -> list[Change]:
-    """Return the changes of one level, in their order."""
+    """Return the changes of one level, in order."""
     changes = (change_of(entry.record) for entry in journal if entry.record.level == level)
     return [change for change in changes if change is not None]
 
@@ -131,10 +132,10 @@ class Ownership:
         return any(self.pieces.values())
 
     def apply(self, entry: JournalEntry) -> Change | None:
-        """Apply the next record; one before `next_offset` changes nothing.
+        """Apply the next record; a record before `next_offset` changes nothing.
 
         Returns:
-            What it changed, None if it transferred nothing.
+            Change that it made, None if it transferred nothing.
         """
         if entry.queue_offset < self.next_offset:
             return None
@@ -154,7 +155,7 @@ class Ownership:
         return change
 
     def remove(self, level: int, first: int, end: int) -> None:
-        """Remove a range from the timers' without a record."""
+        """Remove a range that the timers own, without a record."""
         self._remove(level, [(first, end)])
 
     def _remove(self, level: int, ranges: list[Range]) -> None:
@@ -169,18 +170,18 @@ class Ownership:
         ]
 
     def ranges(self, level: int, first: int = 0, end: int = NO_END) -> list[Range]:
-        """Return the ranges of first..end that belong to the timers, neighbours joined."""
+        """Return the ranges of first..end that the timers own; adjacent ranges are joined."""
         pieces = self.pieces.get(level, [])
         low, high = _span(pieces, first, end)
         return within(joined(piece[:2] for piece in pieces[low:high]), first, end)
 
     def bounds(self, level: int) -> Range | None:
-        """Return the smallest range that has all of a level's ranges, None without any."""
+        """Return the smallest range that covers all ranges of a level, None without any."""
         pieces = self.pieces.get(level)
         return (pieces[0][0], pieces[-1][1]) if pieces else None
 
     def ranges_of(self, entry: JournalEntry) -> list[Range]:
-        """Return the ranges that belong to the timers because of one transfer."""
+        """Return the ranges that the timers own by one transfer."""
         record = entry.record
         assert isinstance(record, Transfer)
         pieces = self.pieces.get(record.level, [])
@@ -189,7 +190,7 @@ class Ownership:
         return within(mine, record.first, record.end)
 
     def owns(self, level: int, offset: int) -> bool:
-        """Return whether a unit belongs to the timers."""
+        """Return whether the timers own a unit."""
         low, high = _span(self.pieces.get(level, []), offset, offset + 1)
         return low < high
 
@@ -215,10 +216,12 @@ class LevelProjection:
     Attributes:
         migration: Newest migration of the level.
         state: Target of its newest state record, empty without one.
-        who, why, changed_ms: Of that record.
-        routed: New messages become timers; fence, timer_fence, rules: see `Route`.
-        handed, returned, gone: Messages that became timers, that the level owns again, and that
-            were settled when their range came back; `..._sum`: their checksums.
+        who, why, changed_ms: Fields of that record.
+        routed: Whether new messages become timers; fence, timer_fence, rules: see `Route`.
+        handed: Number of messages that became timers.
+        returned: Number of messages that the level owns again.
+        gone: Number of messages that were settled before their range was returned.
+        handed_sum, returned_sum, gone_sum: Checksums of these messages.
         first, end: Queue offsets of the range that was transferred up to now.
     """
 
@@ -253,11 +256,11 @@ class LevelProjection:
 
     @property
     def settled(self) -> Tally:
-        """Messages that were settled when their range came back."""
+        """Messages that were settled before their range was returned."""
         return Tally(self.gone, self.gone_sum)
 
     def after(self, entry: JournalEntry) -> LevelProjection:
-        """Return the level after one more record; another migration's counts begin at 0."""
+        """Return the level after one more record; the counts of a new migration begin at 0."""
         record, before = entry.record, self
         if record.migration != self.migration:
             before = LevelProjection(
@@ -294,7 +297,7 @@ class JournalProjection:
 
     Attributes:
         next_offset: Queue offset of the next record to apply.
-        log_offset: The log must reach up to here for this to be valid.
+        log_offset: Log offset up to which the log must exist for this projection to be valid.
     """
 
     levels: Mapping[int, LevelProjection] = field(default_factory=dict)
@@ -302,7 +305,7 @@ class JournalProjection:
     log_offset: int = 0
 
     def after(self, entry: JournalEntry) -> JournalProjection:
-        """Return the projection after one more record; a known one changes nothing."""
+        """Return the projection after one more record; a record applied before changes nothing."""
         if entry.queue_offset < self.next_offset:
             return self
         level = entry.record.level

@@ -1,12 +1,11 @@
-"""Pending messages, found and decided on: the protocol that plugins implement.
+"""Protocol for pending messages: lookup and decisions, implemented by plugins.
 
     by_offset, by_key, by_topic   -> Found: pending messages, and verdicts on the rest
     cancel, move, fire            -> Decided: per message, final when it is returned
 
-Nothing is awaited between check and decision: a message that was found pending is pending when the
-decision about it is made in the same step. A decision is one record in the log that names the
-message as its origin; the log must be on the disk up to `Decided.log_end` before the response is
-sent.
+There is no await between check and decision, so a message that was found pending is still pending
+when it is decided in the same step. A decision is one record in the log that names the message as
+its origin; the log must be on the disk up to `Decided.log_end` before the response is sent.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ Hooks = Callable[["PutBatch", int], None]
 class Verdict(IntEnum):
     """State of a message, or result of a decision about it."""
 
-    DONE = 0  # decided now
+    DONE = 0  # the decision is made now; of a lookup: pending
     CANCELLED = 1  # it was cancelled before
     DELIVERED = 2  # it is no longer pending: delivered, fired, or in quarantine
-    UNKNOWN = 3  # no such message ever waited here
+    UNKNOWN = 3  # no such pending message is known
     REFUSED = 4  # it is still pending: the store refuses writes, or the decision is impossible
 
 
@@ -44,9 +43,9 @@ class Found:
 
     Attributes:
         offsets: (m,) i8: log offsets of their records.
-        due_ms: (m,) i8: when each is due.
-        asked: (m,) i8: index of the name that each was found by.
-        gone: (n,) i1: a `Verdict` for each name that nothing answers to; DONE for the others.
+        due_ms: (m,) i8: their due times.
+        asked: (m,) i8: index of the name by which each was found.
+        gone: (n,) i1: `Verdict` of each name without a pending message; DONE for the others.
     """
 
     offsets: Offsets
@@ -55,7 +54,7 @@ class Found:
     gone: Verdicts
 
     def within(self, from_ms: int, until_ms: int) -> Found:
-        """Return those that are due in [from_ms, until_ms)."""
+        """Return the messages that are due in [from_ms, until_ms)."""
         keep = (self.due_ms >= from_ms) & (self.due_ms < until_ms)
         gone = self.gone.copy()
         left = np.setdiff1d(self.asked, self.asked[keep])
@@ -65,12 +64,12 @@ class Found:
 
 @dataclass(slots=True)
 class Decided:
-    """What became of (n,) messages.
+    """Results of a decision about (n,) messages.
 
     Attributes:
         verdicts: (n,) i1, `Verdict`.
-        remarks: by row: reason of the refusal, or a special condition.
-        log_end: the log must be synced up to here before a response is sent.
+        remarks: By row: reason of the refusal, or a special condition.
+        log_end: Log offset up to which the log must be synced before a response is sent.
     """
 
     verdicts: Verdicts
@@ -79,10 +78,10 @@ class Decided:
 
 
 class PendingMessages(Protocol):
-    """Finds and decides. Belongs to the event loop's thread."""
+    """Lookup and decisions of one component. Belongs to the event loop's thread."""
 
     async def by_offset(self, offsets: Offsets) -> Found:
-        """Find messages by the log offset of the record that was answered to their producer.
+        """Find messages by the log offset of the record that their producer got as an answer.
 
         A message that was moved is found by the offsets of all its records.
         """
@@ -91,7 +90,7 @@ class PendingMessages(Protocol):
     def promised(self, offsets: Offsets) -> Offsets:
         """Return (n,) i8 due times of records, pending or not.
 
-        -1: the record at that log offset is none of this port's, or promises no time.
+        -1 for records of other components and records without a due time.
         """
         ...
 
@@ -99,7 +98,7 @@ class PendingMessages(Protocol):
         """Find messages by UNIQ_KEY (`unique`) or by one of their KEYS.
 
         Args:
-            topic: where they would go; empty: any.
+            topic: Topic to which they will be delivered; empty: any.
 
         Raises:
             StoreError: The key index is switched off or too far behind the log, or too many
@@ -115,15 +114,15 @@ class PendingMessages(Protocol):
         ...
 
     def cancel(self, offsets: Offsets) -> Decided:
-        """Have messages never be delivered."""
+        """Cancel messages: they are never delivered."""
         ...
 
     def move(self, offsets: Offsets, due_ms: Offsets, hooks: Hooks) -> Decided:
-        """Have messages be delivered at another time; one that has come: now.
+        """Move messages to other due times; a message with a due time in the past is delivered now.
 
         Args:
-            due_ms: (n,) i8, one for each.
-            hooks: put hooks for records that this port cannot store for that time itself.
+            due_ms: (n,) i8: new due time of each message.
+            hooks: Put hooks for records that another component stores until their new due time.
         """
         ...
 
@@ -133,6 +132,6 @@ class PendingMessages(Protocol):
 
 
 def none_found(names: int) -> Found:
-    """Return that nothing answers to any of `names` names."""
+    """Return the result of a lookup that found nothing for `names` names."""
     none = np.empty(0, np.int64)
     return Found(none, none, none, np.full(names, Verdict.UNKNOWN, np.int8))

@@ -107,15 +107,15 @@ class Recalled(Enum):
 
 
 class Recalls(Protocol):
-    """Cancel of pending messages by topic, time and unique key, which their producers have."""
+    """Cancel of pending messages by topic, time and unique key, as their producers have them."""
 
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
         """Cancel a message; return DONE once the decision is stored.
 
         Args:
-            topic: where it would go.
-            time_ms: TIMER_OUT_MS + 1; it is due within one slot from there.
-            unique_id: its UNIQ_KEY.
+            topic: Topic to which it will be delivered.
+            time_ms: TIMER_OUT_MS + 1; the due time is within one slot after it.
+            unique_id: UNIQ_KEY of the message.
         """
         ...
 
@@ -124,14 +124,14 @@ class AskedView:
     """An admin view with arguments.
 
     Args:
-        answer: returns plain data for the fields of a request; one piece of bounded work.
+        answer: Returns plain data for the fields of a request; one piece of bounded work.
     """
 
     def __init__(self, answer: Callable[[Mapping[str, str]], Any]) -> None:
         self._answer = answer
 
     def __call__(self, fields: Mapping[str, str] | None = None) -> Any:
-        """Return what is asked for; without fields, what nothing narrows."""
+        """Return the view for the fields of a request; without fields, of everything."""
         return self._answer(fields or {})
 
 
@@ -159,13 +159,14 @@ class PluginHost(Protocol):
 
     @property
     def kernels(self) -> Preparation:
-        """Which kernels are ready; a first start compiles some while it serves."""
+        """Preparation of kernels: a first start compiles some while it serves."""
         ...
 
     def plugin(self, name: str) -> BrokerPlugin | None:
         """Return another plugin of this broker, None if there is none of that name.
 
-        All are there once the broker has been made; in `running` those that precede it run.
+        All plugins exist once the broker has been assembled; in `running`, plugins that precede
+        this one run already.
         """
         ...
 
@@ -175,7 +176,7 @@ class PluginHost(Protocol):
 
 
 class BrokerPlugin(Protocol):
-    """A part of the broker. `PluginBase` answers everything with "nothing".
+    """Extension of the broker. `PluginBase` implements every method with an empty result.
 
     Attributes:
         before: Names of plugins whose hooks and tasks follow those of this one.
@@ -201,7 +202,7 @@ class BrokerPlugin(Protocol):
 
 
 class PluginBase:
-    """A `BrokerPlugin` that brings nothing; derive from it and override what you bring."""
+    """A `BrokerPlugin` without any effect; derive from it and override methods."""
 
     name = "unnamed"
     before: Sequence[str] = ()
@@ -216,7 +217,7 @@ class PluginBase:
         return ()
 
     def tags_code_rules(self) -> Sequence[TagsCodeRule]:
-        """Return how tags codes of this plugin's topics are made."""
+        """Return the rules for tags codes of this plugin's topics."""
         return ()
 
     def put_hooks(self) -> Sequence[PutHook]:
@@ -239,19 +240,19 @@ class PluginBase:
         return {}
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:
-        """Take a changed configuration."""
+        """Apply a changed configuration."""
 
     def first_pending_offset(self) -> FirstPending:
         """Return the lowest log offset that this plugin still needs, None if it needs nothing.
 
-        Asked at any time between the store's opening and its closing, so also before and after
-        `running`. A plugin that cannot answer returns `message_store.retention.pins.UNKNOWN`; no
-        log file is removed then.
+        Called at any time while the store is open, so also before and after `running`. A plugin
+        that does not know returns `message_store.retention.pins.UNKNOWN`: then no log file is
+        removed.
         """
         return None
 
     def recalls(self) -> Recalls | None:
-        """Return the handler of request 370, None if this plugin has nothing that it can cancel."""
+        """Return the handler of request 370, None if this plugin has no messages to cancel."""
         return None
 
     def waiting(self) -> PendingMessages | None:

@@ -20,20 +20,20 @@ QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
 DETAIL_CHARS_MAX = 500
 VALUE_BYTES_MAX = 4_000
-MESSAGE_ILLEGAL: Final = 13  # response code of a message that the store refuses for good
+MESSAGE_ILLEGAL: Final = 13  # response code of a message that the store refuses permanently
 NOT_WRITABLE: Final = "the store is not writable"
 
 
 class Reason(StrEnum):
     """Why a message cannot be delivered; values of the property DUEMQ_REASON."""
 
-    UNREADABLE = "unreadable"  # no whole, undamaged record where the queue points
-    WRONG_RECORD = "wrong_record"  # a record, but not the one that was to be delivered
-    NO_TARGET = "no_target"  # REAL_TOPIC or REAL_QID missing or illegal
+    UNREADABLE = "unreadable"  # no valid record at the log offset of the unit
+    WRONG_RECORD = "wrong_record"  # another record than that of the unit
+    NO_TARGET = "no_target"  # REAL_TOPIC or REAL_QID is missing or invalid
     NO_TIME = "no_time"  # a timer without a due time
     TOPIC_MISSING = "topic_missing"
     HALF_MESSAGE = "half_message"
-    ILLEGAL = "illegal"  # the store will not take it
+    ILLEGAL = "illegal"  # the store refuses its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Undeliverable:
     """A pending message that goes to quarantine.
 
     Attributes:
-        level: Its level, 0 of a timer.
-        queue_offset: Position in the schedule or timer queue, -1 if not known.
-        record: Decoded record, if it could be decoded.
-        data: Bytes of the record, if the log still has them.
-        due_ms: Due time of a timer, -1 of a level message or if not known.
+        level: Level of the message, 0 for a timer.
+        queue_offset: Position in the schedule or timer queue, -1 if unknown.
+        record: Decoded record, None if it cannot be decoded.
+        data: Bytes of the record, empty if the log no longer has them.
+        due_ms: Due time of a timer, -1 for a level message or if unknown.
     """
 
     reason: Reason
@@ -63,7 +63,7 @@ class Undeliverable:
 
 
 def origin_of(phys_offset: int) -> int:
-    """Return the preparedTransactionOffset with which a delivery names its origin."""
+    """Return the value of preparedTransactionOffset that names an origin."""
     return -(phys_offset + 1)
 
 
@@ -88,10 +88,10 @@ def put_quarantined(
 ) -> str:
     """Append the quarantine record of `item`; return why the store refused it, or ''.
 
-    The record goes without the message's bytes if even the quarantine topic takes no such length.
+    The record has no body if the store refuses its size with the body.
 
     Args:
-        batch: Room for one message; it is cleared.
+        batch: Batch with room for one message; its contents are cleared.
     """
     for data in (item.data, b""):
         batch.clear()

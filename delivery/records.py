@@ -1,6 +1,6 @@
-"""Redirected records read one at a time: checked, or as the bytes that quarantine gets.
+"""Reader of single redirected records: checked, or as raw bytes for quarantine.
 
-Levels and timers use it for the records that their kernels leave out.
+Levels and timers use it for records that their kernels skip.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ def read_record(store: MessageStore, phys_offset: int, size: int) -> Record:
     """Return the record at a log offset.
 
     Raises:
-        RecordUnreadable: It is damaged, or not the record of that offset.
+        RecordUnreadable: The record is damaged, or not the record of that offset.
     """
     record = decode_record(store.record_bytes(phys_offset, size), phys_offset)
     if record.phys_offset != phys_offset:
-        raise RecordUnreadable(phys_offset, "the record there names another position")
+        raise RecordUnreadable(phys_offset, "the record there names another log offset")
     return record
 
 
 def read_damaged(store: MessageStore, phys_offset: int, size: int) -> tuple[bytes, Record | None]:
     """Return the bytes at a log offset, and the record in them if they can be decoded.
 
-    Unreadable pages are zeros; records that retention removed are empty.
+    Unreadable pages read as zeros; the bytes of a removed record are empty.
     """
     data = b""
     try:
@@ -44,10 +44,10 @@ def read_damaged(store: MessageStore, phys_offset: int, size: int) -> tuple[byte
 def add_message(
     batch: PutBatch, record: Record, topic_index: int, queue_id: int, text: bytes
 ) -> int:
-    """Add the message that a redirected record becomes; return the index of its row.
+    """Add the delivered message of a redirected record; return the index of its row.
 
     Args:
-        text: Its property text.
+        text: Property text of the message.
     """
     at = batch.add(
         topic_index=topic_index,
@@ -67,6 +67,6 @@ def add_message(
 
 
 def clear_client_columns(row: Any) -> None:
-    """Clear the columns of a row that only matter for messages from clients."""
+    """Clear the columns of a row that only messages from clients use."""
     for column in CLIENT_COLUMNS:
         row[column] = 0

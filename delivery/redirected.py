@@ -13,12 +13,12 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # TopicValidator.RMQ_SYS_TRANS_H
 QUEUE_DIGITS_MAX = 9
 ENTRY_END, NAME_END = b"\x02", b"\x01"
 LEVEL_NAME: Final = b"DELAY"
-MOVED_NAME: Final = b"DELAy"  # the same in the record of a level message that the timers own
+MOVED_NAME: Final = b"DELAy"  # name of DELAY in the record of a level message that the timers own
 
 
 @dataclass(frozen=True, slots=True)
 class NoTarget:
-    """Why a record has nowhere to go."""
+    """Reason why a record has no target."""
 
     reason: Reason
     detail: str
@@ -29,11 +29,12 @@ def real_target(
 ) -> tuple[int, int] | NoTarget:
     """Return (topic_index, queue_id) that REAL_TOPIC and REAL_QID name.
 
-    A queue beyond the topic's write queues is made, as Apache does: the producer was promised it.
+    A queue beyond the topic's write queues is created, as in Apache: the producer chose it when it
+    existed.
 
     Args:
         held_topic: Topic of the record; it cannot be its own target.
-        routed: topics without any queue count as missing (they were deleted).
+        routed: Topics without queues count as missing, because they were deleted.
     """
     name = properties.get("REAL_TOPIC", "")
     queue_id = queue_number(properties.get("REAL_QID", ""))
@@ -50,12 +51,12 @@ def real_target(
 
 
 def has_routes(topics: TopicTable) -> bool:
-    """Return whether topics have queues set here, so that one without is a deleted topic."""
+    """Return whether the table has queue counts, so that a topic without queues was deleted."""
     return bool((topics.arrays.topics["write_queues"] > 0).any())
 
 
 def queue_number(text: str) -> int:
-    """Return a queue id, -1 if the text is none."""
+    """Return the queue id of a text, -1 if it is invalid."""
     digits = text[1:] if text[:1] == "+" else text
     if not (digits.isascii() and digits.isdigit() and len(digits) <= QUEUE_DIGITS_MAX):
         return -1
@@ -63,22 +64,22 @@ def queue_number(text: str) -> int:
 
 
 def without(text: bytes, *names: bytes) -> bytes:
-    """Return a property text without the entries of these names, everything else as it is."""
+    """Return a property text without the entries of these names."""
     entries = text.split(ENTRY_END)
     heads = tuple(name + NAME_END for name in names)
     return ENTRY_END.join(entry for entry in entries if not entry.startswith(heads))
 
 
 def without_last(text: bytes, name: bytes) -> bytes:
-    """Return a property text without its last entry if that has this name."""
+    """Return a property text without its last entry if the entry has this name."""
     start = text.rfind(ENTRY_END, 0, -1) + 1 if text.endswith(ENTRY_END) else len(text)
     return text[:start] if text[start:].startswith(name + NAME_END) else text
 
 
 def renamed(text: bytes, name: bytes, new_name: bytes) -> bytes:
-    """Return a property text with `new_name` for `name`; as it is unless it has one of both once.
+    """Return a property text with `name` replaced by `new_name`.
 
-    An entry without a value has no name.
+    The text stays unchanged unless it has exactly one entry with one of both names and a value.
     """
     entries = text.split(ENTRY_END)
     heads = (name + NAME_END, new_name + NAME_END)

@@ -1,4 +1,4 @@
-"""Compiled loops of the broker: counters, and checks of pulls."""
+"""Compiled loops of the broker: statistics, and checks of pulls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from message_store.kernels.kernel import kernel
 from message_store.layout import PROP_SHARDED, PROP_TRAN_MSG, SYS_TRANSACTION_MASK
 
-LISTED = 2
+LISTED = 2  # value of a watched slot that is in the result already
 # Message types, rows of `traffic`. TopicMessageType
 NORMAL, FIFO, DELAY, TRANSACTION = range(4)
 TYPES = 4
@@ -31,7 +31,7 @@ def message_type(row: Any, delivered: bool) -> int:
 
 @kernel
 def bucket(value: int, bounds: npt.NDArray[np.int64]) -> int:
-    """Return the index of the first bound that is not below `value`; their number: none is."""
+    """Return the index of the first bound that is at least `value`, their number without one."""
     for i in range(bounds.size):
         if value <= bounds[i]:
             return i
@@ -53,8 +53,8 @@ def count_puts(
         delivered: The batch has deliveries of pending messages.
         puts: (topics, 2): messages and bytes.
         traffic: (topics, TYPES, 2 + size buckets): messages, bytes, messages by record size.
-        delays: (topics, 1 + delay buckets): seconds, and timers by the delay they ask for, under
-            the topic that they are for.
+        delays: (topics, 1 + delay buckets): sum of requested delays in seconds, and timers by
+            requested delay, under their real topic.
     """
     messages, size = 0, np.int64(0)
     for i in range(count):
@@ -92,13 +92,13 @@ def count_timers(rows: npt.NDArray[Any], count: int) -> int:
 def leading_units(
     units: npt.NDArray[Any], log_min: int, blank_size: int, count_max: int, bytes_max: int
 ) -> int:
-    """Return how many leading units a pull of everything gets; -1 if one of them is no message.
+    """Return the number of leading units for a pull of everything, -1 if one is not a message.
 
     Args:
         units: (n,) layout.UNIT, n >= 1.
-        log_min: units of records before it are no messages (any more), nor are those of
-            `blank_size`.
-        count_max, bytes_max: what fits into one answer; one unit always does.
+        log_min: Units of records before it are not messages, because they were removed.
+        blank_size: Size of units that are not messages.
+        count_max, bytes_max: Limits of one answer; a single unit may exceed them.
     """
     total = np.int64(0)
     count = min(np.int64(units.size), np.int64(count_max))
@@ -114,7 +114,7 @@ def leading_units(
 
 @kernel
 def watched_slots(rows: npt.NDArray[Any], count: int, watched: Any, out: Any) -> int:
-    """List the watched queue slots of stored rows, each once; return their number.
+    """List the watched queue slots of stored rows, without repetitions; return their number.
 
     Args:
         watched: (slots,) u1: 1 if a pull is on hold there; set to LISTED for those in `out`.

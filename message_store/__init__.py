@@ -1,1 +1,1 @@
-"""The commit log, and what is derived from it: queues, indexes, retention, checks."""
+"""Message store: the commit log, and its projections: queues, indexes, retention, checks."""

@@ -30,10 +30,10 @@ class Clock(Protocol):
 
 
 class Signal(asyncio.Event):
-    """An event for one task that often waits for it with a deadline.
+    """Event for one task that often waits for it with a deadline.
 
-    With any other event the clock has to cancel the wait at the deadline, which costs more than
-    the rest of a short sleep.
+    With an asyncio.Event the clock cancels the wait at the deadline, which takes more time than the
+    rest of a short sleep.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that tests move by hand."""
+    """Clock that tests move by hand."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

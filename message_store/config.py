@@ -2,9 +2,9 @@
 
     text --parse_properties--> Properties --from_properties--> StoreConfig, BrokerConfig, ...
 
-A section is a frozen dataclass whose fields are made by `option`: Apache's key, what it means,
-its unit, its limits, whether a running broker takes a new value (`live`) and whether a request may
-change it (`wire`). A component gets its own section and nothing else; a reload hands it a new one.
+A section is a frozen dataclass whose fields are declared by `option`: Apache's key, its meaning,
+unit and limits, whether a running broker applies a new value (`live`), and whether a request may
+change it (`wire`). A component gets its own section only; a reload passes a new one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known about one configuration key."""
+    """Declaration of one configuration key."""
 
-    name: str  # of the dataclass field
+    name: str  # name of the dataclass field
     key: str  # Apache's name
     doc: str
     unit: str
@@ -95,12 +95,12 @@ def option(
 
 
 def unit_of(name: str) -> str:
-    """Return the unit that the name of a field ends in, as in `idle_ms` or `topics_max`."""
+    """Return the unit from the suffix of a field's name, as in `idle_ms` or `topics_max`."""
     return UNITS.get(name.removesuffix("_max").rpartition("_")[2], "")
 
 
 def options(section: type) -> list[Option]:
-    """Return the keys of a configuration class, in the order they are declared."""
+    """Return the keys of a configuration class, in order of declaration."""
     hints = typing.get_type_hints(section)
     found = []
     for item in dataclasses.fields(section):
@@ -149,7 +149,7 @@ def with_live(old: T, new: T) -> tuple[T, list[str]]:
 
 
 def value_text(value: Any) -> str:
-    """Return a value the way a properties file holds it."""
+    """Return a value as text of a properties file."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
@@ -157,7 +157,7 @@ def parse_value(item: Option, text: str, source: str = "") -> Any:
     """Return the value of `text` for the key `item`.
 
     Raises:
-        ConfigError: It is of the wrong kind or out of range.
+        ConfigError: The value is of the wrong type or out of range.
     """
     text = text.strip()
     if item.kind is bool:

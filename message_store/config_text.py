@@ -19,7 +19,7 @@ _BLANKS = " \t\f"
 
 
 class Properties(Mapping[str, str]):
-    """Parsed `key=value` text that remembers where each key came from."""
+    """Parsed `key=value` text, with the source of each key."""
 
     def __init__(
         self, values: Mapping[str, str] | None = None, sources: Mapping[str, str] | None = None
@@ -37,11 +37,11 @@ class Properties(Mapping[str, str]):
         return len(self._values)
 
     def source(self, key: str) -> str:
-        """Return where `key` was set (`broker.conf line 7`), or "" when that is not known."""
+        """Return the source of `key`, as in `broker.conf line 7`, or "" if it is unknown."""
         return self._sources.get(key, "")
 
     def merged(self, values: Mapping[str, str], source: str = "") -> Properties:
-        """Return a copy in which `values` win."""
+        """Return a copy in which `values` take precedence."""
         sources = dict(self._sources)
         for key in values:
             sources[key] = values.source(key) if isinstance(values, Properties) else source

@@ -5,8 +5,8 @@
 
 Too many connections exhaust the descriptors (EMFILE; ENFILE for the whole machine). That is not a
 fault of the disk: the store closes descriptors of its reserve and retries. A socket always gets the
-lowest free descriptor: a connection whose descriptor is `connections_end` or higher is closed. That
-leaves room for the store, and the reserve is filled again.
+lowest free descriptor, so a connection whose descriptor is `connections_end` or higher is closed.
+This leaves descriptors for the store, and the reserve is filled again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def raise_descriptor_limit() -> int:
 
 
 def headroom(limit: int) -> int:
-    """Return how many of `limit` descriptors are reserved for files."""
+    """Return the number of descriptors out of `limit` that are reserved for files."""
     return min(HEADROOM_MAX, limit // 2)
 
 

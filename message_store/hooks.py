@@ -19,7 +19,7 @@ Dispatcher = Callable[[PutBatch], None]
 
 
 class TagsCodeRule(Protocol):
-    """How recovery computes the tags codes of one topic, where they are not the tag's hash."""
+    """Rule for the tags codes of one topic that are not hashes of tags, for recovery."""
 
     @property
     def topic(self) -> str: ...

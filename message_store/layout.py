@@ -1,7 +1,7 @@
 """Byte layouts of the store, each declared once.
 
 Disk layouts are big-endian (`">"` appears only in layout modules); the column layouts of a batch
-are native, because kernels and Arrow refuse big-endian arrays. `native_columns` is the border.
+are native, because kernels and Arrow refuse big-endian arrays. `native_columns` converts.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy.typing as npt
 Rows = npt.NDArray[np.void]
 """Records of a structured dtype: columns by field name."""
 Row = np.void
-"""One of them; a view where its array is writable."""
+"""Single record; a view if its array is writable."""
 
 
 def positions(layout: np.dtype[Any]) -> Any:
     """Return the byte position of each field, as a named tuple that kernels take as a constant."""
     assert layout.fields is not None
     names = layout.names or ()
-    named: Any = namedtuple  # mypy takes literal names only
+    named: Any = namedtuple  # mypy accepts literal names only
     return named("Positions", names)(*(int(layout.fields[name][1]) for name in names))
 
 
@@ -56,7 +56,7 @@ RECORD_HEAD = np.dtype(
 assert RECORD_HEAD.itemsize == 88
 RECORD_AT: Final = positions(RECORD_HEAD)
 RECORD_HEAD_BYTES: Final = 88
-CRC_MASK: Final = 0x7FFF_FFFF  # brokers clear the highest bit of a body's CRC
+CRC_MASK: Final = 0x7FFF_FFFF  # brokers clear the highest bit of the CRC of a body
 RECORD_FIXED_BYTES: Final = 91  # head + topic length (1) + properties length (2)
 TOPIC_BYTES_V1_MAX: Final = 127  # longer topics have a length of two bytes and MAGIC_V2
 IPV6_EXTRA_BYTES: Final = 12  # each host grows from 4 to 16 address bytes
@@ -85,9 +85,8 @@ INDEX_HEADER = np.dtype(
 )
 assert INDEX_HEADER.itemsize == 40
 INDEX_HEADER_BYTES: Final = 40
-INDEX_SLOT = np.dtype(">i4")
-INDEX_SLOT_BYTES: Final = 4
 INDEX_SLOT = np.dtype(">i4")  # number of the newest item, 0: none
+INDEX_SLOT_BYTES: Final = 4
 INDEX_ITEM = np.dtype(
     [("key_hash", ">i4"), ("phys_offset", ">i8"), ("time_diff_s", ">i4"), ("prev_index", ">i4")]
 )
@@ -107,6 +106,13 @@ CHECKPOINT = np.dtype(
 )
 assert CHECKPOINT.itemsize == 40
 CHECKPOINT_BYTES: Final = 4096
+
+# Checksums of the log's blocks, ours: one for each block of a log file.
+BLOCK_SUM = np.dtype(">u4")
+SUM_UNKNOWN: Final = 0
+# Checksum of the bytes from the last block's start to the log's end, after a clean stop.
+TAIL_SUM = np.dtype([("end", ">i8"), ("crc", ">u4"), ("own_crc", ">u4")])
+assert TAIL_SUM.itemsize == 16
 
 # One entry of a client's batch body up to its own body; MessageDecoder.encodeMessages.
 BATCH_ENTRY_HEAD = np.dtype(
@@ -129,17 +135,17 @@ SYS_ROLLBACK: Final = 0x00C
 SYS_BORN_IPV6: Final = 0x010
 SYS_STORE_IPV6: Final = 0x020
 
-# A message on its way into the log: one row per message, native byte order.
-# `*_pos` are positions in the batch's staging buffer. The encoder fills the last block.
+# A message to be appended, in native byte order. `*_pos` are positions in the staging buffer of the
+# batch. The encoder sets the last block.
 PUT = np.dtype(
     [
         ("body_pos", "i8"),
         ("body_len", "i4"),
         ("prop_len", "i4"),
         ("prop_pos", "i8"),
-        ("topic_index", "i4"),  # where the record goes
+        ("topic_index", "i4"),  # topic of the record
         ("queue_id", "i4"),
-        ("real_topic_index", "i4"),  # -1, or the topic to be named in REAL_TOPIC / REAL_QID
+        ("real_topic_index", "i4"),  # topic for REAL_TOPIC and REAL_QID, -1: none
         ("real_queue_id", "i4"),
         ("flag", "i4"),
         ("sys_flag", "i4"),
@@ -152,22 +158,22 @@ PUT = np.dtype(
         ("store_ip_lo", "u8"),
         ("prepared_offset", "i8"),
         ("reconsume_times", "i4"),
-        ("delay_level", "i4"),  # DELAY as a number; 0 absent; DELAY_ILLEGAL
+        ("delay_level", "i4"),  # DELAY as a number; 0: absent; or DELAY_ILLEGAL
         ("timer_value", "i8"),  # the number of timer_kind
-        ("timer_kind", "i4"),  # TIMER_*: which of three properties holds timer_value
-        ("prop_flags", "i4"),  # PROP_*: properties seen
-        ("tags_hash", "i8"),  # Java hash of TAGS, sign-extended; 0 without
+        ("timer_kind", "i4"),  # TIMER_*: the property with timer_value
+        ("prop_flags", "i4"),  # PROP_*: other properties of the text
+        ("tags_hash", "i8"),  # Java hash of TAGS, sign-extended; 0: absent
         ("uniq_pos", "i8"),  # value of UNIQ_KEY in staging
         ("uniq_len", "i4"),
-        ("status", "i4"),  # 0, or the response code a hook or the store refused it with
-        # -1: tags_code = tags_hash; TAGS_DUE: due_ms; else store_ms + due_delay_ms, or where due_ms
-        # is to be written, too: tags_hash, and due_ms = store_ms + due_delay_ms
+        ("status", "i4"),  # 0, or the response code of a refusal by a hook or the store
+        # tags code: -1: tags_hash; TAGS_DUE: due_ms; else store_ms + due_delay_ms. If due_ms is set
+        # as well, the tags code is tags_hash, and due_ms becomes store_ms + due_delay_ms.
         ("due_delay_ms", "i8"),
-        # numbers that the encoder writes after the property text, -1: none
+        # numbers that the encoder appends to the property text, -1: none
         ("out_ms", "i8"),  # TIMER_OUT_MS
-        ("due_ms", "i8"),  # DUEMQ_DUE_MS: the exact due time, where TIMER_* do not contain it
-        ("enqueue_ms", "i8"),  # TIMER_ENQUEUE_MS, left out where the text would be too long
-        ("dequeue_ms", "i8"),  # TIMER_DEQUEUE_MS, the same
+        ("due_ms", "i8"),  # DUEMQ_DUE_MS: the exact due time, if TIMER_* do not contain it
+        ("enqueue_ms", "i8"),  # TIMER_ENQUEUE_MS, left out if the text would be too long
+        ("dequeue_ms", "i8"),  # TIMER_DEQUEUE_MS, likewise
         # results
         ("store_ms", "i8"),
         ("phys_offset", "i8"),
@@ -179,7 +185,7 @@ PUT = np.dtype(
     align=True,
 )
 
-# Property text: name NAME_END value ENTRY_END, repeated; KEYS holds several words.
+# Property text: name NAME_END value ENTRY_END, repeated; KEY_END separates the words of KEYS.
 NAME_END, ENTRY_END, KEY_END = 1, 2, 32
 DELAY_ILLEGAL: Final = -2_147_483_648
 TAGS_DUE: Final = -2
@@ -190,10 +196,10 @@ PROP_TIMER_OUT: Final = 0x04
 PROP_TIMER_DEL: Final = 0x08
 PROP_REAL_TOPIC: Final = 0x10
 PROP_INNER_BATCH: Final = 0x20
-PROP_SHARDED: Final = 0x80  # __SHARDINGKEY: the sender requests order
+PROP_SHARDED: Final = 0x80  # __SHARDINGKEY: the producer requests order
 PROP_TIMER_STALE: Final = 0x40  # one of log.batch.TIMER_STALE_NAMES
 
-# Result of a scan of log bytes for each record, native byte order.
+# Result of a scan of log bytes: one row per record, in native byte order.
 SCANNED = np.dtype(
     [
         ("phys_offset", "i8"),
@@ -206,7 +212,7 @@ SCANNED = np.dtype(
         ("sys_flag", "i4"),
         ("topic_index", "i4"),  # -1: not in the topic table
         ("delay_level", "i4"),
-        ("topic_pos", "i4"),  # from the record's start
+        ("topic_pos", "i4"),  # positions count from the start of the record
         ("topic_len", "i4"),
         ("body_pos", "i4"),
         ("body_len", "i4"),
@@ -218,15 +224,15 @@ SCANNED = np.dtype(
 )
 DAMAGE_BODY_CRC: Final = 1
 
-# A key of a record on its way into an index file, native byte order.
+# A key of a record for an index file, in native byte order.
 KEYED = np.dtype(
     [("phys_offset", "i8"), ("store_ms", "i8"), ("key_hash", "i4"), ("pad", "i4")], align=True
 )
 
-# A consume queue unit past the byte order border.
+# A unit of a consume queue in native byte order.
 UNIT = np.dtype([("phys_offset", "i8"), ("tags_code", "i8"), ("size", "i4"), ("pad", "i4")])
 
-# What follows the address in an offset message id (MessageDecoder.createMessageId).
+# Part of an offset message id after the address (MessageDecoder.createMessageId).
 OFFSET_ID_TAIL = np.dtype([("port", ">i4"), ("phys_offset", ">i8")])
 assert OFFSET_ID_TAIL.itemsize == 12
 
@@ -242,5 +248,5 @@ def packer(layout: np.dtype[Any]) -> struct.Struct:
 
 
 def native_columns(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a native-endian, contiguous copy of a structured block. The byte order border."""
+    """Return a contiguous copy of a structured block in native byte order."""
     return np.ascontiguousarray(block.astype(block.dtype.newbyteorder("=")))

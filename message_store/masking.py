@@ -17,8 +17,8 @@ def masked(key: str, value: str) -> str:
     """Return a value without passwords: those of URLs, and all of a key that is one itself.
 
     Args:
-        key: name of the configuration key.
-        value: text as it was set.
+        key: Name of the configuration key.
+        value: Text of the value.
     """
     if value and _SECRET_KEY.search(key):
         return MASK
@@ -26,7 +26,7 @@ def masked(key: str, value: str) -> str:
 
 
 def masked_url(text: str) -> str:
-    """Return text in which no URL shows a password."""
+    """Return text with the passwords of URLs replaced."""
     if "=" in text:
         text = _QUERY.sub(rf"\1{MASK}", text)
     return _USER_INFO.sub(rf"\1:{MASK}@", text) if "://" in text else text

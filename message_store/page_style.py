@@ -1,7 +1,7 @@
 """Style of HTML pages: audit report and migration history; light, dark and print.
 
-A column of a table is as wide as its content, and a wide table scrolls in its card, on a telephone
-too; only sentences (`words`) are broken into lines.
+A column of a table is as wide as its content, and a wide table scrolls in its card. Only sentences
+(`words`) are broken into lines.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Range = tuple[int, int]
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
-    """Return any ranges as sorted, disjoint ones; neighbours become one."""
+    """Return ranges sorted and disjoint; adjacent ranges are joined."""
     found: list[Range] = []
     for first, end in sorted(ranges):
         if first >= end:
@@ -95,8 +95,8 @@ def is_in(values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.N
 def distinct(*arrays: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the values of arrays ascending, each once.
 
-    As `np.unique`, which hashes: of millions of offsets, multiples of something all of them, that
-    takes two hundred times as long.
+    Like `np.unique`, whose hash table takes two hundred times as long for millions of offsets that
+    are multiples of one number.
     """
     values = np.sort(np.concatenate(arrays))
     if values.size < 2:

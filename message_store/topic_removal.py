@@ -37,7 +37,7 @@ async def remove_topic_in_thread(store: MessageStore, name: str) -> None:
         OSError: As `remove_topic`, or the log was not on the disk in time.
     """
     if store.queues.holds(name):
-        if not await store.wait_durable(store.max_offset, always=True):
+        if not await store.wait_durable(store.max_offset):
             raise OSError("the messages before the removal are not on the disk in time")
         await asyncio.to_thread(erase, store.queues, store.detach_topic(name))
     elif store.queues.deletions.unwritten:

@@ -1,4 +1,4 @@
-"""Write gate: whether the disk takes writes, and why not."""
+"""Write gate: whether the store accepts writes, and the reason if not."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WriteGate:
-    """Open while messages can be stored.
+    """Gate that is open while messages can be stored.
 
     Attributes:
-        refusal: Why writes are refused; empty while the gate is open.
+        refusal: Reason why writes are refused; empty while the gate is open.
     """
 
     def __init__(self, root: Path, log_directory: Path, notice: Callable[[str], None]) -> None:
@@ -22,7 +22,7 @@ class WriteGate:
         self.refusal = ""
 
     def disk_failed(self, error: OSError) -> None:
-        """Close the gate until there is room; the broker continues by itself then."""
+        """Close the gate until the disk has room again."""
         what = "the disk is full" if error.errno in DISK_FULL else str(error)
         self.refusal = f"{what} ({self._root}, {self.disk_used_ratio:.0%} used)"
         self._notice(

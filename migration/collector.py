@@ -27,12 +27,14 @@ class MigrationCollector:
         levels = sorted(migrations.journal.levels.items())
         state = GaugeMetricFamily(
             "duemq_migration_state",
-            "1 for the current state of a level.",
+            "1 for the current state of a level, 0 for the others.",
             labels=["level", "state"],
         )
-        paused = _gauge("paused", "1 for a level that is paused.")
-        left = _gauge("left", "Messages of a level that are not transferred or returned yet.")
-        moved = _counter("moved", "Messages transferred to the timers by a level's newest run.")
+        paused = _gauge("paused", "1 while a level is paused.")
+        left = _gauge("left", "Messages of a level that are still to be transferred or returned.")
+        moved = _counter(
+            "moved", "Messages transferred to the timers by the newest run of a level."
+        )
         back = _counter("given_back", "Messages returned to a level by its newest run.")
         for level, found in levels:
             current, name = migrations.state_of(level), str(level)
@@ -48,7 +50,7 @@ class MigrationCollector:
         )
         routed.add_metric([], migrations.router.routed)
         rate = GaugeMetricFamily(
-            "duemq_migration_rate", "Messages transferred or returned per second, recently."
+            "duemq_migration_rate", "Recent rate: messages transferred or returned per second."
         )
         rate.add_metric([], self._service.pace.rate_per_s)
         trouble = GaugeMetricFamily(

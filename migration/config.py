@@ -36,7 +36,7 @@ class MigrationConfig:
     rate_per_s: int = option(
         0,
         "migrationRate",
-        "Maximum messages a second that a migration moves; 0: as many as lateness allows.",
+        "Maximum messages per second that a migration moves; 0: as many as lateness allows.",
         unit="messages/s",
         minimum=0,
         wire=True,

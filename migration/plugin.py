@@ -55,7 +55,7 @@ class MigrationPlugin(PluginBase):
     """Plugin that migrates levels to timers and back while the broker runs."""
 
     name = "migration"
-    before = ("schedule_service", "timer_store")  # a routed message has no level any more
+    before = ("schedule_service", "timer_store")  # a routed message has no level
 
     def __init__(self, host: PluginHost) -> None:
         self._host = host
@@ -82,7 +82,7 @@ class MigrationPlugin(PluginBase):
 
     @property
     def parts(self) -> Running | None:
-        """What works while the store is open and both services run, None otherwise."""
+        """Components that exist while the store is open and both services run, else None."""
         return self._running
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:
@@ -140,7 +140,7 @@ class MigrationPlugin(PluginBase):
             refusal="" if place.store_id else "the store has no name: see the log of the start",
         )
         migrations = Migrations(store, clock, router, on_change=ledger.write)
-        if migrations.journal.levels:  # earlier runs: bring the ledger to the log's state
+        if migrations.journal.levels:  # bring the ledger to the state of the log, for earlier runs
             ledger.write(*migrations.ledger.snapshot().records())
         service = MigrationService(
             migrations, ledger, clock, self.config, lambda: find_owners(self._host, store)
@@ -161,7 +161,7 @@ class MigrationPlugin(PluginBase):
     # -- handlers and views ---------------------------------------------------------------------
 
     async def _guard(self, service: MigrationService) -> None:
-        """Stop the broker in order if the task fails: the log has everything."""
+        """Report a failure of the task, so that the broker stops in order."""
         try:
             await service.run()
         except Exception as error:

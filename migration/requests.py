@@ -5,8 +5,8 @@
     {"action": "pause" | "resume" | "rollback" | "verify", "levels": [3], "who": ..., "cause": ...}
     {"action": "status"}
 
-Without `levels` a command applies to all levels that it fits. `dry_run` reports the effect only. A
-refusal has code 13 for a malformed body, else 1; its remark states what to do.
+Without `levels` a command applies to all levels that it is possible for. `dry_run` only reports the
+effect. A refusal has code 13 for a malformed body, else 1; its remark has the remedy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from delivery.plugin import Request
 from message_store.errors import RequestError
 
 MIGRATE: Final = 9_015
-"""Request code, above all of Apache's, next to those that cancel, move and compact."""
+"""Request code, above those of Apache, beside those of cancel, move and compaction."""
 SYSTEM_ERROR: Final = 1
 MESSAGE_ILLEGAL: Final = 13
 ACTIONS: Final = ("plan", "start", "pause", "resume", "rollback", "verify", "status")
@@ -33,11 +33,11 @@ DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
 
 
 class MigrationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request's body.
+    """Body of a request.
 
     Attributes:
         plan: Plan as a JSON value, instead of `plan_id`.
-        rules: Delays in ms of single topics, which replace the level's.
+        rules: Delays of single topics in ms, which replace that of the level.
     """
 
     action: str
@@ -55,7 +55,8 @@ class Done:
     """Result of a command.
 
     Attributes:
-        levels: Levels concerned; remarks: of single levels.
+        levels: Levels to which the command was applied.
+        remarks: Remarks about single levels.
     """
 
     action: str
@@ -76,7 +77,7 @@ class Done:
 
 
 def command_of(request: Request) -> MigrationRequest:
-    """Return the command that a request contains.
+    """Return the command of a request.
 
     Raises:
         RequestError: The body is malformed.

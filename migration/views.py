@@ -45,7 +45,7 @@ def status_view(service: MigrationService) -> dict[str, Any]:
 
 
 def _names_kept(service: MigrationService) -> int:
-    """Return the number of transferred records that kept their DELAY, since the start."""
+    """Return the number of transferred records that kept their DELAY since the start."""
     owners = service.owners
     return 0 if owners is None else owners.timers.transfers.records.unnamed
 

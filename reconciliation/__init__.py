@@ -1,9 +1,9 @@
-"""Spark reads stores and proves the promises. The extra `spark` brings what it needs.
+"""Audits of stores with Spark. The extra `spark` installs the packages that it needs.
 
     import reconciliation                       # registers the format with the active session
     spark.read.format("rocketmq-store").option("path", "/data/store").load()
 
-`register(spark)` does the same for a session made later. See
+`register(spark)` does the same for a later session. See
 `reconciliation.spark.data_source` for tables and options, `reconciliation.audit.verdicts` for the
 rules of the audit.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("rocketmq-store")` known to a session.
+    """Register `format("rocketmq-store")` with a session.
 
     Raises:
         UsageError: pyspark or pyarrow is not installed; the text has the command.
@@ -31,7 +31,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _register_with_active_session() -> None:
-    """Register at import where a session runs already; workers have none."""
+    """Register with the session that runs at import; workers have none."""
     import sys
 
     if "pyspark.sql" not in sys.modules:

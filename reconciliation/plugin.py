@@ -1,4 +1,4 @@
-"""The reconciliation plugin: audits by cron, one at a time, in child processes."""
+"""Reconciliation plugin: audits by cron, one at a time, in child processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 JOB: Final = "reconciliation.audit"
 LEVELS_KEY: Final = "messageDelayLevel"
 GRACE_S: Final = 3_600
-"""An audit whose time has passed by so much while the broker was busy is made nevertheless."""
+"""Maximum delay, in seconds, with which an audit still starts after its time."""
 
 
 @dataclass(slots=True)
 class Last:
-    """The last audit of this process, and those before."""
+    """Last audit of this process, and the number of audits."""
 
     started_ms: int = 0
     ended_ms: int = 0
@@ -36,10 +36,10 @@ class Last:
 
 
 class ReconciliationPlugin(PluginBase):
-    """Starts audits by `reconcileCron`, never two at once.
+    """Plugin that starts audits by `reconcileCron`, one at a time.
 
     Args:
-        run: runs a command; for tests.
+        run: Runs a command.
     """
 
     name = "reconciliation"
@@ -65,7 +65,7 @@ class ReconciliationPlugin(PluginBase):
         """Apply a changed configuration; a running audit continues.
 
         Raises:
-            ConfigError: It cannot be used; nothing has changed then.
+            ConfigError: The configuration is invalid; nothing has changed.
         """
         self.config, _ = with_live(self.config, from_properties(ReconcileConfig, properties))
         if self._open:
@@ -73,7 +73,7 @@ class ReconciliationPlugin(PluginBase):
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
-        """Audit by the clock while the block is open; end an audit at work with it."""
+        """Audit by the schedule while the block is open; leaving it ends a running audit."""
         collector = AuditCollector(self)
         self._host.metrics.register(collector)
         self._open = True
@@ -95,10 +95,10 @@ class ReconciliationPlugin(PluginBase):
         return self._at_work is not None
 
     async def audit(self) -> None:
-        """Make an audit, unless one is at work."""
+        """Run an audit, unless one runs already."""
         if self._at_work is not None or not self._open:
             self.last.skipped += 1
-            log.warning("an audit is still at work: this one is left out")
+            log.warning("an audit still runs; this one is skipped")
             return
         self._at_work = asyncio.create_task(self._one(), name="audit")
         try:
@@ -119,7 +119,7 @@ class ReconciliationPlugin(PluginBase):
             found = result.why or ", ".join(f"{n} {k}" for k, n in result.verdicts.items())
             log.error("the audit %s ended with code %d: %s", *_named(result), found)
         else:
-            log.info("the audit %s found every promise kept", result.audit_id)
+            log.info("the audit %s has no findings", result.audit_id)
 
     def _schedule(self) -> None:
         self._unschedule()
@@ -162,35 +162,37 @@ class AuditCollector:
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Yield all metric families; those of the last audit once there was one."""
+        """Yield all metric families; those of the last audit are empty before it."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         last = self._plugin.last
-        runs = CounterMetricFamily("duemq_audit_runs", "Audits made since the start.")
-        runs.add_metric([], last.runs)
-        skipped = CounterMetricFamily("duemq_audit_skipped", "Left out: one was still at work.")
-        skipped.add_metric([], last.skipped)
-        yield from (runs, skipped)
+        result, took_ms = last.result, last.ended_ms - last.started_ms
+        yield CounterMetricFamily("duemq_audit_runs", "Audits since the start.", value=last.runs)
+        yield CounterMetricFamily(
+            "duemq_audit_skipped",
+            "Audits that were skipped because another one still ran.",
+            value=last.skipped,
+        )
         yield GaugeMetricFamily(
-            "duemq_audit_at_work", "1: an audit runs.", value=int(self._plugin.is_at_work)
+            "duemq_audit_at_work", "1 while an audit runs.", value=int(self._plugin.is_at_work)
         )
-        if last.result is None:
-            return
         facts = (
-            ("exit_code", "0 clean, 1 findings, 2 could not run.", last.result.exit_code),
-            ("last_seconds", "When the last audit ended, Unix time.", last.ended_ms / 1_000),
-            ("duration_seconds", "How long it took.", (last.ended_ms - last.started_ms) / 1_000),
-        )
+            ("exit_code", "Exit code of the last audit: 0 clean, 1 findings, 2 it could not run.",
+             0 if result is None else result.exit_code),
+            ("last_seconds", "End of the last audit, Unix time.", last.ended_ms / 1_000),
+            ("duration_seconds", "Duration of the last audit.", took_ms / 1_000),
+        )  # fmt: skip
         for name, doc, value in facts:
-            yield GaugeMetricFamily(f"duemq_audit_{name}", doc, value=value)
+            shown = None if result is None else value
+            yield GaugeMetricFamily(f"duemq_audit_{name}", doc, value=shown)
         verdicts = GaugeMetricFamily(
             "duemq_audit_verdicts", "Messages of the last audit by verdict.", labels=["verdict"]
         )
-        for verdict, count in last.result.verdicts.items():
+        for verdict, count in result.verdicts.items() if result is not None else ():
             verdicts.add_metric([verdict], count)
         yield verdicts
 
 
 def create_plugin(host: PluginHost) -> ReconciliationPlugin:
-    """Make the audits' plugin. The entry point of `duemq.broker_plugins`."""
+    """Return the reconciliation plugin. The entry point of `duemq.broker_plugins`."""
     return ReconciliationPlugin(host)

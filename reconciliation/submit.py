@@ -1,11 +1,11 @@
-"""The audit as a program, for `spark-submit` and for `reconcileCron`.
+"""Audit as a program, for `spark-submit` and for `reconcileCron`.
 
     spark-submit --master spark://HOST:7077 -- ...reconciliation/submit.py STORE --out URL
     python -m reconciliation.submit STORE --connect sc://HOST:15002
     python -m reconciliation.submit STORE --cores 2
 
-The first takes the session that spark-submit gives, the last makes a local one. Prints one line of
-JSON on standard output. Exit 0: clean; 1: findings; 2: it could not run.
+The first uses the session of spark-submit, the last creates a local one. The program prints one
+line of JSON on standard output. Exit code 0: clean; 1: findings; 2: it could not run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from message_store.errors import DueMQError
 from reconciliation.jobs.run import (
     COULD_NOT_RUN,
     Account,
-    Wanted,
+    AuditRequest,
     check_stores,
     is_sparks,
     reason_of,
@@ -43,26 +43,42 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="reconciliation.submit", description="Audit stores.")
     add = made.add_argument
-    add("stores", nargs="+", help="store directories or URLs that every worker sees")
-    add("--late", type=int, default=2_000, metavar="MS", help="lateness that is still ok")
-    add("--as-of", type=int, metavar="MS", help="due by then, since the epoch")
+    add("stores", nargs="+", help="store directories or URLs, accessible to every worker")
+    add("--late", type=int, default=2_000, metavar="MS", help="maximum lateness that is ok")
+    add(
+        "--as-of",
+        type=int,
+        metavar="MS",
+        help="time until which due messages should be delivered, in ms since the epoch",
+    )
     add("--levels", default="", help="messageDelayLevel, if neither queues nor the store have it")
-    add("--trust-clock", action="store_true", help="a clock that was set back is no finding")
-    add("--out", default="", metavar="URL", help="write the verdicts there, as Parquet")
-    add("--report", type=Path, metavar="FILE", help="write a report there, as HTML")
-    add("--ledger", default="", metavar="URL", help="of the row of this run; none: no row")
-    add("--made-by", default="", help="name of the user or job that runs it")
-    add("--capacity", type=int, default=0, metavar="N", help="messages a second, for the forecast")
-    add("--connect", default="", metavar="URL", help="a Spark Connect server: sc://HOST:PORT")
-    add("--cores", type=int, default=0, help="start Spark here, so many tasks at once")
-    add("--memory", default="1g", help="of the Java process, with --cores")
-    add("--idle", action="store_true", help="only use what others leave of processor and disk")
+    add("--trust-clock", action="store_true", help="accept clock steps that the log confirms")
+    add("--out", default="", metavar="URL", help="directory for the verdicts, as Parquet")
+    add("--report", type=Path, metavar="FILE", help="file for the HTML report")
+    add("--ledger", default="", metavar="URL", help="URL of the ledger; none: no row is written")
+    add("--made-by", default="", help="name of the user or job that runs the audit")
+    add(
+        "--capacity",
+        type=int,
+        default=0,
+        metavar="N",
+        help="maximum messages per second, for the forecast",
+    )
+    add("--connect", default="", metavar="URL", help="Spark Connect server: sc://HOST:PORT")
+    add(
+        "--cores",
+        type=int,
+        default=0,
+        help="start Spark on this machine with so many parallel tasks",
+    )
+    add("--memory", default="1g", help="memory of the Java process, with --cores")
+    add("--idle", action="store_true", help="run at idle priority of processor and disk")
     add("--with-parent", action="store_true", help="end when standard input is closed")
     return made
 
 
 def main(words: Sequence[str]) -> int:
-    """Run; return the exit code."""
+    """Run an audit; return the exit code."""
     given = parser().parse_args(words)
     if given.idle:
         give_way()
@@ -78,7 +94,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
-    wanted = Wanted(
+    wanted = AuditRequest(
         stores=tuple(given.stores), late_ms=given.late, as_of_ms=given.as_of,
         levels_ms=levels_ms_of(given.levels), trust_clock=given.trust_clock,
         out=given.out, report=given.report, capacity_per_s=given.capacity, made_by=given.made_by,
@@ -109,7 +125,7 @@ def _where(given: argparse.Namespace) -> Where:
 
 
 def give_way() -> None:
-    """Run this process, and all it starts, at idle priority."""
+    """Run this process and its children at idle priority."""
     with suppress(OSError):
         os.nice(LOWEST)
     with suppress(OSError, AttributeError):  # Linux only
@@ -117,7 +133,7 @@ def give_way() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process and all it started when its standard input closes."""
+    """End this process and its children when its standard input is closed."""
 
     def watch() -> None:
         while sys.stdin.buffer.read(1):

@@ -1,8 +1,8 @@
 """Cursor of a level: delivered ranges of its queue, next due time. No I/O, no clock.
 
-A level's queue is ordered by arrival, and with a fixed delay arrival order is due order. It is not
-when the level was shortened or the clock stepped back: then a unit is due before its predecessor.
-The queue is cut there, so that a unit that is due earlier is not delayed by those before it:
+A level's queue is in order of arrival, which is due order while the delay is fixed. After the level
+was shortened or the clock stepped back, a unit can be due before its predecessor. The queue is cut
+there, so that units before it do not delay it:
 
     queue offset   0 ......... 40 ......... 55 ........ 80
     due (minute)   60, 61, 62, ... | 12, 13, 14, ... | 12:40, ...
@@ -10,9 +10,9 @@ The queue is cut there, so that a unit that is due earlier is not delayed by tho
                      delivered to 3    delivered to 55   delivered to 60
 
 Inside a segment due times do not decrease, and its units are delivered in order. A finished
-segment is dropped, so a level nearly always has one segment. At SEGMENTS_MAX segments no more cuts
-are made: new units join the last segment and may be late (never early) by as much as the clock went
-back.
+segment is dropped, so a level nearly always has one segment. There are no cuts beyond SEGMENTS_MAX
+segments: new units join the last segment and may be late (never early) by as much as the clock
+stepped back.
 
 For each segment:  appended <= taken <= end.
     appended    everything before it is in the log (delivered or in quarantine)
@@ -38,7 +38,7 @@ Range = tuple[int, int]
 
 @dataclass(slots=True)
 class Segment:
-    """A run of units whose due times do not decrease."""
+    """Consecutive units whose due times do not decrease."""
 
     appended: int
     taken: int
@@ -51,7 +51,7 @@ class Segment:
         return self.end - self.appended
 
     def is_whole(self, due_ms: int) -> bool:
-        """Whether a unit due at `due_ms` may be prepended: none is in flight, none due earlier."""
+        """Return whether a unit may be prepended: no unit is in flight or due before `due_ms`."""
         return self.pending > 0 and self.appended == self.taken and due_ms <= self.head_due_ms
 
 
@@ -80,23 +80,23 @@ class LevelCursor:
     def __init__(self, level: int, start: int = 0) -> None:
         self.level = level
         self.segments: list[Segment] = [Segment(start, start, start)]
-        self.last_due_ms = -NEVER_MS  # of the newest unit
+        self.last_due_ms = -NEVER_MS  # due time of the newest unit
         self.settled: set[int] = set()  # queue offsets in the undelivered parts of segments
-        self.merged = 0  # cuts that were not made because there were too many
+        self.merged = 0  # number of cuts that were not made because of SEGMENTS_MAX
 
     @property
     def end(self) -> int:
-        """One past the newest unit."""
+        """Queue offset after the newest unit."""
         return self.segments[-1].end
 
     @property
     def pending(self) -> int:
-        """Exact number of pending messages."""
+        """Number of pending messages; exact."""
         return self.undelivered - len(self.settled)
 
     @property
     def undelivered(self) -> int:
-        """Units not delivered yet, settled ones too."""
+        """Number of units that are not delivered yet, including settled ones."""
         return sum(segment.pending for segment in self.segments)
 
     def is_pending(self, offset: int) -> bool:
@@ -106,12 +106,12 @@ class LevelCursor:
         return any(segment.appended <= offset < segment.end for segment in self.segments)
 
     def settle(self, offset: int) -> None:
-        """Settle a pending unit: delivery skips it."""
+        """Settle a pending unit, so that delivery skips it."""
         assert self.is_pending(offset)
         self.settled.add(offset)
 
     def settled_in(self, first: int, count: int) -> npt.NDArray[np.bool_] | None:
-        """Return which of `count` units from `first` on are settled, None if no unit is."""
+        """Return which of `count` units from `first` on are settled, None if none is."""
         if not self.settled:
             return None
         return np.array([at in self.settled for at in range(first, first + count)], np.bool_)
@@ -151,7 +151,7 @@ class LevelCursor:
 
     @property
     def first_undelivered(self) -> int:
-        """Lowest queue offset that is not delivered: Apache's delay offset."""
+        """First queue offset that is not delivered: Apache's delay offset."""
         return next((s.appended for s in self.segments if s.pending), self.end)
 
     def delivered_ahead(self) -> list[Range]:
@@ -164,7 +164,7 @@ class LevelCursor:
     def extend(self, first: int, first_due_ms: int, end: int, cuts: Iterable[Cut] = ()) -> None:
         """Add units first..end, whose due times decrease at `cuts` only.
 
-        `first` is at or after the current end; offsets between the two have no message.
+        `first` is at or after the current end; queue offsets between them have no message.
         """
         last = self.segments[-1]
         assert last.end <= first < end
@@ -191,24 +191,24 @@ class LevelCursor:
         self._drop_finished()
 
     def take(self, segment: Segment, count: int, next_due_ms: int) -> None:
-        """Take `count` units of a segment for delivery; the one after is due at `next_due_ms`."""
+        """Take `count` units of a segment for delivery; the next one is due at `next_due_ms`."""
         assert segment.taken + count <= segment.end
         segment.taken += count
         segment.head_due_ms = next_due_ms if segment.taken < segment.end else NEVER_MS
 
     def next_segment(self) -> Segment:
-        """Return the segment whose first unit not taken is due first."""
+        """Return the segment whose next unit is due first."""
         return min(self.segments, key=lambda segment: segment.head_due_ms)
 
     def advance(self, segment: Segment, appended: int) -> None:
-        """Advance a segment to `appended`: everything before it is in the log."""
+        """Advance a segment to `appended`, before which everything is in the log."""
         assert segment.appended <= appended <= segment.taken
         self._pass_settled(segment.appended, appended)
         segment.appended = appended
         self._drop_finished()
 
-    def hand_over(self, segment: Segment, end: int, next_due_ms: int) -> None:
-        """Skip the front of a segment, which the timers deliver. None of it is in flight."""
+    def pass_transferred(self, segment: Segment, end: int, next_due_ms: int) -> None:
+        """Advance past transferred units at the front of a segment; none of them is in flight."""
         assert segment.appended == segment.taken < end <= segment.end
         self._pass_settled(segment.appended, end)
         segment.appended = segment.taken = end
@@ -217,11 +217,11 @@ class LevelCursor:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything that was taken is in the log."""
+        """Whether all taken units are in the log."""
         return all(segment.appended == segment.taken for segment in self.segments)
 
     def reopen(self, first: int, end: int, cuts: Iterable[Cut], due_ms: tuple[int, int]) -> None:
-        """Make the units first..end, which the cursor has passed, pending again.
+        """Make the units first..end, which are before the cursor, pending again.
 
         Args:
             cuts: Units of the range that are due before their predecessor.
@@ -257,7 +257,7 @@ class LevelCursor:
                 segment.appended = start
                 if segment.taken < start:
                     segment.taken = start
-                    segment.head_due_ms = NEVER_MS  # unknown: the caller looks it up
+                    segment.head_due_ms = NEVER_MS  # unknown; the caller reads it
         last = self.segments[-1]
         if last.end < queue_min:
             last.appended = last.taken = last.end = queue_min
@@ -273,7 +273,7 @@ class LevelCursor:
 def without_holes(undelivered: Sequence[Range], ranges_max: int) -> tuple[list[Range], set[int]]:
     """Merge ranges until at most `ranges_max` are left; return them and the units of filled holes.
 
-    The largest holes stay: they are deliveries. Small holes are single decisions.
+    The largest holes stay, because they are deliveries; small holes are single decisions.
     """
     sizes = sorted((right[0] - left[1] for left, right in pairwise(undelivered)), reverse=True)
     least = sizes[ranges_max - 1] if len(sizes) >= ranges_max else 0
@@ -292,8 +292,7 @@ def without_holes(undelivered: Sequence[Range], ranges_max: int) -> tuple[list[R
 def cursor_of(level: int, undelivered: Sequence[Range], end: int) -> LevelCursor:
     """Return a cursor at which exactly the ranges in `undelivered` are undelivered.
 
-    The caller looks up the due times of the segments' heads, and passes at most SEGMENTS_MAX
-    ranges.
+    The caller passes at most SEGMENTS_MAX ranges, and reads the due times of the segments' heads.
     """
     cursor = LevelCursor(level, end)
     if undelivered:

@@ -1,15 +1,15 @@
-"""Cancel, move and fire of level messages: the level service's `PendingMessages`.
+"""Lookup, cancel, move and fire of level messages: the level service's `PendingMessages`.
 
     cancel   a record in DUEMQ_DECISIONS                             <- names its origin
     move     the message with TIMER_DELIVER_MS through the put hooks <- names its origin
     fire     the delivery itself                                     <- names its origin
-             and after it a note in DUEMQ_DECISIONS that explains the early delivery
+             then a note in DUEMQ_DECISIONS that explains the early delivery
 
-The unit stays in the level's queue; delivery passes over it (`LevelCursor.settled`), and a restart
-recognizes it by the origin in the log, like a delivery. This module does not know which component
-stores timers: a put hook accepts a moved message, or the move is refused.
+The unit stays in the level's queue; delivery skips it (`LevelCursor.settled`), and a restart
+recognizes it by the origin in the log, like a delivery. The module does not depend on the component
+that stores timers: a put hook accepts a moved message, or the move is refused.
 
-Nothing is awaited between the check of a message and its decision. An Apache broker that opens the
+There is no await between the check of a message and its decision. An Apache broker that opens the
 store ignores these decisions: it delivers every message that its offset table leaves pending.
 """
 
@@ -55,7 +55,7 @@ DROPPED = (
 
 
 class _Split:
-    """Records found for some names, split into pending and ended ones.
+    """Records found for some names, divided into pending and ended ones.
 
     Attributes:
         pending: Log offset, due time and name of each pending record.
@@ -68,7 +68,7 @@ class _Split:
         self.ended: dict[int, int] = {}
 
     def found(self) -> Found:
-        """Return the pending records; names without one are `UNKNOWN`."""
+        """Return the pending records; names without any are `UNKNOWN`."""
         offsets, due_ms, asked = np.array(self.pending, np.int64).reshape(-1, 3).T.copy()
         gone = np.full(self._names, Verdict.UNKNOWN, np.int8)
         gone[asked] = Verdict.DONE
@@ -96,7 +96,7 @@ class PendingLevels:
         return await self._found(split)
 
     def promised(self, offsets: Offsets) -> Offsets:
-        """Return the due times of these records, -1 for records that are in no level."""
+        """Return the due times of these records, -1 for records that are not a level's."""
         rows = frames(self._store, offsets)
         due_ms = [(self._due_ms(row) or -1) if self._is_level(row) else -1 for row in rows]
         return np.array(due_ms, np.int64)
@@ -118,7 +118,7 @@ class PendingLevels:
                 rows, asked = rows[fits], asked[fits]
             self._classify(rows, asked, split)
         found = await self._found(split)
-        _, firsts = np.unique(found.offsets, return_index=True)  # of two keys: once
+        _, firsts = np.unique(found.offsets, return_index=True)  # found by two keys: listed once
         return Found(found.offsets[firsts], found.due_ms[firsts], found.asked[firsts], found.gone)
 
     def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
@@ -147,11 +147,13 @@ class PendingLevels:
         for name, row in zip(asked.tolist(), rows, strict=True):
             if self._is_pending(row):
                 split.pending.append((int(row["phys_offset"]), self._due_ms(row), name))
-            elif self._is_level(row) and not self._is_handed(row):  # else the timers report it
+            elif self._is_level(row) and not self._is_transferred(
+                row
+            ):  # the timers report transferred ones
                 split.ended[name] = int(row["phys_offset"])
 
     async def _found(self, split: _Split) -> Found:
-        """Return the pending records, and the verdict on names without a pending record."""
+        """Return the pending records, and the verdicts of names without a pending record."""
         found = split.found()
         left = {at: name for name, at in split.ended.items() if found.gone[name] != Verdict.DONE}
         cancelled = await self._cancelled(list(left))
@@ -160,7 +162,7 @@ class PendingLevels:
         return found
 
     async def _cancelled(self, offsets: list[int]) -> set[int]:
-        """Return the cancelled ones of these records, none of which is pending."""
+        """Return which of these records, none of them pending, were cancelled."""
         uniques = {self._unique_of(at) for at in offsets} - {""}
         if not uniques:
             return set()
@@ -171,7 +173,7 @@ class PendingLevels:
     def _is_level(self, row: Any) -> bool:
         return bool(row["record_size"] > 0 and row["topic_index"] == self._schedule)
 
-    def _is_handed(self, row: Any) -> bool:
+    def _is_transferred(self, row: Any) -> bool:
         """Return whether the timers own a record."""
         level, offset = int(row["queue_id"]) + 1, int(row["queue_offset"])
         return self._is_level(row) and self._service.transfers.owned.owns(level, offset)
@@ -255,7 +257,7 @@ class PendingLevels:
         return decided
 
     def _note_fired(self, rows: Rows) -> None:
-        """Append a note after requested deliveries; a refused note changes nothing."""
+        """Append a note about requested deliveries; a refused note changes nothing."""
         for first in range(0, rows.size, BATCH_ROWS):
             batch = PutBatch(BATCH_ROWS)
             for row in rows[first : first + BATCH_ROWS]:
@@ -311,7 +313,7 @@ class PendingLevels:
         return decided
 
     def _put(self, batch: PutBatch, hooks: Hooks | None) -> None:
-        """Append a batch; refuse a message that no hook accepts: it would be readable at once."""
+        """Append a batch; refuse a message that no hook redirects: it would be readable at once."""
         if hooks is not None:
             targets = batch.filled["topic_index"].copy()
             hooks(batch, self._clock.now_ms())

@@ -1,13 +1,13 @@
-"""Deliverer of due units to their topics: by kernel, one by one, or to quarantine.
+"""Deliverer of due units to their topics: by kernel, one at a time, or to quarantine.
 
     units of one level, all due
-      |  read_due kernel: as many as it can, in one batch without copying a body
-      |  the one where it stopped: decoded in Python -> a message, or a quarantine record
+      |  read_due kernel: one batch of leading units, without copying a body
+      |  the unit at which it stops: decoded in Python -> message, or quarantine record
       v
     store.put, in queue order; the first refusal (disk full) ends the batch
 
-What is appended is delivered: every row names its origin, so a delivery is never repeated,
-after any kind of end.
+A message is delivered when its record is appended: the record names its origin, so no recovery
+delivers the message again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Due(NamedTuple):
 
 
 class DueReader:
-    """Reads the records of due units of one store."""
+    """Reader of the records of due units of one store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -68,22 +68,22 @@ class DueReader:
         """Return the record of a unit.
 
         Raises:
-            RecordUnreadable: It is damaged, or not the one that the unit names.
+            RecordUnreadable: The record is damaged, or not the one that the unit names.
         """
         return read_record(self._store, unit.phys_offset, unit.size)
 
     def undeliverable(self, reason: Reason, detail: str, unit: Due) -> Undeliverable:
-        """Return what goes to quarantine in place of the message of a unit."""
+        """Return the quarantine item for a unit that cannot be delivered."""
         data, record = read_damaged(self._store, unit.phys_offset, unit.size)
         offsets = unit.phys_offset, unit.level, unit.queue_offset
         return Undeliverable(reason, detail, *offsets, record, data)
 
     def topic_of(self, unit: Due, item: Undeliverable | None = None) -> int:
-        """Return NO_TOPIC: levels are not counted by topic."""
+        """Return NO_TOPIC, because levels are not counted by topic."""
         return NO_TOPIC
 
     def add_delivery(self, batch: PutBatch, record: Record, unit: Due) -> NoTarget | None:
-        """Add the message that a record becomes, or return why it has no target."""
+        """Add the message of a record, or return why it has no target."""
         topics = self._store.topics
         found = target_of(record, topics, unit.level, routed=has_routes(topics))
         if isinstance(found, NoTarget):
@@ -93,7 +93,7 @@ class DueReader:
 
 
 class Deliverer:
-    """Appends deliveries to one store."""
+    """Deliverer of one store's level messages."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -111,7 +111,7 @@ class Deliverer:
 
         Args:
             first_offset: Queue offset of units[0].
-            skip: (n,) b1: units that were settled before their time; they are not delivered.
+            skip: (n,) b1: Units that were settled before their due time; they are not delivered.
         """
         outcome, whole = Outcome(units.size), units
         while outcome.done < whole.size and not outcome.refusal:
@@ -145,12 +145,12 @@ class Deliverer:
         seen = unreadable.seen
         if unreadable.ranges:
             rest = rest[: _leading(unreadable.mask(rest["phys_offset"], rest["size"]))]
-            if not rest.size:  # `_single` reports where the disk cannot read it
+            if not rest.size:  # `_single` reports an unreadable record
                 return
         batch = self._batch
         batch.clear()
         batch.reserve(rest.size, 0)
-        batch.staging = file.data  # rows point into the mapped log: no body is copied
+        batch.staging = file.data  # rows point into the mapped log, so no body is copied
         written = min(file.size, self._store.log.end - file.base)
         source = kernels.Source(
             self._schedule, self._half, level - 1, int(has_routes(self._store.topics))
@@ -160,7 +160,7 @@ class Deliverer:
             self._scratch, batch.rows,
         )  # fmt: skip
         if unreadable.changed(seen):  # zeros were read in place of some records
-            if reads_max > 1:  # else `_single` takes the next one
+            if reads_max > 1:  # `_single` delivers the next one
                 self._deliver_compiled(level, units, outcome, reads_max - 1)
         elif batch.count:
             batch.trusted = True
@@ -187,19 +187,19 @@ def target_of(
     return real_target(record.properties, topics, SCHEDULE_TOPIC, routed=routed)
 
 
-def seen_text(record: Record) -> bytes:
-    """Return the property text of the message that a schedule record becomes.
+def delivered_text(record: Record) -> bytes:
+    """Return the property text of the delivered message of a schedule record.
 
-    A record that came back from the timers has its due time as last property.
+    A record that the timers returned has its due time as last property.
     """
     text = without(record.property_text, b"__CRC32#")
     return renamed(without_last(text, b"DUEMQ_DUE_MS"), MOVED_NAME, LEVEL_NAME)
 
 
 def add_delivery(batch: PutBatch, record: Record, topic_index: int, queue_id: int) -> None:
-    """Add the message that a schedule record becomes when it is due; `read_due` is its kernel.
+    """Add the message that is delivered for a schedule record; `read_due` is the kernel.
 
     Source: ScheduleMessageService.messageTimeUp
     """
-    at = add_message(batch, record, topic_index, queue_id, seen_text(record))
+    at = add_message(batch, record, topic_index, queue_id, delivered_text(record))
     clear_client_columns(batch.rows[at])

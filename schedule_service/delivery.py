@@ -1,13 +1,15 @@
 """Level service: sleeps until a message is due, then delivers it.
 
     dispatcher: new units of a level --> cursor; wakes the loop if they are due sooner
-    loop:  one bounded batch a level and segment, levels in turn, other work of the event loop in
+    loop:  one bounded batch per level and segment, levels in turn, other work of the event loop in
            between --> sleep until the next due time or retry, no polling
 
-Synchronous delivery: a level's next batch is appended when the last one is acknowledged, that is,
-on the disk with SYNC_FLUSH. Asynchronous: up to scheduleAsyncDeliverMaxPendingLimit messages of a
-level may be in delivery. Either way a level's messages are appended in order, and nothing overtakes
-a delivery that the store refused. Source: ScheduleMessageService.DeliverDelayedMessageTimerTask
+Synchronous delivery: the next batch of a level is appended when the last one is acknowledged, that
+is, on the disk with SYNC_FLUSH and on replicas with SYNC_MASTER. Asynchronous: up to
+scheduleAsyncDeliverMaxPendingLimit messages of a level are in flight. In both modes messages of a
+level are appended in order, and nothing overtakes a delivery that the store refused.
+
+Source: ScheduleMessageService.DeliverDelayedMessageTimerTask
 """
 
 from __future__ import annotations
@@ -40,15 +42,15 @@ from schedule_service.queues import ScheduleQueues, Units
 from schedule_service.transfer import LevelTransfers
 
 log = logging.getLogger(__name__)
-KERNELS = "levels"  # group of a delivery
-PRELOAD_AFTER_MS = 100  # after the start; the broker serves by then
-PAUSE_MS = 100  # before a unit that cannot be read yet, or a slow disk, is tried again
+KERNELS = "levels"  # group of kernels
+PRELOAD_AFTER_MS = 100  # pause after the start, until the broker serves
+PAUSE_MS = 100  # pause before a unit that is not written yet, or a slow disk, is tried again
 CUTS_MAX = 256
-LOGGED_MAX = 10  # messages of one batch that get a log line each
+LOGGED_MAX = 10  # maximum messages of one batch with a log line each
 
 
 class LevelService:
-    """Delivers what is due. Belongs to the event loop's thread.
+    """Delivery of due level messages. Belongs to the event loop's thread.
 
     Args:
         cursors: Cursors that `recovery.restore` returned.
@@ -115,7 +117,7 @@ class LevelService:
             await asyncio.to_thread(registry.load, KERNELS)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Stop the broker in order if a task fails: the log has everything."""
+        """Report a failure of a task, so that the broker stops in order."""
         try:
             await work
         except Exception as error:
@@ -133,7 +135,7 @@ class LevelService:
         self._wake.set()
 
     def reconfigure(self, config: ScheduleConfig) -> None:
-        """Apply new limits; a change of the delivery mode is in force from the next batch on."""
+        """Apply new limits; a new delivery mode applies from the next batch on."""
         self.config = config
         self._wake.set()
 
@@ -148,7 +150,9 @@ class LevelService:
                     level.end_pauses()
             due = self.due_levels(now_ms)
             for level in due:
-                self.deliver_or_retry(level, self._clock.now_ms())  # it may have been stepped back
+                self.deliver_or_retry(
+                    level, self._clock.now_ms()
+                )  # the clock may have been stepped back
                 await asyncio.sleep(0)
             if not self.config.async_deliver and await self._wait_acknowledged():
                 continue
@@ -158,14 +162,14 @@ class LevelService:
                 await self._sleep()
 
     def due_levels(self, now_ms: int) -> list[Level]:
-        """Return the levels with work to do now; each call starts with another one."""
+        """Return the levels with work to do now; each call begins with another one."""
         due = [lv for lv in self.levels.values() if lv.next_work_ms(self.config) <= now_ms]
         self._turn += 1
         first = self._turn % len(due) if due else 0
         return due[first:] + due[:first]
 
     async def _sleep(self) -> None:
-        self._wake.clear()  # nothing was awaited since the levels were looked at
+        self._wake.clear()  # there was no await since the levels were checked
         until_ms = min(
             (lv.next_work_ms(self.config) for lv in self.levels.values()), default=NEVER_MS
         )
@@ -204,7 +208,7 @@ class LevelService:
     # -- delivery -----------------------------------------------------------------------------
 
     def deliver_or_retry(self, level: Level, now_ms: int) -> None:
-        """Append one batch of a level, a refused one first."""
+        """Append one batch of a level; refused units come first."""
         failing = level.in_flight.failing
         if failing is not None and failing.retry_ms <= now_ms:
             self._retry(level, failing, now_ms)
@@ -251,7 +255,7 @@ class LevelService:
         due_ms: npt.NDArray[np.int64],
         now_ms: int,
     ) -> None:
-        """Append the units of a delivery; what the store refused is tried again later."""
+        """Append the units of a delivery; units that the store refuses are tried again later."""
         skip = level.cursor.settled_in(delivery.first, int(units.size))
         result = self._deliverer.deliver_batch(level.level, delivery.first, units, now_ms, skip)
         self._count(level, result, due_ms)
@@ -271,7 +275,7 @@ class LevelService:
         if delivery.state is State.RUNNING and result.illegal:
             delivery.move(Event.ILLEGAL)
         delivery.refused(now_ms)
-        if not result.refusal:  # the rest lies in another queue file
+        if not result.refusal:  # the rest is in another queue file
             delivery.retry_ms = now_ms
         elif delivery.failures == 1:
             log.warning(
@@ -279,7 +283,7 @@ class LevelService:
             )
 
     def _retry(self, level: Level, delivery: InFlight, now_ms: int) -> None:
-        """Read a refused delivery's units again and append them."""
+        """Read the units of a refused delivery again and append them."""
         first, _ = self._queues.bounds(level.level)
         if delivery.first < first:
             self._forget(level, first)
@@ -300,7 +304,7 @@ class LevelService:
             level.paused_until_ms = now_ms + PAUSE_MS
 
     def _forget(self, level: Level, queue_min: int) -> None:
-        """Move a level past units whose records retention removed."""
+        """Advance a level past units whose records retention removed."""
         lost = level.cursor.forget_before(queue_min)
         for delivery in list(level.in_flight):
             if delivery.state is not State.RUNNING and delivery.first < queue_min:
@@ -320,9 +324,9 @@ class LevelService:
                 self._wake.set()
 
     def next_due_ms(self, level: Level) -> int | None:
-        """Return when the next pending message of a level is due; None: none is pending.
+        """Return the due time of the next pending message of a level; None without one.
 
-        The cursor's own next time may be that of a message that was settled before.
+        `LevelCursor.next_due_ms` may be that of a settled message.
         """
         found = NEVER_MS
         for segment in level.cursor.segments:
@@ -333,13 +337,13 @@ class LevelService:
         return None if found == NEVER_MS else found
 
     def _find_heads(self, level: Level) -> None:
-        """Look up when the first units that were not taken are due."""
+        """Read the due times of the first units that are not taken."""
         for segment in level.cursor.segments:
             if segment.taken < segment.end and segment.head_due_ms == NEVER_MS:
                 segment.head_due_ms = self._due_at(level.level, segment.taken, segment.end)
 
     def _due_at(self, level: int, offset: int, end: int) -> int:
-        """Return when a unit is due: 0 if it cannot be read now, NEVER_MS if there is none."""
+        """Return the due time of a unit: 0 if it cannot be read now, NEVER_MS if there is none."""
         if offset >= end:
             return NEVER_MS
         units = self._queues.units(level, offset, 1)
@@ -352,16 +356,16 @@ class LevelService:
         end = self._log_end_in_flight()
         if end is None:
             return False
-        if await self._store.wait_durable(end):
-            self.acknowledge_to(end)
-        else:
+        if await self._store.wait_confirmed(end):
             await self._pause()
+        else:
+            self.acknowledge_to(end)
         return True
 
     async def _pause(self) -> None:
-        """Pause for a slow disk; records in the log are not put again."""
+        """Pause while the disk or a replica is slow; records in the log are not put again."""
         until_ms = self._clock.now_ms() + PAUSE_MS
-        await self._clock.wait(asyncio.Event(), until_ms=until_ms)
+        await self._clock.wait(self._stop, until_ms=until_ms)
 
     async def _acknowledge(self) -> None:
         """Acknowledge asynchronous deliveries as the log becomes durable."""
@@ -369,11 +373,11 @@ class LevelService:
             await self._sent.wait()
             self._sent.clear()
             while (end := self._log_end_in_flight()) is not None:
-                if await self._store.wait_durable(end):
+                if await self._store.wait_confirmed(end):
+                    await self._pause()
+                else:
                     self.acknowledge_to(end)
                     self._wake.set()
-                else:
-                    await self._pause()
 
     def _log_end_in_flight(self) -> int | None:
         ends = [lv.in_flight.log_end for lv in self.levels.values() if len(lv.in_flight)]
@@ -405,20 +409,22 @@ class LevelService:
     def _count_lost(level: Level, lost: int) -> None:
         if lost:
             level.stats.expired += lost
-            log.error("level %d: retention removed %d messages not due yet", level.level, lost)
+            log.error(
+                "level %d: retention removed %d messages that were not due yet", level.level, lost
+            )
 
     def first_pending_offset(self, offsets: Mapping[int, int]) -> int | None:
         """Return the log offset of the oldest record at or after `offsets`, None without any.
 
         Args:
-            offsets: Level to queue offset: deliveries before it are on the disk. Others may be
-                lost by a power cut, so their records are still needed.
+            offsets: Level to queue offset before which deliveries are on the disk. A power cut may
+                lose later deliveries, so their records are still needed.
         """
         self.correct_heads()
         found = []
         for number, level in self.levels.items():
             first, end = self._queues.bounds(number)
-            saved = offsets.get(number, 0)  # the cursor is before it if timers returned units
+            saved = offsets.get(number, 0)  # the cursor is before it after a return from the timers
             at = max(min(saved, level.cursor.first_undelivered), first)
             if at < end:
                 found.append(self._queues.first_phys(number, at))

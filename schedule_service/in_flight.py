@@ -1,13 +1,15 @@
 """Deliveries in flight of one level, oldest first: a state table.
 
     RUNNING    in the log, not known to be durable
-    EXCEPTION  the store refused it for now (disk full); it is sent again after a pause
-    SKIP       it can never be delivered; its quarantine record is still to be written
-    SUCCESS    durable; it is removed when everything before it is
+    EXCEPTION  refused by the store for now (disk full); tried again after a pause
+    SKIP       undeliverable; its quarantine record is not written yet
+    SUCCESS    durable; removed when everything before it is
 
-A delivery that is in the log is never put a second time, however long the disk takes: after a flush
-timeout Apache resends, which makes a duplicate; here the delivery stays RUNNING. Apache drops a
-SKIP; here its message goes to quarantine. Source: ScheduleMessageService.PutResultProcess
+A delivery that is in the log is never put a second time, however long the disk takes. After a flush
+timeout an Apache broker puts it again, which makes a duplicate; here it stays RUNNING. An Apache
+broker drops a SKIP; here its message goes to quarantine.
+
+Source: ScheduleMessageService.PutResultProcess
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What can happen to a delivery."""
+    """Event that changes the state of a delivery."""
 
     DURABLE = auto()
     REFUSED = auto()
@@ -55,13 +57,13 @@ MOVES: dict[tuple[State, Event], State] = {
 
 
 def resend_pause_ms(failures: int) -> int:
-    """Return the pause before a delivery is tried again after this many failures."""
+    """Return the pause before the next attempt after a number of failures."""
     return min(failures * RESEND_STEP_MS, RESEND_PAUSE_MS_MAX)
 
 
 @dataclass(slots=True)
 class InFlight:
-    """Consecutive units of one segment that were taken for delivery.
+    """Consecutive units of one segment that are taken for delivery.
 
     Attributes:
         first: Queue offset of the first unit.
@@ -79,12 +81,12 @@ class InFlight:
     retry_ms: int = 0
 
     def move(self, event: Event) -> None:
-        """Take one step of the state table; a step that is not in it is a bug."""
+        """Apply an event by the state table; an event that it does not allow is a bug."""
         assert (self.state, event) in MOVES, f"{event.name} in state {self.state.name}"
         self.state = MOVES[self.state, event]
 
     def refused(self, now_ms: int) -> None:
-        """Schedule the next attempt after the store refused this one; the pauses grow."""
+        """Schedule the next attempt after a refusal; the pauses grow."""
         self.move(Event.REFUSED)
         self.failures += 1
         self.retry_ms = now_ms + resend_pause_ms(self.failures)
@@ -109,7 +111,7 @@ class InFlightTable:
 
     @property
     def failing(self) -> InFlight | None:
-        """First delivery that is not in the log; nothing may overtake it."""
+        """First delivery that is not in the log; later units may not overtake it."""
         failed = (State.EXCEPTION, State.SKIP)
         return next((item for item in self._deliveries if item.state in failed), None)
 
@@ -120,7 +122,7 @@ class InFlightTable:
         return max(ends, default=None)
 
     def room(self, *, records_max: int, failures_max: int) -> int:
-        """Return the number of messages that may be taken now: flow control and blocking."""
+        """Return the number of messages that may be taken now, by flow control and blocking."""
         failing = self.failing
         if failing is not None and failing.failures > failures_max:
             return 0

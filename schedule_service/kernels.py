@@ -1,10 +1,10 @@
 """Compiled loops of the level service.
 
-redirect   put hook: rows with a level go to the schedule topic
-track      after an append: new units of each level's queue, and where due times decrease
-due_times  deliver: due times of units
-count_due  deliver: leading units that are due and fit into one batch
-read_due   deliver: records of due units become rows of a batch, without a copy
+redirect   put hook: redirects rows with a level to the schedule topic
+track      dispatcher: reports new units of each level's queue, and decreases of due times
+due_times  delivery: due times of units
+count_due  delivery: number of leading units that are due and fit into one batch
+read_due   delivery: makes rows of a batch from the records of due units, without a copy
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
 Rows = npt.NDArray[Any]
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
 
-UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # bits that redirect reports of a row
+UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # report of `redirect` for a row: bits
 NO_TEXT: Final = -1  # `read_properties`: the record must be read in Python
 
-# Columns of what `track` reports.
+# Columns of the report of `track`.
 ADDED_QUEUE, ADDED_FIRST, ADDED_DUE_MS, ADDED_END = range(4)
 ADDED_COLUMNS: Final = 4
 CUT_QUEUE, CUT_OFFSET, CUT_DUE_MS = range(3)
@@ -62,7 +62,7 @@ CUT_COLUMNS: Final = 3
 
 
 class Source(NamedTuple):
-    """Where `read_due` reads from.
+    """Queue and topics that `read_due` reads from.
 
     Attributes:
         schedule, half: Topic indexes of the schedule and the half message topic.
@@ -78,14 +78,14 @@ class Source(NamedTuple):
 
 @kernel
 def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, report: Any) -> int:
-    """Send rows with a level to the schedule topic.
+    """Redirect rows with a level to the schedule topic.
 
     Args:
         schedule, half: Topic indexes; rows that already go there stay.
         delays_ms: (levels + 1,) i8.
         report: (count,) u1 out: CLAMPED, STRIPPED or both of a redirected row, or ILLEGAL.
 
-    Returns the number of rows that Python must finish: those with a report.
+    Returns the number of rows with a report, which Python finishes.
     """
     unhandled = 0
     level_max = delays_ms.size - 1
@@ -96,7 +96,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
         if level == 0 or row["status"] != 0:
             continue
         kind = row["sys_flag"] & SYS_TRANSACTION_MASK
-        # A transaction's delay counts from its commit: half and rollback records stay.
+        # The delay of a transaction counts from its commit: half and rollback records stay.
         if kind != 0 and kind != SYS_COMMIT:
             continue
         if level == DELAY_ILLEGAL:
@@ -105,7 +105,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
             continue
         if level < 0 or row["topic_index"] == half:
             continue
-        if level > level_max:  # as Apache: the highest level
+        if level > level_max:  # as in Apache's broker: the highest level
             level = level_max
             report[i] |= CLAMPED
         if row["topic_index"] == schedule:  # a level message that is copied inside the store
@@ -129,7 +129,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
 def track(
     rows: Rows, count: int, schedule: int, last_due_ms: Any, place: Any, added: Any, cuts: Any
 ) -> Any:
-    """Report what an appended batch added to the schedule queues.
+    """Report the units that an appended batch added to the schedule queues.
 
     Args:
         last_due_ms: (queues,) i8 in and out: due time of each queue's newest unit.
@@ -169,19 +169,19 @@ def track(
 def read_properties(
     data: Bytes, pos: int, end: int, arrays: TopicArrays, guess: int, row: Any
 ) -> int:
-    """Set topic, queue and tags hash of `row` from a property text.
+    """Set topic, queue and tags hash of `row` from a property text; return the end of what is kept.
+
+    The message does not keep the CRC of the record's properties, nor the due time that the timers
+    added before they returned it; both are the last entry. NO_TEXT if a CRC is elsewhere, if
+    REAL_TOPIC or REAL_QID is missing or invalid, or if the record has DELAy instead of DELAY.
 
     Args:
         guess: Topic index to try first, or -1.
-
-    Returns the end of the text that the message keeps: without a property CRC, which belongs to the
-    record it was made for, and without the due time of a message that came back from the timers.
-    NO_TEXT if REAL_TOPIC or REAL_QID is missing or invalid, or if DELAY is called DELAy.
     """
     topic, queue, tags, stop = np.int64(-1), np.int64(-1), np.int64(0), end
     while pos < end:
         until = entry_end(data, pos, end)
-        first = data[pos]  # most entries are none of these: one look is enough
+        first = data[pos]  # most entries are none of these: compare one byte before whole names
         if first == T and has_value(data, pos, until, TAGS):
             tags = java_hash(data, pos + TAGS.size + 1, until)
         elif first == R and has_value(data, pos, until, REAL_TOPIC):
@@ -208,7 +208,7 @@ def read_properties(
 def read_due(
     data: Bytes, span: Any, units: Rows, arrays: TopicArrays, source: Any, scratch: Rows, rows: Rows
 ) -> int:
-    """Make rows of the records of `units`; stop at the first that Python must read.
+    """Make rows of the records of `units`, up to the first one that Python must read.
 
     Args:
         data: Bytes of a log file: the staging buffer of the batch.
@@ -217,10 +217,11 @@ def read_due(
         scratch: (1,) layout.SCANNED.
         rows: (n,) layout.PUT out, n >= units.size.
 
-    Returns the number of leading units that have their row.
+    Returns the number of leading units that have a row.
     """
     for i in range(units.size):
         unit, row, frame = units[i], rows[i], scratch[0]
+        # A damaged unit may name any place: nothing outside the written bytes is read.
         pos = np.int64(unit["phys_offset"] - span[0])
         if pos < 0 or pos + unit["size"] > span[1] or unit["size"] + NAME_GROWTH_MAX > data.size:
             return i
@@ -235,12 +236,14 @@ def read_due(
             return i
         prop_pos = pos + frame["prop_pos"]
         prop_end = prop_pos + frame["prop_len"]
+        # messages of one producer follow each other: the topic of the row before is likely
         guess = np.int64(rows[i - 1]["topic_index"]) if i else np.int64(-1)
         end = read_properties(data, prop_pos, prop_end, arrays, guess, row)
         if end < 0 or row["topic_index"] == source.schedule or row["topic_index"] == source.half:
             return i
         if source.routed != 0 and not has_queues(arrays, row["topic_index"]):
             return i
+        # body and properties stay in the mapped file, which is the staging buffer of the batch
         row["body_pos"], row["body_len"] = pos + frame["body_pos"], frame["body_len"]
         row["prop_pos"], row["prop_len"] = prop_pos, end - prop_pos
         set_message(data, pos, frame, unit["phys_offset"], row)
@@ -251,7 +254,7 @@ def read_due(
 def due_times(units: Rows, hash_max: int, out: Any) -> int:
     """Set out (n,) i8 to the tags codes of units, which are due times.
 
-    Returns the number of those that are hashes of tags: in -hash_max..hash_max - 1.
+    Returns the number of codes that are hashes of tags: -hash_max..hash_max - 1.
     """
     hashes = 0
     for i in range(units.size):
@@ -267,8 +270,8 @@ def count_due(units: Rows, due_ms: Any, now_ms: int, bytes_max: int) -> int:
     """Return the number of leading units that are due and fit into one batch.
 
     Args:
-        due_ms: (n,) i8, n = units.size; a unit after one that is not due is not counted.
-        bytes_max: Of the batch; a larger unit is delivered alone.
+        due_ms: (n,) i8, n = units.size; units after one that is not due are not counted.
+        bytes_max: Maximum bytes of the batch; a larger unit is delivered alone.
     """
     total = np.int64(0)
     for i in range(units.size):

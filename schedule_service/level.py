@@ -43,13 +43,13 @@ class Level:
         )
 
     def end_pauses(self) -> None:
-        """Make refused deliveries due for their next attempt at once."""
+        """Have refused deliveries tried again at once."""
         self.paused_until_ms = 0
         if self.in_flight.failing is not None:
             self.in_flight.failing.retry_ms = 0
 
     def next_work_ms(self, config: ScheduleConfig) -> int:
-        """Return when the next delivery or retry of this level is possible."""
+        """Return the time at which the next delivery or retry of this level is possible."""
         failing = self.in_flight.failing
         again = NEVER_MS if failing is None else failing.retry_ms
         fresh = (

@@ -1,8 +1,8 @@
 """messageDelayLevel: its text, its table, and the history of tables.
 
-The tags code in the schedule queue is the due time of a message, and it never changes. Only when a
-queue unit is lost is the due time computed again from the log, with the delays that were in force
-when the message was stored. So all tables are saved, each with the log offset where it begins:
+The tags code in the schedule queue is the due time of a message, and does not change. If a queue
+unit is lost, the due time is computed again from the log, with the delays that were in force when
+the message was stored. So all tables are saved, each with the log offset where it begins:
 
     log      0 ........ 70_000 ............. now
     table    1s 5s 10s  2s 5s 10s 30s
@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,10 @@ TAGS_HASH_BITS = 31  # a tags code that fits into 32 bits is a tag's hash, not a
 def parse_levels(text: str, *, source: str = "") -> npt.NDArray[np.int64]:
     """Return the delays of levels 1..n in ms, (n + 1,); index 0 is unused and 0.
 
-    Zero and negative delays are valid and mean due at once, as in Apache.
+    Messages with zero or negative delays, which are valid as in Apache, are due at once.
 
     Raises:
-        ConfigError: A token is not a whole number and one of s, m, h, d; it names the token.
+        ConfigError: A token is not a whole number followed by s, m, h or d.
     Source: ScheduleMessageService.parseDelayLevel
     """
     tokens = text.rstrip(" ").split(" ")
@@ -55,14 +55,14 @@ def parse_levels(text: str, *, source: str = "") -> npt.NDArray[np.int64]:
 
 def _token_fault(token: str) -> str:
     if not token:
-        return "empty; levels are separated by a single space"
+        return "it is empty; levels are separated by a single space"
     if token[-1] not in UNITS_MS:
         return f"{token[-1]!r} is not a unit; the units are s, m, h and d"
     digits = token[1:-1] if token[0] in "+-" else token[:-1]
     if not (digits.isascii() and digits.isdigit()):
         return f"{token[:-1]!r} is not a whole number"
     if len(digits) > 18 or int(digits) * UNITS_MS[token[-1]] > DELAY_MS_MAX:
-        return "longer than 100 years"
+        return "it is longer than 100 years"
     return ""
 
 
@@ -130,7 +130,7 @@ class LevelHistory:
         return LevelHistory(promises)
 
     def trimmed(self, log_min: int, log_end: int) -> LevelHistory:
-        """Return the history without tables that no record uses, none beyond the log's end."""
+        """Return the history without tables that no record uses or that begin after the log."""
         promises = [Promise(min(p.from_offset, log_end), p.text) for p in self._promises]
         first = bisect.bisect_right(promises, log_min, key=lambda p: p.from_offset) - 1
         return LevelHistory(promises[max(first, 0) :])
@@ -145,19 +145,28 @@ def _table(promise: Promise) -> LevelTable:
     return LevelTable(promise.from_offset, parse_levels(promise.text))
 
 
-def encode_history(history: LevelHistory, adopted: dict[int, int]) -> str:
-    """Return the text of delayLevels.json.
+class StoredLevels(NamedTuple):
+    """Content of delayLevels.json.
 
-    Args:
+    Attributes:
         adopted: Level to the first queue offset that Apache had not delivered when DueMQ first
             opened the store; deliveries before it have no origin in the log.
+        generation: Number of the log's last truncation when the file was written.
     """
+
+    history: LevelHistory
+    adopted: dict[int, int]
+    generation: int = 0
+
+
+def encode_history(history: LevelHistory, adopted: dict[int, int], generation: int = 0) -> str:
+    """Return the text of delayLevels.json; see `StoredLevels`."""
     rows = [{"fromOffset": p.from_offset, "levels": p.text} for p in history.promises]
-    return dumps({"adopted": adopted, "history": rows})
+    return dumps({"adopted": adopted, "history": rows, "logGeneration": generation})
 
 
-def decode_history(data: Any) -> tuple[LevelHistory, dict[int, int]]:
-    """Return the history and the adopted offsets of a parsed delayLevels.json.
+def decode_history(data: Any) -> StoredLevels:
+    """Return the content of a parsed delayLevels.json.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError: The file is malformed.
@@ -167,6 +176,6 @@ def decode_history(data: Any) -> tuple[LevelHistory, dict[int, int]]:
     if not promises:
         raise ValueError("its history is empty")
     try:
-        return LevelHistory(promises), adopted
+        return StoredLevels(LevelHistory(promises), adopted, int(data.get("logGeneration", 0)))
     except ConfigError as error:
         raise ValueError(str(error)) from error

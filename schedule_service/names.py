@@ -8,5 +8,5 @@ from delivery.quarantine import QUARANTINE_TOPIC as QUARANTINE_TOPIC
 from delivery.redirected import HALF_TOPIC as HALF_TOPIC
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # TopicValidator.RMQ_SYS_SCHEDULE_TOPIC
-SCHEDULE_QUEUES: Final = 18  # queues the topic is created with; deeper levels use more
-DECISION_TOPIC: Final = "DUEMQ_DECISIONS"  # ours: level messages that were cancelled
+SCHEDULE_QUEUES: Final = 18  # queues at the creation of the topic; higher levels add more
+DECISION_TOPIC: Final = "DUEMQ_DECISIONS"  # DueMQ's: decisions about level messages

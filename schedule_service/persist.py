@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class OffsetKeeper:
     """Writer of one store's delayOffset.json.
 
-    It is created after recovery, so nothing is written before the load has finished.
+    It is created after recovery, so that nothing is written before the table is loaded.
 
     Args:
         saved: Table that recovery started from.
@@ -42,8 +42,9 @@ class OffsetKeeper:
         """Return the current table with its data version."""
         cursors = [level.cursor for level in self._service.levels.values()]
         now = take_saved(
-            cursors, self._store.max_offset, self._saved, self._service.transfers.floors
-        )
+            cursors, self._store.max_offset, self._saved, self._service.transfers.floors,
+            generation=self._store.generation,
+        )  # fmt: skip
         delivered = sum(level.stats.delivered for level in self._service.levels.values())
         counter = self._first_counter + delivered // self._version_step
         if counter != self._saved.counter:
@@ -52,16 +53,16 @@ class OffsetKeeper:
         return now
 
     async def persist(self, write: Callable[[Any, str], None] = write_config) -> bool:
-        """Write the current table, once the log that it describes is on the disk.
+        """Write the current table after the log that it describes is on the disk.
 
-        Returns False if the disk did not follow in time; the next call tries again.
+        Returns False if the disk did not sync in time; the next call tries again.
         """
         async with self._one_at_a_time:
             now = self.current()
             if now == self._written:
                 return True
             assert now.log_offset is not None
-            if not await self._store.wait_durable(now.log_offset, always=True):
+            if not await self._store.wait_durable(now.log_offset):
                 log.warning("%s is not written: the log is not on the disk yet", self._path)
                 return False
             self.durable = now.offsets
@@ -73,6 +74,6 @@ class OffsetKeeper:
             self._written = now
             return True
 
-    def apache_text(self) -> str:
-        """Return the table without our members, for a slave (request code 45)."""
-        return encode_saved(self.current(), own=False)
+    def text(self) -> str:
+        """Return the table for a replica (request code 45); Apache's ignore DueMQ's members."""
+        return encode_saved(self.current())

@@ -1,10 +1,11 @@
 """Put hook: redirects messages with a delay level to the schedule topic.
 
-The hook works on columns. Single rows are rewritten only if their property text must change: a
-level above the highest (DELAY is rewritten), timer properties together with a level (the level
-applies), and properties that a broker added before the message was consumed and sent back. A
-message is therefore the same whether or not its level is migrated. Source:
-HookUtils.handleScheduleMessage.
+The hook works on columns. Single rows are rewritten only if their property text changes: a level
+above the highest (DELAY is rewritten), timer properties together with a level (the level applies),
+and properties that a broker added before a consumer sent the message back. So a message is the same
+whether its level is migrated or not.
+
+Source: HookUtils.handleScheduleMessage
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ STALE_PROPERTIES = (
 
 
 class LevelHook:
-    """Redirects rows with a level. A `PutHook`."""
+    """Put hook that redirects rows with a level."""
 
     def __init__(self, topics: TopicTable, levels: LevelHistory) -> None:
         self._levels = levels

@@ -16,7 +16,7 @@ LONGEST_HASH = 1 << TAGS_HASH_BITS
 
 
 class ScheduleQueues:
-    """Reads the schedule topic of a store. Queue id = level - 1."""
+    """Reader of the schedule topic of a store. Queue id = level - 1."""
 
     def __init__(self, store: Any, history: LevelHistory) -> None:
         self._store, self._history = store, history
@@ -24,25 +24,25 @@ class ScheduleQueues:
 
     @property
     def levels(self) -> list[int]:
-        """Every level that has a queue, ascending."""
+        """Levels that have a queue, ascending."""
         slots = int(self._store.topics.arrays.topics[self._topic]["slots_len"])
         return [n + 1 for n in range(slots) if self._store.topics.slot(self._topic, n) >= 0]
 
     def bounds(self, level: int) -> tuple[int, int]:
-        """Return (first, one past the last) queue offset of a level."""
+        """Return the first queue offset of a level and the end of its queue."""
         first, end = self._store.queue_bounds(SCHEDULE_TOPIC, level - 1)
         return int(first), int(end)
 
     def units(self, level: int, offset: int, count_max: int) -> Units:
-        """Return units from `offset` on; fewer at a file's end, none outside of the bounds."""
+        """Return units from `offset` on; fewer at a file's end, none outside the bounds."""
         units: Units = self._store.units(SCHEDULE_TOPIC, level - 1, offset, count_max)
         return units
 
     def due_ms(self, level: int, units: Units) -> npt.NDArray[np.int64]:
         """Return the due times of units: their tags codes.
 
-        A tags code that cannot be a time was written by an Apache broker that rebuilt the queue
-        before it had read its levels; then the due time is computed from the record.
+        An Apache broker that rebuilds a queue before it has read its levels writes hashes of tags
+        instead; then the due time is computed from the record.
         """
         due: npt.NDArray[np.int64] = np.empty(units.size, np.int64)
         if not kernels.due_times(units, LONGEST_HASH, due):

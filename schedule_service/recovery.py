@@ -1,21 +1,22 @@
-"""Recovery of the level service: delivered messages, recognized after any kind of end.
+"""Recovery of the level service: the delivered messages, after a clean stop, a kill or a power cut.
 
-Recovery has two sources. `delayOffset.json` is Apache's: level -> next queue offset. We add to it
+Recovery has two sources. `delayOffset.json` is Apache's: level -> next queue offset. DueMQ adds
 
     commitLogOffset   end of the log when the table was taken; Apache ignores it
+    logGeneration     number of the log's last truncation at that time
     deliveredAhead    delivered ranges after the next offset (stored later, due earlier)
 
-and never write it before the log up to there is on the disk, so it never claims more than the log
-supports. The log is the other source: every delivery names its origin. So at start
+and writes the file after the log is on the disk up to there. The log is the other source: every
+delivery names its origin. So a start finds
 
     queue      [ delivered by the table ][ ? ? ? ? ? ? ? ? ? ][ new ]
     log        ..........................^commitLogOffset.........end
                                        origins found here are delivered, the others are pending
 
-If the table is lost, the whole retained log is scanned: a delivery comes after its origin, and
+If the table is lost, the whole retained log is scanned: a delivery is after its origin, and
 retention removes the log from its start, so the delivery of a unit that is still in the queue is
-still in the log. Only an Apache broker writes no origins; the offsets that it had reached when
-DueMQ first opened the store are in `delayLevels.json` ("adopted").
+still in the log. An Apache broker writes no origins; `delayLevels.json` ("adopted") has the offsets
+that it had reached when DueMQ first opened the store.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy.typing as npt
 
 from delivery.ownership import JournalEntry
 from delivery.ownership_projection import changes_of
-from message_store.json_dialect import dumps
+from message_store.json_dialect import backup_path, dumps, load_config, loads
 from message_store.ranges import distinct
 from schedule_service.cursor import (
     NEVER_MS,
@@ -46,19 +47,20 @@ from schedule_service.queues import ScheduleQueues
 log = logging.getLogger(__name__)
 OFFSETS_FILE = "delayOffset.json"
 CHUNK_UNITS = 65_536
-ORIGINS_MAX = 8_000_000  # in memory at once while the log is scanned
+ORIGINS_MAX = 8_000_000  # maximum origins in memory while the log is scanned
 Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The contents of delayOffset.json.
+    """Contents of delayOffset.json.
 
     Attributes:
         offsets: Level to the first queue offset that is not delivered.
         ahead: Level to delivered ranges after that, ascending.
         log_offset: End of the log when the table was taken; None: written by Apache.
-        settled: Level to ranges after `offsets` that were decided on before their due time.
+        settled: Level to ranges after `offsets` that were settled before their due time.
+        generation: Number of the log's last truncation.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -68,10 +70,11 @@ class Saved:
     state_version: int = 0
     timestamp_ms: int = 0
     settled: Mapping[int, list[Range]] = field(default_factory=dict)
+    generation: int = 0
 
 
 def decode_saved(value: Any) -> Saved:
-    """Return the contents of a parsed delayOffset.json, of 4.8.0 to 5.3.3 or ours.
+    """Return the contents of a parsed delayOffset.json, of 4.8.0 to 5.3.3 or DueMQ.
 
     Raises:
         ValueError, TypeError, AttributeError: The file is malformed.
@@ -90,6 +93,7 @@ def decode_saved(value: Any) -> Saved:
         int(version.get("stateVersion", 0)),
         int(version.get("timestamp", 0)),
         settled,
+        int(value.get("logGeneration", 0)),
     )
 
 
@@ -100,8 +104,32 @@ def _ranges(value: Any, name: str) -> dict[int, list[Range]]:
     }
 
 
+def load_saved(store: Any) -> Saved | None:
+    """Return the table of delayOffset.json, None if there is none.
+
+    Its backup, one write older, if the log was truncated before the end that the newer one covers.
+
+    Raises:
+        CorruptStore: Neither the file nor its backup can be read.
+    """
+    path = store.config_path(OFFSETS_FILE)
+    newest = load_config(path, decode_saved)
+    if newest is None or is_supported(store, newest):
+        return newest
+    try:
+        older = decode_saved(loads(backup_path(path).read_text("utf-8", "replace")))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return newest
+    return older if older.log_offset is not None and is_supported(store, older) else newest
+
+
+def is_supported(store: Any, saved: Saved) -> bool:
+    """Return whether the log before the table's end is what it was when the table was taken."""
+    return saved.log_offset is None or saved.log_offset <= store.unchanged_end(saved.generation)
+
+
 def encode_saved(saved: Saved, *, own: bool = True) -> str:
-    """Return the text of delayOffset.json as 5.3.3 writes it; `own`: with our members."""
+    """Return the text of delayOffset.json as 5.3.3 writes it; `own`: with DueMQ's members."""
     version = {
         "counter": saved.counter,
         "stateVersion": saved.state_version,
@@ -111,6 +139,7 @@ def encode_saved(saved: Saved, *, own: bool = True) -> str:
     members: dict[str, Any] = {"dataVersion": version}
     if own:
         members = {"commitLogOffset": saved.log_offset, **members}
+        members["logGeneration"] = saved.generation
         members["deliveredAhead"] = {level: saved.ahead[level] for level in sorted(saved.ahead)}
         if saved.settled:
             members["settledAhead"] = {n: saved.settled[n] for n in sorted(saved.settled)}
@@ -122,11 +151,14 @@ def take_saved(
     log_offset: int,
     before: Saved,
     floors: Mapping[int, int] | None = None,
+    *,
+    generation: int = 0,
 ) -> Saved:
-    """Return the table to be saved for cursors that cover every delivery before `log_offset`.
+    """Return the table to save for cursors that cover every delivery before `log_offset`.
 
     Args:
         floors: Level to the maximum of Apache's offset for now, even if the cursor is after it.
+        generation: Number of the log's last truncation.
     """
     offsets, ahead, settled = dict(before.offsets), {}, {}
     for cursor in cursors:
@@ -138,12 +170,15 @@ def take_saved(
             ahead[cursor.level] = passed + cursor.delivered_ahead()
         if cursor.settled:
             settled[cursor.level] = cursor.settled_ranges()
-    return replace(before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled)
+    return replace(
+        before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled,
+        generation=generation,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start of recovery: the table to use, and the log offset to scan from.
+    """Plan of a recovery: the table to use, and the log offset to scan from.
 
     Attributes:
         is_ours: Whether the table covers every transfer and return before its log offset.
@@ -160,27 +195,42 @@ def plan_start(
     *,
     log_min: int,
     log_end: int,
+    is_supported: bool,
 ) -> Start:
-    """Decide which table recovery uses, and from where it scans the log.
+    """Return the table that recovery uses, and the log offset from which it scans.
 
     Args:
         saved: Contents of delayOffset.json, None if it is lost.
         adopted: Offsets of delayLevels.json, None if DueMQ never ran on this store.
+        is_supported: Whether the log before the table's end is what it was.
     """
     if saved is None:
         return Start(Saved(offsets=dict(adopted or {})), log_min)
-    if saved.log_offset is None:  # Apache's: it is right, but lacks our earlier origins
+    if (
+        saved.log_offset is None
+    ):  # written by Apache: right, but without earlier deliveries of DueMQ's
         return Start(saved, log_end if adopted is None else log_min)
-    if saved.log_offset > log_end:  # the log lost its end: the table is ahead of it
+    if not is_supported:  # the log lost its end: the table is ahead of it
         return Start(Saved(offsets=dict(adopted or {})), log_min)
     return Start(saved, max(saved.log_offset, log_min), is_ours=True)
 
 
-def fitted(saved: Saved, ends: Mapping[int, int]) -> Saved:
-    """Return `saved` cut to the ends of the queues; itself if it is within them.
+def find_start(store: Any, adopted: Mapping[int, int] | None, saved: Saved | None) -> Start:
+    """Return where recovery of an open store starts; `saved`: see `load_saved`."""
+    return plan_start(
+        saved,
+        adopted,
+        log_min=store.min_offset,
+        log_end=store.max_offset,
+        is_supported=saved is None or is_supported(store, saved),
+    )
 
-    A queue that was lost with all its records starts again at 0: the offsets of an old table must
-    not apply to its new messages.
+
+def fitted(saved: Saved, ends: Mapping[int, int]) -> Saved:
+    """Return `saved` cut to the ends of the queues; unchanged if it is within them.
+
+    A queue that was lost with all its records begins again at 0, and the offsets of an old table
+    must not apply to its new messages.
     """
     offsets = {level: min(at, ends.get(level, 0)) for level, at in saved.offsets.items()}
     ahead, settled = _fitted(saved.ahead, ends), _fitted(saved.settled, ends)
@@ -202,7 +252,7 @@ def undelivered_ranges(entry: int, ahead: Iterable[Range], first: int, end: int)
     """Return the undelivered ranges of a queue with the units first..end.
 
     Args:
-        entry: Saved offset of the level; outside of the queue it is corrected as Apache does.
+        entry: Saved offset of the level; an offset outside the queue is corrected as in Apache.
         ahead: Delivered ranges after it, ascending.
     """
     found, at = [], min(max(entry, first), end)
@@ -232,7 +282,7 @@ class _Undelivered:
         return [(low, high) for low, high in pairs.tolist()]
 
     def clear(self, queues: ScheduleQueues, origins: Offsets) -> int:
-        """Clear the units whose record is among `origins` (ascending); return their number."""
+        """Remove the units whose record is among `origins` (ascending); return their number."""
         offset, found = self.first, 0
         while offset < self.end:
             units = queues.units(self.level, offset, CHUNK_UNITS)
@@ -267,7 +317,9 @@ def restore(
         entry = start.saved.offsets.get(level, 0)
         known = sorted([*start.saved.ahead.get(level, ()), *start.saved.settled.get(level, ())])
         ranges = undelivered_ranges(entry, known, first, end)
-        low = first if start.is_ours else min(max(entry, first), end)  # before: settled, no origin
+        low = (
+            first if start.is_ours else min(max(entry, first), end)
+        )  # earlier units: settled without an origin
         for change in changes_of(journal, level):
             ranges = change.in_level(ranges, low, end)
         undelivered.append(_Undelivered(level, ranges, end))

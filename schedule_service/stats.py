@@ -35,7 +35,7 @@ class LevelStats:
     def note_delivered(
         self, due_ms: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64], *, timed: bool
     ) -> None:
-        """Count deliveries; with `timed` also how late they were."""
+        """Count deliveries; with `timed` also their lateness."""
         self.delivered += int(due_ms.size)
         if timed:
             self.lateness.note(due_ms, store_ms)
@@ -55,8 +55,8 @@ class LevelCollector:
     """A prometheus-client collector over the levels' counters.
 
     Args:
-        levels: returns, by level, its counters, its pending messages and when the next is due
-            in ms since the epoch (None: nothing pending).
+        levels: Returns by level: counters, number of pending messages, due time of the next in ms
+            since the epoch (None: none is pending).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LevelCollector:
         levels = sorted(self._levels().items())
         yield _gauge("pending", "Pending messages of a level.", [(n, p) for n, (_, p, _) in levels])
         due = [(n, d / 1_000) for n, (_, _, d) in levels if d is not None]
-        yield _gauge("next_due_timestamp_seconds", "When the next message of a level is due.", due)
+        yield _gauge("next_due_timestamp_seconds", "Due time of the next message of a level.", due)
         delivered = [(n, stats.delivered) for n, (stats, _, _) in levels]
         yield _counter("delivered", "Messages delivered to their topic.", delivered)
         expired = [(n, stats.expired) for n, (stats, _, _) in levels]

@@ -31,7 +31,7 @@ class LevelRule:
     def tags_codes(self, rows: npt.NDArray[Any], log: CommitLog) -> npt.NDArray[np.int64]:
         """Return the due time of each record with a level, the tag's hash of others.
 
-        A record that was made of an older one (it names its origin) carries its due time.
+        A record with an origin (a copy of an older record) has its due time as a property.
         """
         codes: npt.NDArray[np.int64] = rows["tags_hash"].copy()
         has_level = rows["delay_level"] > 0

@@ -1,8 +1,8 @@
 """Transfers of level messages to timers and back, as the ownership journal records them.
 
-    offer       return the front of a level that has nothing in flight: it may be transferred
-    hand_over   apply a transfer record: the cursor advances past its units
-    take_back   apply a return record: the cursor reopens its units, with unchanged due times
+    offer            return the front of a level that can be transferred: nothing of it is in flight
+    apply_transfer   apply a transfer record: the cursor advances past its units
+    apply_return     apply a return record: the cursor reopens its units, with unchanged due times
 
 Apache's offset of a level (`offsetTable`) does not advance past a transfer before a checkpoint of
 the timers covers it (`covered`): an Apache broker that opens the store after a kill may deliver
@@ -87,7 +87,7 @@ class LevelTransfers:
     # -- to the timers ------------------------------------------------------------------------
 
     def offer(self, level: int, count_max: int, ranges_max: int) -> Offer | None:
-        """Return the front of a level's first segment that can be transferred now, None if none.
+        """Return the front of a level's first segment that can be transferred now, else None.
 
         Args:
             ranges_max: Maximum number of ranges in `excluded`, and of entries in `promised`.
@@ -111,15 +111,15 @@ class LevelTransfers:
         return Offer(first, first + count, excluded, units[:count], due_ms[:count], promised)
 
     def _front(self, level: int) -> Segment | None:
-        """Return the first segment with pending units, None while any is in flight."""
+        """Return the first segment with pending units, None while units are in flight."""
         found = self._levels.get(level)
         if found is None:
             return None
         segment = next((s for s in found.cursor.segments if s.pending), None)
         return segment if segment is not None and segment.appended == segment.taken else None
 
-    def hand_over(self, entry: JournalEntry) -> None:
-        """Advance past the units of a record, which `offer` returned in this turn of the loop."""
+    def apply_transfer(self, entry: JournalEntry) -> None:
+        """Apply a transfer record: advance past units that `offer` returned in this turn."""
         record = entry.record
         assert isinstance(record, Transfer)
         segment = self._front(record.level)
@@ -129,19 +129,19 @@ class LevelTransfers:
         if record.end < segment.end:
             units = self._queues.units(record.level, record.end, 1)
             next_due_ms = int(self._queues.due_ms(record.level, units)[0]) if units.size else 0
-        self._levels[record.level].cursor.hand_over(segment, record.end, next_due_ms)
+        self._levels[record.level].cursor.pass_transferred(segment, record.end, next_due_ms)
         self.owned.apply(entry)
         self._uncovered.setdefault(record.level, []).append((entry.queue_offset, record.first))
 
     # -- back to the level --------------------------------------------------------------------
 
     def is_ready(self, level: int) -> bool:
-        """Whether units can be returned to a level now: none of its deliveries is refused."""
+        """Return whether a level can take units back now: none of its deliveries is refused."""
         found = self._levels.get(level)
         return found is not None and found.cursor.is_quiet
 
-    def take_back(self, entry: JournalEntry) -> None:
-        """Make the ranges of a return record pending here again."""
+    def apply_return(self, entry: JournalEntry) -> None:
+        """Apply a return record: make its ranges pending in the level again."""
         record = entry.record
         assert isinstance(record, Return)
         cursor = self._levels[record.level].cursor

@@ -22,7 +22,7 @@ def levels_view(
     now_ms: int,
     next_due_ms: NextDue,
 ) -> dict[str, Any]:
-    """Return a view of every configured level, and of every other one that has a queue."""
+    """Return a view of every configured level, and of other levels with a queue."""
     numbers = sorted({*range(1, delays_ms.size), *levels})
     return {
         "now_ms": now_ms,

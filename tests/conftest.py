@@ -21,31 +21,37 @@ settings.load_profile("duemq-ci" if os.environ.get("DUEMQ_CI") else "duemq")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("crash")
-    group.addoption("--kills", type=int, default=100, help="how often to kill the broker")
+    group.addoption("--kills", type=int, default=100, help="number of kills")
     group.addoption(
-        "--consumer-kills", type=int, default=20, help="how often to kill under live consumers"
+        "--consumer-kills", type=int, default=20, help="number of kills under live consumers"
     )
     group.addoption(
-        "--power-cuts", type=int, default=10, help="how often to cut the power under them"
+        "--power-cuts", type=int, default=10, help="number of power cuts under live consumers"
     )
     group.addoption(
-        "--migration-kills", type=int, default=8, help="how often to kill one that migrates"
+        "--migration-kills", type=int, default=8, help="number of kills during migrations"
     )
     group.addoption(
-        "--migration-books", type=Path, default=None, help="write the books of that run there"
+        "--migration-results", type=Path, default=None, help="file for the results of that run"
     )
-    group.addoption("--decisions", type=int, default=600, help="random decisions to compare")
-    group.addoption("--mutations", action="store_true", help="drop every condition of the audit")
-    group.addoption("--planted", type=int, default=20_000, help="messages beside planted faults")
     group.addoption(
-        "--fuzz-inputs", type=int, default=200_000, help="how many hostile inputs to throw"
+        "--failovers", type=int, default=50, help="number of failures of a group's master"
     )
+    group.addoption("--decisions", type=int, default=600, help="number of random decisions")
+    group.addoption("--mutations", action="store_true", help="test each condition of the audit")
+    group.addoption("--planted", type=int, default=20_000, help="messages without faults")
+    group.addoption("--fuzz-inputs", type=int, default=200_000, help="number of hostile inputs")
     group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
 
 
 @pytest.fixture(scope="session")
 def kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--kills"))
+
+
+@pytest.fixture(scope="session")
+def failovers(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--failovers"))
 
 
 @pytest.fixture(scope="session")
@@ -74,8 +80,8 @@ def migration_kills(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="session")
-def migration_books(request: pytest.FixtureRequest) -> Path | None:
-    found: Path | None = request.config.getoption("--migration-books")
+def migration_results(request: pytest.FixtureRequest) -> Path | None:
+    found: Path | None = request.config.getoption("--migration-results")
     return found
 
 

@@ -51,13 +51,19 @@ class StoreCollector:
         late_ms = views.dequeue_lag_ms(timers, now_ms)
         log = timers.units.log
         return {
-            "enqueue_lag": ("Timers in their queue that are not enqueued.", behind),
-            "enqueue_lag_seconds": ("Age of the first of them in the queue.", lag_ms / 1_000),
+            "enqueue_lag": ("Timers in the timer queue that are not enqueued.", behind),
+            "enqueue_lag_seconds": (
+                "Age in the queue of the next timer to be enqueued.",
+                lag_ms / 1_000,
+            ),
             "dequeue_lag": (
                 "Timers that are due and not delivered.",
                 views.overdue(timers, now_ms),
             ),
-            "dequeue_lag_seconds": ("Time since the first of them was due.", late_ms / 1_000),
+            "dequeue_lag_seconds": (
+                "Time since the next timer was due; 0: none is due.",
+                late_ms / 1_000,
+            ),
             "staged": ("Timers loaded for delivery.", len(timers.stage)),
             "slots_used": ("Slots with pending timers.", slots["used"]),
             "congested_slots": ("Slots that accept no more timers.", slots["congested"]),
@@ -81,16 +87,19 @@ class StoreCollector:
         compaction = self._timers.compaction
         counters = {
             "copied": ("Timers copied out of old log files.", compaction.copied),
-            "copied_bytes": ("Bytes of their records.", compaction.copied_bytes),
-            "freed_bytes": ("Bytes of log files made free by that.", compaction.freed_bytes),
+            "copied_bytes": ("Bytes of the records of copied timers.", compaction.copied_bytes),
+            "freed_bytes": (
+                "Bytes of log files that no timer needs any more, because of copies.",
+                compaction.freed_bytes,
+            ),
             "log_files_removed": (
-                "Removed files of the timer log: they had no pending timers.",
+                "Files of the timer log removed because they had no pending timer.",
                 self._timers.log_cleaning.removed_files,
             ),
         }
         for name, (text, count) in counters.items():
             yield CounterMetricFamily(f"duemq_timer_{name}", text, value=count)
-        text = "1: old log files should go, but nothing is copied out of them, for this reason."
+        text = "1 while old log files should be removed and this reason prevents copies."
         family = GaugeMetricFamily("duemq_timer_compaction_waits", text, labels=["why"])
         for blocked in Blocked:
             if blocked:
@@ -100,20 +109,23 @@ class StoreCollector:
     def _apaches(self) -> Iterator[Any]:
         timers, now_ms = self._timers, self._timers.clock.now_ms()
         gauges = {
-            "enqueue_lag": ("Timer enqueue messages lag", timers.enqueue.behind),
+            "enqueue_lag": (
+                "Timers in the timer queue that are not enqueued.",
+                timers.enqueue.behind,
+            ),
             "enqueue_latency_milliseconds": (
-                "Timer enqueue latency",
+                "Age in the queue of the next timer to be enqueued.",
                 views.enqueue_lag_ms(timers, now_ms),
             ),
-            "dequeue_lag": ("Timer dequeue messages lag", timers.counts.total),
+            "dequeue_lag": ("Pending timers.", timers.counts.total),
             "dequeue_latency_milliseconds": (
-                "Timer dequeue latency, in seconds as in Apache, despite the name",
+                "Seconds (as in Apache, despite the name) since the next timer was due.",
                 views.dequeue_lag_ms(timers, now_ms) // 1_000,
             ),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"rocketmq_timer_{name}", text, value=value)
-        text = "Total number of timer dequeue"
+        text = "Timers delivered to their topic."
         dequeued = CounterMetricFamily("rocketmq_timer_dequeue", text, labels=["topic"])
         for topic, count in timers.stats.delivered_by_topic():
             dequeued.add_metric([topic], count)
@@ -122,14 +134,16 @@ class StoreCollector:
         yield self._snapshot(now_ms)
 
     def _timing_messages(self) -> Any:
-        text = "Current message number in timing"
+        text = "Pending timers by topic."
         family = GaugeMetricFamily("rocketmq_timing_messages", text, labels=["topic"])
         for topic, count in sorted(self._timers.counts.by_topic().items()):
             family.add_metric([topic], count)
         return family
 
     def _snapshot(self, now_ms: int) -> Any:
-        text = "Timer message distribution snapshot, only count timing messages in 24h."
+        text = (
+            "Timers due within this many seconds, and not within the bound before; up to one day."
+        )
         family = GaugeMetricFamily(
             "rocketmq_timer_message_snapshot", text, labels=["timer_bound_s"]
         )

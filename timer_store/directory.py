@@ -2,8 +2,8 @@
 
     put -> hook -> message store -> timer log and wheel -> (due time) -> the real topic's queue
 
-It connects what a broker's plugin host connects: message store, put hook, timer store, service and
-checkpoints. The directory is a RocketMQ store: a broker can open it, too.
+It connects message store, put hook, timer store, service and checkpoints, as a broker does for its
+plugins. The directory is a RocketMQ store, which a broker can open as well.
 """
 
 from __future__ import annotations
@@ -83,22 +83,22 @@ class TimerDirectory:
         queue_id: int = 0,
         properties: Mapping[str, str] | None = None,
     ) -> int:
-        """Store one message until `due_ms`; return its id: the log offset of its record.
+        """Schedule one message for `due_ms`; return its id, the log offset of its record.
 
-        A message that is due already is delivered at once. For many messages use `put_batch`.
+        A message that is due already is delivered at once. Use `put_batch` for many messages.
 
         Args:
             due_ms: ms since 1970.
-            properties: the message's own, for instance KEYS or UNIQ_KEY, to find it by.
+            properties: Properties of the message, for instance KEYS or UNIQ_KEY for a lookup.
 
         Raises:
             ValueError: The topic or the queue id is invalid.
-            TimerRefused: Too far ahead, a full slot or quota, or a full disk.
+            TimerRefused: The time is too far ahead; or slot, quota or disk is full.
         """
         if not is_topic_name(topic):
-            raise ValueError(f"{topic!r} cannot be the name of a topic")
+            raise ValueError(f"{topic!r} is not a valid topic name")
         if not 0 <= queue_id < QUEUES_MAX:
-            raise ValueError(f"queue {queue_id} is outside of 0..{QUEUES_MAX - 1}")
+            raise ValueError(f"queue {queue_id} is not in 0..{QUEUES_MAX - 1}")
         batch = PutBatch(1)
         batch.add(
             topic_index=self.store.topics.add(topic),
@@ -116,16 +116,16 @@ class TimerDirectory:
         return int(batch.rows[0]["phys_offset"])
 
     def put_batch(self, batch: PutBatch) -> None:
-        """Store a batch of messages with TIMER_* properties or none; rows have the result of each.
+        """Store messages with or without TIMER_* properties; each row of the batch has its result.
 
-        `batch.rows["status"]` is 0 for stored ones, `batch.remarks` has the reasons of refusals.
+        `batch.rows["status"]` is 0 for stored messages; `batch.remarks` has reasons of refusals.
         """
         self._hook(batch, self.clock.now_ms())
         self.store.put(batch)
 
     async def durable(self) -> bool:
         """Wait until all put messages are on the disk; return False if the disk is too slow."""
-        return await self.store.wait_durable(self.store.max_offset, always=True)
+        return await self.store.wait_durable(self.store.max_offset)
 
     # -- decisions ------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class TimerDirectory:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        await asyncio.to_thread(compile_and_load, *KERNELS)  # before anything is promised
+        await asyncio.to_thread(compile_and_load, *KERNELS)  # before a put is acknowledged
         self.timers.open(notice=self.store.notice)
         self.store.add_dispatcher(self._service.note_put)
         await self._keeper.persist(last=True)

@@ -13,19 +13,19 @@ import numpy.typing as npt
 
 from message_store.layout import packer
 
-Rows = npt.NDArray[Any]  # (n,) of one of the types below
-Row = np.void  # one of them
+Rows = npt.NDArray[Any]  # (n,) rows of one of the types below
+Row = np.void  # a single row
 Offsets = npt.NDArray[np.int64]  # (n,) log offsets, timer log positions, or times in ms
 Mask = npt.NDArray[np.bool_]
 NO_OFFSETS: Final[Offsets] = np.empty(0, np.int64)
 
-# TimerLog.UNIT_SIZE. Apache writes 0 into the last eight bytes and never reads them.
+# TimerLog.UNIT_SIZE. Apache writes 0 into the last eight bytes, and does not read them.
 TIMER_UNIT = np.dtype(
     [
         ("size", ">i4"),  # 52
         ("prev_pos", ">i8"),  # the unit of this slot before this one, -1: it is the first
         ("magic", ">i4"),  # MAGIC_DEFAULT | MAGIC_ROLL | MAGIC_DELETE
-        ("write_ms", ">i8"),  # when it was enqueued, a multiple of the precision
+        ("write_ms", ">i8"),  # time of the enqueue, a multiple of the precision
         ("delay_ms", ">i4"),  # slot time - write_ms; ours: due_ms - 1 - write_ms, unless it rolls
         ("phys_offset", ">i8"),  # of the record in the commit log
         ("record_size", ">i4"),
@@ -38,9 +38,9 @@ UNIT_BYTES: Final = TIMER_UNIT.itemsize
 UNIT = packer(TIMER_UNIT)
 MAGIC_DEFAULT, MAGIC_ROLL, MAGIC_DELETE = 1, 2, 4
 MAGIC_MAX: Final = 15  # TimerLog.isMagicOK
-DUE_COPIED: Final = -1  # this due_ms: settled because there is a copy of the unit further on
+DUE_COPIED: Final = -1  # due_ms of a unit that is settled because a later slot has a copy of it
 
-# TimerLog's blank record: what is left of the file, 0, the commit log's blank magic.
+# Blank record of TimerLog: remaining bytes of the file, 0, blank magic of the commit log.
 TIMER_BLANK = np.dtype([("size", ">i4"), ("zero", ">i8"), ("magic", ">i4")])
 assert TIMER_BLANK.itemsize == 16
 BLANK = packer(TIMER_BLANK)
@@ -51,17 +51,17 @@ TIMER_SLOT = np.dtype(
         ("tick", ">i8"),  # slot time / precision: which lap the slot belongs to
         ("first_pos", ">i8"),
         ("last_pos", ">i8"),
-        ("num", ">i4"),  # ours: units that wait in it, exactly
+        ("num", ">i4"),  # pending units; exact, unlike Apache's
         ("magic", ">i4"),  # unused
     ]
 )
 assert TIMER_SLOT.itemsize == 32
 SLOT_BYTES: Final = TIMER_SLOT.itemsize
-SLOTS: Final = 7 * 86_400  # DefaultMessageStore: slots of one lap, whatever the precision
+SLOTS: Final = 7 * 86_400  # DefaultMessageStore: slots of one lap, for any precision
 WHEEL_SLOTS: Final = 2 * SLOTS
 WHEEL_BYTES: Final = WHEEL_SLOTS * SLOT_BYTES
 
-# TimerCheckpoint; the file has 4096 bytes, the rest is zero.
+# TimerCheckpoint; the rest of the file's 4096 bytes is zero.
 TIMER_CHECK = np.dtype(
     [
         ("read_ms", ">i8"),  # lastReadTimeMs: the first slot that is not completely delivered
@@ -76,7 +76,7 @@ TIMER_CHECK = np.dtype(
 assert TIMER_CHECK.itemsize == 56
 TIMER_CHECK_BYTES: Final = 4096
 
-# A slot past the byte order border.
+# A slot of the wheel in native byte order.
 SLOT = np.dtype(
     [
         ("tick", "i8"),
@@ -87,7 +87,7 @@ SLOT = np.dtype(
     ]
 )
 
-# A unit of the timer log past the byte order border.
+# A unit of the timer log in native byte order.
 LOGGED = np.dtype(
     [
         ("pos", "i8"),
@@ -104,12 +104,12 @@ LOGGED = np.dtype(
     align=True,
 )
 
-# The walk along one slot's chain, while kernels go through the files of the log: one row each.
+# State of a walk along the chain of one slot, while kernels pass the files of the log.
 CURSOR = np.dtype(
     [
         ("tick", "i8"),
         ("pos", "i8"),  # the next unit to look at, -1: done
-        ("first", "i8"),  # of the records looked for: those of this slot
+        ("first", "i8"),  # records to find in this slot: `first` to `end`; `count`: not found yet
         ("end", "i8"),
         ("count", "i8"),
         ("fault", "i8"),  # 0, or FAULT_* of the unit at `pos`
@@ -117,13 +117,16 @@ CURSOR = np.dtype(
     align=True,
 )
 
-# A timer on its way into the timer log and the wheel: one row each, in queue order.
+# A timer to be enqueued; rows are in queue order.
 TIMED = np.dtype(
     [
-        ("due_ms", "i8"),  # exact: never delivered before
-        ("slot_ms", "i8"),  # whose slot it joins: due_ms - 1, or a roll time before that
+        ("due_ms", "i8"),  # exact: not delivered before
+        (
+            "slot_ms",
+            "i8",
+        ),  # time of the slot that it is put into: due_ms - 1, or a roll time before that
         ("phys_offset", "i8"),
-        ("queue_offset", "i8"),  # in the timer topic's queue; -1: the unit came from elsewhere
+        ("queue_offset", "i8"),  # in the timer queue; -1: not from the timer queue
         ("origin", "i8"),  # log offset of the timer that this record settles, -1: none
         ("record_size", "i4"),
         ("topic_hash", "i4"),  # Java hash of the real topic's name
@@ -134,7 +137,7 @@ TIMED = np.dtype(
 )
 TIMED_PLAIN, TIMED_MARKER, TIMED_BROKEN = 0, 1, 2  # BROKEN: no time, no target, unreadable
 
-# A timer loaded for delivery: one row each.
+# A timer loaded for delivery.
 STAGED = np.dtype(
     [
         ("due_ms", "i8"),
@@ -148,32 +151,32 @@ STAGED = np.dtype(
     ],
     align=True,
 )
-STAGED_WAITING, STAGED_SETTLED = 0, 1
-STAGED_FIRED = 2  # delivered before its time, by a fire request
+STAGED_PENDING, STAGED_SETTLED = 0, 1
+STAGED_FIRED = 2  # delivered before its due time, by a fire request
 
-# A timer inside the near stage: what STAGED has, without what is the same for all of them there.
-HELD = np.dtype(
+# A timer in the near stage: STAGED without the fields that are equal for all timers there.
+STAGE_ROW = np.dtype(
     [
         ("due_ms", "i8"),
         ("phys_offset", "i8"),
         ("pos", "i8"),
-        ("write_ms", "i8"),  # ~write_ms, that is below 0: settled since it was loaded
+        ("write_ms", "i8"),  # its complement, below 0: settled since the timer was loaded
         ("record_size", "i4"),
         ("topic_hash", "i4"),
     ],
     align=True,
 )
-assert HELD.itemsize == 40
+assert STAGE_ROW.itemsize == 40
 
-# A record and what a copy of it by an Apache broker would have in common with it.
+# A record, with hashes that a copy of it by an Apache broker has as well.
 IDENTIFIED = np.dtype(
     [
         ("phys_offset", "i8"),
         ("identity", "i8"),  # hash of topic, queue, key, TIMER_OUT_MS, birth and body
         ("out_ms", "i8"),
         ("name", "i8"),  # hash of topic+key and TIMER_OUT_MS: by this a marker cancels; 0: none
-        ("rolls", "i4"),  # TIMER_ROLL_TIMES, 0 without
-        ("marker", "i4"),  # 1: `name` is what it cancels
+        ("rolls", "i4"),  # TIMER_ROLL_TIMES; 0: absent
+        ("marker", "i4"),  # 1: a marker; `name` is that of its target
     ],
     align=True,
 )
@@ -181,23 +184,23 @@ IDENTIFIED = np.dtype(
 # Parsed property text of a timer.
 TIMER_TEXT = np.dtype(
     [
-        ("out_ms", "i8"),  # TIMER_OUT_MS; this and the next two: NO_NUMBER without a legal one
+        ("out_ms", "i8"),  # TIMER_OUT_MS; this and the next two: NO_NUMBER if absent or invalid
         ("exact_ms", "i8"),  # DUEMQ_DUE_MS
-        ("value", "i8"),  # the number behind `kind`
+        ("value", "i8"),  # the number of `kind`
         ("topic_pos", "i8"),  # REAL_TOPIC
-        ("name_pos", "i8"),  # the last letter of DELAY or DELAy, -1: not one of them, or both
+        ("name_pos", "i8"),  # last letter of DELAY or DELAy; -1: neither, or both
         ("topic_len", "i4"),
-        ("kind", "i4"),  # message_store.layout.TIMER_*: which of the three counts
-        ("queue_id", "i4"),  # REAL_QID, -1: not usable
+        ("kind", "i4"),  # message_store.layout.TIMER_*: the property with the due time
+        ("queue_id", "i4"),  # REAL_QID; -1: absent or invalid
         ("flags", "i4"),  # TEXT_*
     ],
     align=True,
 )
 NO_NUMBER: Final = -(1 << 62)
-DUE_MS_MAX: Final = 10**18 - 1  # 18 digits: numbers of more are no numbers
-TEXT_ROLLED, TEXT_MARKER, TEXT_LEVEL = 1, 2, 4  # LEVEL: it has DELAY or DELAy
+DUE_MS_MAX: Final = 10**18 - 1  # 18 digits; longer numbers are invalid
+TEXT_ROLLED, TEXT_MARKER, TEXT_LEVEL = 1, 2, 4  # LEVEL: has DELAY or DELAy
 
-# What a due record is made of: a timer; a message in a level's queue that was transferred; a timer
-# that was born with a level: for its consumer both are what the level would have delivered.
+# Kinds of source records: a timer; a transferred message in a level's queue; a timer that was sent
+# with a level and routed. Consumers receive the last two as the level service delivers them.
 FROM_TIMER, FROM_LEVEL, FROM_ROUTE, FROM_NOTHING = 0, 1, 2, -1
-UPPER_Y, LOWER_Y, NAME_AS_IS = 89, 121, 0  # DELAY; DELAy; leave it
+UPPER_Y, LOWER_Y, NAME_AS_IS = 89, 121, 0  # last letter: of DELAY, of DELAy, unchanged

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
-TIMER_QUEUE: Final = 0  # the only one
+TIMER_QUEUE: Final = 0  # it has one queue only
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
-DUE_NAMES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")  # the first counts
+DUE_NAMES: Final = (
+    "TIMER_DELAY_SEC",
+    "TIMER_DELAY_MS",
+    "TIMER_DELIVER_MS",
+)  # the first one present counts
 STALE_NAMES: Final = (
     *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
     *("DUEMQ_DUE_MS", "REAL_TOPIC", "REAL_QID"),
 )
-"""What a broker added to a timer; a client that sends a received message again sends it along."""
+"""Properties that a broker added to a timer, and that a client sends again with the message."""

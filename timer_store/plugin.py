@@ -49,7 +49,7 @@ GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
 
 @dataclass(slots=True)
 class Running:
-    """What exists while the store is open."""
+    """Components that exist while the store is open."""
 
     timers: TimerStore
     hook: TimerHook
@@ -66,7 +66,7 @@ class TimerPlugin(PluginBase):
         self._host = host
         self.config = from_properties(TimerConfig, host.properties)
         self._running: Running | None = None
-        self._stored_pin: FirstPending = UNKNOWN  # while no timers run
+        self._stored_pin: FirstPending = UNKNOWN  # pin while no timers run
         self._recalls = TimerRecalls(self._timers)
 
     # -- plugin interface -----------------------------------------------------------------------
@@ -200,7 +200,7 @@ class TimerPlugin(PluginBase):
         return answer
 
     async def _check_disk(self) -> None:
-        """Check whether old log files should be removed, as often as retention does."""
+        """Check whether old log files should be removed; scheduled as often as retention."""
         if self._running is not None and self._running.timers.compaction.look():
             self._running.service.wake()
 

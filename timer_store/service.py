@@ -1,9 +1,9 @@
-"""The timer service: a loop that sleeps until the next due time and works in bounded turns.
+"""Timer service: a loop that sleeps until the next due time and works in bounded turns.
 
     turn:  enqueue from the timer queue -> non-timers -> load slots -> deliver one due batch
 
-Each turn is bounded, and the event loop runs other work between two turns: ordinary sends and
-pulls keep their latency while a second with a million timers leaves.
+The event loop runs other work between two turns, so ordinary sends and pulls keep their latency
+while a second with a million timers is delivered.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from message_store.log.batch import PutBatch
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-KERNELS = "timers", "pending_timers"  # groups: delivery, and moves and copies
-PRELOAD_MS = 100  # after the start: the broker serves by then
+KERNELS = "timers", "pending_timers"  # groups of kernels: delivery; moves and copies
+PRELOAD_MS = 100  # pause after the start, until the broker serves
 
 
 class TimerService:
@@ -30,7 +30,7 @@ class TimerService:
 
     Args:
         on_failure: Called when the service cannot continue.
-        kernels: Delivery begins when those of timers are ready.
+        kernels: Preparation of kernels; delivery begins when those of timers are ready.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TimerService:
                 await asyncio.to_thread(registry.load, group)
 
     async def _guard(self) -> None:
-        """Stop the broker in order if the loop fails: the log has everything."""
+        """Report a failure of the loop, so that the broker stops in order."""
         try:
             await self.run()
         except Exception as error:
@@ -91,7 +91,7 @@ class TimerService:
                 await self._sleep()
 
     async def _sleep(self) -> None:
-        self._wake.clear()  # nothing was awaited since the turn
+        self._wake.clear()  # there was no await since the turn
         if self._stopping:
             return
         until_ms = self._timers.next_work_ms(self._clock.now_ms())
@@ -117,6 +117,6 @@ class TimerService:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    """Schedule work on the loop, unless it has ended: a thread may finish last."""
+    """Schedule work on the loop from a thread, unless the loop has ended."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(work)

@@ -1,6 +1,6 @@
 """State of one timer store, shared by its parts.
 
-A part takes this object, or the few fields that it needs; none takes `TimerStore`, which runs them.
+A part takes this object, or the few fields that it needs, but not `TimerStore`, which runs them.
 Only the thread that opened the store uses it.
 """
 

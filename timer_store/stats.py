@@ -65,11 +65,11 @@ class TimerStats:
     """Counters of one timer store's delivery since the start of the process.
 
     Attributes:
-        delivered: timers that reached their topic.
-        lost: timers whose record retention had removed.
-        refused: batches that the store did not take whole; the rest was delivered later.
-        quarantined: timers that went to quarantine, by reason.
-        lateness: by class of topic.
+        delivered: Timers delivered to their topic.
+        lost: Timers whose record retention had removed.
+        refused: Batches of which the store refused some rows, which are delivered later.
+        quarantined: Timers that went to quarantine, by reason.
+        lateness: Histogram of each class of topics.
     """
 
     def __init__(self, topics: TopicTable) -> None:
@@ -111,7 +111,7 @@ class TimerStats:
         self._by_topic[: counts.size] += counts
 
     def delivered_by_topic(self) -> list[tuple[str, int]]:
-        """Return each topic that timers were delivered to, with their number."""
+        """Return the number of timers delivered to each topic."""
         counts = self._by_topic
         return [(self._topics.name(at), int(counts[at])) for at in np.flatnonzero(counts).tolist()]
 
@@ -143,9 +143,9 @@ class TimerFigures:
     """Gauges of `TimerCollector` in addition to the counters.
 
     Attributes:
-        pending: pending timers, by real topic.
-        next_due_ms: due time of the next, None if none is pending.
-        numbers: more gauges: name (without prefix) -> (help text, value).
+        pending: Pending timers, by real topic.
+        next_due_ms: Due time of the next timer, None if none is pending.
+        numbers: More gauges: name (without prefix) -> (help text, value).
     """
 
     stats: TimerStats
@@ -158,7 +158,7 @@ class TimerCollector:
     """A prometheus-client collector over one timer store.
 
     Args:
-        figures: returns the current values.
+        figures: Returns the current values.
     """
 
     def __init__(self, figures: Callable[[], TimerFigures]) -> None:
@@ -173,14 +173,13 @@ class TimerCollector:
         figures = self._figures()
         stats = figures.stats
         pending = GaugeMetricFamily(
-            "duemq_timer_pending", "Pending timers, by their topic.", labels=["topic"]
+            "duemq_timer_pending", "Pending timers by topic.", labels=["topic"]
         )
         for topic, count in sorted(figures.pending.items()):
             pending.add_metric([topic], count)
         yield pending
-        if figures.next_due_ms is not None:
-            seconds = figures.next_due_ms / 1_000
-            yield _gauge("next_due_timestamp_seconds", "When the next timer is due.", seconds)
+        next_s = None if figures.next_due_ms is None else figures.next_due_ms / 1_000
+        yield _gauge("next_due_timestamp_seconds", "Due time of the next timer.", next_s)
         for name, (doc, value) in figures.numbers.items():
             yield _gauge(name, doc, value)
         yield _counter("delivered", "Timers delivered to their topic.", stats.delivered)
@@ -191,7 +190,7 @@ class TimerCollector:
         yield _lateness(stats)
 
 
-def _gauge(name: str, doc: str, value: float) -> GaugeMetricFamily:
+def _gauge(name: str, doc: str, value: float | None) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"duemq_timer_{name}", doc, value=value)
 
 

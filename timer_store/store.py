@@ -28,11 +28,11 @@ from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState, lowest
 
 log = logging.getLogger(__name__)
-CATCH_UP_UNITS = 8_192  # per turn
+CATCH_UP_UNITS = 8_192  # maximum units enqueued per turn
 
 
 def _no_progress(what: str, done: int, whole: int) -> None:
-    """Show nothing."""
+    """Do nothing: the caller shows no progress."""
 
 
 class TimerStore:
@@ -43,7 +43,7 @@ class TimerStore:
         clock: Source of all times.
     Attributes:
         state: State that the parts share; its fields that outlive a rebuild are also attributes.
-        look_ms: When the newest enqueued timers need a turn.
+        look_ms: Time at which the newest enqueued timers need a turn.
         writing: Whether another thread writes a checkpoint.
     """
 
@@ -59,7 +59,7 @@ class TimerStore:
         self.compaction = Compaction(state, self.decisions)
         self.log_cleaning = LogCleaning(state)
         self.look_ms = 0
-        self._seen_ms = 0  # by the clock, at the last turn
+        self._seen_ms = 0  # time of the last turn
         self.writing = False
 
     @property
@@ -132,7 +132,7 @@ class TimerStore:
         return moved > 0 or self.dequeue.parts + self.dequeue.rolled > loaded
 
     def next_work_ms(self, now_ms: int) -> int:
-        """Return when the next turn has work, unless a message is put before."""
+        """Return the time at which a turn has work, unless a message is put before."""
         times = [self.dequeue.next_work_ms(now_ms)]
         if self.enqueue.blocked_by:
             times.append(now_ms + RETRY_MS)
@@ -143,7 +143,7 @@ class TimerStore:
     next_moment_ms = next_work_ms  # former name, for programs that embed the store
 
     def _rebuild(self, now_ms: int) -> None:
-        """Rebuild everything from the queue: the chain of a slot is broken."""
+        """Rebuild everything from the queue, because the chain of a slot is broken."""
         log.error("%s The timer store is rebuilt from the commit log.", self.dequeue.broken)
         self.state.rebuilds += 1
         self.dequeue.loader.drop()

@@ -6,9 +6,9 @@
     duemq.timers.json    its checksum, it matches timercheck, its counts match the slots
     timermetrics         it is readable, or its backup is
 
-All of these can be rebuilt from the commit log; DueMQ does so if necessary, but an Apache broker
-does not start, or delivers wrong messages. So a fault is an error, unless the last run did not end
-cleanly and the next start repairs it anyway: then it is a warning.
+All of these can be rebuilt from the commit log. DueMQ does so if necessary, but an Apache broker
+does not start, or delivers wrong messages. So a fault is an error; after an unclean stop it is a
+warning if the next start repairs it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from message_store import config_sums
 from message_store.json_dialect import backup_path, loads
 from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
@@ -135,9 +136,11 @@ def _check_check(path: Path, facts: Facts) -> Check | None:
         facts.report.add(facts.bad, "timer-check", path, 0, text)
         return None
     data = path.read_bytes()
-    check = decode_check(data)
+    damaged = config_sums.is_damaged(path, data)
+    check = None if damaged else decode_check(data)
     if check is None:
-        text = f"its {len(data)} bytes are invalid: Apache's broker would deliver timers again"
+        why = config_sums.DAMAGED if damaged else f"its {len(data)} bytes are invalid"
+        text = f"{why}: Apache's broker would deliver timers again"
         facts.report.add("error", "timer-check", path, 0, text)
         return None
     if facts.saved is not None and not facts.saved.belongs(check):
@@ -161,7 +164,7 @@ def _check_metrics(path: Path, facts: Facts) -> None:
 
 def _unreadable(path: Path) -> str:
     try:
-        value = loads(path.read_text("utf-8"))
+        value = loads(config_sums.checked(path, path.read_bytes()).decode("utf-8"))
     except FileNotFoundError:
         return "it is missing"
     except (OSError, ValueError) as error:
@@ -296,12 +299,12 @@ class _TimerLogCheck:
             self.report_unit(piece, units[index], int(codes[index]), bool(behind[index]))
 
     def codes(self, units: Rows) -> npt.NDArray[np.uint8]:
-        """Return the code of each unit's record in the commit log; ignore queue and tags code."""
+        """Return the code of each unit's record in the commit log, without queue and tags code."""
         wanted = np.zeros(units.size, UNIT)
         wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
         out = self._codes_in(wanted, TIMER_TOPIC)
         foreign = out == store_kernels.WRONG_TOPIC
-        if foreign.any():  # transferred by a level: their records are in the schedule topic
+        if foreign.any():  # records of transferred messages are in the schedule topic
             out[foreign] = self._codes_in(wanted[foreign], SCHEDULE_TOPIC)
         later = (store_kernels.WRONG_QUEUE, store_kernels.WRONG_NUMBER, store_kernels.WRONG_CODE)
         out[np.isin(out, later)] = store_kernels.GOOD

@@ -1,7 +1,7 @@
 """Views of the timer store as plain data: for `duemq timers`, the console and brokerStatus.
 
-Each view is one bounded piece of work on the event loop's thread. Longer lists and forecasts return
-the position to continue from (`cursor`, `pos`), and the caller joins the pieces.
+Each view is one bounded piece of work on the event loop's thread. Long lists and forecasts return
+the position to continue from (`cursor`, `pos`); the caller joins the pieces.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def dequeue_lag_ms(timers: TimerStore, now_ms: int) -> int:
 
 
 def first_due_ms(timers: TimerStore) -> int | None:
-    """Return when the next timer is due, or when its slot begins if it is not staged."""
+    """Return the due time of the next timer, or the start of its slot if it is not staged."""
     due_ms = timers.stage.next_due_ms
     if due_ms is not None:
         return due_ms
@@ -216,7 +216,7 @@ def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
     Args:
         fields: topic, key, from_ms, to_ms, skip, limit, cursor; each may be missing.
     Raises:
-        RequestError: One of them cannot be understood.
+        RequestError: A field is invalid.
     """
     try:
         cursor = Cursor.parse(fields.get("cursor", ""))
@@ -245,9 +245,9 @@ def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, An
     """Return the bins of a forecast, or corrections to them.
 
     Args:
-        fields: from_ms, width_ms, count; and pos of the previous response.
+        fields: from_ms, width_ms, count; pos of the previous response.
     Raises:
-        RequestError: One of them cannot be understood.
+        RequestError: A field is invalid.
     """
     now_ms, precision_ms = timers.clock.now_ms(), timers.config.precision_ms
     width_ms = max(number(fields, "width_ms", MINUTE_MS, TIME_MS_MAX), precision_ms)
@@ -275,7 +275,7 @@ def number(fields: Mapping[str, str], name: str, default: int, maximum: int) -> 
     """Return a field that is a whole number from 0 to `maximum`; empty: the default.
 
     Raises:
-        RequestError: It is none.
+        RequestError: The field is not such a number.
     """
     text = fields.get(name, "")
     if not text:

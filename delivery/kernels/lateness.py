@@ -1,4 +1,4 @@
-"""Compiled counting into a lateness histogram."""
+"""Compiled update of a lateness histogram."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled reading of a batch after the put: what became of its rows."""
+"""Compiled evaluation of a batch after the put: the results of its rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from message_store.kernels.encode import MESSAGE_ILLEGAL
 from message_store.kernels.kernel import kernel
 
-SKIPPED = 1  # status of a row that is not to be put: its record is gone
+SKIPPED = 1  # status of a row that is not put, because its record was removed
 
 
 @kernel
@@ -18,7 +18,7 @@ def settle(rows: Any, count: int, store_ms: Any, topic_index: Any) -> Any:
         rows: (n,) message_store.layout.PUT.
         store_ms, topic_index: (m,) i8, i4 out, m >= count.
 
-    Returns (leading rows, rows that were refused for good).
+    Returns (number of leading rows without a refusal, number of permanently refused rows).
     """
     done, illegal = count, 0
     for i in range(count):

@@ -23,21 +23,21 @@ TAGS, CRC32 = _name(b"TAGS"), _name(b"__CRC32#")
 REAL_TOPIC, REAL_QID = _name(b"REAL_TOPIC"), _name(b"REAL_QID")
 DUE_MS = _name(b"DUEMQ_DUE_MS")
 ENQUEUE_MS, DEQUEUE_MS = _name(b"TIMER_ENQUEUE_MS"), _name(b"TIMER_DEQUEUE_MS")
-D, R, T, UNDERSCORE = b"DRT_"  # the bytes that these names begin with
+D, R, T, UNDERSCORE = b"DRT_"  # first bytes of these names
 CRC32_ENTRY_BYTES = 20
 QID_ILLEGAL = -(1 << 40)
-CRC_MASK = 0x7FFFFFFF  # Apache keeps the CRC of a body without its sign
+CRC_MASK = 0x7FFFFFFF  # Apache stores the CRC of a body without its sign bit
 assert RECORD_HEAD.fields is not None
 BODY_CRC_AT, FLAG_AT, BORN_MS_AT, BORN_HOST_AT = (
     int(RECORD_HEAD.fields[name][1]) for name in ("body_crc", "flag", "born_ms", "born_ip")
 )
 IPV4_BYTES, IPV6_BYTES, PORT_BYTES, TIME_BYTES = 4, 16, 4, 8
-NAME_GROWTH_MAX = 300  # bytes that a record may grow by when it gets its own topic back
+NAME_GROWTH_MAX = 300  # maximum growth of a record that gets its real topic
 
 
 @kernel
 def read_hosts(data: Bytes, pos: int, sys_flag: int, row: Any) -> int:
-    """Set the hosts of `row`; `pos` is that of the born host. Return the position after both."""
+    """Set both hosts of `row` from the born host at `pos` on; return the position after them."""
     row["born_ip_hi"] = row["store_ip_hi"] = np.uint64(0)
     if sys_flag & SYS_BORN_IPV6:
         row["born_ip_hi"], row["born_ip_lo"] = get_u8(data, pos), get_u8(data, pos + 8)
@@ -59,7 +59,7 @@ def read_hosts(data: Bytes, pos: int, sys_flag: int, row: Any) -> int:
 
 @kernel
 def is_body_sound(data: Bytes, pos: int, frame: Any) -> bool:
-    """Return whether the body of the record at data[pos] has its CRC; `frame`: SCANNED."""
+    """Return whether the body of the record at data[pos] matches its CRC; `frame`: SCANNED."""
     body_len = np.int64(frame["body_len"])
     crc = crc32(data, pos + frame["body_pos"], body_len) & CRC_MASK
     return body_len == 0 or crc == get_i4(data, pos + BODY_CRC_AT)
@@ -67,9 +67,9 @@ def is_body_sound(data: Bytes, pos: int, frame: Any) -> bool:
 
 @kernel
 def set_message(data: Bytes, pos: int, frame: Any, phys_offset: int, row: Any) -> None:
-    """Set the columns that a message has in common with the record at data[pos] it is made of.
+    """Set the columns that a message copies from its source record at data[pos].
 
-    All but its topic, and where body and properties lie. It names the record as its origin.
+    These are all but topic, body and properties. The record becomes the origin of the message.
     """
     row["real_topic_index"], row["real_queue_id"] = -1, 0
     row["flag"], row["sys_flag"] = get_i4(data, pos + FLAG_AT), frame["sys_flag"]
@@ -106,10 +106,10 @@ def take_target(data: Bytes, pos: int, end: int, text: Any) -> None:
 
 @kernel
 def find_target(data: Bytes, pos: int, size: int, arrays: TopicArrays, guess: int) -> int:
-    """Return the index of the topic that is named in data[pos:pos+size], -1 if it is not known.
+    """Return the index of the topic named in data[pos:pos+size], -1 if it is unknown.
 
     Args:
-        guess: Topic index to try first, or -1: messages of one producer follow each other.
+        guess: Topic index to compare first, or -1; messages of one producer follow each other.
     """
     if is_topic(data, pos, size, arrays, guess):
         return guess
@@ -118,6 +118,6 @@ def find_target(data: Bytes, pos: int, size: int, arrays: TopicArrays, guess: in
 
 @kernel
 def has_queues(arrays: TopicArrays, topic_index: int) -> bool:
-    """Return whether a topic has queues; one without was deleted."""
+    """Return whether a topic has queues; a topic without queues was deleted."""
     topic = arrays.topics[topic_index]
     return topic["write_queues"] != 0 or topic["read_queues"] != 0

@@ -21,7 +21,7 @@ from duemq.cli.options import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from reconciliation.jobs.run import Wanted
+    from reconciliation.jobs.run import AuditRequest
     from reconciliation.spark.master import Where
 
 reconcile_app = typer.Typer(
@@ -159,6 +159,14 @@ def plan(
     reconcile_jobs.plan(_wanted(stores, as_of=as_of), where, as_json=as_json)
 
 
+@command(reconcile_app, "replicas", example="reconcile replicas /data/store-1 /data/store-2")
+def replicas(stores: Stores, *, spark: SparkOptions, as_json: AsJson = False) -> None:
+    """Compare the stores of a broker group, record by record. Exit code 1: they differ."""
+    from duemq.cli import reconcile_jobs
+
+    reconcile_jobs.replicas(_wanted(stores), _where(spark), as_json=as_json)
+
+
 @command(reconcile_app, "repair", example="reconcile repair /data/store --to lost.jsonl")
 def repair(
     stores: Stores,
@@ -209,12 +217,12 @@ def watch(
 
 def _wanted(
     stores: list[str], late: int = 2_000, as_of: str = "", levels: str = "", **more: Any
-) -> Wanted:
+) -> AuditRequest:
     from duemq.cli.reconcile_run import as_of_ms, user
-    from reconciliation.jobs.run import Wanted
+    from reconciliation.jobs.run import AuditRequest
     from reconciliation.scan.levels import levels_ms_of
 
-    return Wanted(
+    return AuditRequest(
         stores=tuple(stores), late_ms=late, as_of_ms=as_of_ms(as_of),
         levels_ms=levels_ms_of(levels), made_by=user(), **more,
     )  # fmt: skip

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from reconciliation.jobs.run import Wanted
+    from reconciliation.jobs.run import AuditRequest
     from reconciliation.spark.master import Where
 
 Rows = list[dict[str, Any]]
@@ -34,7 +34,7 @@ REPAIR_MAX: Final = 1_000_000
 FORMAT: Final = "duemq-repair-1"
 
 
-def forecast(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> None:
+def forecast(wanted: AuditRequest, where: Where, *, minutes: int, as_json: bool) -> None:
     """Print what falls due, and how a broker gets through it."""
     from reconciliation.jobs import jobs
 
@@ -49,7 +49,7 @@ def forecast(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> No
     _print(found, titles, nothing="No message is pending.", as_json=as_json)
 
 
-def lateness(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> None:
+def lateness(wanted: AuditRequest, where: Where, *, minutes: int, as_json: bool) -> None:
     """Print how late deliveries were, and whether that grows."""
     from reconciliation.jobs import jobs
 
@@ -69,7 +69,9 @@ def lateness(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> No
     _print(found, titles, nothing="Nothing was delivered.", as_json=as_json)
 
 
-def proof(wanted: Wanted, where: Where, migration_id: str, *, out: str, as_json: bool) -> None:
+def proof(
+    wanted: AuditRequest, where: Where, migration_id: str, *, out: str, as_json: bool
+) -> None:
     """Print whether each message of a migration came once, at its promised time; exit 1 if not."""
     from reconciliation.audit.migration_proof import migration_proof, proof_totals
     from reconciliation.spark.read import read_table
@@ -105,7 +107,7 @@ def _proof_text(found: Found, migration_id: str) -> str:
     return f"Each of {count:,} messages came exactly once at its promised time, or is pending."
 
 
-def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:
+def plan(wanted: AuditRequest, where: Where, *, as_json: bool) -> None:
     """Print what a migration would move, counted from the files."""
     from reconciliation.audit.verdicts import SCHEDULE_TOPIC
     from reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
@@ -134,7 +136,35 @@ def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:
     _print(found, titles, last=lambda: text, as_json=as_json, as_of_ms=as_of_ms)
 
 
-def repair(wanted: Wanted, where: Where, file: Path, *, as_json: bool) -> None:
+def replicas(wanted: AuditRequest, where: Where, *, as_json: bool) -> None:
+    """Print whether the stores of a group have the same records; exit 1 if not."""
+    from reconciliation.jobs.replicas import COLUMNS, differences, extents
+    from reconciliation.scan.roles import Role
+    from reconciliation.spark.read import read_table
+
+    if len(wanted.stores) < 2:
+        raise UsageError("one store cannot be compared: name all stores of the group")
+
+    def work(spark: SparkSession) -> Found:
+        stores = read_table(spark, wanted.stores, "stores").persist()
+        found = differences(read_table(spark, wanted.stores, "messages", COLUMNS), stores)
+        places = ("store", "phys_offset", "damage")
+        gaps = read_table(spark, wanted.stores, "messages", places, roles=Role.GAP)
+        return {
+            "stores": _rows(extents(stores)),
+            "differences": _rows(found.limit(SHOWN_MAX)),
+            "unread": _rows(gaps.orderBy(*places)),
+        }
+
+    found = _ran(wanted, where, "replicas", work, as_json=as_json)
+    titles = {"stores": "Logs of the group", "differences": "Records that differ"}
+    text = "" if found["differences"] else "All records that the stores have in common are equal."
+    _print(found, titles, last=lambda: text, as_json=as_json)
+    if found["differences"]:
+        raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def repair(wanted: AuditRequest, where: Where, file: Path, *, as_json: bool) -> None:
     """Write lost and quarantined messages into a file for `duemq send --from`."""
     from reconciliation.jobs.jobs import TO_REPAIR
     from reconciliation.jobs.jobs import repair as lost
@@ -169,7 +199,7 @@ def _repair_text(file: Path, messages: int, left: int) -> str:
     return text + (f" {left:,} more are lost or quarantined, and are not in it." if left else "")
 
 
-def _write(file: Path, wanted: Wanted, rows: Iterator[Any]) -> int:
+def _write(file: Path, wanted: AuditRequest, rows: Iterator[Any]) -> int:
     """Write messages and return their number; remove an incomplete file."""
     with file.open("x", encoding="utf-8") as to:
         try:
@@ -188,7 +218,7 @@ def _line(row: Any) -> dict[str, Any]:
 
 
 def watch(
-    wanted: Wanted, where: Where, home: Path, *, delay_ms: int, every_s: int, once: bool
+    wanted: AuditRequest, where: Where, home: Path, *, delay_ms: int, every_s: int, once: bool
 ) -> None:
     """Audit the log as it grows; print a line of JSON for each violation until Ctrl-C."""
     from reconciliation.jobs.run import check_stores
@@ -269,7 +299,7 @@ def wait_for(query: StreamingQuery, look: Callable[[], None] = lambda: None) -> 
         signal.signal(signal.SIGINT, before)
 
 
-def _audited(spark: SparkSession, wanted: Wanted) -> tuple[DataFrame, Rows]:
+def _audited(spark: SparkSession, wanted: AuditRequest) -> tuple[DataFrame, Rows]:
     """Return the verdicts, and the places that could not be read."""
     from reconciliation.scan.tables import CLOCK_SET_BACK
     from reconciliation.spark.read import audit_stores
@@ -284,7 +314,12 @@ def _rows(frame: DataFrame) -> Rows:
 
 
 def _ran(
-    wanted: Wanted, where: Where, what: str, work: Callable[[SparkSession], Found], *, as_json: bool
+    wanted: AuditRequest,
+    where: Where,
+    what: str,
+    work: Callable[[SparkSession], Found],
+    *,
+    as_json: bool,
 ) -> Found:
     from reconciliation.jobs.run import check_stores
 

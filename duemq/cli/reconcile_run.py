@@ -16,13 +16,13 @@ from message_store.clock import SystemClock
 
 if TYPE_CHECKING:
     from reconciliation.audit.summary import Summary
-    from reconciliation.jobs.run import Wanted
+    from reconciliation.jobs.run import AuditRequest
     from reconciliation.spark.master import Where
 
 AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
 
 
-def reconcile(wanted: Wanted, where: Where, ledger: str, *, as_json: bool) -> None:
+def reconcile(wanted: AuditRequest, where: Where, ledger: str, *, as_json: bool) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
     from reconciliation.jobs.run import Account, check_stores, run_audit
     from reconciliation.spark.archive_file import ClassArchive

@@ -7,12 +7,13 @@ key, fails.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from duemq.cli.config_show import broker_sections
 from duemq.cli.exits import MEANINGS
+from duemq.cli.metrics_reference import metrics_page
 from duemq.configuration.apache_keys import REFUSALS, WITHOUT_EFFECT
 from duemq.namesrv.config import NamesrvConfig
 from message_store.config import Option, Properties, options, value_text
@@ -165,12 +166,19 @@ def _value_name(param: Any) -> str:
     return str(param.metavar or names.get(type(param.default), "TEXT"))
 
 
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "configuration.md": configuration_page,
+    "cli.md": cli_page,
+    "metrics.md": lambda: metrics_page(GENERATED),
+}
+
+
 def main() -> None:
-    """Write both pages into the directory named on the command line."""
+    """Write all pages into the directory named on the command line."""
     directory = Path(sys.argv[1])
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "configuration.md").write_text(configuration_page())
-    (directory / "cli.md").write_text(cli_page())
+    for name, page in PAGES.items():
+        (directory / name).write_text(page())
 
 
 if __name__ == "__main__":

@@ -129,10 +129,10 @@ class NativeCollector:
 
     def _broker_figures(self) -> Iterator[Metric]:
         parts = self._parts
-        yield _gauge("broker_permission", "Broker permission.",
-                     [((), self._broker.config.permission)])  # fmt: skip
-        yield _gauge("topic_number", "Active topic number.", [((), len(parts.topics))])
-        yield _gauge("consumer_group_number", "Active subscription group number.",
+        text = "Permission of clients (brokerPermission): 2 write, 4 read, 6 both."
+        yield _gauge("broker_permission", text, [((), self._broker.config.permission)])
+        yield _gauge("topic_number", "Topics.", [((), len(parts.topics))])
+        yield _gauge("consumer_group_number", "Consumer groups.",
                      [((), len(parts.groups))])  # fmt: skip
         in_flight = parts.rpc.in_flight()
         yield _gauge("processor_watermark", "Requests in flight, by processor.",
@@ -140,7 +140,9 @@ class NativeCollector:
                      "processor")  # fmt: skip
         assert parts.transactions is not None
         half = [((HALF_TOPIC,), parts.transactions.open_count)]
-        yield _gauge("half_messages", "Half messages without an end.", half, "topic")
+        yield _gauge(
+            "half_messages", "Half messages neither committed nor rolled back.", half, "topic"
+        )
 
     def _traffic(self) -> Iterator[Metric]:
         parts = self._parts
@@ -194,10 +196,11 @@ class NativeCollector:
         yield _gauge(
             "storage_dispatch_behind_bytes", "Bytes of the log not yet in queues.", [((), 0)]
         )  # fmt: skip  (queues are written with the log)
+        ages: list[tuple[tuple[str, ...], float]] = []
         if store.max_offset > store.min_offset:
-            age_ms = self._broker.clock.now_ms() - store.store_ms(store.min_offset)
-            yield _gauge("storage_message_reserve_time_milliseconds",
-                         "Age of the oldest message.", [((), age_ms)])  # fmt: skip
+            ages = [((), self._broker.clock.now_ms() - store.store_ms(store.min_offset))]
+        yield _gauge("storage_message_reserve_time_milliseconds",
+                     "Age of the oldest message.", ages)  # fmt: skip
 
 
 def _stored(parts: Parts) -> Iterator[tuple[tuple[str, str, str], list[int]]]:
@@ -271,7 +274,7 @@ def _meters(meters: Meters) -> Iterator[Metric]:
 
 def _rpc_latency(rpc: RpcMeter) -> Metric:
     names = ("request_code", "response_code", "is_long_polling", "result", "protocol_type")
-    text = "Time from a request to its answer."
+    text = "Time from a request to its response."
     family = HistogramMetricFamily(PREFIX + "rpc_latency_milliseconds", text, labels=names)
     for key, buckets, total in rpc.ms:
         family.add_metric(names_of(key), buckets, total)
@@ -280,13 +283,16 @@ def _rpc_latency(rpc: RpcMeter) -> Metric:
 
 def _creates(rpc: RpcMeter) -> Iterator[Metric]:
     names = {
-        RequestCode.UPDATE_AND_CREATE_TOPIC: "topic_create_execution_time",
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "consumer_group_create_execution_time",
+        RequestCode.UPDATE_AND_CREATE_TOPIC: ("topic_create_execution_time", "topic"),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
+            "consumer_group_create_execution_time",
+            "consumer group",
+        ),
     }
-    for code, name in names.items():
+    for code, (name, kind) in names.items():
         family = HistogramMetricFamily(
             f"{PREFIX}{name}_milliseconds",
-            "Time to create or change one.",
+            f"Time of a request that creates or changes a {kind}.",
             labels=["invocation_status", "is_system"],
         )
         for (status,), buckets, total in rpc.creates_ms[code]:
@@ -297,13 +303,17 @@ def _creates(rpc: RpcMeter) -> Iterator[Metric]:
 def _pop() -> Iterator[Metric]:
     """Yield the series of POP consumption: this broker buffers and revives nothing."""
     queues = [((str(queue),), 0.0) for queue in range(REVIVE_QUEUES)]
-    yield _gauge("pop_revive_lag_milliseconds", "Messages to revive.", queues, "queue_id")
-    yield _gauge("pop_revive_latency_milliseconds", "Age of messages to revive.", queues,
-                 "queue_id")  # fmt: skip
-    yield _gauge("pop_offset_buffer_size", "Buffered offsets.", [((), 0)])
-    yield _gauge("pop_checkpoint_buffer_size", "Buffered checkpoints.", [((), 0)])
+    yield _gauge(
+        "pop_revive_lag_milliseconds", "POP messages to revive; always 0.", queues, "queue_id"
+    )
+    text = "Age of POP messages to revive; always 0."
+    yield _gauge("pop_revive_latency_milliseconds", text, queues, "queue_id")
+    yield _gauge("pop_offset_buffer_size", "Buffered offsets of POP; always 0.", [((), 0)])
+    yield _gauge("pop_checkpoint_buffer_size", "Buffered checkpoints of POP; always 0.", [((), 0)])
     scans = HistogramMetricFamily(
-        PREFIX + "pop_buffer_scan_time_consume_milliseconds", "Time of buffer scans.", labels=[]
+        PREFIX + "pop_buffer_scan_time_consume_milliseconds",
+        "Time of buffer scans of POP; always 0.",
+        labels=[],
     )
     scans.add_metric([], cumulative(CREATE_BOUNDS_MS, [0] * 6), 0)
     yield scans

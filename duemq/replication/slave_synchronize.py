@@ -4,7 +4,9 @@
                                                    45          --> delayOffset.json
 
 After a master of Apache's, delayOffset.json is the progress of levels: its deliveries do not name
-their source records. Progress of timers is derived from the log.
+their source records. After one of ours it spares a start from reading the whole log: it names the
+log offset that it describes, and is written here once this log has reached that offset. So it never
+claims a delivery that this log does not have. Progress of timers is derived from the log.
 Source: SlaveSynchronize
 """
 
@@ -13,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from delivery.plugin import Request
@@ -23,6 +24,7 @@ from duemq.registry.config_file import JsonObject
 from message_store import json_dialect
 from message_store.clock import Clock
 from message_store.errors import PeerError
+from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 INTERVAL_MS: Final = 10_000
@@ -35,7 +37,7 @@ class SlaveSynchronize:
 
     Args:
         tables: What takes the answer, by the request's code, in the order of the requests.
-        delay_offsets: Path of delayOffset.json, which no plugin of a replica writes.
+        store: The store of the replica; no plugin of a replica writes its delayOffset.json.
         connect: Returns a client of an address.
 
     Attributes:
@@ -46,12 +48,13 @@ class SlaveSynchronize:
     def __init__(
         self,
         tables: Mapping[RequestCode, Replace],
-        delay_offsets: Path,
+        store: MessageStore,
         clock: Clock,
         connect: Callable[[str], RemotingClient],
     ) -> None:
         self._tables, self._clock, self._connect = tables, clock, connect
-        self._delay_offsets, self._delay_offsets_text = delay_offsets, ""
+        self._store, self._delay_offsets_text = store, ""
+        self._delay_offsets = store.config_path("delayOffset.json")
         self._client: RemotingClient | None = None
         self._wake, self._stopping = asyncio.Event(), False
         self._asking = asyncio.Lock()
@@ -115,11 +118,19 @@ class SlaveSynchronize:
 
     async def _copy_delay_offsets(self) -> None:
         found = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        if not self._has_log_of(found):
+            return  # the next copy is newer, and this log longer
         offsets = {int(level): int(offset) for level, offset in found["offsetTable"].items()}
-        text = json_dialect.dumps({**found, "offsetTable": offsets})
+        own = {"logGeneration": self._store.generation} if "commitLogOffset" in found else {}
+        text = json_dialect.dumps({**found, **own, "offsetTable": offsets})
         if text != self._delay_offsets_text:
             await asyncio.to_thread(json_dialect.write_config, self._delay_offsets, text)
             self._delay_offsets_text = text
+
+    def _has_log_of(self, delay_offsets: JsonObject) -> bool:
+        """Return whether this log has every delivery that the master's offsets cover."""
+        end = delay_offsets.get("commitLogOffset")
+        return end is None or int(end) <= self._store.max_offset
 
     async def _ask(self, code: RequestCode) -> JsonObject:
         """Return the body of the answer to a request without fields."""

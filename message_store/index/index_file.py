@@ -2,7 +2,8 @@
 
     header 40 B | slots: newest item of each hash | items: hash, offset, seconds, previous item
 
-Files are sparse and written through their mapping, but never into a hole: space is allocated first.
+Files are sparse and written through a mapping. Blocks are allocated before, because a write into a
+hole on a full disk would end the process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from message_store.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Rows, pac
 from message_store.log.page_guard import GuardedMap
 
 HEADER = packer(INDEX_HEADER)
-ALLOCATE_BYTES = 1 << 20  # of items, at once
+ALLOCATE_BYTES = 1 << 20  # items per allocation
 
 
 class IndexFile:
@@ -31,8 +32,8 @@ class IndexFile:
         words: (n,) u4: The file's bytes, writable.
 
     Raises:
-        CorruptStore: It has another size.
-        OSError: The disk has no room for a new one, or cannot open it.
+        CorruptStore: The file has another size.
+        OSError: The disk has no room for a new file, or the file cannot be opened.
     """
 
     def __init__(self, path: Path, slots: int, items: int, *, create: bool) -> None:
@@ -91,12 +92,12 @@ class IndexFile:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no item."""
+        """Whether the file has no items."""
         return self.header[5] <= 1
 
     @property
     def is_full(self) -> bool:
-        """Whether no item fits any more."""
+        """Whether the file has no room for another item."""
         return self.header[5] >= self.items
 
     @property
@@ -107,7 +108,7 @@ class IndexFile:
 
     @property
     def damage(self) -> str:
-        """Why the file cannot be used any more; empty if it can."""
+        """Reason why the file is unusable, or empty."""
         self._pages.look()
         return self._pages.why
 
@@ -123,8 +124,8 @@ class IndexFile:
     def cut(self, log_end: int) -> int:
         """Remove the items of records at or after a log offset; return their number.
 
-        Items are in the order of the log, so they are the last ones. Each names the item that its
-        slot named before. The header keeps the store time of the last record that was removed.
+        Items are in the order of the log, so these are the last ones. Each has the number of the
+        item that its slot had before. The header keeps the store time of the last removed record.
         """
         begin_ms, end_ms, begin_phys, _, used, count = self.header
         items = np.frombuffer(self._map, INDEX_ITEM, self.items, self._items_pos)
@@ -157,9 +158,9 @@ class IndexFile:
         return [int(offset) for offset in out[:found]]
 
     def offsets_of(self, key_hash: int, piece_items: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield the log offsets of all items with a hash, oldest first, a piece of items a step.
+        """Yield the log offsets of all items with a hash, oldest first, piece by piece.
 
-        For a hash with many items this is faster than to follow its chain.
+        For a hash with many items this is faster than following its chain.
         """
         start = INDEX_HEADER.itemsize + self.slots * 4
         count = min(self.header[5], self.items)
@@ -170,7 +171,7 @@ class IndexFile:
             yield mine.astype(np.int64)
 
     def sync(self) -> None:
-        """Wait until it is on the disk."""
+        """Wait until the file is on the disk."""
         os.fdatasync(self._fd)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Key index: all index files of a store, kept up with the log by a thread.
+"""Key index: all index files of a store, and the thread that updates them from the log.
 
-The index is a projection of the log. A thread of its own reads the log a few tens of ms after the
-appends, so that no send waits for it. Queries catch up first if little is missing. After a restart
-the newest file's header names the log offset to continue at.
+The index is a projection of the log. Its thread reads the log a few tens of ms after the appends,
+so that no send waits for it. Queries catch up first if little is missing. After a restart the
+header of the newest file has the log offset to continue at.
 
 The lock is held for one step, a few ms, so that the event loop can query while a large index is
 rebuilt. Files are read without it (see `kernels.index`). Invalid files are removed and rebuilt from
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import shutil
 import threading
 from pathlib import Path
 from typing import Self
@@ -38,18 +39,20 @@ from message_store.text import index_hash
 
 logger = logging.getLogger(__name__)
 NAME_FORMAT = "%Y%m%d%H%M%S"
-NAME_DIGITS = 17  # and three of milliseconds
-PAUSE_S = 0.03  # between two steps of the thread: small enough to query, large enough to batch
-BATCH_KEYS = kernels.KEYS_PER_RECORD_MAX + 8_192  # indexed in one step
-CATCH_UP_BYTES_MAX = 4 << 20  # of the log, while a query waits
-STOP_BYTES_MAX = 256 << 20  # of the log, while the store closes; the next start indexes the rest
+NAME_DIGITS = 17  # followed by three digits of milliseconds
+PAUSE_S = 0.03  # pause between two steps of the thread: short for queries, long enough for batches
+BATCH_KEYS = kernels.KEYS_PER_RECORD_MAX + 8_192  # maximum keys indexed in one step
+CATCH_UP_BYTES_MAX = 4 << 20  # maximum bytes of the log that are indexed while a query waits
+STOP_BYTES_MAX = (
+    256 << 20
+)  # maximum bytes indexed while the store closes; the next start indexes the rest
 
 
 class IndexService:
-    """All index files of a store, and the thread that keeps them up with the log.
+    """Index files of a store, and the thread that updates them.
 
     Attributes:
-        safe_ms: store time up to which the index is on the disk, for the checkpoint.
+        safe_ms: Store time up to which the index is on the disk, for the checkpoint.
     """
 
     def __init__(
@@ -63,9 +66,12 @@ class IndexService:
         self._directory, self._config, self._log, self._clock = directory, config, log, clock
         self._reserve = DescriptorReserve() if reserve is None else reserve
         self._files: list[IndexFile] = []
-        self._unsynced: list[IndexFile] = []  # full, to be synced by the thread
-        self._position = 0  # log offset of the first record not indexed wholly
-        self._indexed = (0, 0)  # a record and the number of its keys that are indexed already
+        self._unsynced: list[IndexFile] = []  # full files that the thread syncs
+        self._position = 0  # log offset of the first record that is not completely indexed
+        self._indexed = (
+            0,
+            0,
+        )  # log offset of a record, and the number of its keys that are indexed already
         self._lock = threading.Lock()
         self._work = threading.Event()
         self._stopping = threading.Event()
@@ -92,8 +98,9 @@ class IndexService:
         """Open the files and start the thread.
 
         Args:
-            trusted: All that was written is there; False after a power cut: only files up to the
-                checkpoint's time are used.
+            trusted: Whether all written data exist. After a power cut they may not: then only files
+            up
+                to the time of the checkpoint are used.
         Raises:
             CorruptStore: A file of another size or with a stray name.
         """
@@ -133,21 +140,45 @@ class IndexService:
             if broken:
                 logger.warning("%s is removed and rebuilt from the log: %s", path, broken)
                 removed.append(path)
-        while removed:  # the newest first: what an error leaves has no hole
+        while removed:  # newest first, so that an error leaves no hole
             removed.pop().unlink()
 
     def _cut(self, log_end: int) -> None:
-        """Remove what the files have of records after the end of the log: these were lost."""
+        """Remove the items of records after the end of the log, which were lost."""
         for file in reversed(self._files):
             if file.end_phys < log_end:
                 return
             if count := file.cut(log_end):
                 logger.warning("%s: %d keys of lost records are removed", file.path, count)
 
+    def truncate(self, log_end: int) -> None:
+        """Remove the items of records at or after a log offset, while the store is closed.
+
+        An index that is not used is removed: it could not follow the log later.
+
+        Raises:
+            CorruptStore: A file of another size or with a stray name.
+            OSError: The disk refused it.
+        """
+        if not self._directory.is_dir():
+            return
+        if not self.enabled:
+            shutil.rmtree(self._directory)
+            return
+        self._load(None)
+        try:
+            self._cut(log_end)
+            for file in self._files:
+                file.sync()
+        finally:
+            for file in self._files:
+                file.close()
+            self._files.clear()
+
     def _end_of(self, newest: IndexFile) -> int:
         """Return the log offset to continue at, after the last completely indexed record."""
         record = newest.end_phys
-        if newest.is_full or newest.is_empty:  # some of the record's keys may have found no room
+        if newest.is_full or newest.is_empty:  # some keys of the record may have had no room
             self._indexed = (record, self._keys_indexed(record))
             return record
         row = frame_at(self._log, record)
@@ -163,7 +194,7 @@ class IndexService:
         return count
 
     def stop(self) -> None:
-        """Index up to STOP_BYTES_MAX of what is left, sync, end the thread."""
+        """Index up to STOP_BYTES_MAX of the rest of the log, sync, end the thread."""
         if self._thread is None:
             return
         self._stopping.set()
@@ -201,7 +232,7 @@ class IndexService:
     # -- indexing -----------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """Wake the thread: the log has grown."""
+        """Wake the thread after the log has grown."""
         if not self._work.is_set():
             self._work.set()
 

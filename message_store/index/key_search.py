@@ -31,18 +31,18 @@ from message_store.queues.topic_table import TopicTable
 from message_store.text import java_hash
 
 Offsets = npt.NDArray[np.int64]
-Candidates = tuple[Offsets, Offsets]  # (n,) which key, (n,) log offset
-FEW = 64  # candidates of a key in one index file that are checked on the event loop
-LOOP_BYTES_MAX = 1 << 20  # of the log without index, read on the event loop
-TAIL_BYTES_MAX = 1 << 30  # of the log without index; more is an error
-RECORDS_MAX = 1_000_000  # found by one search; more is an error
+Candidates = tuple[Offsets, Offsets]  # (n,) index of the key, (n,) log offset
+FEW = 64  # maximum candidates of a key in one index file that are checked on the event loop
+LOOP_BYTES_MAX = 1 << 20  # maximum bytes of the log without index that are read on the event loop
+TAIL_BYTES_MAX = 1 << 30  # maximum bytes of the log without index; more is an error
+RECORDS_MAX = 1_000_000  # maximum records found by one search; more is an error
 PAIRS_MIN, PAIRS_MAX = 1_024, 1 << 18
-ITEMS_PIECE = 1 << 18  # of an index file, read at once in a thread
+ITEMS_PIECE = 1 << 18  # items of an index file that are read at a time in a thread
 HIT_UNIQUE, HIT_KEY = kernels.HIT_UNIQUE, kernels.HIT_KEY
 
 
 class IndexedLog(Protocol):
-    """A log with a key index: what a search needs of a store."""
+    """Log with a key index: the part of a store that a search needs."""
 
     log: CommitLog
     index: IndexService
@@ -65,13 +65,13 @@ class Matches:
 
 
 class _LongChain(Exception):
-    """A key has more candidates than the event loop checks."""
+    """Signal: a key has more candidates than the event loop checks."""
 
 
 async def search(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> Matches:
     """Return the records of some topics that have one of `keys` as UNIQ_KEY or among their KEYS.
 
-    Nothing is awaited after the last read of the log: the result is complete when it is returned.
+    There is no await after the last read of the log, so the result is complete when it is returned.
 
     Raises:
         StoreError: The index is switched off or too far behind the log, or there are too many.
@@ -125,7 +125,7 @@ class _Search:
             self._asked.append((kernels.Wanted(name, text, ends), hashes))
 
     def run_on_loop(self) -> bool:
-        """Search if it is quick enough for the event loop; return whether it was."""
+        """Search if that is quick enough for the event loop; return whether it was."""
         store = self._store
         store.index.catch_up()
         files, position = store.index.indexed()

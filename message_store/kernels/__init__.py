@@ -1,9 +1,9 @@
 """Compiled loops, and the cache of their machine code.
 
-A kernel's machine code holds the text of its module and of all that it imports: helpers are
-inlined, layouts and constants are frozen. Numba notices a change of the kernel's own file only. So
-code is kept by a digest of all those files: a change compiles again what it can have reached, and
-nothing else. Where the files lie does not matter: copies of the same version share their code.
+The machine code of a kernel depends on its module and on all modules that this one imports: helpers
+are inlined, layouts and constants are frozen. Numba detects a change of the kernel's own file only.
+So code is stored under a digest of all these files: after a change, exactly the kernels that depend
+on it are compiled again. The digest does not contain paths, so copies of one version share code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CACHE_DIRECTORY = _cache_directory()
 
 
 def kernel_sources() -> list[Path]:
-    """Return the modules that kernels stand in, in a fixed order."""
+    """Return the modules that contain kernels, in a fixed order."""
     found = [path for name in PACKAGES for path in (TOP / name).rglob("*.py")]
     return sorted(
         path
@@ -45,7 +45,7 @@ def kernel_sources() -> list[Path]:
 
 @cache
 def _imported(path: Path) -> tuple[Path, ...]:
-    """Return the files of ours that a module imports itself."""
+    """Return the files of this distribution that a module imports directly."""
     found = []
     for source, names, plain in IMPORT.findall(path.read_text()):
         module = source or plain
@@ -62,7 +62,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def sources_of(path: Path) -> list[Path]:
-    """Return all files whose text can be in the machine code of a module, in a fixed order."""
+    """Return all files that the machine code of a module depends on, in a fixed order."""
     found, ahead = set[Path](), [path]
     while ahead:
         here = ahead.pop()
@@ -74,7 +74,7 @@ def sources_of(path: Path) -> list[Path]:
 
 @cache
 def digest_of(path: Path) -> str:
-    """Return the digest that the machine code of a module is kept under."""
+    """Return the digest under which the machine code of a module is stored."""
     return _digest(sources_of(path))
 
 

@@ -1,6 +1,6 @@
 """Big-endian numbers, decimal digits and CRC-32 on byte arrays, for other kernels to call.
 
-Compiled code knows the byte order of the disk only from here.
+Other compiled code does not depend on the byte order of the disk.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from message_store.kernels.memory import copy_bytes, leading_zeros
 
 Bytes = npt.NDArray[np.uint8]
 POWERS = np.array([10**n for n in range(19)], np.int64)
-PAIRS = np.array([divmod(n, 10) for n in range(100)], np.uint8) + np.uint8(48)  # two digits
+ZERO, MINUS = ord("0"), ord("-")
+PAIRS = np.array([divmod(n, 10) for n in range(100)], np.uint8) + np.uint8(ZERO)  # two digits
 
 
 @kernel
 def put_i2(out: Bytes, pos: int, value: int) -> None:
+    """Write a signed number of 2 bytes."""
     out[pos] = (value >> 8) & 255
     out[pos + 1] = value & 255
 
 
 @kernel
 def put_i4(out: Bytes, pos: int, value: int) -> None:
+    """Write a signed number of 4 bytes."""
     v = np.uint32(value)
     for i in range(4):
         out[pos + i] = (v >> np.uint32(24 - 8 * i)) & np.uint32(255)
@@ -34,6 +37,7 @@ def put_i4(out: Bytes, pos: int, value: int) -> None:
 
 @kernel
 def put_i8(out: Bytes, pos: int, value: int) -> None:
+    """Write a signed number of 8 bytes."""
     v = np.uint64(value)
     for i in range(8):
         out[pos + i] = (v >> np.uint64(56 - 8 * i)) & np.uint64(255)
@@ -41,11 +45,13 @@ def put_i8(out: Bytes, pos: int, value: int) -> None:
 
 @kernel
 def get_i2(data: Bytes, pos: int) -> int:
+    """Return the signed number of 2 bytes at data[pos]."""
     return np.int64(np.int16((np.uint16(data[pos]) << np.uint16(8)) | np.uint16(data[pos + 1])))
 
 
 @kernel
 def get_i4(data: Bytes, pos: int) -> int:
+    """Return the signed number of 4 bytes at data[pos]."""
     v = np.uint32(0)
     for i in range(4):
         v = (v << np.uint32(8)) | np.uint32(data[pos + i])
@@ -54,11 +60,13 @@ def get_i4(data: Bytes, pos: int) -> int:
 
 @kernel
 def get_u4(data: Bytes, pos: int) -> int:
+    """Return the unsigned number of 4 bytes at data[pos]."""
     return np.int64(get_i4(data, pos) & 0xFFFFFFFF)
 
 
 @kernel
 def get_i8(data: Bytes, pos: int) -> int:
+    """Return the signed number of 8 bytes at data[pos]."""
     v = np.uint64(0)
     for i in range(8):
         v = (v << np.uint64(8)) | np.uint64(data[pos + i])
@@ -67,6 +75,7 @@ def get_i8(data: Bytes, pos: int) -> int:
 
 @kernel
 def get_u8(data: Bytes, pos: int) -> Any:
+    """Return the unsigned number of 8 bytes at data[pos]."""
     v = np.uint64(0)
     for i in range(8):
         v = (v << np.uint64(8)) | np.uint64(data[pos + i])
@@ -82,9 +91,10 @@ def copy(out: Bytes, out_pos: int, data: Bytes, pos: int, size: int) -> None:
 
 @kernel
 def digits_len(value: int) -> int:
-    """Return how many characters `put_digits` writes for `value`."""
+    """Return the number of characters that `put_digits` writes for `value`."""
     rest = max(value if value >= 0 else -value, 1)
-    least = (64 - leading_zeros(np.uint64(rest))) * 1_233 >> 12  # log 2 is 1233 / 4096, nearly
+    # bits * log10(2), where log10(2) is about 1233 / 4096: right, or one digit too few
+    least = (64 - leading_zeros(np.uint64(rest))) * 1_233 >> 12
     count = least + (1 if rest >= POWERS[least] else 0)
     return count if value >= 0 else count + 1
 
@@ -94,14 +104,15 @@ def put_digits(out: Bytes, pos: int, value: int) -> int:
     """Write `value` in decimal; return the position after it."""
     end = pos + digits_len(value)
     if value < 0:
-        out[pos] = 45
+        out[pos] = MINUS
     rest = np.uint64(value if value >= 0 else -value)
     at = end
+    # two digits a step, from the last one on
     while rest >= np.uint64(10):
         pair = np.int64(rest % np.uint64(100))
         rest //= np.uint64(100)
         at -= 2
         out[at], out[at + 1] = PAIRS[pair, 0], PAIRS[pair, 1]
     if rest > np.uint64(0) or at == end:
-        out[at - 1] = np.uint64(48) + rest
+        out[at - 1] = np.uint64(ZERO) + rest
     return end

@@ -1,11 +1,11 @@
 """CRC-32 (IEEE) of byte arrays, for other kernels to call.
 
-    by tables   sixteen bytes a step, any processor
-    by folds    sixteen bytes become the next sixteen by two carry-less products (PCLMULQDQ);
-                the last sixteen go through the tables once: three to ten times as fast
+    by tables   sixteen bytes a step, on any processor
+    by folds    two carry-less products (PCLMULQDQ) fold sixteen bytes into the next sixteen; only
+                the last sixteen use the tables: three to ten times as fast
 
-Both give the same for the same bytes. Source of the folding and its constants: Gopal et al., "Fast
-CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009; zlib's crc32_simd.c.
+Both return the same values. Source of the folding and its constants: Gopal et al., "Fast CRC
+Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009; zlib's crc32_simd.c.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8
 
 Bytes = npt.NDArray[np.uint8]
-cgutils: Any = _cgutils  # it has no types
+cgutils: Any = _cgutils  # numba has no types
 make_tuple: Any = types.UniTuple
 
 FOLD_BYTES_MIN = 32
@@ -32,7 +32,7 @@ FOLD_LOW, FOLD_HIGH = 0x1751997D0, 0x0CCAA009E  # x^160 and x^96 modulo the poly
 
 
 def can_fold() -> bool:
-    """Return whether the processor that kernels are compiled for has PCLMULQDQ."""
+    """Return whether kernels are compiled for a processor with PCLMULQDQ."""
     settings: Any = config
     if settings.CPU_NAME or settings.CPU_FEATURES:
         return "+pclmul" in (settings.CPU_FEATURES or "").split(",")
@@ -57,9 +57,9 @@ CRC_TABLES = _crc_tables()
 
 @intrinsic
 def fold(_context: Any, data: Any, pos: Any, blocks: Any, crc: Any) -> Any:
-    """Return sixteen bytes, as two u8 words, with the CRC of `blocks` times sixteen of data[pos:].
+    """Return sixteen bytes, as two u8 words, with the CRC of `blocks` blocks of sixteen bytes.
 
-    `crc` is what came before. Checks nothing; blocks >= 1.
+    `crc` is the CRC of the bytes before data[pos]. Nothing is checked; blocks >= 1.
     """
     signature = make_tuple(types.uint64, 2)(data, types.int64, types.int64, types.uint64)
 
@@ -113,7 +113,7 @@ def step_16(first: Any, second: Any) -> Any:
 
 @kernel
 def finish(data: Bytes, pos: int, end: int, crc: Any) -> int:
-    """Return the CRC-32 of what `crc` stands for and data[pos:end]."""
+    """Return the CRC-32 of bytes with the intermediate value `crc`, continued by data[pos:end]."""
     t, low = CRC_TABLES, np.uint64(255)
     while end - pos >= 16:
         crc = step_16(load_u8(data, np.int64(pos)) ^ crc, load_u8(data, np.int64(pos + 8)))

@@ -1,8 +1,8 @@
-"""Rows of a batch to log records, records to consume queue units.
+"""Compiled encoder: rows of a batch to log records, and to units of consume queues.
 
-prepare   find each row's queue slot, size its record, refuse what can never be stored
-encode    write the records, number them, stop where the file ends
-units     group the written rows by queue, as blocks of 20-byte units
+prepare       finds the queue slot and the record size of each row; refuses rows that are too long
+encode        numbers rows and writes their records, up to the end of the file
+group_units   writes the units of the records, grouped by queue
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ Rows = npt.NDArray[Any]
 MESSAGE_ILLEGAL = 13
 PROPERTY_BYTES_MAX = 32_767
 BLOCK_SLOT, BLOCK_FIRST, BLOCK_OFFSET, BLOCK_END = range(4)  # columns of `group_units`' blocks
-NOT_SET = -1
+NOT_SET = -1  # in BLOCK_OFFSET of a block without units yet
+IPV4_BYTES, IPV6_BYTES, PORT_BYTES = 4, 16, 4
 OUT_NAME = np.frombuffer(b"TIMER_OUT_MS\x01", np.uint8).copy()
 DUE_NAME = np.frombuffer(b"DUEMQ_DUE_MS\x01", np.uint8).copy()
 ENQUEUE_NAME = np.frombuffer(b"TIMER_ENQUEUE_MS\x01", np.uint8).copy()
@@ -58,19 +59,19 @@ REAL_QID_NAME = np.frombuffer(b"REAL_QID\x01", np.uint8).copy()
 
 @kernel
 def has_times(row: Any) -> bool:
-    """Return whether one of the number columns is to be written."""
+    """Return whether a row has one of the number columns that become properties."""
     return max(row["out_ms"], row["due_ms"], row["enqueue_ms"], row["dequeue_ms"]) >= 0
 
 
 @kernel
 def number_bytes(name: Bytes, value: int) -> int:
-    """Return the size of a number's entry, 0 if it is not written."""
+    """Return the size of the entry of a number, 0 for a negative one, which is not written."""
     return name.size + digits_len(np.int64(value)) + 1 if value >= 0 else 0
 
 
 @kernel
 def times_bytes(row: Any) -> int:
-    """Return the size of the entries that the number columns become."""
+    """Return the size of the entries of the number columns."""
     size = number_bytes(OUT_NAME, row["out_ms"]) + number_bytes(DUE_NAME, row["due_ms"])
     size += number_bytes(ENQUEUE_NAME, row["enqueue_ms"])
     return size + number_bytes(DEQUEUE_NAME, row["dequeue_ms"])
@@ -102,7 +103,7 @@ def prepare(
     body_bytes_max: int,
     record_bytes_max: int,
 ) -> Any:
-    """Set `queue_slot` and `record_size`; refuse what is too long with status 13.
+    """Set `queue_slot` and `record_size`; refuse rows that are too long with status 13.
 
     Returns (first row whose queue has no slot yet, or `count`; bytes of all records; refused).
     """
@@ -114,7 +115,7 @@ def prepare(
         topic = arrays.topics[row["topic_index"]]
         prop_len = property_bytes(row, staging, arrays.topics)
         if prop_len > PROPERTY_BYTES_MAX and max(row["enqueue_ms"], row["dequeue_ms"]) >= 0:
-            row["enqueue_ms"] = row["dequeue_ms"] = -1  # they inform; the message must not be lost
+            row["enqueue_ms"] = row["dequeue_ms"] = -1  # informative: the message matters more
             prop_len = property_bytes(row, staging, arrays.topics)
         too_long = row["body_len"] > body_bytes_max or prop_len > PROPERTY_BYTES_MAX
         if too_long or row["queue_id"] < 0:
@@ -145,15 +146,16 @@ def prepare(
 
 @kernel
 def put_host(out: Bytes, pos: int, hi: Any, lo: Any, port: int, ipv6: bool) -> int:
+    """Write address and port of a host; return the position after them."""
     if ipv6:
         put_i8(out, pos, np.int64(hi))
-        put_i8(out, pos + 8, np.int64(lo))
-        pos += 16
+        put_i8(out, pos + IPV6_BYTES // 2, np.int64(lo))
+        pos += IPV6_BYTES
     else:
         put_i4(out, pos, np.int64(lo))
-        pos += 4
+        pos += IPV4_BYTES
     put_i4(out, pos, port)
-    return pos + 4
+    return pos + PORT_BYTES
 
 
 @kernel
@@ -206,7 +208,7 @@ def put_properties(out: Bytes, pos: int, row: Any, staging: Bytes, arrays: Topic
 
 @kernel
 def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicArrays) -> None:
-    """Write one record; the row already has its numbers and its size."""
+    """Write one record; the row already has its offsets and its size."""
     topic = arrays.topics[row["topic_index"]]
     name_len = np.int64(topic["name_len"])
     wide = name_len > TOPIC_BYTES_V1_MAX
@@ -222,7 +224,7 @@ def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicAr
     put_i8(out, start + RECORD_AT.phys_offset, row["phys_offset"])
     put_i4(out, start + RECORD_AT.sys_flag, sys_flag)
     put_i8(out, start + RECORD_AT.born_ms, row["born_ms"])
-    # an IPv6 host moves every field after it, so from here on positions are counted
+    # an IPv6 host moves every field after it, so from here on positions are relative
     born_ipv6 = (sys_flag & SYS_BORN_IPV6) != 0
     pos = start + RECORD_AT.born_ip
     pos = put_host(out, pos, row["born_ip_hi"], row["born_ip_lo"], row["born_port"], born_ipv6)
@@ -249,10 +251,10 @@ def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicAr
 
 @kernel
 def set_tags_code(row: Any, store_ms: int) -> None:
-    """Set the tags code: the tag's hash, or a time that may depend on the store time.
+    """Set the tags code: the hash of the tag, or a due time that may depend on the store time.
 
-    A row with both `due_ms` and `due_delay_ms` keeps its hash; its `due_ms` is moved to count from
-    the store time, unless that has more digits than `prepare` made room for.
+    A row with both `due_ms` and `due_delay_ms` keeps its hash; its `due_ms` becomes store time +
+    `due_delay_ms`, unless that has more digits than `prepare` made room for.
     """
     after_ms = np.int64(row["due_delay_ms"])
     row["tags_code"] = row["tags_hash"]
@@ -266,7 +268,7 @@ def set_tags_code(row: Any, store_ms: int) -> None:
 
 @kernel
 def takes_queue_offset(sys_flag: int) -> bool:
-    """Return whether a record is numbered and dispatched: not prepared, not rollback."""
+    """Return whether a record has a queue offset: it is neither prepared nor a rollback."""
     kind = sys_flag & SYS_TRANSACTION_MASK
     return kind == 0 or kind == SYS_COMMIT
 
@@ -284,9 +286,11 @@ def encode(
 ) -> Any:
     """Number and write rows span[0]..span[1] while they fit.
 
-    Returns (next row, bytes written, log offset of the last record or -1).
+    Args:
+        log_start: Log offset of out[0].
+        file_left: Bytes left in the log file from there on.
 
-    `log_start` is the offset of out[0]; `file_left` the bytes left in the log file there.
+    Returns (next row, bytes written, log offset of the last record or -1).
     """
     pos, last = np.int64(0), np.int64(-1)  # -1: no record was written
     i = span[0]
@@ -316,7 +320,7 @@ def encode(
 
 @kernel
 def unnumber(rows: Rows, first: int, end: int, arrays: TopicArrays) -> None:
-    """Take back the queue offsets of rows whose write failed."""
+    """Undo the queue offsets of rows whose write failed."""
     for i in range(first, end):
         row = rows[i]
         if row["status"] == 0 and takes_queue_offset(row["sys_flag"]):
@@ -325,7 +329,7 @@ def unnumber(rows: Rows, first: int, end: int, arrays: TopicArrays) -> None:
 
 @kernel
 def count_by_slot(rows: Rows, first: int, end: int, counts: Any, touched: Any) -> int:
-    """Count units per queue slot; list the slots in order of appearance."""
+    """Count units per queue slot; list the slots in order of appearance; return their number."""
     n = 0
     for i in range(first, end):
         row = rows[i]

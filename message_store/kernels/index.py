@@ -1,4 +1,4 @@
-"""Compiled loops of index files: keys from the log into slots and items, chains back out.
+"""Compiled loops of index files: keys of the log to slots and items, and chains of items.
 
 The arithmetic is IndexFile's: `abs(hash) mod slots`, items chained newest first. All fields are at
 multiples of four, so a file is an array of 32-bit words: a concurrent reader sees each word either
@@ -30,17 +30,18 @@ ITEM_HASH, ITEM_PHYS, ITEM_SECONDS, ITEM_PREVIOUS = 0, 1, 3, 4
 INT_MIN, INT_MAX = -2_147_483_648, 2_147_483_647
 SECOND_MS = 1_000
 KEYS_PER_RECORD_MAX = 16_384  # a property text has at most 32,767 bytes
-HASH = 35  # '#', between topic and key
+HASH = ord("#")  # between topic and key
 
 
 @kernel
 def positive_hash(value: int) -> int:
-    """Return abs() as Java has it; 0 for the one number that has none."""
+    """Return Java's Math.abs, 0 for the one number whose absolute value overflows."""
     return 0 if value == INT_MIN else abs(value)
 
 
 @kernel
 def add_key(out: Rows, n: int, row: Any, topic_hash: int, data: Bytes, start: int, end: int) -> int:
+    """Append the key data[start:end] of a record; return the new count."""
     out[n]["key_hash"] = positive_hash(java_hash_on(topic_hash, data, start, end))
     out[n]["phys_offset"] = row["phys_offset"]
     out[n]["store_ms"] = row["store_ms"]
@@ -53,6 +54,7 @@ def record_keys(data: Bytes, pos: int, row: Any, out: Rows, n: int) -> int:
     if (row["sys_flag"] & SYS_TRANSACTION_MASK) == SYS_ROLLBACK:
         return n
     topic = pos + np.int64(row["topic_pos"])
+    # the hash of `topic#key` is continued from that of `topic#`
     topic_hash = java_hash_on(0, data, topic, topic + row["topic_len"])
     topic_hash = np.int64(np.int32(np.uint32(topic_hash) * np.uint32(31) + np.uint32(HASH)))
     at = pos + np.int64(row["prop_pos"])
@@ -107,29 +109,33 @@ def swap(word: Any) -> Any:
 
 @kernel
 def get_word(words: Words, at: int) -> int:
+    """Return the signed 32-bit number in a word."""
     return np.int64(np.int32(swap(words[np.uint64(at)])))
 
 
 @kernel
 def put_word(words: Words, at: int, value: int) -> None:
+    """Write a 32-bit number to a word."""
     words[np.uint64(at)] = swap(value)
 
 
 @kernel
 def get_two_words(words: Words, at: int) -> int:
+    """Return the signed 64-bit number in two words."""
     low = np.uint64(swap(words[np.uint64(at + 1)]))
     return np.int64((np.uint64(swap(words[np.uint64(at)])) << np.uint64(32)) | low)
 
 
 @kernel
 def put_two_words(words: Words, at: int, value: int) -> None:
+    """Write a 64-bit number to two words."""
     words[np.uint64(at)] = swap(np.uint64(value) >> np.uint64(32))
     words[np.uint64(at + 1)] = swap(np.uint64(value) & np.uint64(0xFFFFFFFF))
 
 
 @kernel
 def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> int:
-    """Add keys to an index file until it is full; return how many were added.
+    """Add keys to an index file until it is full; return the number of added keys.
 
     The process may be killed between any two writes. An item is complete before it is counted, and
     counted before its slot names it, so no chain ever breaks; the header names a record last, so
@@ -171,7 +177,7 @@ def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> 
 
 @kernel
 def find_key(words: Words, slot_count: int, key_hash: int, span: Any, out: Any) -> int:
-    """Follow the chain of a hash; fill `out` with log offsets, newest first; return how many.
+    """Follow the chain of a hash; fill `out` with log offsets, newest first; return their number.
 
     Args:
         span: (begin_ms, end_ms). Times in the file are whole seconds, so an item up to 999 ms
@@ -184,7 +190,7 @@ def find_key(words: Words, slot_count: int, key_hash: int, span: Any, out: Any) 
     n = 0
     while 0 < index < count and n < out.size:
         at = items + index * ITEM_WORDS
-        if at + ITEM_WORDS > words.size:
+        if at + ITEM_WORDS > words.size:  # damage
             break
         # item 1 begins the file, but its own seconds are counted from the file before
         time_ms = begin_ms

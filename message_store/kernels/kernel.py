@@ -22,7 +22,7 @@ NOT_LOCKED: Final = -1  # no file descriptor
 
 
 class ByContent(_CacheLocator):
-    """Keeps the machine code of a module in a folder named by what the code is made of."""
+    """Locator of machine code: a folder named after the digest of its sources."""
 
     def __init__(self, path: Path, line: int) -> None:
         name = path.relative_to(TOP).with_suffix("").as_posix().replace("/", ".")
@@ -34,7 +34,7 @@ class ByContent(_CacheLocator):
         return str(self._folder)
 
     def get_source_stamp(self) -> str:
-        """Return what an index must have to be believed."""
+        """Return the stamp that a valid index has."""
         return self._digest
 
     def get_disambiguator(self) -> str:
@@ -43,7 +43,7 @@ class ByContent(_CacheLocator):
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:
-        """Return the place of a function; None: not one of ours, or the folder cannot be made.
+        """Return the locator of a function; None: not a kernel, or the folder is not writable.
 
         Numba then stores the code next to the source.
         """
@@ -53,13 +53,13 @@ class ByContent(_CacheLocator):
         found = cls(path, py_func.__code__.co_firstlineno)
         try:
             os.makedirs(found._folder, exist_ok=True)
-        except OSError:  # a read-only home
+        except OSError:  # the home directory is read-only
             return None
         return found if os.access(found._folder, os.W_OK) else None
 
 
 class KeptByContent(CompileResultCacheImpl):
-    """Numba's machine code files, kept where `ByContent` says."""
+    """Numba's machine code files, located by `ByContent`."""
 
     _locator_classes = (ByContent, *CacheImpl._locator_classes)
 
@@ -67,11 +67,11 @@ class KeptByContent(CompileResultCacheImpl):
 class LoadingCache(FunctionCache):
     """Cache of machine code: loads without the compiler, compiles in one process at a time.
 
-    Numba's own cache first imports all that it could compile: 0.25 s and 20 MB before the first
-    kernel runs. Loaded code needs none of that; the compiler prepares itself when it is called.
+    Numba's own cache first initializes the compiler: 0.25 s and 20 MB before the first kernel runs.
+    Loaded code does not need it; the compiler is initialized when it is called.
 
-    Processes that need the same kernel do not compile it twice: the first locks it, the others wait
-    and load. Locks follow the calls among kernels, which have no cycle, so they cannot deadlock.
+    Processes that need the same kernel compile it once: the first one locks it, the others wait and
+    load. Locks follow the calls among kernels, which have no cycle, so there is no deadlock.
     """
 
     _impl_class = KeptByContent
@@ -82,18 +82,18 @@ class LoadingCache(FunctionCache):
         found = self._load_or_miss(sig, target_context)
         if found is None:
             self._acquire()
-            # Another process may have compiled it meanwhile.
+            # Another process may have compiled it during the wait.
             found = self._load_or_miss(sig, target_context)
             if found is not None:
                 self._release()
         return found
 
     def has(self, sig: Any, target_context: Any) -> bool:
-        """Return whether there is machine code of a signature for this processor."""
+        """Return whether the cache has machine code of a signature for this processor."""
         cache: Any = self
         try:
             kept = cache._cache_file._load_index()
-        except Exception:  # as damaged as `_load_or_miss` finds it
+        except Exception:  # damaged: `_load_or_miss` reports it
             return False
         return cache._index_key(sig, target_context.codegen()) in kept
 
@@ -101,14 +101,14 @@ class LoadingCache(FunctionCache):
         load: Any = self._load_overload
         try:
             return load(sig, target_context)
-        except Exception as error:  # pickle and LLVM raise many types for damaged bytes
+        except Exception as error:  # pickle and LLVM raise various types for damaged bytes
             log.warning("%s: the cache entry cannot be loaded: %r", self._name_on_disk(), error)
             with suppress(OSError):  # a damaged index would fail the save, too
                 Path(self._cache_file._index_path).unlink()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write the compiled function of a signature, and let other processes load it."""
+        """Write the compiled function of a signature, then release its lock."""
         save: Any = super().save_overload
         try:
             save(sig, data)
@@ -116,9 +116,11 @@ class LoadingCache(FunctionCache):
             self._release()
 
     def _acquire(self) -> None:
-        if self._lock != NOT_LOCKED:  # the compiler raised: this process has the lock already
+        if (
+            self._lock != NOT_LOCKED
+        ):  # after an error of the compiler this process still has the lock
             return
-        with suppress(OSError):  # a cache that cannot be written: every process compiles
+        with suppress(OSError):  # the cache is not writable, so every process compiles
             path = Path(self.cache_path) / f"{self._name_on_disk()}.lock"
             lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
@@ -139,11 +141,11 @@ class LoadingCache(FunctionCache):
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile at first use, keep the machine code, run without the interpreter's lock.
+    """Compile at first use, cache the machine code, run without the interpreter's lock.
 
-    Kernels do not allocate (Numba refuses it): so arrays need no counting of references inside,
-    which costs two atomic operations per array and call otherwise. The front's kernels became
-    five times faster by leaving it out.
+    Kernels do not allocate (Numba refuses it), so arrays need no reference counts inside, which
+    would take two atomic operations per array and call. Kernels of sends are five times faster
+    without them.
     """
     compiled: Any = njit(nogil=True, _nrt=False)(function)
     if hasattr(compiled, "enable_caching"):  # not a plain function (NUMBA_DISABLE_JIT)
@@ -154,12 +156,12 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def entry(kernel: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[P, R]:
-    """Return the way into a kernel for arguments of exactly the types that `args` have.
+    """Return the entry point of a kernel for arguments of exactly the types of `args`.
 
-    A kernel looks at the types of its arguments at each call; with arrays of records and tuples
-    that takes 2 us, three times as long as the rest of a call. What is returned does not look: an
-    array of another dtype, dimension or layout would be misread. So it is for calls whose arrays
-    are made in one place, and a read-only array needs an entry of its own.
+    A call of a kernel examines the types of its arguments; with arrays of records and tuples that
+    takes 2 us, three times as long as the rest of the call. The entry point does not: it would
+    misread an array of another dtype, dimension or layout. Use it for calls whose arrays are made
+    in one place; a read-only array needs an entry point of its own.
     """
     assert not kwargs
     find = getattr(kernel, "compile", None)

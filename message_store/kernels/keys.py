@@ -2,7 +2,7 @@
 
 hash_keys    hashes of keys, as in index files
 find_many    candidates for many hashes in one index file
-match_keys   candidates that are records of the topic with the key itself
+match_keys   candidates that are records of the topic and have the key itself
 frames_at    columns of the records at log offsets
 """
 
@@ -35,11 +35,11 @@ UNIQ_BYTES, KEYS_BYTES = UNIQ_NAME.size, KEYS_NAME.size
 
 
 class Wanted(NamedTuple):
-    """Keys of one topic, as kernels take them."""
+    """Keys of one topic, as arguments of kernels."""
 
     topic: Bytes
-    keys: Bytes  # joined
-    ends: npt.NDArray[np.int64]  # (n,): where each ends
+    keys: Bytes  # end to end
+    ends: npt.NDArray[np.int64]  # (n,): end of each key
 
 
 @kernel
@@ -59,7 +59,7 @@ def find_many(
 
     Args:
         limit: Maximum candidates of one key.
-        key_at, offsets: (m,) i8 out, m >= limit: which key, log offset.
+        key_at, offsets: (m,) i8 out, m >= limit: index of the key, log offset.
     """
     n, i = np.int64(0), np.int64(first)
     span = (np.int64(0), np.int64(1) << np.int64(62))
@@ -84,7 +84,7 @@ def same(data: Bytes, pos: int, size: int, other: Bytes, start: int, end: int) -
 
 @kernel
 def hit_of(data: Bytes, pos: int, end: int, keys: Bytes, start: int, stop: int) -> int:
-    """Return how the property text in data[pos:end] has the key keys[start:stop]: HIT_*."""
+    """Return whether a property text has the key keys[start:stop], and which one it is: HIT_*."""
     hit = NO_HIT
     while pos < end:
         until = entry_end(data, pos, end)
@@ -110,15 +110,16 @@ def match_keys(
     """Set hits[i] for candidates of one log file.
 
     Args:
-        data: the file's bytes.
+        data: Bytes of the file.
         span: (log offset of data[0], bytes of data that are written).
-        key_at, offsets: (n,) i8.
+        key_at, offsets: (n,) i8: candidates.
         frames: (1,) layout.SCANNED, scratch.
         hits: (n,) u1 out, HIT_*.
     """
     frame = frames[0]
     for i in range(offsets.size):
         hits[i] = NO_HIT
+        # A damaged index may name any offset: nothing outside the written bytes is read.
         pos = np.int64(offsets[i] - span[0])
         if pos < 0 or pos >= span[1]:
             continue
@@ -135,10 +136,10 @@ def match_keys(
 
 @kernel
 def frames_at(data: Bytes, span: Any, offsets: Any, arrays: TopicArrays, frames: Rows) -> None:
-    """Read the record at each log offset; record_size 0 where there is none.
+    """Read the record at each log offset; record_size is 0 where no record is.
 
     Args:
-        data, span: see `match_keys`.
+        data, span: See `match_keys`.
         offsets: (n,) i8, in this file.
         frames: (n,) layout.SCANNED out; tags_hash and delay_level are not set.
     """

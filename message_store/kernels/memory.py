@@ -1,8 +1,8 @@
 """Block copies, whole-word loads and bit counts for compiled code.
 
-NumPy slice assignment costs some 40 ns in a kernel, whatever its size; a message is many small
-pieces. These lower to one memcpy, one load, one instruction. They check nothing: the caller has
-compared positions and sizes with the buffers before.
+NumPy slice assignment takes about 40 ns in a kernel for any size, and a message consists of many
+small pieces. These intrinsics compile to one memcpy, one load or one instruction. They check
+nothing: the caller compares positions and sizes with the buffers before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba.core import cgutils as _cgutils
 from numba.core import types
 from numba.extending import intrinsic
 
-cgutils: Any = _cgutils  # it has no types
+cgutils: Any = _cgutils  # numba has no types
 
 
 @intrinsic
@@ -49,13 +49,13 @@ def load_u8(_context: Any, data: Any, pos: Any) -> Any:
 
 @intrinsic
 def trailing_zeros(_context: Any, word: Any) -> Any:
-    """Return how many of the lowest bits of a u8 are 0; 64 for 0."""
+    """Return the number of zero bits below the lowest set bit of a u8; 64 for 0."""
     return types.int64(types.uint64), _count_zeros("cttz")
 
 
 @intrinsic
 def leading_zeros(_context: Any, word: Any) -> Any:
-    """Return how many of the highest bits of a u8 are 0; 64 for 0."""
+    """Return the number of zero bits above the highest set bit of a u8; 64 for 0."""
     return types.int64(types.uint64), _count_zeros("ctlz")
 
 

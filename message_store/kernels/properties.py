@@ -20,6 +20,7 @@ PLUS, MINUS, ZERO = 43, 45, 48
 
 @kernel
 def equals(data: Bytes, pos: int, size: int, name: Bytes) -> bool:
+    """Return whether data[pos:pos+size] is `name`."""
     if size != name.size:
         return False
     for i in range(size):
@@ -30,6 +31,7 @@ def equals(data: Bytes, pos: int, size: int, name: Bytes) -> bool:
 
 @kernel
 def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
+    """Return the position of a byte in data[pos:end], `end` without one."""
     while pos < end and data[pos] != byte:
         pos += 1
     return pos
@@ -44,7 +46,7 @@ def java_hash(data: Bytes, pos: int, end: int) -> int:
 @kernel
 def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
     """Return String.hashCode of a text whose first part has the hash `start`."""
-    # decode UTF-8 to UTF-16 units, since Java hashes those; h = h * 31 + unit
+    # decode UTF-8 to UTF-16 units, which Java hashes: h = h * 31 + unit
     h = np.uint32(start)
     while pos < end:
         byte = np.uint32(data[pos])
@@ -83,6 +85,7 @@ def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
 @kernel
 def are_digits(word: Any) -> bool:
     """Return whether all eight bytes are decimal digits."""
+    # A digit is 0x30 to 0x39: its high half is 3, also after 6 is added to the byte.
     tops, six = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x0606060606060606)
     both = (word & tops) | (((word + six) & tops) >> np.uint64(4))
     return both == np.uint64(0x3333333333333333)
@@ -90,7 +93,8 @@ def are_digits(word: Any) -> bool:
 
 @kernel
 def eight_digits(word: Any) -> int:
-    """Return the number that eight decimal digits are; the lowest byte is the first."""
+    """Return the number of eight decimal digits; the lowest byte is the first digit."""
+    # neighbours are combined: digits to pairs, pairs to fours, fours to the number
     word &= np.uint64(0x0F0F0F0F0F0F0F0F)
     word = (word * np.uint64(10) + (word >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
     word = (word * np.uint64(100) + (word >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
@@ -150,7 +154,7 @@ def find_value(data: Bytes, pos: int, size: int, name: Bytes) -> Any:
 def find_tags_and_level(data: Bytes, pos: int, size: int) -> Any:
     """Return (Java hash of TAGS or 0, DELAY as a number or 0 or DELAY_ILLEGAL).
 
-    Without a DELAY a DELAy counts: its name in records whose ownership was transferred.
+    Without DELAY, DELAy counts: the name in records whose ownership was transferred.
     """
     end = pos + size
     tags_hash, level, moved = np.int64(0), np.int64(0), np.int64(0)

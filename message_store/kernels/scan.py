@@ -1,6 +1,6 @@
-"""Walk over log bytes: check every record and return its columns.
+"""Compiled walk over log bytes, which checks every record and returns its columns.
 
-Also the small readers of pulls and deliveries: copy records, decode queue units.
+The module also has the small readers of pulls and deliveries: copy records, decode queue units.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Rows = npt.NDArray[Any]
 
 @kernel
 def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> int:
-    """Fill the positional columns of `row`; return the record's size, or a STOP_* as -1 - STOP."""
+    """Fill the columns of `row` that need no property; return the record's size, or -1 - STOP_*."""
     if end - pos < BLANK_BYTES:
         return -1 - STOP_INVALID
     size = get_i4(data, pos + RECORD_AT.total_size)
@@ -90,7 +90,9 @@ def walk(
 ) -> tuple[int, int, int]:
     """Read records from data[pos:end] into `out`; return (count, next pos, STOP_*).
 
-    `log_offset` is the log offset of data[pos]. `check`: compare body CRCs and mark damage.
+    Args:
+        log_offset: Log offset of data[pos].
+        check: Compare the CRCs of bodies and mark damage.
     """
     n = 0
     while n < out.size and pos < end:
@@ -114,7 +116,7 @@ def walk(
 
 @kernel
 def leading_inside(units: Rows, start: int, end: int) -> Any:
-    """Return how many leading units lie within start..end of the log, and their records' bytes."""
+    """Return (number of leading units within start..end of the log, bytes of their records)."""
     total = np.int64(0)
     for i in range(units.size):
         pos, size = units[i]["phys_offset"], np.int64(units[i]["size"])
@@ -126,7 +128,7 @@ def leading_inside(units: Rows, start: int, end: int) -> Any:
 
 @kernel
 def copy_ranges(data: Bytes, units: Rows, base: int, out: Bytes) -> None:
-    """Copy the records of `units` out of data (data[0] is log offset `base`), back to back."""
+    """Copy the records of `units` from data (data[0] is log offset `base`), end to end."""
     at = 0
     for i in range(units.size):
         pos = units[i]["phys_offset"] - base
@@ -137,7 +139,7 @@ def copy_ranges(data: Bytes, units: Rows, base: int, out: Bytes) -> None:
 
 @kernel
 def read_units(block: Bytes, out: Rows) -> int:
-    """Decode consume queue units until one is empty (size <= 0); return how many."""
+    """Decode consume queue units up to the first empty one (size <= 0); return their number."""
     for i in range(out.size):
         at = i * UNIT_BYTES
         size = get_i4(block, at + UNIT_AT.size)
@@ -152,7 +154,7 @@ def read_units(block: Bytes, out: Rows) -> int:
 
 @kernel
 def valid_units(block: Bytes, count: int) -> int:
-    """Return how many leading units of `block` are valid."""
+    """Return the number of leading units of `block` that are valid."""
     for i in range(count):
         at = i * UNIT_BYTES
         if get_i4(block, at + UNIT_AT.size) <= 0 or get_i8(block, at + UNIT_AT.phys_offset) < 0:

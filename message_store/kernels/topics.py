@@ -1,4 +1,4 @@
-"""Topic names to numbers, compiled.
+"""Compiled lookup of topic names.
 
 `message_store.queues.topic_table` has the table and the readable twin.
 """
@@ -14,9 +14,11 @@ from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.queues.topic_table import TopicArrays
 
+FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+
 
 class TopicNames(NamedTuple):
-    """The arrays of a topic table that find a topic."""
+    """Arrays of a topic table for a lookup by name."""
 
     topics: npt.NDArray[Any]  # (n,) TOPIC
     names: Bytes  # (n,) u1: the names, end to end
@@ -26,9 +28,9 @@ class TopicNames(NamedTuple):
 @kernel
 def hash_name(data: Bytes, pos: int, size: int) -> int:
     """Return FNV-1a, 64 bits, of data[pos:pos+size]."""
-    value = np.uint64(0xCBF29CE484222325)
+    value = FNV_START
     for i in range(size):
-        value = (value ^ np.uint64(data[pos + i])) * np.uint64(0x100000001B3)
+        value = (value ^ np.uint64(data[pos + i])) * FNV_PRIME
     return value
 
 
@@ -36,6 +38,7 @@ def hash_name(data: Bytes, pos: int, size: int) -> int:
 def find_topic(data: Bytes, pos: int, size: int, arrays: TopicNames | TopicArrays) -> int:
     """Return the index of the topic named data[pos:pos+size], or -1."""
     value = hash_name(data, pos, size)
+    # open addressing: the name is in the row of its hash, or in the used rows after it
     mask = np.uint64(arrays.table.size - 1)
     spot = value & mask
     while True:

@@ -1,6 +1,6 @@
 """Compiled checks of `message_store.verify`: record boundaries, units and keys.
 
-Nothing here trusts an offset: every one is compared with its file's bounds before it is followed.
+Every offset is compared with the bounds of its file before it is followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from message_store.layout import (
 Rows = npt.NDArray[Any]
 Codes = npt.NDArray[np.uint8]
 
-ELSEWHERE = 255  # what `out` holds before: the offset lies in another file
+ELSEWHERE = 255  # initial value of a code: the offset is in another file
+MAGIC_BYTES = (0xDA, 0xA3, 0x20)  # first bytes of MAGIC_V1 and MAGIC_V2
+SECOND_MS = 1_000  # an index item has whole seconds
 GOOD, NO_RECORD, WRONG_SIZE, WRONG_TOPIC, WRONG_QUEUE, WRONG_NUMBER, WRONG_CODE = range(7)
 NO_KEY, WRONG_TIME = 7, 8
 EXTENDED_CODE_MAX = -2_147_483_649  # at most this: an address in ConsumeQueueExt
@@ -36,16 +38,21 @@ EXTENDED_CODE_MAX = -2_147_483_649  # at most this: an address in ConsumeQueueEx
 
 @kernel
 def find_record(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> int:
-    """Return where the next valid record starts, from data[pos] on; -1 if there is none.
+    """Return the start of the next valid record from data[pos] on, -1 without one.
 
-    `log_offset` is the log offset of data[0]; a record must name its own.
+    `log_offset` is the log offset of data[0]; a record must have its own log offset.
     """
     while pos + RECORD_FIXED_BYTES <= end:
         if load_u8(data, np.int64(pos + RECORD_AT.magic)) == 0:  # eight starts without a magic
             pos += 8
             continue
-        magic = data[pos + 4] == 0xDA and data[pos + 5] == 0xA3 and data[pos + 6] == 0x20
-        if magic and read_frame(data, pos, end, log_offset + pos, row) > 0:
+        at = pos + RECORD_AT.magic
+        magic = data[at] == MAGIC_BYTES[0] and data[at + 1] == MAGIC_BYTES[1]
+        if (
+            magic
+            and data[at + 2] == MAGIC_BYTES[2]
+            and read_frame(data, pos, end, log_offset + pos, row) > 0
+        ):
             return pos
         pos += 1
     return -1
@@ -58,9 +65,13 @@ def check_units(
     """Compare units whose record lies in span with that record.
 
     Args:
-        units: (n,) UNIT. data: the log file. span: (log offset of data[0], end of its records).
-        topic: its name. queue: (queue id, queue offset of units[0], 1 if codes are due times).
-        scratch: (1,) SCANNED. out: (n,) a code each, ELSEWHERE before.
+        units: (n,) UNIT.
+        data: Bytes of the log file.
+        span: (log offset of data[0], end of its records).
+        topic: Name of the topic.
+        queue: (queue id, queue offset of units[0], 1 if codes are due times).
+        scratch: (1,) SCANNED.
+        out: (n,) in and out: code of each unit, ELSEWHERE before.
     """
     for i in range(units.size):
         phys = units[i]["phys_offset"]
@@ -72,6 +83,7 @@ def check_units(
 def check_unit(
     unit: Any, number: int, data: Bytes, span: Any, topic: Bytes, queue: Any, row: Any
 ) -> int:
+    """Return the code of a unit, after a comparison with its record."""
     phys = unit["phys_offset"]
     pos = phys - span[0]
     size = read_frame(data, pos, span[1] - span[0], phys, row)
@@ -89,7 +101,7 @@ def check_unit(
     tags_hash, level = find_tags_and_level(data, pos + row["prop_pos"], np.int64(row["prop_len"]))
     is_due = queue[2] != 0 and level > 0
     good = code >= row["store_ms"] if is_due else code == tags_hash
-    good = good or (is_due and row["prepared_offset"] < 0)  # it keeps a time promised before
+    good = good or (is_due and row["prepared_offset"] < 0)  # a copy keeps its due time
     return GOOD if good or code <= EXTENDED_CODE_MAX else WRONG_CODE
 
 
@@ -98,8 +110,9 @@ def check_items(items: Rows, data: Bytes, span: Any, scratch: Rows, keys: Rows, 
     """Compare index items whose record lies in span with the keys of that record.
 
     Args:
-        items: (n,) KEYED; store_ms is what the item says, cut to a second.
-        data, span, scratch, out: as in `check_units`. keys: room for the keys of one record.
+        items: (n,) KEYED; store_ms is the time in the item, in whole seconds.
+        data, span, scratch, out: See `check_units`.
+        keys: Scratch for the keys of one record.
     """
     row = scratch[0]
     for i in range(items.size):
@@ -115,16 +128,17 @@ def check_items(items: Rows, data: Bytes, span: Any, scratch: Rows, keys: Rows, 
             if keys[k]["key_hash"] == items[i]["key_hash"]:
                 out[i] = GOOD
         late = row["store_ms"] - items[i]["store_ms"]
-        if out[i] == GOOD and not 0 <= late < 1_000:
+        if out[i] == GOOD and not 0 <= late < SECOND_MS:
             out[i] = WRONG_TIME
 
 
 @kernel
 def mark_chains(file: Bytes, slot_count: int, item_count: int, reached: Codes) -> int:
-    """Set `reached` to 1 for every item that a query for its hash comes to; return the used slots.
+    """Set `reached` to 1 for every item that a query for its hash finds; return the used slots.
 
     Args:
-        file: (n,) u1, an index file. reached: (item_count,) zeros.
+        file: (n,) u1: bytes of an index file.
+        reached: (item_count,) zeros.
     """
     items = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES
     used = 0
@@ -151,5 +165,5 @@ def read_items(file: Bytes, slot_count: int, first: int, begin_ms: int, out: Row
     for i in range(out.size):
         out[i]["key_hash"] = get_i4(file, at + ITEM_AT.key_hash)
         out[i]["phys_offset"] = get_i8(file, at + ITEM_AT.phys_offset)
-        out[i]["store_ms"] = begin_ms + get_i4(file, at + ITEM_AT.time_diff_s) * 1_000
+        out[i]["store_ms"] = begin_ms + get_i4(file, at + ITEM_AT.time_diff_s) * SECOND_MS
         at += ITEM_BYTES

@@ -1,11 +1,11 @@
-"""Ledger of a store: a database that records migrations and audits. Nothing depends on it.
+"""Ledger of a store: a database that records migrations and audits. No decision depends on it.
 
     broker       LedgerWriter --one thread--> LedgerProcess ==pipe==> LedgerWorker --> Ledger
     offline      LedgerWriter --one thread--> LedgerWorker --> Ledger
     audit        Ledger
     history      Ledger.open_existing, read by migration.ledger.reader
 
-Callers write `Record`s; this package knows their tables, not their meaning. The first process to
+Callers write `Record`s; the package defines their tables, not their meaning. The first process to
 open a ledger creates or upgrades its schema (docs/decisions/0015). Only `ledger.py` and what it
 imports load SQLAlchemy.
 """

@@ -1,4 +1,4 @@
-"""Connections to a ledger, SQLite or PostgreSQL, with a bound on every wait."""
+"""Connections to a ledger, SQLite or PostgreSQL, with a limit on every wait."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def parse_url(text: str) -> URL:
     try:
         url = make_url(text)
     except ArgumentError as error:
-        raise LedgerError("?", "its URL cannot be read", remedy) from error
+        raise LedgerError("?", "its URL is malformed", remedy) from error
     kind = url.drivername.partition("+")[0]
     if kind in ("postgres", POSTGRESQL):
         return url.set(drivername=f"{POSTGRESQL}+psycopg")
     if kind == SQLITE and url.database and url.database != ":memory:":
         return url.set(drivername=SQLITE)
-    raise LedgerError(shown_url(text), "such a database is not served", remedy)
+    raise LedgerError(shown_url(text), "this kind of database is not supported", remedy)
 
 
 def sqlite_path(url: URL) -> Path | None:
@@ -63,7 +63,7 @@ def make_engine(url: URL, *, busy_ms: int = BUSY_MS) -> Engine:
         "application_name": "duemq",
         "options": f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={busy_ms} "
         f"-c idle_in_transaction_session_timeout={STATEMENT_MS}",
-        # A server that stops answering is given up, too.
+        # The timeouts also end waits for a server that stops answering.
         "tcp_user_timeout": STATEMENT_MS,
         "keepalives_idle": 5,
         "keepalives_interval": 2,

@@ -2,11 +2,11 @@
 
 DueMQError
 └── LedgerError
-    ├── LedgerUnavailable     gone, locked, full, or its server is away: a retry may succeed
-    ├── LedgerOfAnotherStore  it belongs to another store
+    ├── LedgerUnavailable     missing, locked, full, or its server is down: a retry may succeed
+    ├── LedgerOfAnotherStore  the ledger belongs to another store
     ├── LedgerNewer           a later DueMQ wrote it
     ├── LedgerOnlyForward     a downgrade to an older schema was requested
-    └── UnknownRun            it has no migration of that id
+    └── UnknownRun            the ledger has no migration with this id
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from message_store.errors import DueMQError
 
 
 class LedgerError(DueMQError):
-    """A ledger that cannot be used; `where` is its URL without the password."""
+    """Error: a ledger cannot be used; `where` is its URL without the password."""
 
     def __init__(self, where: str, why: str, remedy: str) -> None:
         self.where, self.why, self.remedy = where, why, remedy
@@ -31,23 +31,21 @@ class LedgerError(DueMQError):
 
 
 class LedgerUnavailable(LedgerError):
-    """It cannot be reached or written now."""
+    """Error: the ledger cannot be reached or written now."""
 
 
 class LedgerOfAnotherStore(LedgerError):
-    """It belongs to another store."""
+    """Error: the ledger belongs to another store."""
 
     def __init__(self, where: str, *, wanted: str, found: str, path: str) -> None:
         self.wanted, self.found = wanted, found
         why = f"it belongs to store {found} ({path}), this is store {wanted}"
-        remedy = (
-            "Name this store's own ledger, or move the file away: a new one is made from the log"
-        )
+        remedy = "Give the URL of this store's ledger, or move the file away: a new one is made"
         super().__init__(where, why, remedy)
 
 
 class LedgerOnlyForward(LedgerError):
-    """A downgrade was requested; it would lose what the older schema has no column for."""
+    """Error: a downgrade was requested, which would lose columns that the older schema lacks."""
 
     def __init__(self, where: str) -> None:
         super().__init__(
@@ -58,7 +56,7 @@ class LedgerOnlyForward(LedgerError):
 
 
 class LedgerNewer(LedgerError):
-    """Its schema is newer than this version supports."""
+    """Error: the schema of the ledger is newer than this version supports."""
 
     def __init__(self, where: str, *, found: Iterable[str], newest: str) -> None:
         self.found, self.newest = sorted(found), newest
@@ -68,7 +66,7 @@ class LedgerNewer(LedgerError):
 
 
 class UnknownRun(LedgerError):
-    """It has no migration of that id."""
+    """Error: the ledger has no migration with this id."""
 
     def __init__(self, where: str, migration_id: str) -> None:
         self.migration_id = migration_id

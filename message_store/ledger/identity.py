@@ -1,7 +1,7 @@
-"""Identity of a store: decides whether a plan or a ledger belongs to it.
+"""Identity of a store, by which plans and ledgers are assigned to it.
 
-Made once, by chance, and kept in `config/duemq.store.json` (with `.bak`). A copy of the directory
-has the same name: it contains the same messages, and its ledger describes it as well.
+It is random, made once, and stored in `config/duemq.store.json` (with `.bak`). A copy of the
+directory has the same identity: it contains the same messages, and its ledger describes it as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ID = re.compile(r"[0-9a-z-]{1,64}")
 
 
 def store_id(config_directory: Path) -> str:
-    """Return a store's name; make it if it has none yet.
+    """Return the identity of a store; create one if it has none.
 
     Raises:
         CorruptStore: There is one, but neither the file nor its `.bak` can be read.
@@ -34,7 +34,7 @@ def store_id(config_directory: Path) -> str:
 
 
 def known_store_id(config_directory: Path) -> str | None:
-    """Return a store's name, None if it has none yet; never writes.
+    """Return the identity of a store, None if it has none; write nothing.
 
     Raises:
         CorruptStore: There is one, but neither the file nor its `.bak` can be read.

@@ -1,7 +1,6 @@
-"""An open ledger: schema upgraded, owner checked, one transaction per write. Every call blocks.
+"""Open ledger: schema upgraded, owner checked, one transaction per write. Every call blocks.
 
-A connection is kept for one transaction, so the next call notices a file or a server that has
-gone away.
+A connection is kept for one transaction only, so each call detects a missing file or server.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ from message_store.ledger.tables import EVENTS, IDENTITY, METADATA, SAMPLES
 
 TEXT_CHARS_MAX: Final = 2_000
 SAMPLES_KEPT_MAX: Final = 10_000
-"""Samples of one run, half a day of them; beyond that every second one is deleted."""
-AWAY: Final = "Work goes on without it; it catches up when it is back"
-REFUSED: Final = "Work goes on without it; please report this"
-MISSING: Final = "The first plan, migration or audit of a store makes it"
+"""Maximum samples of one run, about half a day; beyond that every second one is deleted."""
+AWAY: Final = "Work continues without it; it catches up once it is available"
+REFUSED: Final = "Work continues without it; please report this"
+MISSING: Final = "The first plan, migration or audit of a store creates it"
 _R = TypeVar("_R")
 
 
 class Ledger:
-    """An open ledger.
+    """Open ledger.
 
     Args:
         store_id: Identity of its owner; "" if it is only read.
     Attributes:
-        where: Its URL for messages, without the password.
+        where: URL for messages, without the password.
     """
 
     def __init__(self, engine: Engine, where: str, store_id: str = "") -> None:
@@ -100,7 +99,7 @@ class Ledger:
         self.engine.dispose()
 
     def write(self, records: Iterable[Record]) -> None:
-        """Write records, all or none; of two with one key the later one stays.
+        """Write records, all or none; of two records with one key the later one stays.
 
         Raises:
             LedgerUnavailable: It is gone, locked or full; the same call may succeed later.
@@ -110,14 +109,14 @@ class Ledger:
             _write(connection, records)
 
     def rebuild(self, snapshot: LogSnapshot) -> None:
-        """Bring the ledger to the state of the log; keep rows that only the ledger has.
+        """Bring the ledger to the state of the log; keep rows that are in the ledger only.
 
         Raises:
             LedgerUnavailable: It is gone, locked or full; the same call may succeed later.
             LedgerError: It refuses these records.
         """
         with self._transaction() as connection:
-            # A power cut took the ownership records of these events.
+            # A power cut lost the ownership records of these events.
             connection.execute(delete(EVENTS).where(EVENTS.c.mark_offset >= snapshot.next_record))
             _write(connection, snapshot.records())
 
@@ -161,7 +160,7 @@ def read_rows(connection: Connection, query: Select[Any], kind: type[_R], **more
 
 @contextmanager
 def _our_errors(where: str) -> Iterator[None]:
-    """Replace the errors of a driver by ours."""
+    """Convert the errors of a driver to `LedgerError`s."""
     try:
         yield
     except LedgerError:
@@ -170,18 +169,18 @@ def _our_errors(where: str) -> Iterator[None]:
         raise LedgerError(where, f"it refuses a record ({_reason(error)})", REFUSED) from error
     except (DatabaseError, OSError) as error:
         raise LedgerUnavailable(where, _reason(error), AWAY) from error
-    except Exception as error:  # no fault of a ledger may stop the work
+    except Exception as error:  # a fault of a ledger must not stop the work
         raise LedgerError(where, _reason(error), REFUSED) from error
 
 
 def _reason(error: BaseException) -> str:
-    """Return the driver's own words in one line, without statement and values."""
+    """Return the text of the driver's error in one line, without statement and values."""
     cause = getattr(error, "orig", None) or error
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
 def _claim(connection: Connection, where: str, place: LedgerPlace, now_ms: int) -> None:
-    """Make an empty ledger this store's; refuse that of another one."""
+    """Assign an empty ledger to this store; refuse the ledger of another store."""
     found = connection.execute(select(IDENTITY)).first()
     if found is None:
         row = {"store_id": place.store_id, "store_path": place.store_path, "made_ms": now_ms}
@@ -229,7 +228,7 @@ def _write_parts(connection: Connection, record: Record) -> None:
 
 
 def _thin_samples(connection: Connection, migration_id: object) -> None:
-    """Delete one of each two samples of a run that has too many: the one that was less late."""
+    """Thin the samples of a run that has too many: of each two, keep the one with more lateness."""
     mine, at_ms = SAMPLES.c.migration_id == migration_id, SAMPLES.c.at_ms
     count = connection.execute(select(func.count()).select_from(SAMPLES).where(mine)).scalar_one()
     if count <= SAMPLES_KEPT_MAX:
@@ -245,7 +244,7 @@ def _thin_samples(connection: Connection, migration_id: object) -> None:
 
 
 def _clean(value: object) -> object:
-    """Return a value that every database takes: text without NUL and lone surrogates, bounded."""
+    """Return a value that every database accepts: bounded text without NUL and lone surrogates."""
     if isinstance(value, tuple):
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, str):

@@ -8,7 +8,7 @@ from typing import Final
 
 FILE_NAME: Final = "duemq.ledger.sqlite"
 BUSY_MS: Final = 2_000
-"""Maximum wait of a transaction for the lock of another one."""
+"""Maximum time, in ms, that a transaction waits for the lock of another one."""
 _URL = re.compile(
     r"(?P<kind>\w+)(\+\w+)?://((?P<user>[^:/]*)(?P<password>:[^@]*)?@)?(?P<rest>[^?]*)"
 )

@@ -13,13 +13,13 @@ Row = dict[str, object]
 
 
 class Record:
-    """Base of the dataclasses that are rows of a ledger; attributes are named as the columns.
+    """Base of the dataclasses that are rows of a ledger; attributes have the names of columns.
 
     Attributes:
         TABLE: Name of the table.
         KEY: Names of the columns of its primary key.
-        KEPT: Columns that the log does not know: an empty text or a smaller number does not
-            replace the value in the ledger.
+        KEPT: Columns that the log lacks: an empty text or a smaller number does not replace the
+            value in the ledger.
         EXPENDABLE: Whether a full queue drops such records first.
     """
 
@@ -47,14 +47,14 @@ class Record:
 
 
 class LogSnapshot(Protocol):
-    """All records in the log: a ledger is rebuilt from them."""
+    """All records in the log, from which a ledger is rebuilt."""
 
     @property
     def next_record(self) -> int:
         """Queue offset after the last ownership record that was applied."""
 
     def records(self) -> Sequence[Record]:
-        """Return the records, in the order in which they are written."""
+        """Return the records in writing order."""
 
 
 _V = TypeVar("_V", str, int)

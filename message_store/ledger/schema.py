@@ -1,4 +1,4 @@
-"""Schema upgrades of the ledger. There is no downgrade: a new ledger can be made from the log."""
+"""Schema upgrades of the ledger. Instead of a downgrade, a ledger is made again from the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from message_store.ledger.errors import LedgerNewer
 from message_store.ledger.tables import VERSION_TABLE
 
 HERE: Final = Path(__file__).resolve().parent
-UPGRADE_LOCK: Final = 0x4475654D51  # any number: one upgrade at a time on a server
+UPGRADE_LOCK: Final = 0x4475654D51  # an arbitrary number, for one upgrade at a time on a server
 
 
 def config_for(connection: Connection | None) -> Config:
@@ -44,7 +44,7 @@ def upgrade(connection: Connection, where: str, *, to: str = "head") -> None:
     """Upgrade a ledger to a version inside the caller's transaction.
 
     Raises:
-        LedgerNewer: This code does not know its version.
+        LedgerNewer: Its version is newer than this code.
     """
     if connection.dialect.name == POSTGRESQL:
         connection.execute(text(f"SELECT pg_advisory_xact_lock({UPGRADE_LOCK})"))

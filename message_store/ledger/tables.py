@@ -39,7 +39,7 @@ METADATA: Final = MetaData(
 
 
 class Hex64(TypeDecorator[int]):
-    """64 bits without sign, as 16 hexadecimal digits: integers of SQL have a sign."""
+    """Unsigned 64 bits as 16 hexadecimal digits, because SQL integers are signed."""
 
     impl = String(16)
     cache_ok = True

@@ -1,9 +1,9 @@
 """Worker that writes a ledger: in the calling thread, or in a process of its own.
 
-SQLAlchemy and Alembic take seconds to load and milliseconds per statement, all of it with the
-interpreter's lock: an event loop in the same process would deliver late. A broker therefore
-writes through a child process. A call is a pair (method, arguments); the answer is None or the
-error. The child ends with its parent, and is restarted on demand after a kill.
+SQLAlchemy and Alembic take seconds to load and milliseconds per statement, with the interpreter's
+lock: an event loop in the same process would deliver late. So a broker writes through a child
+process. A call is a pair (method, arguments); the answer is None or the error. The child ends with
+its parent, and is started again on demand after a kill.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from message_store.ledger.records import LogSnapshot, Record
 if TYPE_CHECKING:
     from message_store.ledger.ledger import Ledger
 
-NICE: Final = 19  # deliveries come first
+NICE: Final = 19  # niceness: deliveries come first
 ANSWER_S: Final = 60.0
 END_S: Final = 10.0
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
@@ -92,7 +92,7 @@ class LedgerProcess:
 
     def open(self, snapshot: LogSnapshot, now_ms: int) -> None:
         if self._process is not None and self._process.poll() is not None:
-            self.end()  # it was killed
+            self.end()  # the process was killed
         if self._process is None:
             self._start()
         self._call("open", snapshot, now_ms)
@@ -102,7 +102,7 @@ class LedgerProcess:
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
-            with suppress(LedgerUnavailable):  # a process that has ended has closed it
+            with suppress(LedgerUnavailable):  # the ledger of an ended process is closed
                 self._call("close")
 
     def end(self) -> None:
@@ -113,7 +113,7 @@ class LedgerProcess:
         self._pipe.close()
         try:
             process.wait(END_S)
-        except subprocess.TimeoutExpired:  # the log has the records that it did not write
+        except subprocess.TimeoutExpired:  # the log has the unwritten records
             process.kill()
             process.wait()
 
@@ -141,14 +141,14 @@ class LedgerProcess:
         process, pipe = self._process, self._pipe
         assert process is not None, "it is open"
         assert pipe is not None
-        deadline = Timer(ANSWER_S, process.kill)  # a disk or a server that stopped answering
+        deadline = Timer(ANSWER_S, process.kill)  # disk or server has stopped answering
         deadline.daemon = True
         deadline.start()
         try:
             pipe.send((name, arguments))
             answer: LedgerError | None = pipe.recv()
         except (EOFError, OSError) as error:
-            process.kill()  # if it has not ended, it cannot be used either
+            process.kill()  # whether it has ended or not, it is unusable
             process.wait()
             why = f"the process that writes it has ended, or did not answer for {ANSWER_S:.0f} s"
             raise LedgerUnavailable(
@@ -166,7 +166,10 @@ def serve() -> None:
     # the kernel kills this one at once, also in the middle of a statement.
     with suppress(AttributeError, OSError):  # another system
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the broker, which ends this process
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # the signal is meant for the broker, which ends this process
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)
     pipe = Connection(int(sys.argv[1]))
@@ -185,7 +188,7 @@ def _answer(worker: LedgerWorker, name: str, arguments: tuple[Any, ...]) -> Ledg
         getattr(worker, name)(*arguments)
     except LedgerError as error:
         return error
-    except Exception as error:  # a batch that cannot be written must not come again and again
+    except Exception as error:  # a batch that cannot be written must not be repeated forever
         why = f"{type(error).__name__}: {error}"
         return LedgerError(shown_url(worker.place.url), why, "Please report this")
     return None

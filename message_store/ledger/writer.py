@@ -1,13 +1,13 @@
-"""The one writer of a broker's ledger. No fault of the ledger stops or delays the work.
+"""Writer of a broker's ledger, whose faults neither stop nor delay the work.
 
     write(records) --> queue, one record per key --one thread--> Worker.write: one transaction
                          |  full: samples are dropped first, then the oldest records
                          +-- error: the records stay queued, the next try is in 5 s
 
 The ledger is opened with the first record. Each time it is opened, at the start and after trouble,
-it is first rebuilt from the log: so it does not matter what was dropped, or whether the file is a
-new one. A ledger of another store or of a later version is refused and left alone: `opened` raises,
-so nothing new starts; running migrations continue.
+it is rebuilt from the log first, so that dropped records and new files do no harm. A ledger of
+another store or of a later version is refused and left unchanged: `opened` raises, so no migration
+starts; running migrations continue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 PENDING_MAX: Final = 10_000
 BATCH_RECORDS_MAX: Final = 1_000
 LINGER_MS: Final = 1_000
-"""Time in which records are collected before they are written."""
+"""Time, in ms, during which records are collected before they are written."""
 RETRY_MS: Final = 5_000
 _Arguments = TypeVarTuple("_Arguments")
 
@@ -41,8 +41,8 @@ class Health:
     Attributes:
         trouble: Current error, "" without one.
         since_ms: Time of the last change of `trouble`, in ms since the epoch.
-        pending: Records not yet written.
-        dropped: Records that found no room; those of the log come again with the next rebuild.
+        pending: Number of records not yet written.
+        dropped: Number of records that had no room; the next rebuild adds those of the log again.
     """
 
     trouble: str = ""
@@ -56,9 +56,9 @@ class LedgerWriter:
 
     Args:
         snapshot: Returns the records in the log; called before the ledger is opened.
-        refusal: Why the ledger cannot be used at all, "" if it can.
+        refusal: Reason why the ledger cannot be used at all, or empty.
     Attributes:
-        where: Its URL for messages, without the password.
+        where: URL for messages, without the password.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LedgerWriter:
         self._pending_max = pending_max
         self._refused = LedgerError(self.where, refusal, "") if refusal else None
         self._is_open = False
-        self._incomplete = False  # a record that the log has was dropped
+        self._incomplete = False  # a record that is also in the log was dropped
         self._needed, self._tried = asyncio.Event(), asyncio.Event()
         self._stop = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
@@ -84,7 +84,7 @@ class LedgerWriter:
 
     @property
     def health(self) -> Health:
-        """State of the ledger now."""
+        """Current state of the ledger."""
         return Health(
             trouble=self._trouble,
             since_ms=self._since_ms,
@@ -93,11 +93,11 @@ class LedgerWriter:
         )
 
     def write(self, *records: Record) -> None:
-        """Queue records; return at once, whatever the state of the ledger."""
+        """Queue records; return at once, in any state of the ledger."""
         if self._refused is not None:
             return
         for record in records:
-            old = self._pending.pop(record.identity, None)  # the newer one is written last
+            old = self._pending.pop(record.identity, None)  # the newer record is written last
             if len(self._pending) >= self._pending_max:
                 self._drop_one()
             self._pending[record.identity] = record if old is None else record.replacing(old)
@@ -105,10 +105,10 @@ class LedgerWriter:
             self._needed.set()
 
     async def opened(self) -> None:
-        """Open the ledger, if that was not tried yet.
+        """Open the ledger, unless that was tried before.
 
         Raises:
-            LedgerError: It is refused: it belongs to another store, or a later DueMQ wrote it.
+            LedgerError: It belongs to another store, or a later DueMQ wrote it.
         """
         if self._refused is None:
             self._needed.set()
@@ -134,7 +134,9 @@ class LedgerWriter:
             stopping = self._refused is not None
             while not stopping:
                 await self._next_turn()
-                stopping = self._stop.is_set()  # records that come during the flush have a turn
+                stopping = (
+                    self._stop.is_set()
+                )  # a turn for records that were queued during the flush
                 await self.flush()
         finally:
             await self._in_thread(self._worker.end)
@@ -144,14 +146,14 @@ class LedgerWriter:
         try:
             await self._open()
         except (LedgerOfAnotherStore, LedgerNewer) as error:
-            log.error("%s. Work goes on without it.", error)
+            log.error("%s. Work continues without it.", error)
             self._refused, self._trouble = error, str(error)
         except LedgerError as error:
             self._report(error)
         self._tried.set()
 
     async def _next_turn(self) -> None:
-        """Wait for a record and for those that follow it; in trouble, for the next try."""
+        """Wait for a record and those that follow it, or, in trouble, for the next attempt."""
         if not (self._trouble or self._stop.is_set()):
             await self._needed.wait()
         pause_ms = RETRY_MS if self._trouble else LINGER_MS
@@ -188,10 +190,10 @@ class LedgerWriter:
         except LedgerError as error:
             if type(error) is not LedgerError:
                 raise
-            log.error("%s: %d records are left out", error, len(batch))
+            log.error("%s: %d records are dropped", error, len(batch))
             self._dropped += len(batch)
         for key, record in batch.items():
-            if self._pending.get(key) is record:  # no newer one came meanwhile
+            if self._pending.get(key) is record:  # no newer record was queued during the write
                 del self._pending[key]
 
     async def _in_thread(

@@ -21,17 +21,17 @@ from message_store.queues.topic_table import TopicTable
 
 OUT_BYTES_MIN = 1 << 20
 OUT_BYTES_MAX = 32 << 20
-RECORD_EXTRA_BYTES_MAX = 65_536  # a record may be maxMessageSize + this
-CLOCK_STEP_MS_MAX = 1_000  # store times do not advance while the clock is set back by less
+RECORD_EXTRA_BYTES_MAX = 65_536  # maximum bytes of a record in addition to maxMessageSize
+CLOCK_STEP_MS_MAX = 1_000  # up to such a step back of the clock, store times stand still instead
 Encoders = tuple[Callable[..., tuple[int, int, int]], Callable[..., tuple[int, int, int]]]
 
 
 class Appender:
-    """The write side of a log.
+    """Write side of a log.
 
     Attributes:
         last_record: Log offset of the last record, -1 if the log is empty.
-        last_store_ms: Its store time.
+        last_store_ms: Store time of that record.
     """
 
     def __init__(
@@ -45,12 +45,14 @@ class Appender:
         self._log, self._topics, self._config = log, topics, config
         self._clock, self._descriptors = clock, descriptors
         self._out: npt.NDArray[np.uint8] = np.empty(OUT_BYTES_MIN, np.uint8)
-        self._encoders: dict[bool, Encoders] = {}  # by whether the staging buffer is writable
+        self._encoders: dict[
+            bool, Encoders
+        ] = {}  # kernels, by whether the staging buffer is writable
         self.last_record = -1
         self.last_store_ms = 0
 
     def prepare(self, batch: PutBatch) -> None:
-        """Size the records and find their queues; refuse rows that can never be stored."""
+        """Compute sizes of records and find their queues; refuse rows that cannot be stored."""
         rows, count = batch.rows, batch.count
         record_max = self._config.commitlog_file_bytes - BLANK_BYTES
         body_max = record_max if batch.trusted else self._config.message_bytes_max
@@ -129,7 +131,7 @@ class Appender:
                 file.write(log.end - file.base, self._out.data[:size])
             except OSError:
                 encode.unnumber(batch.rows, first, end, self._topics.arrays)
-                with suppress(OSError):  # records that were written whole are refused all the same
+                with suppress(OSError):  # completely written records are refused as well
                     file.zero_from(log.end - file.base)
                 raise
             self.last_record = last

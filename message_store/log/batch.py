@@ -1,10 +1,10 @@
 """A batch of messages before its append: columns plus one staging buffer.
 
-    rows     PUT columns, one row a message        (layout.PUT)
-    staging  bodies and property texts, anywhere   (rows point into it)
+    rows     PUT columns, one row per message          (layout.PUT)
+    staging  bodies and property texts, in any order   (rows point into it)
 
-A single message is a batch of one. Parsers, `add` and deliveries fill the same columns; hooks
-change them; the store encodes them. Batches are reused: `clear` and fill again.
+A single message is a batch of one. Parsers, `add` and deliveries fill the same columns, hooks
+change them, and the store encodes them. Batches are reused after `clear`.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class PutBatch:
         fill_property_columns(row, properties, pos)
 
     def refuse(self, index: int, code: int, remark: str) -> None:
-        """Mark message `index` as refused with a response code and the text of the answer."""
+        """Mark message `index` as refused, with response code and remark of the response."""
         self.rows[index]["status"] = code
         self.remarks[index] = remark
 

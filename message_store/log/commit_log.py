@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 from message_store.errors import CorruptStore, RecordUnreadable
 from message_store.layout import BLANK_RECORD, MAGIC_BLANK, packer
+from message_store.log.block_sums import DIRECTORY as SUMS
+from message_store.log.block_sums import BlockSums
 from message_store.log.page_guard import GuardedMap
 from message_store.log.unreadable import UnreadablePlaces
 from message_store.log.zeroing import whole_size, zero_range
@@ -31,14 +33,14 @@ class LogFile:
     """One file of the log.
 
     Attributes:
-        base: log offset of its first byte.
-        pages: the mapped file.
-        data: (size,) u1, read-only: its bytes; zeros where the disk cannot read them.
+        base: Log offset of its first byte.
+        pages: The mapped file.
+        data: (size,) u1, read-only: its bytes; unreadable pages are zero.
     """
 
     def __init__(self, path: Path, base: int, size: int, *, create: bool) -> None:
         self.path, self.base, self.size = path, base, size
-        self._named = False  # whether its name is on the disk
+        self._named = False  # whether the name of the file is on the disk
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
         self.fd = os.open(path, flags, 0o644)
         try:
@@ -94,7 +96,7 @@ class LogFile:
         return False
 
     def modified_s(self) -> float:
-        """Return the file's last modification, seconds since the epoch."""
+        """Return the time of the last modification, in seconds since the epoch."""
         return os.fstat(self.fd).st_mtime
 
     def close(self) -> None:
@@ -175,7 +177,7 @@ class NumberedLog(Generic[File]):
         """Drop everything from `end` on; later bytes read as zeros, later files are removed.
 
         Args:
-            files_min: So many files stay, even if they are empty.
+            files_min: Minimum number of files that stay, even if they are empty.
         """
         while len(self.files) > files_min and self.files[-1].base >= end:
             self.files.pop().erase()
@@ -184,12 +186,12 @@ class NumberedLog(Generic[File]):
             self.files[-1].zero_from(end - self.files[-1].base)
 
     def detach_first(self) -> File:
-        """Take the oldest file out of the log; the caller erases it. The last file stays."""
+        """Detach the oldest file from the log; the caller erases it. The last file stays."""
         assert len(self.files) > 1
         return self.files.pop(0)
 
     def remove_first(self) -> None:
-        """Remove the oldest file (never the one that is written)."""
+        """Remove the oldest file, but not the last one."""
         self.detach_first().erase()
 
     def close(self) -> None:
@@ -200,11 +202,12 @@ class NumberedLog(Generic[File]):
 
 
 class CommitLog(NumberedLog[LogFile]):
-    """The files in order, the write position, and views of what was written."""
+    """Commit log: the files in order, the write position, and views of the written bytes."""
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         super().__init__(directory, file_bytes, LogFile)
         self.unreadable = UnreadablePlaces(self)
+        self.sums = BlockSums(directory.parent / SUMS, lambda: self.files)
 
     def load(self, *, synced: int = 0) -> None:
         """Open every file; set `end` to the end of the last one.
@@ -247,7 +250,7 @@ class CommitLog(NumberedLog[LogFile]):
 
     @property
     def min_offset(self) -> int:
-        """The first offset that still exists."""
+        """First log offset that still exists."""
         return self.files[0].base if self.files else 0
 
     def file_of(self, offset: int) -> LogFile:
@@ -284,6 +287,7 @@ class CommitLog(NumberedLog[LogFile]):
 
     def truncate(self, end: int, *, files_min: int = 1) -> None:
         """Drop everything from `end` on; one file stays: its name is the offset to continue at."""
+        self.sums.withdraw(end)
         super().truncate(end, files_min=files_min)
 
 

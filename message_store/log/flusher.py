@@ -18,11 +18,11 @@ from message_store.log.commit_log import CommitLog
 from message_store.queues.consume_queue import FileCache
 
 logger = logging.getLogger(__name__)
-STARVED_S = 0.1  # until the next attempt when no descriptor was free
+STARVED_S = 0.1  # pause before the next attempt if no descriptor was free
 
 
 class Flusher:
-    """The syncing thread of a store.
+    """Thread that syncs the log of a store.
 
     Attributes:
         durable: Log offset up to which everything is on the disk.
@@ -77,7 +77,7 @@ class Flusher:
     def request(self, offset: int) -> asyncio.Future[bool]:
         """Sync as soon as possible; the future is True once all before `offset` is on the disk.
 
-        It is False when the disk refused, and never done after the thread has ended.
+        It is False if the disk refused, and stays pending after the thread has ended.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()

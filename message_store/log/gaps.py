@@ -3,15 +3,15 @@
     [record][record][damage]................[record][record]      records follow the damage
     [record][record][a record of no queue  ][record][record]      after the bridge
 
-Apache's broker cuts the log at the first bytes that are not a record, and all acknowledged messages
-after them with it. DueMQ moves the damaged bytes to a file and writes in their place one record of
-the transaction type ROLLBACK, which no broker puts into a queue or an index: every reader of the
-log, Apache's too, skips it.
+Apache's broker cuts the log at the first bytes that are not a record, and loses all acknowledged
+messages after them. DueMQ moves the damaged bytes to a file and replaces them by one record of the
+transaction type ROLLBACK, which no broker puts into a queue or an index: every reader of the log,
+Apache's included, skips it.
 
-The queues know where records continue: the first unit that points past the damage, and at a whole
-record. Bytes are searched for a record only where no queue has such a unit and the log is known to
-continue, or no mark limits it (an Apache store): a client may have sent a body that looks like a
-record, and would find it revived at the end of a log that a power cut tore.
+The records continue at the first unit of a queue that points past the damage and at a valid record.
+Bytes are searched for a record only if no queue has such a unit and the log is known to continue,
+or no mark limits it (an Apache store). Otherwise a body that looks like a record could be revived
+at the end of a log that a power cut tore.
 
 Bytes after the true end of the log may be old records that name their own position, since Apache
 cuts without zeroing. Their store time (older than the last record) and their place in their queue
@@ -33,8 +33,8 @@ from message_store.log.frames import frame_at, topic_of
 from message_store.log.record import encode_record
 from message_store.queues.consume_queues import QueueSet
 
-TRIES_MAX = 1_000  # records after the damage that are damaged, too
-SEARCH_BYTES_MAX = 64 << 20  # after the last record, in its file
+TRIES_MAX = 1_000  # maximum damaged records after the damage
+SEARCH_BYTES_MAX = 64 << 20  # maximum bytes that are searched after the last record, in its file
 BRIDGE_TOPIC = "DUEMQ_DAMAGED_BYTES"
 NO_HOST = (bytes(4), 0)
 
@@ -71,7 +71,7 @@ def find_gap(
 
 
 def _gap_to_queued(log: CommitLog, queues: QueueSet, end: int) -> Gap | None:
-    """Return the gap up to the first whole record after `end` that a queue has a unit of."""
+    """Return the gap up to the first valid record after `end` that has a unit in a queue."""
     at = end + layout.RECORD_FIXED_BYTES + 1  # damage is longer than the smallest record
     for _ in range(TRIES_MAX):
         units = [unit for queue in queues.all() if (unit := queue.unit_from(at)) is not None]
@@ -120,7 +120,7 @@ def unreadable_end(log: CommitLog, end: int, known_end: int) -> Gap | None:
 
 
 def _next_in(file: LogFile, pos: int, row: Row) -> int:
-    """Return where the next valid record of a file starts, -1 without one within the limit."""
+    """Return the start of the next valid record of a file, -1 without one within the limit."""
     if not file.has_data(pos, pos + SEARCH_BYTES_MAX):
         return -1
     end = min(file.size, pos + SEARCH_BYTES_MAX)
@@ -144,6 +144,7 @@ def bridge(log: CommitLog, gap: Gap, store_ms: int) -> None:
         OSError: The disk refused it.
     """
     file = log.file_of(gap.start)
+    log.sums.withdraw(gap.start)
     pos = gap.start - file.base
     directory = log.directory.parent / "truncated"
     directory.mkdir(exist_ok=True)

@@ -1,19 +1,19 @@
 """Guarded mappings: an unreadable page of a mapped file reads as zeros and is recorded.
 
 An access to a page of a mapped file that cannot be loaded ends the process with SIGBUS: the disk
-cannot read the sector (EIO), a full tmpfs has no page for a hole, another process cut the file.
-Kernels read the log through mappings at full speed, so no check can precede each access. Instead a
-handler (`kernels.bus_error`) replaces the page with zeros; the interrupted code continues and finds
-no record there. `look` then reads the page from the file by pread:
+cannot read the sector (EIO), a full tmpfs has no page for a hole, or another process cut the file.
+Kernels read the log through mappings, without a check before each access. Instead a handler
+(`kernels.bus_error`) replaces the page with zeros; the interrupted code continues and finds no
+record there. `look` then reads the page from the file by pread:
 
     pread fails, or the file ends before it   the page stays zero and is listed as unreadable
     pread succeeds                            a hole, or a passing error: the file is mapped again
 
-Readers that must not take zeros for data compare `replaced` before and after, or check
+Readers that must not mistake zeros for data compare `replaced` before and after, or check
 `unreadable`. Writes into a replaced page are lost: the page stays listed, and the owner of a
 writable mapping drops the file (`IndexFile`) or treats the record as damaged.
 
-One table and one handler serve the whole process, as signals do.
+The process has one table and one handler, because signals belong to the process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAP_FAILED = ctypes.c_void_p(bus_error.MAP_FAILED).value
 
 
 class Place(NamedTuple):
-    """A page that cannot be read."""
+    """Unreadable page."""
 
     path: Path
     pos: int
@@ -148,7 +148,7 @@ class PageGuard:
 
     @property
     def replaced(self) -> int:
-        """How many pages were replaced so far."""
+        """Number of pages replaced so far."""
         count: int = self.words[bus_error.REPLACED]
         return count
 
@@ -246,7 +246,7 @@ class GuardedMap:
 
     @property
     def why(self) -> str:
-        """Why the last of them cannot be read."""
+        """Reason why the last of them is unreadable."""
         return self.mapping.why
 
     def look(self) -> int:

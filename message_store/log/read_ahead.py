@@ -14,18 +14,18 @@ import threading
 from message_store.log.commit_log import CommitLog
 
 AHEAD_BYTES = 32 << 20
-REFILL_BYTES = 4 << 20  # appended before the thread is woken again
+REFILL_BYTES = 4 << 20  # bytes that are appended before the thread is woken again
 STEP_BYTES = 256 << 10
 EXPECTED_BYTES_MAX = 512 << 20
 
 
 class ReadAhead:
-    """The thread that reads ahead of a log's end."""
+    """Thread that reads ahead of the end of a log."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self.reached = 0  # log offset up to which pages are there
-        self._wake_at = 0  # log end at which there is work again
+        self.reached = 0  # log offset up to which pages are loaded
+        self._wake_at = 0  # end of the log at which there is work again
         self._expected = 0  # announced log end
         self._buffer = bytearray(STEP_BYTES)
         self._work = threading.Event()
@@ -44,7 +44,7 @@ class ReadAhead:
         self._thread.join()
 
     def notify(self, end: int) -> None:
-        """Note the log's new end; wake the thread after REFILL_BYTES."""
+        """Note the new end of the log; wake the thread after REFILL_BYTES."""
         if end >= self._wake_at and not self._work.is_set():
             self._work.set()
 
@@ -84,6 +84,6 @@ class ReadAhead:
             try:
                 os.preadv(file.fd, [memoryview(self._buffer)[:size]], at - file.base)
             except OSError:
-                return  # only speed is lost; the append reports the error
+                return  # only performance is lost; the append reports the error
             at += size
         self.reached = max(at, self.reached)

@@ -1,4 +1,4 @@
-"""One log record as bytes and as a `Record`.
+"""Log record: its bytes, and a `Record` with its fields.
 
 `kernels.scan` and `kernels.encode` do the same for whole buffers; tests compare both.
 """
@@ -79,9 +79,9 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     """Decode the record at the start of `view`; ignore the bytes after it.
 
     Args:
-        phys_offset: Its log offset, for the error only; not compared with the record's own field.
+        phys_offset: Its log offset, for the error only; it is not compared with the record.
     Raises:
-        RecordUnreadable: Its bytes are damaged or cut off; the text names the field.
+        RecordUnreadable: The bytes are damaged or cut off; the text names the field.
     Source: MessageDecoder.decode
     """
     total_size = int.from_bytes(view[:4], "big", signed=True)

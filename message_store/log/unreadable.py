@@ -1,8 +1,8 @@
-"""Unreadable places of a log, found while the log is used.
+"""Unreadable places of a log that is in use.
 
-The mappings of the files are zero there (`page_guard`), which no reader takes for a record: such
-messages go to quarantine, pulls leave them out, recovery bridges the gap. This module converts the
-places to log offsets, so that each reader can report the cause, and logs each place once.
+The mappings of the files are zero there (`page_guard`), which is not a valid record: such messages
+go to quarantine, pulls skip them, and recovery bridges the gap. This module converts the places to
+log offsets, so that each reader can report the cause, and logs each place once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REMEDY = (
 
 
 class MappedFile(Protocol):
-    """One file of a log."""
+    """File of a log."""
 
     path: Path
     base: int
@@ -38,7 +38,7 @@ class MappedFile(Protocol):
 
 
 class MappedLog(Protocol):
-    """A log that consists of such files."""
+    """Log that consists of such files."""
 
     @property
     def files(self) -> Sequence[MappedFile]:
@@ -47,7 +47,7 @@ class MappedLog(Protocol):
 
 
 class UnreadablePlaces:
-    """Places of one log that cannot be read.
+    """Unreadable places of one log.
 
     Args:
         notice: Called with one line for each new place, from any thread.
@@ -74,7 +74,7 @@ class UnreadablePlaces:
         return True
 
     def reading(self) -> Reading:
-        """Start a reading that stops at zeros."""
+        """Begin a reading that stops at zeros."""
         return Reading(self)
 
     def look(self) -> bool:
@@ -85,7 +85,7 @@ class UnreadablePlaces:
             seen = self._guard.look()
             found, notices = self._found()
             before, self.ranges = self.ranges, found
-            self.seen = seen  # after `ranges`: another thread then takes no zeros for data
+            self.seen = seen  # set after `ranges`, so that no other thread mistakes zeros for data
         for notice in notices:
             self.notice(notice)
         return bool(minus(found, before))
@@ -115,7 +115,7 @@ class UnreadablePlaces:
         """Check that a record can be read.
 
         Raises:
-            RecordUnreadable: It cannot.
+            RecordUnreadable: It is unreadable.
         """
         self.look()
         for low, high in self.ranges:
@@ -138,7 +138,7 @@ class Reading:
         self._reach, self._idle = -1, 0
 
     def again(self, reach: int) -> bool:
-        """Return whether to read once more.
+        """Return whether to read again.
 
         Args:
             reach: Position at which the reading stopped. It ends after READS_MAX readings without

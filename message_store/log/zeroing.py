@@ -1,8 +1,8 @@
-"""Zeroing of part of a file; the size of the file never changes meanwhile.
+"""Zeroing of part of a file without a change of its size.
 
 Cutting a file and extending it again zeroes its end, too, but in two steps: a crash between them,
 or a disk that refuses the second, leaves a short file that no broker opens. Earlier versions did
-so; therefore the last file of a log or queue is extended when it is opened, if it is short.
+so, therefore a short last file of a log or queue is extended when it is opened.
 
     punch_hole    one system call; blocks are freed, the size stays     ext4, xfs, btrfs, tmpfs
     write_zeros   where the file system has no holes, or refuses it     only bytes that are not zero

@@ -28,7 +28,7 @@ PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
 NAME_DIGITS = 20
 OPEN_FILES_MAX = 768
 LONG_MAX = (1 << 63) - 1
-UNITS_BACK_MIN, UNITS_BACK_MAX = 64, 4_096  # read at a time, from a queue's end backwards
+UNITS_BACK_MIN, UNITS_BACK_MAX = 64, 4_096  # units read at a time, from the end of a queue backward
 
 
 class FileCache:
@@ -163,7 +163,7 @@ class ConsumeQueue:
 
     Attributes:
         min_offset: First queue offset whose record still exists.
-        max_offset: One past the last.
+        max_offset: Queue offset after the last unit.
     """
 
     def __init__(self, directory: Path, file_bytes: int, files: FileCache) -> None:
@@ -172,7 +172,7 @@ class ConsumeQueue:
         self._files = files
         self._bases: list[int] = []  # byte position of each file's first unit
         self._paths: dict[int, str] = {}  # by base
-        self._write_base = -1  # the file written last, to save the look-up of its path
+        self._write_base = -1  # file written last, which saves the lookup of its path
         self._write_path = ""
         self.min_offset = 0
         self.max_offset = 0
@@ -265,11 +265,13 @@ class ConsumeQueue:
     def _zero_from(self, offset: int) -> None:
         """Zero the units from `offset` on in the last file."""
         base = self._bases[-1]
-        fd = self._files.get(self._path(base))
-        zero_range(fd, max(offset * UNIT_BYTES - base, 0), self.file_bytes)
+        path = self._path(base)
+        zero_range(self._files.get(path), max(offset * UNIT_BYTES - base, 0), self.file_bytes)
+        self._files.mark_dirty(path)  # else a power cut may bring the units back
 
     def _drop_last(self) -> None:
         self._remove(self._bases.pop())
+        self._files.mark_dirty(str(self.directory))
         self._write_base = -1
 
     def write(self, first_offset: int, block: memoryview) -> None:
@@ -291,7 +293,7 @@ class ConsumeQueue:
             pos += done
             block = block[done:]
         self.max_offset = max(self.max_offset, end_offset)
-        self.min_offset = min(self.min_offset, first_offset)  # recovery went back
+        self.min_offset = min(self.min_offset, first_offset)  # recovery writes earlier units again
 
     def _write_fd(self, base: int) -> int:
         if base != self._write_base:
@@ -353,7 +355,7 @@ class ConsumeQueue:
         self.max_offset = max_offset
 
     def correct_min(self, log_min: int) -> None:
-        """Move `min_offset` past the units whose records were removed, and drop whole files."""
+        """Advance `min_offset` past units whose records were removed; remove files before it."""
         self.min_offset = low = self._first_at(log_min)
         while len(self._bases) > 1 and self._bases[1] <= low * UNIT_BYTES:
             self._remove(self._bases.pop(0))
@@ -399,7 +401,7 @@ class ConsumeQueue:
         return self.max_offset, LONG_MAX
 
     def forget(self) -> None:
-        """Start empty: the files of this queue are no longer in its directory."""
+        """Reset the queue, after its files were moved out of the directory."""
         for base in self._bases:
             self._files.drop(self._path(base))
         self._bases.clear()
@@ -408,7 +410,7 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = 0
 
     def discard(self) -> None:
-        """Remove the files; the queue will be rebuilt from the log."""
+        """Remove the files of a queue that is rebuilt from the log."""
         while self._bases:
             self._drop_last()
         self.min_offset = self.max_offset = 0

@@ -35,7 +35,7 @@ class QueueSet:
         self.removed = directory.parent / REMOVED
         self.file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
         self.topics = topics
-        self._discarded: set[str] = set()  # of the lost ones
+        self._discarded: set[str] = set()  # slots of lost queues
         self.lost = LostQueues(directory.parent / "config" / "unreadableQueues")
         self.files = FileCache(unreadable=self.lost.add)
         self._by_slot: list[ConsumeQueue] = []
@@ -51,7 +51,7 @@ class QueueSet:
         """Open every queue directory; set each slot's next offset. Stray names are ignored."""
         self.deletions.load()
         self.lost.load()
-        shutil.rmtree(self.removed, ignore_errors=True)  # left by a crash during a removal
+        shutil.rmtree(self.removed, ignore_errors=True)  # left by a crash within a removal
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = [p for p in self.directory.iterdir() if p.is_dir() and is_topic_name(p.name)]
         for topic_path in sorted(paths):
@@ -77,7 +77,7 @@ class QueueSet:
         """Run work that reads queues; repeat it without the files of unreadable queues.
 
         Raises:
-            CorruptStore: Something else is wrong.
+            CorruptStore: The store has another fault.
         """
         while True:
             try:
@@ -139,7 +139,7 @@ class QueueSet:
             OSError: The disk refused a write; the units are in the backlog.
         """
         self._grow(end - first)
-        if self._group_units is None:  # rows are always as PutBatch makes them
+        if self._group_units is None:  # rows always have the types of a PutBatch
             self._group_units = entry(
                 encode.group_units, rows, 0, 0, self._counts, self._touched, self._units
             )
@@ -166,7 +166,7 @@ class QueueSet:
 
     @property
     def behind(self) -> bool:
-        """Whether units of the log are missing, because the disk was full."""
+        """Whether units are missing because the disk was full."""
         return bool(self._backlog) or self.missing_from is not None
 
     def catch_up(self) -> None:

@@ -32,7 +32,7 @@ class Deletions:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offsets: dict[str, int] = {}
-        self._lock = threading.Lock()  # of the file: one write at a time
+        self._lock = threading.Lock()  # lock for one write of the file at a time
         self.unwritten = False
 
     def load(self) -> None:

@@ -1,7 +1,7 @@
 """List of unreadable consume queues, kept until a start has rebuilt them.
 
-A queue is a projection of the log: a start that finds its name here removes its files and rebuilds
-all queues from the log.
+A queue is a projection of the log. A start removes the files of the listed queues and rebuilds all
+queues from the log.
 """
 
 from __future__ import annotations

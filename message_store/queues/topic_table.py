@@ -1,9 +1,9 @@
-"""Topic table of the kernels: dense numbers, columns, one hash table.
+"""Topic table of the kernels: dense indexes, columns, and a hash table of names.
 
     name --hash--> topic_index --+ queue_id--> queue_slot --> next_offset, ...
 
-Indexes and slots never change while the store is open; a deleted topic keeps its number with
-`write_queues` 0. `routing` columns (queues, perm) belong to the broker; it sets them.
+Indexes and slots do not change while the store is open; a deleted topic keeps its index, with
+`write_queues` 0. The broker sets the columns of routing (queues, perm, closed).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ QUEUE = np.dtype(
 
 
 class TopicArrays(NamedTuple):
-    """Arrays with which kernels find topics and number messages. Fetch them for each call."""
+    """Arrays by which kernels find topics and number messages; valid until the table grows."""
 
     topics: Rows  # (n,) TOPIC
     names: npt.NDArray[np.uint8]  # (n,) all names, end to end
@@ -61,7 +61,7 @@ def name_hash(name: bytes) -> int:
 
 
 class TopicTable:
-    """Names to numbers, for Python and for kernels."""
+    """Table of topics and queues, for Python and for kernels."""
 
     def __init__(self) -> None:
         self._index: dict[str, int] = {}
@@ -74,11 +74,11 @@ class TopicTable:
         self._slot_map_len = 0
         self._queues = np.zeros(1024, QUEUE)
         self._queue_count = 0
-        self._arrays: TopicArrays | None = None  # None: something grew
+        self._arrays: TopicArrays | None = None  # None: an array was replaced
 
     @property
     def arrays(self) -> TopicArrays:
-        """The current arrays. They are replaced when the table grows."""
+        """Current arrays, which are replaced when the table grows."""
         if self._arrays is None:
             self._arrays = TopicArrays(
                 self._topics, self._blob, self._table, self._slot_map, self._queues
@@ -94,15 +94,15 @@ class TopicTable:
         return self._queue_count
 
     def find(self, name: str) -> int:
-        """Return the topic's index, or -1."""
+        """Return the index of a topic, or -1."""
         return self._index.get(name, -1)
 
     def name(self, topic_index: int) -> str:
-        """Return the topic's name."""
+        """Return the name of a topic."""
         return self._names[topic_index]
 
     def add(self, name: str) -> int:
-        """Return the topic's index; add the topic if it is new."""
+        """Return the index of a topic; add the topic if it is new."""
         known = self._index.get(name)
         if known is not None:
             return known
@@ -128,7 +128,7 @@ class TopicTable:
     def set_routing(
         self, name: str, *, write_queues: int, read_queues: int, perm: int, closed: bool = False
     ) -> int:
-        """Set the columns that are checked before a send is accepted; return the topic's index."""
+        """Set the columns that sends are checked against; return the index of the topic."""
         index = self.add(name)
         row = self._topics[index]
         row["write_queues"], row["read_queues"] = write_queues, read_queues
@@ -161,7 +161,7 @@ class TopicTable:
         return int(row["topic_index"]), int(row["queue_id"])
 
     def next_offset(self, slot: int) -> int:
-        """Return the queue offset that the next message of this queue gets."""
+        """Return the queue offset of the next message of a queue."""
         return int(self._queues[slot]["next_offset"])
 
     def set_next_offset(self, slot: int, value: int) -> None:

@@ -8,16 +8,16 @@ Everything but the log is a projection of it: each record found is written into 
 queue offset x 20, which changes nothing where the unit exists.
 
 The walk starts at the first of these that is known:
-    1. our recovery mark, if the record it names still ends where the mark has it; after a clean
-       stop all that was written counts, after a kill or a power cut only what was synced (a sync
-       may have failed before the kill: `write_again`);
+    1. DueMQ's recovery mark, if the record that it names still ends at its offset; after a clean
+       stop all written data count, after a kill or a power cut only synced data (a sync may have
+       failed before the kill: `write_again`);
     2. Apache's rule: after a clean stop the third-last file; after a crash the newest file that
        neither begins with a record younger than the checkpoint's smaller timestamp nor comes after
        one that does; but never after the last record that has a unit, so that removed queues are
        rebuilt.
-Unlike in Apache's broker, a record must name its own position (a stale record is never revived), a
-record with a bad body CRC does not end the log, nor does damage that records follow (`gaps`), and
-the bytes that are cut off the end are kept in a file.
+Unlike in Apache's broker, a record must have its own log offset (a stale record is never revived),
+neither a body with a wrong CRC nor damage before other records (`gaps`) ends the log, and bytes
+that are cut off the end are kept in a file.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from message_store.queues.consume_queues import QueueSet, is_topic_name
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from message_store.ranges import minus
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
+from message_store.recovery.truncated_bytes import save_tail
 
 CHUNK_RECORDS = 32_768
-TAIL_SEARCH_BYTES_MAX = 64 << 20
 NOTICES_MAX = 20
 GAPS_MAX = 1_000
 WRITE_BYTES = 8 << 20
@@ -381,28 +381,12 @@ def _skip_blank(log: CommitLog, end: int) -> int:
 
 
 def _save_tail(log: CommitLog, end: int, notice: Callable[[str], None]) -> None:
-    """Copy the bytes after `end` that are not zero to a file."""
-    pieces = [
-        _used(file, max(end - file.base, 0)) for file in log.files if file.base + file.size > end
-    ]
-    tail = b"".join(pieces)
-    if not tail:
-        return
-    path = log.directory.parent / "truncated" / f"{end:020d}"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(tail)
-    notice(
-        f"the log ends at {end}; {len(tail)} bytes after it are not a valid record and were moved "
-        f"to {path}"
-    )
-
-
-def _used(file: LogFile, pos: int) -> bytes:
-    if not file.has_data(pos, pos + TAIL_SEARCH_BYTES_MAX):
-        return b""
-    data = file.data[pos : pos + TAIL_SEARCH_BYTES_MAX]
-    used = np.flatnonzero(data)
-    return data[: int(used[-1]) + 1].tobytes() if used.size else b""
+    """Keep the bytes after `end` that are not zero in files."""
+    for path, size in save_tail(log, end):
+        notice(
+            f"the log ends at {end}; {size} bytes after it are not a valid record and were moved "
+            f"to {path}"
+        )
 
 
 def dispatch(rows: Rows, queues: QueueSet, rules: Sequence[TagsCodeRule], log: CommitLog) -> int:

@@ -127,7 +127,7 @@ def common_size(pieces: Sequence[Piece]) -> int:
 
 
 def used_bytes(data: Bytes, pos: int) -> int:
-    """Return the number of bytes from data[pos] up to the last that is not zero."""
+    """Return the number of bytes from data[pos] to the last one that is not zero."""
     step = 1 << 24
     end = data.size
     while end > pos:
@@ -140,5 +140,5 @@ def used_bytes(data: Bytes, pos: int) -> int:
 
 
 def overlapping(pieces: Sequence[Piece], low: int, high: int) -> Iterator[Piece]:
-    """Yield the files that hold an offset in low..high."""
+    """Yield the files with an offset in low..high."""
     return (piece for piece in pieces if piece.base <= high and piece.end > low)

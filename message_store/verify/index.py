@@ -43,7 +43,7 @@ KINDS = {kernels.NO_KEY: "item-key", kernels.WRONG_TIME: "item-time"}
 
 @dataclass(frozen=True, slots=True)
 class IndexPiece:
-    """One index file. Items are numbered from 1; `count` is one past the last."""
+    """Index file. Items are numbered from 1; `count` is the number after the last."""
 
     path: Path
     data: Bytes
@@ -59,7 +59,7 @@ class IndexPiece:
         """Return (n,) `layout.KEYED` from item `first` on."""
         out = np.zeros(max(min(count, self.count - first), 0), layout.KEYED)
         kernels.read_items(self.data, self.slots, first, self.begin_ms, out)
-        if first == 1:  # its seconds are counted from the file before
+        if first == 1:  # the time of item 1 counts from the file before
             out[:1]["store_ms"] = self.begin_ms
         return out
 
@@ -125,7 +125,7 @@ def find_shape(data: Bytes, header: Row, slots: int = 0) -> int | None:
 
     Args:
         data: (n,) u1, the file. header: one `layout.INDEX_HEADER`.
-        slots: Tried first if it is not 0.
+        slots: Slot count that is tried first; 0: none.
     """
     count = max(int(header["index_count"]), 1)
     words = int(data.size) - HEADER_BYTES
@@ -237,7 +237,9 @@ class _Keys:
         self.facts, self.report = facts, report
         self.pieces = [piece for piece in pieces if piece.count > 1]
         self.items = self._blocks()
-        self.ahead: Rows = np.zeros(0, np.int64)  # pairs of items that are not compared yet
+        self.ahead: Rows = np.zeros(
+            0, np.int64
+        )  # (offset, hash) pairs of items that are not compared yet
         self.reach = -1  # all items up to this log offset have been read
         self.missing: list[int] = [0, 0, 0]  # current run: keys, first and last log offset
 

@@ -19,8 +19,9 @@ class Finding:
     """One observation about a place in the store.
 
     Attributes:
-        severity: `error` (something is lost or wrong), `warning` (the next start of a broker
-            repairs it, or it will refuse to start), `note` (normal, but good to know).
+        severity: `error` (data are lost or wrong), `warning` (the next start of a broker repairs
+        it,
+            or is refused), `note` (normal).
         kind: Short name for programs, such as `record-crc`.
         file: Path below the store's root.
         offset: Byte in that file.
@@ -38,11 +39,11 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """The result of a check.
+    """Result of a check.
 
     Attributes:
-        counts: Number of things found, by kind; includes those that are not listed.
-        listed: Number of `findings` by kind; `unlisted` exceeded the limit of their kind.
+        counts: Number of findings by kind, including those that are not listed.
+        listed: Number of `findings` by kind; `unlisted`: number beyond the limit of a kind.
         figures: Contents of the store: records, units, items, bytes.
     """
 

@@ -21,27 +21,28 @@ from message_store.layout import (
     SYS_TRANSACTION_MASK,
     TIMER_NONE,
 )
-from timer_store.kernels.transfer import is_delay
+from timer_store.kernels.transfer import DELA, is_delay
 from timer_store.layout import DUE_MS_MAX, LOWER_Y, UPPER_Y
 
 Rows = npt.NDArray[Any]
-D = 68
+D = ord("D")
 
-# Indexes of the numbers that `route` reads.
+# Indexes of the numbers of `route`: topic indexes, and times in ms.
 TIMER, SCHEDULE, HALF, NOW_MS, PRECISION_MS = range(5)
 NUMBERS = 5
 
-# Reports of `route` on a row: left to the levels, made a timer, or to be handled in Python.
-LEFT, ROUTED, UNHANDLED = range(3)
-NOT_ROUTED = -1
+# Report of `route` for a row: stays a level message, is a timer now, is handled in Python.
+UNCHANGED, ROUTED, UNHANDLED = range(3)
+RULE_LEVEL, RULE_TOPIC, RULE_DELAY = range(3)  # columns of the rules of `route`
+NOT_ROUTED = -1  # in place of a delay: the level service delivers the level
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
 GROWTH_BYTES = 120  # as of any timer: see `timer_store.kernels.put`
 
 
 @kernel
-def is_left(row: Any, numbers: Any) -> bool:
+def is_exempt(row: Any, numbers: Any) -> bool:
     """Return whether a row with a level is not routed: invalid, internal, or redirected already."""
-    # A transaction's delay counts from its commit: half and rollback records stay.
+    # The delay of a transaction counts from its commit: half and rollback records stay.
     kind = row["sys_flag"] & SYS_TRANSACTION_MASK
     if row["status"] != 0 or (kind != 0 and kind != SYS_COMMIT):
         return True
@@ -59,22 +60,22 @@ def delay_of(row: Any, level: int, delays_ms: Any, rules: Any) -> int:
     delay_ms = delays_ms[level]
     if delay_ms != NOT_ROUTED:
         for i in range(rules.shape[0]):
-            if rules[i, 0] == level and rules[i, 1] == row["topic_index"]:
-                return rules[i, 2]
+            if rules[i, RULE_LEVEL] == level and rules[i, RULE_TOPIC] == row["topic_index"]:
+                return rules[i, RULE_DELAY]
     return delay_ms
 
 
 @kernel
 def find_name(staging: Bytes, pos: int, end: int) -> int:
-    """Return the position of the Y of DELAY in a property text, -1 unless it is there once.
+    """Return the position of the Y of DELAY in a property text.
 
-    -1 also if the text has a DELAy.
+    -1 unless the text has exactly one DELAY and no DELAy.
     """
     found, names = np.int64(-1), 0
     while pos < end:
         until = entry_end(staging, pos, end)
         if staging[pos] == D and is_delay(staging, pos, until):
-            found = pos + 4
+            found = pos + DELA.size
             names += 1
         pos = until + 1
     return found if names == 1 and staging[found] == UPPER_Y else np.int64(-1)
@@ -82,13 +83,13 @@ def find_name(staging: Bytes, pos: int, end: int) -> int:
 
 @kernel
 def route_row(row: Any, staging: Bytes, topics: Any, delay_ms: int, numbers: Any) -> int:
-    """Make a timer of a row; return LEFT if the timer would differ from the level's message."""
+    """Make a timer of a row; return UNCHANGED if its message would differ from the level's."""
     pos = np.int64(row["prop_pos"])
     name_pos = find_name(staging, pos, pos + row["prop_len"])
     due_ms = numbers[NOW_MS] + delay_ms
     if name_pos < 0 or due_ms > DUE_MS_MAX:
-        return LEFT
-    # The slot before the due time; the exact millisecond is in due_ms.
+        return UNCHANGED
+    # Apache's slot, before the due time; due_ms has the exact millisecond.
     row["out_ms"] = (due_ms - 1) // numbers[PRECISION_MS] * numbers[PRECISION_MS]
     row["real_topic_index"], row["real_queue_id"] = row["topic_index"], row["queue_id"]
     row["due_ms"] = due_ms
@@ -96,7 +97,7 @@ def route_row(row: Any, staging: Bytes, topics: Any, delay_ms: int, numbers: Any
     if property_bytes(row, staging, topics) + GROWTH_BYTES > PROPERTY_BYTES_MAX:
         row["out_ms"] = row["due_ms"] = row["real_topic_index"] = -1
         row["real_queue_id"] = 0
-        return LEFT
+        return UNCHANGED
     row["due_delay_ms"] = delay_ms  # counts from the store time, which the encoder adds
     row["topic_index"], row["queue_id"] = numbers[TIMER], 0
     row["delay_level"] = 0
@@ -116,22 +117,22 @@ def route(
     numbers: Any,
     report: Bytes,
 ) -> Any:
-    """Send rows with a routed level to the timer topic.
+    """Redirect rows with a routed level to the timer topic.
 
     Args:
         delays_ms: (levels + 1,) i8: delays of routed levels, NOT_ROUTED for others.
-        rules: (n, 3) i8: level, topic index, delay in ms that replaces the level's.
+        rules: (n, 3) i8, columns RULE_*: the delay in ms replaces that of the level.
         numbers: (NUMBERS,) i8: topic indexes of timer, schedule and half topic; now and the
             precision in ms.
-        report: (n,) u1 out, n >= count: LEFT, ROUTED, UNHANDLED.
+        report: (n,) u1 out, n >= count: UNCHANGED, ROUTED, UNHANDLED.
 
-    Returns (rows routed, rows that Python must handle).
+    Returns (routed rows, rows to handle in Python).
     """
     routed, unhandled = 0, 0
     for i in range(count):
         row = rows[i]
-        report[i] = LEFT
-        if row["delay_level"] == 0 or is_left(row, numbers):
+        report[i] = UNCHANGED
+        if row["delay_level"] == 0 or is_exempt(row, numbers):
             continue
         level = min(np.int64(row["delay_level"]), delays_ms.size - 1)
         delay_ms = delay_of(row, level, delays_ms, rules)

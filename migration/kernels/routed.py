@@ -1,4 +1,4 @@
-"""Compiled test for timers that were sent with a level."""
+"""Compiled lookup of the levels that timers were sent with."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def levels_of(data: Bytes, span: Any, rows: Rows, scratch: Scratch, out: Any) ->
     frame, text = scratch.frames[0], scratch.text[0]
     for i in range(rows.size):
         row = rows[i]
+        # A damaged unit may name any place: nothing outside the written bytes is read.
         pos = np.int64(row["phys_offset"] - span[0])
         if pos < 0 or row["record_size"] < 0 or pos + row["record_size"] > span[1]:
             continue
@@ -38,7 +39,7 @@ def levels_of(data: Bytes, span: Any, rows: Rows, scratch: Scratch, out: Any) ->
             continue
         start, size = pos + frame["prop_pos"], np.int64(frame["prop_len"])
         read_text(data, start, start + size, text)
-        # A routed message has our exact due time, and no timer property of its producer.
+        # A routed message has DUEMQ_DUE_MS and no timer property of its producer.
         if text["exact_ms"] == NO_NUMBER or text["kind"] != TIMER_NONE:
             continue
         found = find_value(data, start, size, MOVED_NAME)

@@ -19,12 +19,12 @@ TIME_STEPS_S: Final = (
     *(86_400, 172_800, 604_800, 2_592_000),
 )
 Point = tuple[int, float | None]
-"""A time in ms and a value; None: nothing was measured."""
+"""Time in ms, and a value; None without a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line.
+    """One line of a chart.
 
     Attributes:
         name: Name in the legend.
@@ -64,8 +64,8 @@ def chart(
 
     Args:
         shown: Formats a value with its unit.
-        run: Start and end of the run in ms; shaded, because the chart begins before and ends after.
-        annotations: Times in ms to be annotated, each with its text.
+        run: Start and end of the run in ms; shaded, because the chart shows more than the run.
+        annotations: Times in ms with their texts.
     """
     times = [at for line in series for at, _ in line.points]
     if not times:
@@ -103,7 +103,7 @@ def legend(series: Sequence[Series]) -> str:
 
 
 def value_ticks(largest: float) -> list[float]:
-    """Return round values from zero up to the first that is not below the largest."""
+    """Return round values from zero to the first that is at least the largest."""
     step = 1.0
     while largest / step > TICKS_MAX:
         for factor in (2.0, 2.5, 2.0):
@@ -128,7 +128,7 @@ def time_ticks(first_ms: float, last_ms: float) -> list[tuple[int, str]]:
 
 
 def format_time(at_ms: int) -> str:
-    """Return a time as text, to the second."""
+    """Return a time as text, with seconds."""
     return f"{datetime.fromtimestamp(at_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
@@ -184,7 +184,7 @@ def _line(line: Series, across: Scale, up: Scale) -> str:
 
 
 def stretches(points: Sequence[Point]) -> list[list[tuple[int, float]]]:
-    """Return the measured points, split where nothing was measured."""
+    """Return runs of consecutive points with a measurement."""
     found: list[list[tuple[int, float]]] = [[]]
     for at, value in points:
         if value is not None:
@@ -195,7 +195,7 @@ def stretches(points: Sequence[Point]) -> list[list[tuple[int, float]]]:
 
 
 def _hits(series: Sequence[Series], across: Scale, shown: Callable[[float], str]) -> list[str]:
-    """Return a column for each time that shows its values at the pointer."""
+    """Return an invisible column for each time, whose tooltip shows the values."""
     values_at: dict[int, list[str]] = {}
     for line in series:
         for at, value in line.points:

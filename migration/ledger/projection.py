@@ -4,11 +4,11 @@
                               |
                               +-- snapshot() --> what a ledger is rebuilt of
 
-State, route and counts of a level are those of `delivery.ownership_projection`. Steps that follow
-each other are one event for STEPS_MS: a migration takes hundreds a second.
+State, route and counts of a level are those of `delivery.ownership_projection`. Consecutive steps
+within STEPS_MS are one event, because a migration takes hundreds of steps a second.
 
-A pause of a level is a state record from its state to the same state, with the cause as `why`; the
-same without a cause: it was resumed.
+A pause of a level is a state record from its state to the same state, with the cause as `why`. Such
+a record without a cause ends the pause.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from migration.ledger.records import (
 from migration.ownership.states import State
 
 UNIT_BYTES: Final = 52
-"""What a message costs in the timer log."""
+"""Bytes of one message in the timer log."""
 STEPS_MS: Final = 5_000
 FINAL: Final = frozenset({State.DONE, State.ROLLED_BACK})
 
@@ -42,7 +42,7 @@ class LedgerProjection:
     """Ledger records of the ownership journal, applied in its order.
 
     Args:
-        before: Projection of the records that retention removed; their events are not needed.
+        before: Projection of the records that retention removed, which have no events any more.
     """
 
     def __init__(self, before: JournalProjection | None = None) -> None:
@@ -62,7 +62,7 @@ class LedgerProjection:
                 )
 
     def take(self, entry: JournalEntry) -> list[Record]:
-        """Apply the next record; return the changes of the ledger, none for a known record."""
+        """Apply the next record; return the ledger's changes, none for a record applied before."""
         if entry.queue_offset < self.next_record:
             return []
         record, self.next_record = entry.record, entry.queue_offset + 1
@@ -86,7 +86,7 @@ class LedgerProjection:
         )
 
     def _event(self, key: tuple[str, int], entry: JournalEntry) -> EventRecord:
-        """Return the event of an ownership record: a new one, or that of earlier steps."""
+        """Return the event of an ownership record: a new one, or the event of the steps before."""
         steps = self._steps.pop(key, None)
         if steps is not None and steps.take(entry):
             self._steps[key] = steps
@@ -117,7 +117,7 @@ class LedgerProjection:
 
 @dataclass(slots=True)
 class _Steps:
-    """Steps of a level that follow each other; `record`: all of them as if they were one."""
+    """Consecutive steps of a level; `record` is one record with their totals."""
 
     place: int
     event: EventRecord
@@ -153,7 +153,7 @@ def record_of(
     """Return the ledger's record of a level.
 
     Args:
-        cause: Why it is paused, "" if it is not.
+        cause: Cause of the pause, "" if it is not paused.
     """
     return LevelRecord(
         migration_id=level.migration,
@@ -183,17 +183,19 @@ def _after(
         cause = record.why if record.source == record.target else ""
     level = record_of(projected, entry.store_ms, excluded=excluded, cause=cause)
     if before is not None and not projected.routed:
-        return replace(level, fence=before.fence)  # where the timers began, also after a rollback
+        return replace(
+            level, fence=before.fence
+        )  # first queue offset of the timers, also after a rollback
     return level
 
 
 def mode_of(migration_id: str) -> str:
-    """Return whether a broker ran while it migrated: the name of a run begins with it."""
+    """Return the mode of a run, `live` or `offline`, from its id."""
     return OFFLINE if migration_id.startswith(f"{OFFLINE}-") else LIVE
 
 
 def event_of(entry: JournalEntry) -> EventRecord:
-    """Describe an ownership record in words."""
+    """Return the event of an ownership record, described in words."""
     record = entry.record
     kind, who, text = _words(record)
     return EventRecord(
@@ -215,7 +217,7 @@ def _words(record: OwnershipRecord) -> tuple[str, str, str]:
             rules = (f"{topic}: {delay_ms} ms" for topic, delay_ms in sorted(record.rules.items()))
             return "route", "", "; ".join([text, *rules])
         case Transfer():
-            ahead = f", {_length(record.excluded)} settled ahead" if record.excluded else ""
+            ahead = f", {_length(record.excluded)} settled before" if record.excluded else ""
             return "handover", "", f"{record.count} of [{record.first}, {record.end}){ahead}"
         case Return():
             return "giveback", "", f"{record.count} messages"

@@ -26,15 +26,15 @@ _R = TypeVar("_R")
 
 
 class MigrationLedger(Ledger):
-    """An open ledger, with the queries of migrations."""
+    """Reader of migrations in an open ledger."""
 
     def plans(self, plan_id: str | None = None) -> list[Plan]:
-        """Return all plans, the newest first, or the one with an id."""
+        """Return all plans, newest first, or the plan with an id."""
         with self.reading() as connection:
             return _plans(connection, plan_id)
 
     def migrations(self) -> list[MigrationRecord]:
-        """Return all runs, the newest first."""
+        """Return all runs, newest first."""
         run = tables.MIGRATIONS
         query = select(run).order_by(run.c.started_ms.desc(), run.c.migration_id.desc())
         with self.reading() as connection:
@@ -44,11 +44,11 @@ class MigrationLedger(Ledger):
         """Return one run with all its records.
 
         Args:
-            samples_max: Maximum number of samples; more are merged into mean rate and largest
+            samples_max: Maximum number of samples; more are merged, with mean rate and maximum
                 lateness.
 
         Raises:
-            UnknownRun: The ledger has no migration of this id.
+            UnknownRun: The ledger has no migration with this id.
         """
         event, check = tables.EVENTS.c, tables.VERIFICATIONS.c
         with self.reading() as connection:
@@ -91,7 +91,7 @@ def _plans(connection: Connection, plan_id: str | None) -> list[Plan]:
                     Obstacle(
                         kind=ObstacleKind(item.kind),
                         level=item.level,
-                        count=item._mapping["count"],  # `count` is a method of the row
+                        count=item._mapping["count"],  # `count` is also a method of the row
                         text=item.text,
                         blocks=item.blocks,
                     )

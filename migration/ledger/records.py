@@ -1,4 +1,4 @@
-"""Records of migrations in the ledger, and a run as its reader returns it."""
+"""Records of migrations in the ledger, and one run with all its records."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CHECKSUM_LIMIT: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationRecord(Record):
-    """One run.
+    """One run of a migration.
 
     Attributes:
         plan_id: Plan that it follows, "" if unknown.
         mode: `live` or `offline`.
-        ended_ms: Time when its last level was done or rolled back, None while one is at work.
+        ended_ms: End of its last level, None while a level is at work.
     """
 
     TABLE = "duemq_migrations"
@@ -73,13 +73,13 @@ class LevelRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord(Record):
-    """An event, and the operator that caused it.
+    """Event of a run, with the operator that caused it.
 
     Attributes:
-        key: Unique key; `record_key(offset)` for an ownership record of the log.
+        key: Unique key; `record_key(offset)` for an ownership record.
         level: None for all levels.
         kind: `route`, `handover`, `giveback`, `state`; or `throttle`, `window`, `note`, ...
-        mark_offset: Queue offset of its ownership record, None if it has none.
+        mark_offset: Queue offset of its ownership record, None without one.
     """
 
     TABLE = "duemq_events"
@@ -97,14 +97,14 @@ class EventRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationRecord(Record):
-    """One comparison of a level's messages with the timers made of them.
+    """Comparison of the transferred messages of a level with its timers.
 
     Attributes:
         levels_count: Messages that the level transferred.
-        levels_checksum: Their checksum, 64 bits without sign, independent of the order.
+        levels_checksum: Their checksum, unsigned 64 bits.
         timers_count: Messages that the timers own or settled.
         timers_checksum: Their checksum.
-        text: The difference, "" if there is none.
+        text: Difference, "" without one.
     """
 
     TABLE = "duemq_verifications"
@@ -138,8 +138,8 @@ class SampleRecord(Record):
 
     Attributes:
         rate_per_s: Messages transferred or returned per second.
-        delivered: Delayed messages delivered in those seconds.
-        late_p50_ms: Median of their lateness, in ms; None if none was delivered.
+        delivered: Number of delayed messages delivered in those seconds.
+        late_p50_ms: Median of their lateness, in ms; None without deliveries.
         batch_units: Units that the throttle allowed per step.
         pause_ms: Pause between two steps, in ms.
     """
@@ -167,8 +167,8 @@ class Snapshot:
 
     Attributes:
         next_record: Queue offset after the last ownership record. The ledger deletes events of
-            later ones: a power cut took their records.
-        events: One for each ownership record in the log, or for consecutive ones.
+            later records, which a power cut lost.
+        events: Events of the ownership records in the log.
     """
 
     next_record: int
@@ -178,13 +178,13 @@ class Snapshot:
     events: list[EventRecord] = field(default_factory=list)
 
     def records(self) -> list[Record]:
-        """Return all records in the order in which they are written."""
+        """Return all records in writing order."""
         return [*self.migrations, *self.levels, *self.events]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One migration in the ledger; lists are sorted by time or by level."""
+    """Run with all its records; lists are sorted by time or by level."""
 
     migration: MigrationRecord
     plan: Plan | None = None

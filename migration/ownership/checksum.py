@@ -1,6 +1,6 @@
 """Checksum of a set of messages, independent of their order.
 
-Each message is mixed from its log offset and its due time; the sum of all counts, modulo 2^63. So
+It is the sum, modulo 2^63, of a number mixed from log offset and due time of each message. So
 checksums of disjoint sets add up, see `Tally`.
 """
 
@@ -19,7 +19,7 @@ def checksum(phys_offset: Offsets, due_ms: Offsets) -> int:
     """Return the checksum of messages.
 
     Args:
-        phys_offset, due_ms: (n,) i8; due times outside of the timers' range are clamped to it.
+        phys_offset, due_ms: (n,) i8; due times outside the timers' range are clamped to it.
     """
     due_ms = np.clip(due_ms, 1, DUE_MS_MAX)
     mixed = phys_offset.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -39,7 +39,7 @@ class Migrations:
     Args:
         on_change: Called with changed ledger records.
     Attributes:
-        blocked_by: Reason why a level's last step moved nothing although some is left, by level.
+        blocked_by: By level: reason why the last step moved nothing although messages are left.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Migrations:
         self._store, self._clock, self.router, self._on_change = store, clock, router, on_change
         self._written = self._load(store)
         self._writing = asyncio.Lock()
-        self._read_to = ownership.bounds(store)[1]  # queue offset of the next record to look at
+        self._read_to = ownership.bounds(store)[1]  # queue offset of the next record to apply
         self.journal = projection.restore(store)
         removed = ownership.bounds(store)[0] or (
             self._written.levels and not self._written.next_offset
@@ -62,7 +62,7 @@ class Migrations:
             self.ledger.take(entry)
 
     def bind(self, owners: Owners) -> None:
-        """Use these owners from now on."""
+        """Use other owners from now on."""
         self._owners = owners
         parts = owners.levels, owners.timers, self._store, self._clock
         self._drain = Drain(*parts, wake=owners.wake_timers)
@@ -104,7 +104,7 @@ class Migrations:
 
         Raises:
             IllegalMove: One of them is migrated already; nothing has changed.
-            OwnershipRefused: The store takes no writes now; levels before it have started.
+            OwnershipRefused: The store is not writable; levels before this one have started.
         """
         requested = list(levels)
         for level in requested:
@@ -119,7 +119,7 @@ class Migrations:
             self._append_state(level, State.PLANNED, State.ROUTING, migration=migration, who=who)
 
     def pause(self, level: int, cause: str, *, who: str) -> None:
-        """Take no steps in a level until it is resumed; its new messages stay routed."""
+        """Pause a level: no steps until it is resumed; its new messages stay routed."""
         state = self.state_of(level).pause(cause).state
         self._append_state(level, state, state, who=who, why=cause or "paused")
 
@@ -145,7 +145,7 @@ class Migrations:
         """Take one step of a level; do nothing for a level in VERIFYING.
 
         Raises:
-            OwnershipRefused: The store takes no writes now; nothing has changed.
+            OwnershipRefused: The store is not writable; nothing has changed.
         """
         assert self._drain is not None
         current = self.state_of(level)
@@ -175,7 +175,7 @@ class Migrations:
         return Step()
 
     def is_drained(self, level: int) -> bool:
-        """Return whether the level has nothing before the fence, pending or in flight.
+        """Return whether no message of the level before the fence is pending or in flight.
 
         Messages that cannot be routed (see `migration.steps.router`) still go to the level, after
         the fence.
@@ -193,12 +193,12 @@ class Migrations:
         self._drain.cover(self._owners.keeper)
 
     def heal(self) -> None:
-        """Finish a start whose state record is missing: after a crash, or on a full disk.
+        """Append the missing state record of a start that a crash or a full disk interrupted.
 
         New messages of such a level are timers already, so the migration continues.
 
         Raises:
-            OwnershipRefused: The store takes no writes now; the next call tries again.
+            OwnershipRefused: The store is not writable; the next call tries again.
         """
         self.catch_up()
         for level in list(self.journal.levels):
@@ -209,7 +209,7 @@ class Migrations:
     # -- journal ------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Apply the new records of the journal; a malformed one is reported once."""
+        """Apply the new records of the journal; report malformed ones once."""
         start, self._read_to = self._read_to, ownership.bounds(self._store)[1]
         for entry in ownership.read(self._store, start):
             self.journal = self.journal.after(entry)

@@ -1,7 +1,7 @@
-"""Both owners of a level's messages: the level service and the timer store of one broker.
+"""Owners of a level's messages: level service and timer store of one broker.
 
 They are separate plugins that start after this one, so each step looks them up. A step is one turn
-of the event loop: neither plugin stops during a step.
+of the event loop, so neither plugin stops during a step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Owners:
     pacer: TimerService | None = None
 
     def wake_timers(self) -> None:
-        """Wake the timers' loop."""
+        """Wake the loop of the timers."""
         if self.pacer is not None:
             self.pacer.wake()
 
@@ -58,7 +58,7 @@ class Owners:
         return {level: int(delays[level]) for level in range(1, delays.size)}
 
     def lateness(self) -> npt.NDArray[np.int64]:
-        """Return the lateness histogram of all deliveries of both; see `delivery.lateness`."""
+        """Return the lateness histogram of the deliveries of both; see `delivery.lateness`."""
         parts = [level.stats.lateness.buckets for level in self.levels.levels.values()]
         parts += [late.buckets for late in self.timers.stats.lateness]
         return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
@@ -68,7 +68,7 @@ def plugins_of(host: PluginHost) -> tuple[SchedulePlugin, TimerPlugin]:
     """Return the two plugins of a broker.
 
     Raises:
-        NoOwners: One is missing, is not DueMQ's, or has timers disabled.
+        NoOwners: One is missing or not DueMQ's, or timers are disabled.
     """
     levels, timers = host.plugin(LEVELS), host.plugin(TIMERS)
     if not isinstance(levels, SchedulePlugin):
@@ -94,7 +94,7 @@ def find_owners(host: PluginHost, store: MessageStore) -> Owners | None:
     """Return both owners, None while one of them does not run.
 
     Raises:
-        NoOwners: One cannot run.
+        NoOwners: One of them cannot run in this broker.
     """
     levels, timers = plugins_of(host)
     if levels.parts is None or timers.parts is None:

@@ -6,9 +6,9 @@
                                                                                          v
                                             ROLLED_BACK <--GIVEN_BACK--           ROLLING_BACK
 
-Levels move independently. A pause is not a state: a paused level keeps its state, and `resume`
-continues there. New messages of a level follow its route, paused or not, so clients never notice a
-pause.
+Each level has a state of its own. A pause is not a state: a paused level keeps its state, and
+`resume` continues there. New messages of a level follow its route during a pause, too, so clients
+do not notice a pause.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Event(StrEnum):
 
     START = "start"  # an operator starts it
     FENCED = "fenced"  # the route is in the log: new messages are stored as timers
-    EMPTIED = "emptied"  # nothing before the fence is left with the level
-    PROVED = "proved"  # counts and checksums of both sides agree
+    EMPTIED = "emptied"  # the level owns nothing before the fence
+    PROVED = "proved"  # counts and checksums of both owners agree
     ROLL_BACK = "roll_back"  # an operator requests the return to the level
-    GIVEN_BACK = "given_back"  # the level owns everything again, and its new messages
+    GIVEN_BACK = "given_back"  # the level owns all its messages again, new ones included
 
 
 MOVES: Final[dict[tuple[State, Event], State]] = {

@@ -3,7 +3,8 @@
     level's queue --units, due times--> count, bytes, first and last due, overdue
     commit log    --records----------->  unreadable records
 
-Other work runs between two pieces. Messages delivered or sent meanwhile belong to the next plan.
+Other work runs between two pieces. Messages delivered or sent during the count belong to the next
+plan.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Counted:
         self.near_retention += int(np.count_nonzero(units["phys_offset"] < expired))
 
     def planned(self, delay_ms: int, rate_per_s: int) -> PlannedLevel:
-        """Return the level's part of the plan."""
+        """Return the part of the plan for this level."""
         return PlannedLevel(
             level=self.level, delay_ms=delay_ms, pending=self.pending,
             pending_bytes=self.pending_bytes, first_due_ms=self.first_due_ms,
@@ -123,14 +124,14 @@ class Count:
         counted.fixed += records.fixed - before
 
     def plan(self, *, plan_id: str, store_id: str, made_by: str) -> Plan:
-        """Return the plan made of the counts."""
+        """Return the plan with the counts."""
         delays = self.owners.delays_ms
         levels = [item.planned(delays[n], self._rate) for n, item in self.found.items()]
         needed = sum(level.unit_bytes for level in levels)
         obstacles = [one for item in self.found.values() for one in _obstacles(item)]
         room = self.owners.store.retention.room
         if needed > room:
-            text = f"{needed:,} bytes of timer units, room for {max(room, 0):,}: make room"
+            text = f"{needed:,} bytes of timer units, room for {max(room, 0):,}: free disk space"
             obstacles.append(Obstacle(kind=ObstacleKind.NO_ROOM, text=text, blocks=True))
         return Plan(
             plan_id=plan_id, store_id=store_id, made_ms=self.now_ms, made_by=made_by,
@@ -140,7 +141,11 @@ class Count:
 
 def _obstacles(item: Counted) -> Iterator[Obstacle]:
     counted_obstacles = (
-        (ObstacleKind.DUE_WHILE_RUNNING, item.soon, "fall due while it runs: their level delivers"),
+        (
+            ObstacleKind.DUE_WHILE_RUNNING,
+            item.soon,
+            "become due while it runs: the level delivers them",
+        ),
         (ObstacleKind.UNREADABLE, item.unreadable, "cannot be read: they go to quarantine"),
         (
             ObstacleKind.BEYOND_WINDOW,

@@ -1,8 +1,8 @@
 """Plan of a migration: volume, obstacles and estimates.
 
-A plan is made by counting and changes nothing. It is valid for one store and for the delays that
-the levels had when it was made; `check` refuses it for others. Its text is JSON, so it can be
-mailed, reviewed and archived.
+A plan is the result of a count, which changes nothing. It is valid for one store and for the delays
+of the levels at the time of the count; `check` refuses it otherwise. Its text is JSON, so it can be
+reviewed and archived.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from message_store.ledger.records import Record, Row
 
 PLAN_BYTES_MAX: Final = 1 << 20
 AGE_MS_MAX: Final = 7 * 86_400_000
-"""Maximum age of a plan; the messages of an older one are delivered or overdue."""
+"""Maximum age of a plan; messages of an older plan are delivered or overdue."""
 
 
 class ObstacleKind(StrEnum):
@@ -29,8 +29,8 @@ class ObstacleKind(StrEnum):
     DUE_WHILE_RUNNING = "due_while_running"  # delivered by the level before it is drained
     UNREADABLE = "unreadable"  # stays with the level, which sends it to quarantine
     NEAR_RETENTION = "near_retention"  # in a file that retention would remove next
-    HAS_CRC = "has_crc"  # carries a checksum of its properties; the record is left as it is
-    BEYOND_WINDOW = "beyond_window"  # due so late that it is drained later
+    HAS_CRC = "has_crc"  # the record has a checksum of its properties and stays unchanged
+    BEYOND_WINDOW = "beyond_window"  # due beyond the roll window, and drained later
     NO_ROOM = "no_room"  # the disk has no room for the timer units
 
 
@@ -39,10 +39,10 @@ class Obstacle:
     """Obstacle of a plan.
 
     Attributes:
-        level: Level concerned, None for all levels.
-        count: Messages concerned; 0 if it does not concern messages.
-        text: Meaning, and what to do.
-        blocks: Whether the migration cannot start before it is removed.
+        level: Level that it concerns, None for all levels.
+        count: Number of messages that it concerns, 0 if none.
+        text: Meaning and remedy.
+        blocks: Whether it prevents the start of the migration.
     """
 
     kind: ObstacleKind
@@ -59,8 +59,8 @@ class PlannedLevel:
     Attributes:
         delay_ms: Delay of the level when the plan was made.
         pending: Exact number of pending messages.
-        pending_bytes: Bytes of their records in the commit log; these are not copied.
-        first_due_ms: Due time of the first, None if none is pending.
+        pending_bytes: Bytes of their records in the commit log, which are not copied.
+        first_due_ms: Due time of the first message, None if none is pending.
         overdue: Messages due before the plan was made.
         unit_bytes: Bytes of their timer units on the disk.
         estimate_ms: Estimated duration of draining without throttle.
@@ -79,11 +79,11 @@ class PlannedLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Record):
-    """Saved result of a dry run.
+    """Plan: saved result of a dry run.
 
     Attributes:
-        store_id: Store that it was made for.
-        log_end: End of the commit log when it was made.
+        store_id: Id of its store.
+        log_end: End of the commit log at the time of the count.
     """
 
     TABLE = "duemq_plans"
@@ -125,7 +125,7 @@ class Plan(Record):
 
 
 class PlanError(UsageError):
-    """Error: a plan that cannot be used; names the plan, the reason and the remedy."""
+    """Error: a plan cannot be used; the text has the plan, the reason and the remedy."""
 
     def __init__(self, plan_id: str, why: str) -> None:
         self.plan_id, self.why = plan_id, why
@@ -173,7 +173,7 @@ def check(
     """Raise unless a plan is valid for this store, these delays and this time.
 
     Args:
-        delays_ms: level -> its delay now.
+        delays_ms: Level to its current delay.
         levels: Levels to be started, None for all of the plan.
 
     Raises:
@@ -185,11 +185,13 @@ def check(
         raise PlanError(plan.plan_id, why)
     if now_ms < plan.made_ms:
         late_s = (plan.made_ms - now_ms) / 1_000
-        why = f"it was made {late_s:.0f} s from now: the clock was set back"
+        why = f"it was made {late_s:.0f} s in the future: the clock was set back"
         raise PlanError(plan.plan_id, why)
     if now_ms - plan.made_ms > AGE_MS_MAX:
         days = (now_ms - plan.made_ms) // 86_400_000
-        raise PlanError(plan.plan_id, f"it is {days} days old; what it counted is no longer there")
+        raise PlanError(
+            plan.plan_id, f"it is {days} days old, and its messages have been delivered"
+        )
     for level in known if levels is None else levels:
         if level not in known:
             names = ", ".join(map(str, sorted(known))) or "none"

@@ -1,12 +1,12 @@
 """Drain: pending messages of a level become timers, in bounded steps, without a copy.
 
-    offer        return the front of the level: units and due times        (schedule_service)
-    append       append one record: from now on the timers own the units   (delivery.ownership)
-    hand_over    advance the level's cursor past the units                 (schedule_service)
-    catch_up     enqueue the units as timers, 52 bytes each, no copy       (timer_store)
+    offer            return the front of the level: units and due times        (schedule_service)
+    append           append one record: from now on the timers own the units   (delivery.ownership)
+    apply_transfer   advance the level's cursor past the units                 (schedule_service)
+    catch_up         enqueue the units as timers, 52 bytes each, no copy       (timer_store)
 
-All in one turn of the event loop. After a crash between the record and the rest both recoveries
-apply the journal; a crash before the record has changed nothing.
+All of these happen in one turn of the event loop. After a crash between the record and the rest,
+both recoveries apply the journal; a crash before the record changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Step:
     """Result of one step.
 
     Attributes:
-        moved: Messages that changed their owner; taken: units of the level's queue passed.
+        moved: Messages that changed their owner.
+        taken: Units of the level's queue that the step passed.
         blocked_by: Reason why no message moved although some are left, or empty.
     """
 
@@ -60,7 +61,7 @@ class Drain:
         """Transfer up to `units_max` units of a level's queue.
 
         Raises:
-            OwnershipRefused: The store takes no writes now; nothing has changed.
+            OwnershipRefused: The store is not writable; nothing has changed.
         """
         timers, now_ms = self._timers, self._clock.now_ms()
         if timers.transfers.behind:
@@ -99,7 +100,7 @@ class Drain:
             promised=offer.promised,
         )
         entry = ownership.append(self._store, record, now_ms)
-        self._levels.transfers.hand_over(entry)
+        self._levels.transfers.apply_transfer(entry)
         timers.transfers.note(entry)
         timers.transfers.catch_up(units_max, now_ms)
         self._wake()

@@ -3,10 +3,11 @@
     open the store (locked, recovered)  -->  levels and timers as they were, without deliveries
     start, drain, verify: as in a broker, at full speed  -->  checkpoints, files on the disk
 
-The clock of levels and timers stands still at the last record's store time, or one hour ago if that
-is later. So messages due since then are not overdue here: they get their own slots, and the broker
-that opens the store next, Apache's or ours, delivers them at once. Apache's broker walks through at
-most one lap of its wheel, hence the hour. Records, plan, run and ledger have the real time.
+The clock of levels and timers stands still: at the store time of the last record, or one hour
+before now if that is later. So messages that became due since then are not overdue here: they get
+slots of their own, and the next broker, Apache's or DueMQ's, delivers them at once. Apache's broker
+passes at most one lap of its wheel, hence the hour. Records, plan, run and ledger have the real
+time.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ TURNS_MAX: Final = 1_000_000
 OVERDUE_MAX_MS: Final = 3_600_000
 TOPICS_FILE: Final = "topics.json"
 NOT_COPIED: Final = ("lock", "duemq.store.json*", f"{FILE_NAME}*", PLANS)
-"""Files that a copy does not get: it is another store, with its own name and ledger."""
+"""Files that are not copied, because a copy is another store with a name and ledger of its own."""
 PAUSE_S: Final = 0.01
 
 
@@ -81,11 +82,11 @@ class StoppedHost:
     kernels: Preparation = field(default_factory=Preparation)
 
     def plugin(self, name: str) -> BrokerPlugin | None:
-        """Return None: there are no other plugins."""
+        """Return None, as there are no other plugins."""
         return None
 
     def stop(self, why: str) -> None:
-        """Raise: there is no broker to stop."""
+        """Raise, as there is no broker to stop."""
         raise AssertionError(why)
 
 
@@ -94,7 +95,7 @@ class Moved:
     """Result of an offline migration.
 
     Attributes:
-        moved: Messages moved, by level.
+        moved: Number of messages moved, by level.
     """
 
     plan: Plan
@@ -128,11 +129,11 @@ def migrate_offline(
     dry_run: bool = False,
     shown: Callable[[int, int, int], None] = lambda level, moved, left: None,
 ) -> Moved:
-    """Drain levels of a stopped store; all of them if none are named.
+    """Drain levels of a stopped store; all levels if none is named.
 
     Args:
         now_ms: Current time, in ms since the epoch.
-        shown: Called with (level, moved, left) during the work.
+        shown: Called with (level, moved, left) to report progress.
 
     Raises:
         UsageError: `root` is not a store, or a level does not exist.
@@ -207,11 +208,11 @@ def _note(timers: TimerStore, batch: Any, clock: Clock) -> None:
 
 
 def _know_topics(store: Any) -> None:
-    """Add the store's topics to the topic table: targets are then found without reading records."""
+    """Add the store's topics to the topic table, so that targets are found by their hash."""
     try:
         names = load_config(store.config_path(TOPICS_FILE), lambda v: list(v["topicConfigTable"]))
     except CorruptStore:
-        return  # targets are read from the records
+        return  # targets are read from the records instead
     for name in names or ():
         if isinstance(name, str) and is_topic_name(name):
             store.topics.add(name)
@@ -230,7 +231,8 @@ class _Work:
     """One offline run.
 
     Attributes:
-        clock: Clock of levels and timers; wall: the real time.
+        clock: Clock of levels and timers.
+        wall: Clock of the machine.
     """
 
     root: Path
@@ -264,11 +266,11 @@ class _Work:
             await self.owners.keeper.leave()
             service.migrations.cover()
             await level_keeper.persist()
-            await self.store.wait_durable(self.store.max_offset, always=True)
+            await self.store.wait_durable(self.store.max_offset)
             await service.write()
             ledger.stop()
             while not writing.done():
-                self.wall.advance(1)  # the ledger's writer waits on this clock
+                self.wall.advance(1)  # the ledger's writer waits by this clock
                 await asyncio.sleep(PAUSE_S)
         return Moved(self.plan, run, moved)
 
@@ -296,7 +298,7 @@ class _Work:
         if current.state is State.PLANNED or current.over:
             migrations.start([level], {}, migration=run, who=self.who)
         elif current.state is State.ROLLING_BACK:
-            raise OfflineStopped(level, "it is rolling back: let a broker finish that")
+            raise OfflineStopped(level, "it is rolling back: start a broker, which completes that")
         elif current.paused:
             migrations.resume(level, who=self.who)
         before = self._handed(service, level)

@@ -58,7 +58,7 @@ class Operations:
             self._service.need()
             if command.action in STEPPING:
                 await self._service.preload_kernels()
-            # A level that is being counted takes no steps, so a pause need not wait for the count.
+            # A level takes no steps during a count, so a pause does not wait for the count.
             counts = command.action == "verify"
             async with nullcontext() if counts else self._one_at_a_time:
                 done = await getattr(self, f"_{command.action}")(command)
@@ -101,14 +101,16 @@ class Operations:
             now_ms=now_ms, levels=levels,
         )  # fmt: skip
         migrations = self._service.migrations
-        if not command.levels:  # a whole plan leaves out the levels that are migrated already
+        if not command.levels:  # without named levels, levels that are migrated already are skipped
             levels = [n for n in levels if self._can(n, Event.START)]
         for level in levels:
             current = migrations.state_of(level)
             if not current.over:
                 current.after(Event.START)
         if not levels:
-            raise UsageError("every level of this plan is migrated already: see migrate status")
+            raise UsageError(
+                "every level of this plan is migrated already: see duemq migrate status"
+            )
         run = new_id("run", now_ms, secrets.token_bytes(2))
         if not command.dry_run:
             await self._service.ledger.opened()
@@ -181,7 +183,7 @@ class Operations:
         )  # fmt: skip
 
     def _chosen(self, command: MigrationRequest, fits: Callable[[int], bool]) -> list[int]:
-        """Return the levels of a command; all that fit if it names none."""
+        """Return the levels of a command; without names, all levels that it is possible for."""
         known = self._service.migrations.journal.levels
         if not command.levels:
             return [level for level in sorted(known) if fits(level)]
@@ -198,7 +200,7 @@ class Operations:
 
 
 def _known(levels: Iterable[int], known: Iterable[int]) -> list[int]:
-    """Return levels in order, each once.
+    """Return levels in order, without repetitions.
 
     Raises:
         UsageError: A level is not among the known ones.

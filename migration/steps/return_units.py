@@ -2,8 +2,8 @@
 
     ReturnUnits  transferred messages: a record returns them without a copy, the last ones first,
                  so that the level always owns the end of its queue
-    Unroute      timers that were sent with the level: a copy with their due time goes into the
-                 level's queue and names the timer as its origin; the earliest first
+    Unroute      timers that were sent with the level: a copy with the same due time, whose origin
+                 is the timer, is appended to the level's queue; the earliest timers first
 
 New messages of the level become timers until the last batch of `Unroute`: that batch and the record
 that ends the route are appended in one turn of the event loop.
@@ -60,7 +60,7 @@ class ReturnUnits:
         self._levels, self._timers, self._store, self._clock = levels, timers, store, clock
 
     def left(self, level: int) -> list[Range]:
-        """Return the ranges of a level that the timers own, settled messages included."""
+        """Return the ranges of a level that the timers own, including settled messages."""
         return self._timers.transfers.owned.ranges(level)
 
     def is_over(self, level: int) -> bool:
@@ -71,7 +71,7 @@ class ReturnUnits:
         """Return up to `units_max` units of a level's queue, the last ones.
 
         Raises:
-            OwnershipRefused: The store takes no writes now; nothing has changed.
+            OwnershipRefused: The store is not writable; nothing has changed.
         """
         transfers, now_ms = self._timers.transfers, self._clock.now_ms()
         left = transfers.owned.bounds(level)
@@ -114,7 +114,7 @@ class ReturnUnits:
         )
         entry = ownership.append(self._store, record, now_ms)
         self._timers.decisions.give_back(entry, rows, places, name_at)
-        self._levels.transfers.take_back(entry)
+        self._levels.transfers.apply_return(entry)
         return Step(int(rows.size), end - first)
 
 
@@ -146,32 +146,34 @@ class Unroute:
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._gatherer, self._batch = Gatherer(store), PutBatch(1_024)
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
-        self._found: dict[int, Rows] = {}  # by level: sorted by due time, (n,) TIMED
-        self._read_to: dict[int, int] = {}  # by level: the timer queue was read up to here
+        self._found: dict[
+            int, Rows
+        ] = {}  # by level: pending timers, (n,) TIMED, sorted by due time
+        self._read_to: dict[int, int] = {}  # by level: offset up to which the timer queue was read
         self._over: set[int] = set()
 
     def step(self, level: int, count_max: int, *, migration: str = "") -> Step:
         """Copy up to `count_max` timers of a level back; the last step ends the route.
 
         Raises:
-            OwnershipRefused: All timers are returned, but the route has not ended: call again.
+            OwnershipRefused: All timers are returned, but the route has not ended; call again.
         """
         rows = self._pending_timers(level)
         now, self._found[level] = rows[:count_max], rows[count_max:]
         moved, refusal = self._copy(level, now)
         if refusal:
-            self._found[level] = rows  # the copied ones are not pending any more
+            self._found[level] = rows  # copied timers are no longer pending
             return Step(moved, blocked_by=refusal)
         if not self._found[level].size and not self._unread(level):
             self._end(level, migration)
         return Step(moved, int(now.size))
 
     def is_over(self, level: int) -> bool:
-        """Return whether a level is not routed, and steps found none of its timers left."""
+        """Return whether a level is not routed and the last steps found no timer of it."""
         return level not in self._router.levels and level in self._over
 
     def forget(self, level: int) -> None:
-        """Make the next rollback of a level search again."""
+        """Have the next rollback of a level search for timers again."""
         self._over.discard(level)
 
     def _unread(self, level: int) -> bool:
@@ -228,7 +230,7 @@ class Unroute:
         made["topic_index"], made["queue_id"] = self._schedule, level - 1
         made["due_delay_ms"], made["due_ms"] = TAGS_DUE, rows["due_ms"]
         made["enqueue_ms"] = made["dequeue_ms"] = -1
-        for at in (*load.parked, *load.lost):  # when due they go to quarantine, as timers
+        for at in (*load.parked, *load.lost):  # they go to quarantine as timers when they are due
             made[at]["status"] = SKIPPED
         self._store.put(batch)
         stored = made["status"] == 0

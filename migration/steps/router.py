@@ -3,11 +3,12 @@
     DELAY=3, sent to T   ->  rmq_sys_wheel_timer: DELAy=3, TIMER_OUT_MS, DUEMQ_DUE_MS, REAL_TOPIC=T
     due                  ->  T: DELAY=3, REAL_TOPIC=T, REAL_QID, as the level service delivers it
 
-It runs before the hook of the levels, which redirects the rest: levels that are not routed,
-property texts that are too long or have both names, markers. The limits of timers do not apply, so
-clients that send levels see no difference. If a message has a level and a time, the level applies,
-as everywhere. Timer properties of a message that is sent back are removed.
-Source: HookUtils.handleScheduleMessage.
+It runs before the hook of the levels, which redirects the other messages: levels that are not
+routed, property texts that are too long or have both names, markers. The limits of timers do not
+apply, so clients that send levels see no difference. If a message has a level and a time, the level
+applies, as everywhere. Timer properties of a message that a consumer sends back are removed.
+
+Source: HookUtils.handleScheduleMessage
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Router:
         return self._levels
 
     def set_route(self, level: LevelProjection) -> None:
-        """Start or end the routing of a level's new messages, by the journal."""
+        """Begin or end the routing of a level's new messages, as the journal defines it."""
         if level.routed:
             self._levels[level.level] = level
         else:
@@ -79,10 +80,10 @@ class Router:
         *,
         migration: str = "",
     ) -> JournalEntry:
-        """Route a level from now on; the record is the fence between its queue and the timers.
+        """Append a route record, which is the fence between the level's queue and the timers.
 
         Raises:
-            OwnershipRefused: The store takes no writes now; nothing has changed.
+            OwnershipRefused: The store is not writable; nothing has changed.
         """
         record = Route(
             migration=migration,
@@ -97,7 +98,7 @@ class Router:
         return entry
 
     def __call__(self, batch: PutBatch, now_ms: int) -> None:
-        """Make timers of the rows with a routed level; due times count from the store time."""
+        """Redirect rows with a routed level to the timers; due times count from the store time."""
         if not self._levels:
             return
         delays = self._history.delays_ms
@@ -122,7 +123,7 @@ class Router:
         return found
 
     def _note(self, delays: Delays) -> None:
-        """Compute the delay of each level; a level above the highest gets the highest's."""
+        """Compute the delay of each level; levels above the highest have its delay."""
         self._known = delays
         self._delays = np.full(delays.size, kernels.NOT_ROUTED, np.int64)
         rules = []
@@ -133,7 +134,7 @@ class Router:
         self._rules = np.array(rules, np.int64).reshape(-1, 3)
 
     def _rewrite(self, batch: PutBatch, at: int) -> None:
-        """Remove timer properties; replace a level above the highest by the highest."""
+        """Remove timer properties; replace a level above the highest level by that one."""
         level = min(int(batch.rows[at]["delay_level"]), self._delays.size - 1)
         properties = batch.properties(at)
         for name in (*DUE_NAMES, *STALE_NAMES):

@@ -4,9 +4,9 @@
     every 100 ms           lateness of all deliveries since --> throttle
     every 5 s, at work     a sample for the ledger; the projection of the ownership journal is saved
 
-A level in VERIFYING is counted in pieces between other work; none of its messages moves meanwhile.
-A blocked step (full disk, missing checkpoint) is reported and tried again. Only a verification that
-finds a difference pauses a level, with the cause in the log, until it is resumed.
+A level in VERIFYING is counted in pieces between other work, and takes no steps until the count
+ends. A blocked step (full disk, missing checkpoint) is reported and tried again. Only a
+verification that finds a difference pauses a level, with the cause in the log, until it is resumed.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from migration.steps.verification import Verification, Verified
 
 log = logging.getLogger(__name__)
 OBSERVE_MS: Final = 100
-RETURNED_MAX: Final = 524_288  # returned timers in memory until the next checkpoint
+RETURNED_MAX: Final = 524_288  # maximum returned timers in memory until the next checkpoint
 SAMPLE_MS: Final = 5_000
 AGAIN_MS: Final = 200
 """Pause before a blocked step is tried again."""
 IDLE_MS: Final = 1_000
 COUNT_UNITS: Final = 2_048
 """Maximum units in one piece of a count: about 2 ms."""
-KERNELS = "migration"  # group of a first step
+KERNELS = "migration"  # group of kernels for a first step
 YIELDS: Final = 4
-"""Turns of the event loop between two steps, so that requests are answered in between."""
+"""Turns of the event loop between two steps, for requests."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class MigrationService:
         self._interval: Interval | None = None
         self._sampling: Interval | None = None
         self._turn, self._preloaded = 0, False
-        self._last: dict[int, State] = {}  # states of the levels at work at the last turn
+        self._last: dict[int, State] = {}  # states of the levels at work in the last turn
         self._counted: Counter[int] = Counter()  # levels that take no steps while they are counted
 
     def reconfigure(self, config: MigrationConfig) -> None:
@@ -95,7 +95,9 @@ class MigrationService:
         """
         found = self._find()
         if found is None:
-            raise NoOwners("levels and timers do not run now: try again when the broker serves")
+            raise NoOwners(
+                "levels and timers do not run now: try again after the start of the broker"
+            )
         if self.owners is None:
             self._bind(found)
         return found
@@ -112,7 +114,7 @@ class MigrationService:
         return self.window is None or self.window.is_open(self._clock.now_ms())
 
     def window_changes_ms(self) -> int | None:
-        """Return when the window opens or closes next, None if it never does."""
+        """Return the next time at which the window opens or closes, None if it never does."""
         return None if self.window is None else self.window.next_change_ms(self._clock.now_ms())
 
     def wake(self) -> None:
@@ -137,7 +139,7 @@ class MigrationService:
             await self._rest(at_ms, self._wake)
 
     async def preload_kernels(self) -> None:
-        """Load the kernels of a first step; without them it only takes longer."""
+        """Load the kernels of a first step; a failure only makes that step slower."""
         if not self._preloaded:
             self._preloaded = True
             try:
@@ -154,7 +156,7 @@ class MigrationService:
             await self._clock.wait(signal, until_ms=at_ms)
 
     async def turn(self) -> int:
-        """Take a step if one is allowed; return when the next one is."""
+        """Take a step if one is allowed; return the earliest time of the next one."""
         now_ms = self._clock.now_ms()
         try:
             self.need()
@@ -203,7 +205,7 @@ class MigrationService:
         try:
             return self.migrations.step(level, units)
         except OwnershipRefused as error:
-            step = Step(blocked_by=f"the store takes no writes: {error}")
+            step = Step(blocked_by=f"the store is not writable: {error}")
             self.migrations.blocked_by[level] = step.blocked_by
             return step
 
@@ -214,7 +216,7 @@ class MigrationService:
         return min(self.throttle.batch, COUNT_UNITS)
 
     async def at_leisure(self, pieces: Iterable[int]) -> None:
-        """Count in pieces, each when the throttle allows one.
+        """Count piece by piece, as the throttle allows.
 
         Raises:
             NoOwners: The broker stops.
@@ -230,7 +232,7 @@ class MigrationService:
             while True:
                 await self._rest(at_ms, self._stop)
                 if self._stopping:
-                    raise NoOwners("the broker stops: count again when it serves")
+                    raise NoOwners("the broker stops: count again after its next start")
                 now_ms = began_ms = self._clock.now_ms()
                 self._observe(now_ms)
                 allowed = self.throttle.pace(now_ms)
@@ -239,7 +241,7 @@ class MigrationService:
                 at_ms = allowed.at_ms
 
     async def verify(self, level: int) -> Verified:
-        """Count both owners' messages of a level in pieces; the level takes no steps meanwhile."""
+        """Count the messages of a level at both owners, in pieces; it takes no steps meanwhile."""
         owners, journal = self.need(), self.migrations.journal.levels[level]
         work = Verification(owners.levels, owners.timers, owners.store, level, journal)
         self._counted[level] += 1
@@ -260,14 +262,14 @@ class MigrationService:
             return
         current = self.migrations.state_of(level)
         if current.state is not State.VERIFYING or not current.works:
-            return  # another command came meanwhile
+            return  # another command changed the state during the count
         try:
             if found.is_right:
                 self.migrations.proved(level)
             else:
                 self.migrations.pause(level, difference(found), who="verification")
         except OwnershipRefused as error:
-            self.migrations.blocked_by[level] = f"the store takes no writes: {error}"
+            self.migrations.blocked_by[level] = f"the store is not writable: {error}"
 
     # -- figures ------------------------------------------------------------------------------
 

@@ -1,37 +1,40 @@
 """Throttle of a migration: lateness first, rate second. Pure; times are arguments.
 
-Lateness. Every interval reports the lateness of its deliveries to the throttle. Intervals without a
-step give the usual lateness; during deliveries there is one every QUIET_EVERY_MS: no step is taken
-for QUIET_MS. The target is the configured lateness, or less: `factor` times the usual lateness.
-Both are p99s over many intervals: WINDOW_INTERVALS consecutive ones with steps, which is longer
-than a checkpoint takes, and the last USUAL_INTERVALS without. So occasional delays of the machine
-have the same weight in both.
+Lateness. Every interval reports the lateness of its deliveries to the throttle. Intervals without
+steps give the usual lateness; during deliveries there is a quiet time every QUIET_EVERY_MS, without
+steps for QUIET_MS. The target is the configured lateness or `factor` times the usual lateness,
+whichever is lower. Both lateness values are p99s over many intervals: WINDOW_INTERVALS consecutive
+ones with steps, which is longer than a checkpoint takes, and the last USUAL_INTERVALS without
+steps. So occasional delays of the machine have the same weight in both.
 
-    above LATE_SHARE of it, and above the usual lateness
-                            steps that take longer than it are halved (after a long pause: longer
-                            than target minus usual), else the pause is doubled: much of a step's
-                            cost does not depend on its size
-    up to CALM_SHARE of it  steps that take at most this share of it grow by an eighth; else the
-                            pause shrinks by a quarter, or by an eighth near the last late pause
-    between the two         nothing changes
+    lateness above LATE_SHARE of the target and above the usual lateness
+        Steps that take longer than the target (after a long pause: longer than target minus usual
+        lateness) are halved. Otherwise the pause is doubled, because much of the cost of a step
+        does not depend on its size.
+    lateness up to CALM_SHARE of the target
+        Steps that take at most this share of the target grow by an eighth. Otherwise the pause
+        shrinks by a quarter, or by an eighth near the pause at which lateness was too high.
+    between the two
+        Nothing changes.
 
-Far above the target (SEVERE times, SEVERE_INTERVALS in a row) it slows down at once. It never stops
-completely: after the longest pause a step is taken, because lateness with another cause must not
-stop the migration.
+Far above the target (SEVERE times, SEVERE_INTERVALS in a row) the throttle slows down at once. It
+takes a step after the longest pause in any case, because lateness with another cause must not stop
+the migration.
 
 During deliveries a step takes at most BATCH_BUSY units, about 1 ms, and is followed by a pause of
-at least PAUSE_BUSY_MS: the kernel schedules a process that never sleeps last. Each kind of work
-begins with PAUSE_FIRST_MS: little more load is too much for a busy broker. If nothing was delivered
-for IDLE_INTERVALS, steps delay no delivery: each grows by IDLE_GROWTH, up to the largest.
+at least PAUSE_BUSY_MS, because Linux gives a process that never sleeps the lowest priority. Each
+kind of work begins with PAUSE_FIRST_MS, because a busy broker has little capacity to spare. If
+nothing was delivered for IDLE_INTERVALS, steps delay no delivery, and each grows by IDLE_GROWTH, up
+to the maximum.
 
 Rate. A token bucket of a quarter of a second of the rate, filled by the clock.
 
-    begin()                                        another kind of work
-    next(now) --> Turn(units_max, earliest time)   a step takes at most units_max, not before then
-    pace(now) --> the same for work that moves nothing (counting): the rate does not apply
-    took(units, began, now)                        after the step
-    observe(lateness)                              after each interval
-    change(limits)                                 after a command of an operator
+    begin()                                        another kind of work begins
+    next(now) --> Turn(units_max, earliest time)   permission for the next step
+    pace(now) --> Turn                             the same for counts, without the rate
+    took(units, began, now)                        called after each step
+    observe(lateness)                              called after each interval
+    change(limits)                                 called after a command of an operator
 """
 
 from __future__ import annotations
@@ -61,12 +64,12 @@ PAUSE_MS_MAX: Final = 100
 WINDOW_INTERVALS: Final = 16
 SEVERE: Final = 4
 SEVERE_INTERVALS: Final = 2
-LATE_SHARE: Final = 0.9  # of the target; 1.0 would exceed the target in every other window
+LATE_SHARE: Final = 0.9  # share of the target; with 1.0 every other window would exceed the target
 CALM_SHARE: Final = 0.75
 GROWTH_PART: Final = 8
 BURST_MS: Final = 250
 QUIET_EVERY_MS: Final = 2_500
-QUIET_MS: Final = 250  # a whole interval fits in, whenever it begins
+QUIET_MS: Final = 250  # long enough for a whole interval, whenever it begins
 QUIET_STEP_MS: Final = 50
 USUAL_INTERVALS: Final = 32
 USUAL_MS_MIN: Final = 2
@@ -98,7 +101,7 @@ class Turn:
     """Permission for the next step.
 
     Attributes:
-        units: Maximum units of the step; 0: none yet, call again at `at_ms`.
+        units: Maximum units of the step; 0: no step yet, call again at `at_ms`.
         at_ms: Earliest time of the step.
     """
 
@@ -122,9 +125,11 @@ class Throttle:
         self.pause_ms = 0
         self._late_pause_ms = 0
         self._busy, self._silent = False, IDLE_INTERVALS  # intervals without a delivery
-        self._usual: deque[LatenessSince] = deque(maxlen=USUAL_INTERVALS)  # without a step
+        self._usual: deque[LatenessSince] = deque(
+            maxlen=USUAL_INTERVALS
+        )  # intervals without a step
         self._window: list[LatenessSince] = []
-        self._steps, self._stepped_ms = 0, 0  # of the window
+        self._steps, self._stepped_ms = 0, 0  # intervals of the window
         self._worked, self._quiet_ms = False, now_ms + QUIET_EVERY_MS
         self._step_end_ms = now_ms
         self._allowance, self._filled_ms = 0.0, now_ms
@@ -180,7 +185,7 @@ class Throttle:
         return Turn(self.batch, now_ms) if now_ms >= at_ms else Turn(0, at_ms)
 
     def _is_quiet(self, now_ms: int) -> bool:
-        """Whether no step is taken now, to measure the usual lateness."""
+        """Return whether now is a quiet time, which measures the usual lateness."""
         if not (self._busy and self.limits.factor and self.limits.target_p99_ms):
             self._quiet_ms = now_ms + QUIET_EVERY_MS
             return False
@@ -194,7 +199,9 @@ class Throttle:
         self._steps += 1
         self._stepped_ms += max(now_ms - began_ms, 0)
         if self.limits.rate_per_s:
-            self._allowance -= units  # before filling: the step began with the old allowance
+            self._allowance -= (
+                units  # before the bucket is filled, as the step began with the old allowance
+            )
             self._fill(now_ms)
 
     def observe(self, since: LatenessSince) -> None:
@@ -255,7 +262,7 @@ class Throttle:
             self.pause_ms -= max(self.pause_ms // part, 1)
 
     def _is_long(self, target_ms: int, *, share: float = 1.0) -> bool:
-        """Return whether steps take long; after a long pause only a step can cause lateness."""
+        """Return whether steps take too long; after a long pause only steps can cause lateness."""
         allowed_ms: float = target_ms
         if self.pause_ms >= PAUSE_LONG_MS:
             allowed_ms = max(target_ms - (self.usual_ms or 0), target_ms / 2)
@@ -266,7 +273,7 @@ class Throttle:
         return max(self.limits.rate_per_s * BURST_MS / 1_000, 1.0)
 
     def _fill(self, now_ms: int) -> None:
-        passed_ms = max(now_ms - self._filled_ms, 0)  # a clock set back fills nothing
+        passed_ms = max(now_ms - self._filled_ms, 0)  # a clock that is set back adds nothing
         self._filled_ms = now_ms
         filled = self._allowance + passed_ms * self.limits.rate_per_s / 1_000
         self._allowance = min(filled, self._burst)
@@ -295,7 +302,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatenessSince:
-    """Deliveries of one interval by how late they were."""
+    """Histogram of the deliveries of one interval by lateness."""
 
     buckets: npt.NDArray[np.int64]
 
@@ -305,7 +312,7 @@ class LatenessSince:
         return int(self.buckets.sum())
 
     def quantile_ms(self, share: float) -> int | None:
-        """Return an upper bound of the lateness of `share` of them; None without any."""
+        """Return an upper bound of the lateness of `share` of the deliveries; None without any."""
         if not self.delivered:
             return None
         at = int(np.searchsorted(np.cumsum(self.buckets), share * self.delivered))
@@ -313,7 +320,7 @@ class LatenessSince:
 
 
 def together(intervals: Collection[LatenessSince]) -> int | None:
-    """Return the p99 of several intervals as one, ms; None without any."""
+    """Return the p99 over several intervals, in ms; None without deliveries."""
     if not intervals:
         return None
     return _p99_ms(LatenessSince(np.sum([each.buckets for each in intervals], axis=0)))

@@ -3,20 +3,20 @@
     transferred (journal)  -  returned, or settled when its range was returned (journal)
         =  pending timers  +  settled since (origins in the log)
 
-Counts and checksums (`migration.ownership.checksum`) of each; the sums do not depend on any order.
+Both sides are counted and summed by checksums (`migration.ownership.checksum`).
 
-Retention removes settled messages from the front of the level's queue, and ownership records long
-after them. So the comparison begins after the last record whose range contains removed messages;
-before that, each remaining message must be pending or settled. No earlier totals are needed:
+Retention removes settled messages from the front of the level's queue, and ownership records much
+later. So the comparison begins after the last record whose range contains removed messages; before
+that, each remaining message must be pending or settled. No earlier totals are needed:
 
     queue   [ removed ][ each pending or settled ][ as in the journal ................. ]
                      low      the last record across `low` ends here: border
 
-It reads the level's queue once and the commit log from the first settled message on, in bounded
-pieces, and changes nothing. Other work may run between two pieces: each message is looked up once
-among the pending ones, and the log is read after that, so a message delivered meanwhile is counted
-once. No message of the level may be transferred or returned during the count; if retention removes
-files meanwhile, the count starts again.
+The verification reads the level's queue once and the commit log from the first settled message on,
+in bounded pieces, and changes nothing. Other work runs between two pieces: each message is looked
+up once among the pending ones, and the log is read after that, so a message that is delivered in
+between is counted once. No message of the level may be transferred or returned during the count; if
+retention removes files during it, the count begins again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NOWHERE = -1
 Offsets = npt.NDArray[np.int64]
 Gone = list[tuple[Offsets, Offsets]]
 _R = TypeVar("_R")
-Counting = Generator[int, None, _R]  # yields the number of units of each piece
+Counting = Generator[int, None, _R]  # number of units of each piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Verified:
 
     @property
     def is_right(self) -> bool:
-        """Whether both sides are equal."""
+        """Whether both owners agree."""
         return self.expected == self.found
 
     @property
@@ -105,7 +105,7 @@ class Verification:
     def pieces(self, units_max: Callable[[], int] = lambda: PIECE_UNITS) -> Iterator[int]:
         """Count piece by piece; yield the number of units of each, at most `units_max()`.
 
-        `found` is the result at the end.
+        `found` has the result afterwards.
         """
         self._units_max, low = units_max, -1
         while low != self._low():
@@ -220,7 +220,7 @@ class Verification:
 
 
 def border_of(low: int, changes: list[Change]) -> int:
-    """Return the first queue offset from `low` on that is inside no record's range."""
+    """Return the first queue offset from `low` on that is outside the ranges of all records."""
     border, following = low, -1
     while border != following:
         following = border

@@ -4,9 +4,9 @@
     Mon-Fri 22:00-06:00, Sat,Sun 00:00-24:00 America/New_York        several, each with its days
     23:30-00:30                                                      UTC if no zone is given
 
-A window is open exactly while the local time of its zone is in it. So a window of four hours is
-open for three or five hours when the clocks change, and a window inside the skipped hour does not
-open that day. A window over midnight belongs to the day on which it opens.
+A window is open while the local time of its zone is in it. So a window of four hours is open for
+three or five hours when the clocks change, and a window inside the skipped hour does not open on
+that day. A window across midnight belongs to the day on which it opens.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Window:
         return any(opening.shows(wall.weekday(), minute) for opening in self.openings)
 
     def next_change_ms(self, now_ms: int) -> int | None:
-        """Return when the window opens or closes next; None if it never does."""
+        """Return the next time at which the window opens or closes; None if it never does."""
         is_open, today = self.is_open(now_ms), _local_time(now_ms, self.zone).date()
         for step in range(-1, HORIZON_DAYS):
             for time_ms in sorted(self._candidates_ms(today + timedelta(days=step))):
@@ -105,13 +105,13 @@ class Window:
             for minute in (opening.open_minute, opening.close_minute):
                 wall = midnight + timedelta(minutes=minute)
                 yield _ms(wall)
-                yield _ms(wall.replace(fold=1))  # a repeated time
+                yield _ms(wall.replace(fold=1))  # a local time that occurs twice
         first_ms, end_ms = _ms(midnight), _ms(midnight + timedelta(days=1))
         if self._offset(first_ms) != self._offset(end_ms):
             yield self._jump_ms(first_ms, end_ms)
 
     def _jump_ms(self, first_ms: int, end_ms: int) -> int:
-        """Return when the local clock changes."""
+        """Return the time at which the local clock changes."""
         before = self._offset(first_ms)
         while end_ms - first_ms > 1:
             middle_ms = (first_ms + end_ms) // 2
@@ -135,7 +135,7 @@ def parse_window(text: str) -> Window:
         raise WindowError(text[:40] + "...", f"it is longer than {TEXT_CHARS_MAX} characters")
     spans = list(_SPAN.finditer(text))
     if not spans:
-        raise WindowError(text, "it names no times as in 01:00-05:00")
+        raise WindowError(text, "it has no times, as in 01:00-05:00")
     rest = text[spans[-1].end() :].strip()
     openings, start = [], 0
     for span in spans:
@@ -149,7 +149,7 @@ def parse_window(text: str) -> Window:
 def _opening(text: str, part: str) -> Opening:
     found = _PART.fullmatch(part.strip())
     if found is None:
-        raise WindowError(text, f"{part.strip()!r} is not days and times as in Mon-Fri 01:00-05:00")
+        raise WindowError(text, f"{part.strip()!r} has not the form of Mon-Fri 01:00-05:00")
     opens = _minute(text, found["h"], found["m"])
     closes = _minute(text, found["H"], found["M"])
     if opens == closes:

@@ -10,9 +10,10 @@ from migration.steps.window import Window
 
 
 class WindowTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler 3 has no types
-    """Trigger that fires at every change of a window; never for one that is always open.
+    """Trigger that fires at every change of a window; never if it is always open.
 
-    The job reads `window.is_open`: after a sleep of the machine one run may follow several changes.
+    The job reads `window.is_open`, because after a sleep of the machine one run may follow several
+    changes.
     """
 
     def __init__(self, window: Window) -> None:

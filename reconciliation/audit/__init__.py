@@ -1,1 +1,1 @@
-"""Columns to verdicts: what became of every scheduled message."""
+"""Audit: from columns of records to a verdict about every scheduled message."""

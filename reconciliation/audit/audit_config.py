@@ -10,17 +10,18 @@ from reconciliation.scan.levels import DEFAULT_LEVELS_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditConfig:
-    """What an audit takes for granted.
+    """Settings of an audit.
 
     Attributes:
-        late_ms: a delivery may come so much later than its due time and is ok.
-        as_of_ms: what is due until then should be delivered; None: when the store's last record
-            was stored, or the slot that its timers had come to, if that is later.
-        levels_ms: delays of levels 1, 2, ...: if a queue has no due time.
-        trust_clock: a delivery before its time is ok if the log shows that the clock was set back
-            between put and delivery, and what the timers had passed by before that is pending.
-        levels_of: other delays, and the numbers of the stores that have them. Empty, with Apache's
-            default: those of the stores (not behind Spark Connect: the client may not see them).
+        late_ms: Maximum lateness of a delivery that is ok.
+        as_of_ms: Time until which due messages should be delivered. None: the store time of the
+            last record, or the slot that the timers had reached, if that is later.
+        levels_ms: Delays of levels 1, 2, ..., for messages whose queue has no due time.
+        trust_clock: Whether a clock step explains a delivery before its due time, and a message
+            that the timers had passed before the step: then they are ok and pending.
+        levels_of: Delays that differ from `levels_ms`, with the numbers of their stores. Empty,
+            with Apache's default: those of the stores (except behind Spark Connect, where the
+            client may not see the stores).
     """
 
     late_ms: int = 2_000

@@ -1,9 +1,9 @@
 """Chains of copies: the root of every pending record.
 
-    up(x) := the record x was copied from;  up := up of up,  until nothing changes
+    up(x) := source record of the copy x;  up := up of up,  until nothing changes
 
 Each round doubles the distance, so a message rolled a thousand times takes ten rounds. Only copies
-and what was copied take part: most stores have few, many have none.
+and their source records take part: most stores have few, many have none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find_roots(rows: DataFrame) -> Roots | None:
     """Return the roots of all copies among records, None without copies.
 
     Args:
-        rows: of `verdicts._keyed`; a copy comes after its origin, else it has another role.
+        rows: Result of `verdicts._keyed`; a copy is after its origin, else it has another role.
     """
     copies = rows.where(
         F.col("role").isin(Role.LEVEL_COPY, Role.TIMER_COPY) & F.col("origin").isNotNull()
@@ -52,7 +52,7 @@ def find_roots(rows: DataFrame) -> Roots | None:
 
 
 def _jumped(copies: DataFrame) -> DataFrame:
-    """Return key, up, where `up` is no copy itself."""
+    """Return key and up of copies whose source is a copy as well, two levels up."""
     for _ in range(ROUNDS_MAX):
         above = copies.select(F.col("key").alias("up"), F.col("up").alias("next"))
         found = copies.join(above, "up", "left").localCheckpoint()

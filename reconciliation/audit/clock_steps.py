@@ -3,12 +3,12 @@
     store_ms   10:00:07  10:00:08 | 09:00:09  09:00:09  09:00:10  09:00:11
                                   ^ set back by an hour: later records continue from there
 
-A few records with an earlier time among others are not a step. A clock set forward looks
-like an hour without messages, and cannot be distinguished from one.
+A few records with an earlier time among others are not a step. A clock that is set forward cannot
+be distinguished from an hour without messages.
 
-A step is corroborated if several records before it have the later clock, the records after it
-have the earlier one, and not all of these are deliveries: a change of the times of some
-records, or wrote one with a time to come, changed no clock.
+A step is corroborated if several records before it have the later clock, the records after it have
+the earlier one, and not all of these are deliveries. A manipulation of the times of a few records
+does not look like this.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from reconciliation.arrays import Rows
 from reconciliation.scan.planning import Finding, Segment
 from reconciliation.scan.tables import CLOCK_SET_BACK
 
-STEP_MS: Final = 10  # of less an audit takes no notice
-LOOK_AHEAD: Final = 4  # records that must be behind the clock of before
-WITNESSES: Final = 16  # records after a step that show whether the clock was set back
-BEFORE: Final = 3  # records before it that must have the later clock
-NEXT_BYTES: Final = 1 << 16  # of the next file, to see its first records
-STEPS_MAX: Final = 1_000  # of one segment
+STEP_MS: Final = 10  # smaller steps are ignored
+LOOK_AHEAD: Final = 4  # records that must be before the earlier clock
+WITNESSES: Final = 16  # records after a step that must have the earlier clock
+BEFORE: Final = 3  # records before a step that must have the later clock
+NEXT_BYTES: Final = 1 << 16  # bytes of the next file that contain its first records
+STEPS_MAX: Final = 1_000  # maximum steps of one segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class ClockSteps:
         self._segment = segment
         self._offsets = np.zeros(0, np.int64)
         self._times = np.zeros(0, np.int64)
-        self._puts = np.zeros(0, np.bool_)  # records that name no origin
-        self._looked = 0  # number of them that were compared with their followers
+        self._puts = np.zeros(0, np.bool_)  # records without an origin
+        self._looked = 0  # number of rows that were compared with the records after them
 
     def take(self, rows: Rows) -> None:
-        """Look at (n,) SCANNED rows, those that have followers enough."""
+        """Check the (n,) SCANNED rows that have enough records after them."""
         self._add(rows)
         self._look(self._times.size - WITNESSES)
         kept = max(self._looked - BEFORE, 0)
@@ -64,7 +64,7 @@ class ClockSteps:
         self._puts = self._puts[kept:]
 
     def take_after(self, rows: Rows) -> None:
-        """Look at the last rows of the segment, with what follows after it."""
+        """Check the last rows of the segment, with the records after it."""
         count = self._times.size
         self._add(rows)
         self._look(count)
@@ -75,7 +75,7 @@ class ClockSteps:
         self._puts = np.concatenate([self._puts, rows["prepared_offset"] >= 0])
 
     def _look(self, count: int) -> None:
-        """Compare the records up to `count` with their followers."""
+        """Compare the records up to `count` with the records after them."""
         times, first = self._times, self._looked
         self._looked = max(count, first)
         behind = first + np.flatnonzero(times[first + 1 :] <= times[first:-1] - STEP_MS)
@@ -105,6 +105,6 @@ class ClockSteps:
         path = f"{part.path.rpartition('/')[0]}/{base:020d}"
         shown = self._is_corroborated(at)
         text = f"the clock was set back by {before_ms - after_ms} ms, from {before_ms}"
-        text += "" if shown else "; too few records show it: it excuses nothing"
+        text += "" if shown else "; too few records show it, so it explains no finding"
         found = Finding(part.store, path, offset - base, 0, CLOCK_SET_BACK, text, base)
         self.steps.append(Step(found, before_ms, after_ms, shown))

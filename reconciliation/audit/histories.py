@@ -1,4 +1,4 @@
-"""Complete histories: all records of one root, however it was moved, cancelled or quarantined."""
+"""Complete histories: all records of one root, with moves, cancels and quarantine."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def whole_histories(events: DataFrame) -> DataFrame:
     """Return `plain_histories.HISTORY` of each root.
 
     Args:
-        events: of `verdicts._keyed`, units too, with `root`, `copies` and `first_copy` of their
-            keys.
+        events: Result of `verdicts._keyed`, units included, with `root`, `copies` and
+            `first_copy` of their keys.
     """
     role, at = F.col("role"), F.col("at")
     is_held, is_sent = role.isin(*PENDING_ROLES), role == Role.DELIVERY
-    parked = role == Role.QUARANTINE
+    quarantines = role == Role.QUARANTINE
     decides = role.isin(Role.MARK, Role.MARKER, Role.DECISION)
     cancels = decides & (F.col("first_copy").isNull() | (at < F.col("first_copy")))
     marks = role.isin(Role.MARK, Role.DECISION)
     copied = is_held & (F.col("key") != F.col("root")) & F.col("rolls").isNull()
     held = F.struct(
         at.alias("at"), "role", "store_ms", "level", "due_ms", "topic_hash", "queue_id", "body",
-        "properties_hash", "target", "hurt", "passed",
+        "properties_hash", "target", "damaged", "passed",
         "other_time", "queued",
     )  # fmt: skip
     sent = F.struct(
         at.alias("at"), "store_ms", "topic_hash", "queue_id", "body", "properties_hash", "target",
-        "hurt", "queued",
+        "damaged", "queued",
     )  # fmt: skip
     histories = events.groupBy("root").agg(
         F.min(F.when(is_held, held)).alias("first"),
@@ -46,12 +46,12 @@ def whole_histories(events: DataFrame) -> DataFrame:
         F.count(F.when(role == Role.PAST, 1)).alias("past_units"),
         F.min(F.when(is_sent, sent)).alias("sent"),
         F.count(F.when(is_sent, 1)).alias("deliveries"),
-        F.count(F.when(parked, 1)).alias("parked"),
-        F.min(F.when(is_sent | parked, at)).alias("ended_at"),
+        F.count(F.when(quarantines, 1)).alias("quarantines"),
+        F.min(F.when(is_sent | quarantines, at)).alias("ended_at"),
         F.min(F.when(cancels, at)).alias("cancelled_at"),
         F.max(F.when(marks, at)).alias("marked_at"),
         F.max(F.when(is_held, F.col("copies"))).alias("copies"),
-        F.count(F.when((is_sent | parked) & (F.col("copies") > 0), 1)).alias("ended_old"),
+        F.count(F.when((is_sent | quarantines) & (F.col("copies") > 0), 1)).alias("ended_old"),
     )
     return _facts(histories)
 
@@ -73,20 +73,20 @@ def _facts(histories: DataFrame) -> DataFrame:
         "other_body": F.col("sent.body") != F.col("leaf.body"),
         "other_properties": F.col("sent.properties_hash") != F.col("leaf.properties_hash"),
         "elsewhere": F.coalesce(elsewhere, F.lit(False)),
-        "hurt_sent": F.coalesce("sent.hurt", F.lit(False)),
-        "hurt_held": F.coalesce("leaf.hurt", F.lit(False)),
+        "delivery_damaged": F.coalesce("sent.damaged", F.lit(False)),
+        "pending_damaged": F.coalesce("leaf.damaged", F.lit(False)),
         "passed": F.col("leaf.passed"),
         "is_level": F.coalesce(is_level, F.lit(False)),
         "hops": F.col("held"),
         "moved": (F.col("moves") > 0) & other_time,
         "has_unit": F.col("units") > 0,
         "cancelled": F.col("cancelled_at").isNotNull() & before_end,
-        # a fire puts a marker after the delivery
+        # a fire appends a marker after the delivery
         "fired": F.coalesce(F.col("marked_at") > F.col("sent.at"), F.lit(False)),
         "copies": F.coalesce("copies", F.lit(0)),
         "other_time": F.coalesce("leaf.other_time", F.lit(False)),
         "no_unit": F.coalesce(~F.col("leaf.queued"), F.lit(False)),
-        "away": F.coalesce(~F.col("sent.queued"), F.lit(False)),
+        "unreachable": F.coalesce(~F.col("sent.queued"), F.lit(False)),
         "gone": F.col("gone_units") > 0,
         "past": F.col("past_units") > 0,
     }

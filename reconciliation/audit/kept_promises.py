@@ -1,11 +1,11 @@
-"""Aggregated audit of messages whose promise was kept; others are examined individually.
+"""Aggregated audit: counts messages without a finding, and returns the others one by one.
 
-    tallies --one aggregation--> ok, pending: counted by their lateness
-                                 all others: their keys --> `verdicts`, with all that is known
+    tallies --one aggregation--> ok, pending: counted by lateness
+                                 all others: their keys --> `verdicts`, with all columns
 
-Most messages of most stores are fine; only their count matters. The same rules (`rules`) judge both
-kinds, on the same facts. Stores with copies, with records of Apache's brokers or with a clock that
-was set back are examined message by message.
+Most messages of most stores have no finding, and only their number matters. The same rules
+(`rules`) judge both kinds by the same facts. Stores with copies, with records of Apache's brokers
+or with a clock step are examined message by message.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 WHOLE: Final = frozenset(
     {Role.LEVEL_COPY, Role.TIMER_COPY, Role.MARKER, Role.CANDIDATE, Role.CLOCK}
 )
-"""Roles that make the audit examine every message of a store."""
+"""Roles of records that make the audit examine every message of a store."""
 KEPT: Final = ("ok", "pending", "removed")
-EXACT_BITS: Final = 12  # lateness of up to 4 s is counted by the ms, longer to 1 of 4096
-ROWS_MAX: Final = 100_000  # steps of lateness, and messages that are not fine
-LATE_MS: Final = 1 << 60  # lateness of a delivery whose due time is unknown here
+EXACT_BITS: Final = 12  # lateness up to 4 s is counted by ms, more with a precision of 1 in 4096
+ROWS_MAX: Final = 100_000  # rows by lateness, and messages with findings
+LATE_MS: Final = 1 << 60  # lateness of a delivery whose due time is unknown to the tallies
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class KeptPromises:
 
 
 def late_bucket(late: Column) -> Column:
-    """Return lateness in steps that grow with it."""
+    """Return lateness rounded to steps that grow with it."""
     step = F.pow(F.lit(2), F.greatest(F.floor(F.log2(F.abs(late))) - EXACT_BITS, F.lit(0)))
     return F.when(F.abs(late) < 1 << EXACT_BITS, late).otherwise(
         (F.floor(late / step) * step).cast("bigint")
@@ -65,7 +65,7 @@ def late_bucket(late: Column) -> Column:
 
 
 def by_lateness(verdicts: DataFrame, *more: Column) -> DataFrame:
-    """Return the number of messages by verdict and lateness, and the largest of each."""
+    """Return the number of messages by verdict and lateness, with the maximum of each."""
     late = F.col("late_ms")
     weight = F.col("weight") if "weight" in verdicts.columns else F.lit(1)
     return verdicts.groupBy("verdict", late_bucket(late).alias("late"), *more).agg(
@@ -74,14 +74,14 @@ def by_lateness(verdicts: DataFrame, *more: Column) -> DataFrame:
 
 
 def count_kept(survey: Survey, tallies: Tallies) -> KeptPromises:
-    """Count the messages that are fine and return the verdicts about all others; an action."""
+    """Count messages without a finding and return the verdicts about all others; an action."""
     if survey.met & WHOLE:
         return KeptPromises([], survey.verdicts(survey.histories(survey.plain), ids=False))
     found = judge(kept_promise_histories(added_up(survey, tallies)), survey.stores, survey.config)
     other = F.when(~F.col("verdict").isin(*KEPT), F.col("key")).alias("key")
     first = by_lateness(found, other).orderBy(F.col("key").isNotNull()).limit(ROWS_MAX)
     rows = first.collect()
-    if len(rows) == ROWS_MAX:  # much is not fine
+    if len(rows) == ROWS_MAX:  # many findings: examine everything
         return KeptPromises([], survey.verdicts(survey.histories(survey.plain), ids=False))
     kept = [row for row in rows if row["key"] is None]
     keys = [(row["key"],) for row in rows if row["key"] is not None]
@@ -109,9 +109,10 @@ def added_up(survey: Survey, tallies: Tallies) -> DataFrame:
 
 
 def kept_promise_histories(sums: DataFrame) -> DataFrame:
-    """Return `plain_histories.HISTORY` as far as sums have it, and their weight.
+    """Return the columns of `plain_histories.HISTORY` that sums contain, and their weight.
 
-    An uncertain due time becomes a late delivery or a missing due time: such a message is not fine.
+    An uncertain due time becomes a late delivery or a missing due time, so that the message is
+    examined.
     """
     unusual = F.col("tally").bitwiseAND(F.lit(1 << UNUSUAL).cast("bigint")) != 0
     sent = F.shiftright("tally", SENT) != 0

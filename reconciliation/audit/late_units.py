@@ -4,9 +4,10 @@
     ----|--------------|---------------------->
         due            ^ the unit's slot: it is pending, although its own slot was delivered
 
-A timer that was enqueued after its own slot was delivered is in the slot of that time. And where
-the clock moves on between the put hook and the append, TIMER_OUT_MS can be a slot before that of
-the exact due time: Apache puts what is due at the first millisecond of a slot into the slot before.
+A timer that is enqueued after its own slot was delivered goes into the slot that is read then. And
+if the clock advances between the put hook and the append, TIMER_OUT_MS can be a slot before that of
+the exact due time: Apache puts a message that is due at the first millisecond of a slot into the
+slot before.
 
 Such a unit was written when the timers had about reached the slot of the checkpoint, so the timer
 log is read backward from its end until units are older than that.
@@ -26,18 +27,18 @@ from reconciliation.scan.planning import files_of_row
 from timer_store.layout import MAGIC_DELETE, MAGIC_MAX, TIMER_UNIT, UNIT_BYTES
 
 BLOCK_UNITS: Final = 65_536
-LEAD_MS: Final = 60_000  # the write time is rounded, and clocks are set back a little
+LEAD_MS: Final = 60_000  # tolerance: the write time is rounded, and clocks step back a little
 OUT_MS_LAG: Final = 2_000  # TIMER_OUT_MS is less than two slots before the exact due time
 NOTHING: Final = np.empty(0, np.int64)
 
 
 def find_late_units(root: Root, read_ms: int) -> Numbers:
-    """Return the log offsets of timers that may be due before a slot and are in it or later.
+    """Return the log offsets of timers in a slot or later ones that may be due before it.
 
     Args:
-        read_ms: the first slot that was not delivered completely, of the checkpoint.
+        read_ms: Start of the first slot that is not completely delivered, by the checkpoint.
     Returns:
-        (n,) i8, sorted, each once.
+        (n,) i8, sorted, without repetitions.
     Raises:
         OSError: The timer log cannot be read.
     """
@@ -68,7 +69,7 @@ def _slots_ms(rows: Rows) -> Numbers:
 
 
 def _backward(root: Root) -> Iterator[tuple[Numbers, Rows]]:
-    """Yield positions and units of timers, not of markers, in pieces; the last piece first."""
+    """Yield positions and units of timers, without markers, in pieces from the end backward."""
     for entry in reversed(files_of_row(root, "timerlog")):
         for end in range(entry.size // UNIT_BYTES, 0, -BLOCK_UNITS):
             first = max(end - BLOCK_UNITS, 0)

@@ -1,10 +1,10 @@
 """Possible delays of each level, to detect changed times in queue units.
 
-    unit of level 3   tags code = when its record was stored + the delay of level 3
+    unit of level 3   tags code = store time of its record + delay of level 3
 
-DueMQ keeps every table of levels that was in force (config/delayLevels.json). Apache's broker keeps
-none, and its levels may have been others than the default's. So some units of each queue are
-compared with their records: what many of them have in common is a delay of the level.
+DueMQ keeps every table of levels that was in force (config/delayLevels.json). An Apache broker
+keeps none, and its levels may differ from the default. So some units of each queue are compared
+with their records: a delay that many of them have in common is a delay of the level.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from reconciliation.scan.levels import DEFAULT_LEVELS_MS, tables_of
 from reconciliation.scan.planning import LogPlan, files_of_row
 from reconciliation.scan.tables import TIME_MIN
 
-SAMPLE: Final = 64  # units of each queue
-SHARE: Final = 8  # a delay that one of so many has in common is one of the level's
+SAMPLE: Final = 64  # units of each queue that are compared
+SHARE: Final = 8  # a delay that at least 1 of so many has is one of the level's
 LEVELS_MAX: Final = 1_000
 UNIT_BYTES: Final = CQ_UNIT.itemsize
 Delays = Mapping[int, tuple[int, ...]]
 
 
 def read_delays(root: Root, plan: LogPlan) -> Delays:
-    """Return the delays that each level can have, in ms; none for an unknown level.
+    """Return the possible delays of each level, in ms; none for an unknown level.
 
     Raises:
         OSError: A queue cannot be read.
@@ -50,8 +50,8 @@ def delays_of(
     """Return the delays of levels, derived from samples and tables.
 
     Args:
-        sampled: level to the delays of some of its messages.
-        certain: the tables are the store's own; else they hold only if some message has one.
+        sampled: Level to the delays of some of its messages.
+        certain: The tables are the store's own; other tables count only if a message confirms them.
     """
     known = {level: {t[min(level, len(t)) - 1] for t in tables if t} for level in sampled}
     shown = any(delay in known[level] for level, delays in sampled.items() for delay in delays)
@@ -60,7 +60,7 @@ def delays_of(
         counts = Counter(delays)
         least = max(2, len(delays) // SHARE)
         common = {delay for delay, count in counts.items() if count >= least}
-        if not certain and not shown:  # nothing speaks for the table
+        if not certain and not shown:  # no message confirms the table
             common |= set(counts) if len(counts) == 1 else set()
             found[level] = tuple(sorted(common))
         else:
@@ -69,7 +69,7 @@ def delays_of(
 
 
 def _sample(root: Root, plan: LogPlan, queue: str) -> list[int]:
-    """Return the delays of some messages of a level, evenly over its queue."""
+    """Return the delays of some messages of a level, spread evenly over its queue."""
     files = files_of_row(root, f"consumequeue/SCHEDULE_TOPIC_XXXX/{queue}")
     files = files if root.is_local else files[-1:]
     units = [unit for entry in files for unit in _units(root, entry, SAMPLE // len(files) + 1)]
@@ -93,7 +93,7 @@ def _units(root: Root, entry: Entry, count: int) -> Any:
 
 
 def _stored_ms(root: Root, plan: LogPlan, at: int, size: int) -> int | None:
-    """Return when a record was stored that a unit points at, None if there is none."""
+    """Return the store time of the record that a unit points at, None without a record."""
     data = plan.read(root, at, RECORD_HEAD.itemsize)
     if data.size < RECORD_HEAD.itemsize:
         return None

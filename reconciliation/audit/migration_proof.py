@@ -3,8 +3,8 @@
     journal --> units transferred --+
     log     --> timers routed     --+--verdicts--> proven or not, and why
 
-A message is proven when its verdict keeps the promise (ok, pending, cancelled, moved) and the
-promise is the one that it had before: the due time in the unit of its level.
+A message is proven if its verdict is ok, pending, cancelled or moved, and its due time is the one
+that it had before the migration: that in the unit of its level.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from reconciliation.audit.verdicts import CLEAN, TIMER_TOPIC
-from reconciliation.scan.ownership_tables import handed_over, read_journals, routes_of
+from reconciliation.scan.ownership_tables import read_journals, routes_of, transferred_units
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DRAINED, ROUTED = "drained", "routed"
-EARLIER: Final = "promised for another time before the migration"
+EARLIER: Final = "it had another due time before the migration"
 KEYS: Final = ("store", "migration", "level")
 
 
 def migration_proof(
     verdicts: DataFrame, messages: DataFrame, schedule: DataFrame, migration_id: str = ""
 ) -> DataFrame:
-    """Return a row for each message of a migration: whether its promise was kept; an action.
+    """Return a row for each message of a migration: proven or not; an action.
 
     Args:
-        verdicts: of `verdicts.audit`.
+        verdicts: Result of `verdicts.audit`.
         messages: store, phys_offset, topic, queue_offset, level, due_ms and body.
-        schedule: that table.
-        migration_id: Of one migration; empty: of all in the log.
+        schedule: Table `schedule`.
+        migration_id: One migration; empty: all migrations in the log.
     Returns:
-        store, migration, level, way (`drained`: handed over, `routed`: new ones meanwhile),
+        store, migration, level, way (`drained`: transferred, `routed`: sent after the start),
         phys_offset (of the record that changed its owner), promised_ms, due_ms, delivered_ms,
         deliveries, verdict, proven, why.
     """
     journals = read_journals(messages)
     routes = routes_of(schedule, journals)
-    drained = handed_over(schedule, journals, migration_id).withColumn("way", F.lit(DRAINED))
+    drained = transferred_units(schedule, journals, migration_id).withColumn("way", F.lit(DRAINED))
     names = (*KEYS, "way", "phys_offset", "promised_ms")
     moved = drained.select(*names).unionByName(_routed(messages, routes, migration_id, names))
     histories = verdicts.select(
@@ -50,12 +50,12 @@ def migration_proof(
     ).where(F.col("phys_offset").isNotNull())  # fmt: skip
     rows = moved.join(histories, ["store", "phys_offset"], "left")
     verdict = F.coalesce("verdict", F.lit("lost"))
-    # a message that its owner moved has another promise, a cancelled one has none
+    # a moved message has a new due time, a cancelled one has none
     same = (F.col("due_ms") == F.col("promised_ms")) | verdict.isin("moved", "cancelled")
     same = F.coalesce(same, F.lit(False))
     kept = verdict.isin(*CLEAN)
     why = F.when(kept & ~same, EARLIER).otherwise(
-        F.coalesce("why", F.lit("nothing is known of it"))
+        F.coalesce("why", F.lit("the audit has no verdict about it"))
     )
     return rows.withColumns(
         {"verdict": verdict, "proven": kept & same, "why": why,
@@ -67,10 +67,10 @@ def migration_proof(
 
 
 def proof_totals(proof: DataFrame) -> DataFrame:
-    """Return the proof in numbers, a row for each level and way, in order.
+    """Return the numbers of a proof, a row for each level and way, in order.
 
     Args:
-        proof: of `migration_proof`.
+        proof: Result of `migration_proof`.
     Returns:
         store, migration, level, way, messages, delivered, pending, ended (cancelled, moved),
         not_proven.
@@ -89,7 +89,7 @@ def proof_totals(proof: DataFrame) -> DataFrame:
 def _routed(
     messages: DataFrame, routes: DataFrame, migration_id: str, names: tuple[str, ...]
 ) -> DataFrame:
-    """Return the timers that level messages became while their level was routed."""
+    """Return the timers of level messages that were sent while their level was routed."""
     timers = messages.where((F.col("topic") == TIMER_TOPIC) & F.col("level").isNotNull())
     timers = timers.select(
         "store", "phys_offset", F.col("level").cast("int").alias("level"),

@@ -1,13 +1,13 @@
-"""Origins of records that name none: those of Apache's brokers, and markers of clients.
+"""Origins of records that do not name them: records of Apache's brokers, markers of clients.
 
-    roll      a timer written again: the record of the same identity with one roll less
-    delivery  the pending record of the same identity; of several, the n-th delivery of the n-th
-              record; what is too many belongs to the last one
+    roll      a rolled timer: the record with the same identity and one roll less delivery  the
+    pending record with the same identity; of several, the n-th delivery belongs to the
+              n-th record, and surplus deliveries to the last one
     marker    the pending timers whose topic+key it names, in the same slot
 
-The identity of a message is what a broker copies from record to record: unique id (without one:
-body CRC and length), real topic and queue, birth, level, TIMER_OUT_MS; the column `identity` is a
-hash of it. A client that sends a received message again gives it another birth.
+The identity of a message consists of fields that a broker copies from record to record: unique id
+(without one: body CRC and length), real topic and queue, birth, level, TIMER_OUT_MS. The column
+`identity` is a hash of them. A message that a client sends again has another birth.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Found:
 def with_origins(
     rolled: DataFrame, candidates: DataFrame, markers: DataFrame, held: DataFrame, ended: DataFrame
 ) -> Found:
-    """Return records that name no origin with those that can be found.
+    """Return records that name no origin, with the origins that are found.
 
     Args:
-        rolled, candidates, markers: records that name none.
+        rolled, candidates, markers: Records that name no origin.
         held: All pending records, with `identity` and `name_hash`.
-        ended: store_id and origin of what has its end already.
+        ended: store_id and origin of records that name their origin.
     """
     ended = ended.select("store_id", F.col("origin").alias("phys_offset")).distinct()
     open_ones = held.join(ended, ["store_id", "phys_offset"], "left_anti")
@@ -52,7 +52,7 @@ def with_origins(
 
 
 def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
-    """Give a rolled record the one before it as its origin."""
+    """Return rolled records with the record before as their origin."""
     order = Window.partitionBy("store_id", "identity", "turn").orderBy("phys_offset")
     mine = rolled.withColumn("turn", F.col("rolls") - 1)
     mine = mine.withColumn("place", F.row_number().over(order))
@@ -66,7 +66,7 @@ def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
 
 
 def _delivered(candidates: DataFrame, held: DataFrame) -> DataFrame:
-    """Pair deliveries with pending records of the same identity, the last of a rolled one."""
+    """Return deliveries with pending records of the same identity, the last of a rolled one."""
     whole = Window.partitionBy("store_id", "identity")
     order = whole.orderBy("phys_offset")
     known = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
@@ -88,7 +88,7 @@ def _delivered(candidates: DataFrame, held: DataFrame) -> DataFrame:
 
 
 def _named(markers: DataFrame, held: DataFrame) -> DataFrame:
-    """Give markers the timers that they name as their origins: a row for each of them."""
+    """Return a row for each marker and timer that it names, with the timer as origin."""
     names = held.where(F.col("name_hash").isNotNull()).select(
         "store_id", "name_hash", "out_ms", F.col("phys_offset").alias("found")
     )

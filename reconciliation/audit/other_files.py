@@ -1,13 +1,13 @@
 """Checks of files that the audit does not need but a broker reads at its start.
 
-    timerlog/*            units up to the end in the checkpoint
-    timerwheel            slots that are of their place, and point into the timer log; whose chains
-                          have all units that are pending (`pointers`)
-    index/*               a header that fits its items, items one after the other
-    config/*.json         JSON, or a backup that is
+    timerlog/*            the units up to the end in the checkpoint are valid
+    timerwheel            slots are in their place, point into the timer log, and their chains
+                          contain all pending units (`pointers`)
+    index/*               the header matches the items, items follow each other
+    config/*.json         the file or its backup is JSON
 
-Damage is a finding with its file and position. Units after the checkpoint are not read, and files
-that a kill leaves are not damaged: empty files, a wheel that was being rebuilt.
+Damage is a finding with file and position. Units after the checkpoint are not read. Files that a
+kill leaves are not damaged: empty files, a wheel that was being rebuilt.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from reconciliation.audit.late_units import any_pending
 from reconciliation.audit.pointers import (
     POINTER,
     Pending,
+    check_chains,
+    check_units,
     is_orderly,
-    look_at_chains,
-    look_at_units,
 )
 from reconciliation.scan import unit_tables
 from reconciliation.scan.files import Root
@@ -51,20 +51,21 @@ from timer_store.layout import (
     WHEEL_SLOTS,
 )
 
-RUNS_MAX: Final = 20  # findings of one segment
-GROWTH_BYTES: Final = 1 << 30  # of the timer log, between planning and reading
+RUNS_MAX: Final = 20  # maximum findings of one segment
+GROWTH_BYTES: Final = 1 << 30  # maximum growth of the timer log between planning and reading
 WHEEL: Final = "timerwheel"
 HELD: Final = (unit_tables.SCHEDULE_TOPIC, "rmq_sys_wheel_timer")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FilePiece:
     """Piece of a file to check.
 
     Attributes:
-        limit: where the written units of the timer log end.
-        end: where its files end; read_ms: the slot that the timers had come to.
-        about: Facts for the check of pending units; None if there are none.
+        limit: Position after the last written unit of the timer log.
+        end: Position after its last file.
+        read_ms: Start of the slot that the timers had reached.
+        about: Facts for the check of pending units; None without pending units.
     """
 
     kind: str
@@ -75,9 +76,9 @@ class Look:
     about: Pending | None = None
 
 
-def plan_looks(
+def plan_pieces(
     root: Root, plan: LogPlan, bytes_max: int, progress: Progress, precision_ms: int
-) -> tuple[list[Look], list[Finding]]:
+) -> tuple[list[FilePiece], list[Finding]]:
     """Return the pieces to check, and findings about directories and small files."""
     attempt = Attempts(root)
     findings = attempt.findings
@@ -99,7 +100,7 @@ def plan_looks(
     end = int(row[0][-1].name) + row[0][-1].size if row[0] else 0
     if end < written and (row[0] or not _none_pending(root)):
         path = row[0][-1].path if row[0] else "timerlog"
-        text = f"the timers' checkpoint says that it goes on to {written}"
+        text = f"by the timers' checkpoint it continues to {written}"
         at = row[0][-1].size if row[0] else 0
         findings.append(Finding(root.url, path, at, written - end, "gap", text))
     about = None
@@ -108,16 +109,16 @@ def plan_looks(
         about = Pending(plan, progress, precision_ms, written, orderly)
     step = max(bytes_max // UNIT_BYTES, 1) * UNIT_BYTES
     parts = [piece for entry in row[0] for piece in Segment.whole(root, entry).pieces(step)]
-    looks = [Look("timerlog", part, written, about=about) for part in parts]
+    pieces = [FilePiece("timerlog", part, written, about=about) for part in parts]
     read_ms = check["read_ms"] if check else 0
     wheel = attempt(WHEEL, lambda: unit_tables.named_files(root, "", OFFSET_MAX, WHEEL))
-    looks += [Look("timerwheel", part, written, end, read_ms, about) for part in wheel or ()]
+    pieces += [FilePiece("timerwheel", part, written, end, read_ms, about) for part in wheel or ()]
     index = attempt("index", lambda: unit_tables.named_files(root, "index", OFFSET_MAX))
-    return looks + [Look("index", part) for part in index or ()], findings
+    return pieces + [FilePiece("index", part) for part in index or ()], findings
 
 
 def _none_pending(root: Root) -> bool:
-    """Return whether our broker counted no timers: its log may have been created again, empty."""
+    """Return whether DueMQ counted no timers: the timer log may be a new, empty one."""
     try:
         saved = read_json(root, TIMER_FILE)
         return "byTopic" in saved and not sum(saved["byTopic"].values())
@@ -130,35 +131,37 @@ def _list_queues(root: Root, below: str) -> None:
         root.files(f"{below}/{queue}")
 
 
-def look_at(look: Look) -> Iterator[Finding]:
+def check_piece(piece: FilePiece) -> Iterator[Finding]:
     """Yield the faults of a piece of a file."""
-    part = look.segment
+    part = piece.segment
     try:
         data = part.root.read(part.path, part.start, part.end)
         if data.size < part.end - part.start:
             missing = part.end - part.start - data.size
-            yield part.finding(part.start + data.size, missing, "gap", "the file ends before that")
-        for at, size, text in LOOKS[look.kind](look, data):
+            yield part.finding(
+                part.start + data.size, missing, "gap", "the file ends before this position"
+            )
+        for at, size, text in CHECKS[piece.kind](piece, data):
             yield part.finding(part.start + at, size, "gap", text)
-        if look.about is not None:
-            yield from _pointers(look, look.about, data)
+        if piece.about is not None:
+            yield from _pointers(piece, piece.about, data)
     except OSError as error:
         text = f"it cannot be read: {error}"
         yield part.finding(part.start, part.end - part.start, "unreadable", text)
 
 
-def _pointers(look: Look, about: Pending, data: Bytes) -> Iterator[Finding]:
-    """Yield the faulty pointers of pending units and slots of timers."""
-    part = look.segment
-    if look.kind == "timerlog":
-        count = min(data.size, look.limit - part.base - part.start) // UNIT_BYTES
+def _pointers(piece: FilePiece, about: Pending, data: Bytes) -> Iterator[Finding]:
+    """Yield the wrong pointers of pending units and of slots."""
+    part = piece.segment
+    if piece.kind == "timerlog":
+        count = min(data.size, piece.limit - part.base - part.start) // UNIT_BYTES
         rows = np.frombuffer(data[: max(count, 0) * UNIT_BYTES], TIMER_UNIT)
         pos = part.base + part.start + np.arange(rows.size) * UNIT_BYTES
-        yield from look_at_units(about, part, rows, pos)
-    elif look.kind == "timerwheel" and data.size == WHEEL_BYTES:
+        yield from check_units(about, part, rows, pos)
+    elif piece.kind == "timerwheel" and data.size == WHEEL_BYTES:
         slots = native_columns(np.frombuffer(data, TIMER_SLOT))
         if slots["tick"].any():
-            for at, why in look_at_chains(about, part.root, slots):
+            for at, why in check_chains(about, part.root, slots):
                 size = TIMER_SLOT.itemsize
                 yield part.finding(at * size, size, POINTER, why)
 
@@ -167,16 +170,16 @@ Place = tuple[int, int, str]
 
 
 def _runs(bad: Mask, unit_bytes: int, start: int, what: str) -> Iterator[Place]:
-    """Yield (position, bytes, text) of neighbouring units that are bad."""
+    """Yield (position, bytes, text) of runs of bad units."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], bad, [False]]).astype(np.int8)))
     for first, end in edges.reshape(-1, 2)[:RUNS_MAX].tolist():
         size = (end - first) * unit_bytes
-        yield start + first * unit_bytes, size, f"{size} bytes are no {what}"
+        yield start + first * unit_bytes, size, f"{size} bytes are not {what}"
 
 
-def _timer_log(look: Look, data: Bytes) -> Iterator[Place]:
-    part = look.segment
-    count = min(data.size, look.limit - part.base - part.start) // UNIT_BYTES
+def _timer_log(piece: FilePiece, data: Bytes) -> Iterator[Place]:
+    part = piece.segment
+    count = min(data.size, piece.limit - part.base - part.start) // UNIT_BYTES
     if count <= 0:
         return
     rows = native_columns(np.frombuffer(data[: count * UNIT_BYTES], TIMER_UNIT))
@@ -184,7 +187,7 @@ def _timer_log(look: Look, data: Bytes) -> Iterator[Place]:
     good = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
     good &= (rows["prev_pos"] >= -1) & (rows["prev_pos"] < pos)
     good &= (rows["phys_offset"] >= 0) & (rows["record_size"] > 0)
-    for at in np.flatnonzero(~good)[-3:].tolist():  # a blank record lies at the end
+    for at in np.flatnonzero(~good)[-3:].tolist():  # a blank record is at the end
         raw = data[at * UNIT_BYTES :][: TIMER_BLANK.itemsize]
         if raw.size == TIMER_BLANK.itemsize:
             blank = np.frombuffer(raw, TIMER_BLANK)[0]
@@ -195,33 +198,33 @@ def _timer_log(look: Look, data: Bytes) -> Iterator[Place]:
     yield from _runs(~good, UNIT_BYTES, 0, "units of timers")
 
 
-def _wheel(look: Look, data: Bytes) -> Iterator[Place]:
+def _wheel(piece: FilePiece, data: Bytes) -> Iterator[Place]:
     slots = native_columns(
         np.frombuffer(data[: data.size // TIMER_SLOT.itemsize * TIMER_SLOT.itemsize], TIMER_SLOT)
     )
     used = (slots["tick"] != 0) | (slots["last_pos"] > 0) | (slots["num"] != 0)
     if data.size != WHEEL_BYTES:
         yield data.size, max(WHEEL_BYTES - data.size, 0), f"a wheel has {WHEEL_BYTES} bytes"
-    elif not used.any() and any_pending(look.segment.root, look.read_ms, look.limit):
-        yield 0, data.size, "no slot was ever used, though the timer log has timers that wait"
+    elif not used.any() and any_pending(piece.segment.root, piece.read_ms, piece.limit):
+        yield 0, data.size, "no slot was ever used, although the timer log has pending timers"
     here = np.flatnonzero(used)
     mine = slots[here]
     good = (mine["tick"] > 0) & (mine["tick"] % WHEEL_SLOTS == here)
-    good &= (mine["first_pos"] >= -1) & (mine["last_pos"] < look.end + GROWTH_BYTES)
-    good &= (mine["last_pos"] >= -1) & (mine["first_pos"] < look.end + GROWTH_BYTES)
+    good &= (mine["first_pos"] >= -1) & (mine["last_pos"] < piece.end + GROWTH_BYTES)
+    good &= (mine["last_pos"] >= -1) & (mine["first_pos"] < piece.end + GROWTH_BYTES)
     bad = np.zeros(slots.size, np.bool_)
     bad[here[~good]] = True
     yield from _runs(bad, TIMER_SLOT.itemsize, 0, "slots of this wheel")
 
 
-def _index(look: Look, data: Bytes) -> Iterator[Place]:
+def _index(piece: FilePiece, data: Bytes) -> Iterator[Place]:
     if data.size < INDEX_HEADER.itemsize:
         yield 0, data.size, "it is shorter than its header"
         return
     header = np.frombuffer(data[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
     slots, count = find_shape(data, header), int(header["index_count"])
     if count < 1 or slots is None:
-        yield 0, data.size, "its header does not fit its items; a broker rebuilds the index"
+        yield 0, data.size, "its header does not match its items; a broker rebuilds the index"
         return
     start = INDEX_HEADER.itemsize + slots * 4 + INDEX_ITEM.itemsize  # item 0 is not used
     block = data[start : start + (count - 1) * INDEX_ITEM.itemsize]
@@ -233,7 +236,7 @@ def _index(look: Look, data: Bytes) -> Iterator[Place]:
     yield from _runs(~good, INDEX_ITEM.itemsize, start, "items of an index")
 
 
-LOOKS: Final[Mapping[str, Callable[[Look, Bytes], Iterator[Place]]]] = {
+CHECKS: Final[Mapping[str, Callable[[FilePiece, Bytes], Iterator[Place]]]] = {
     "timerlog": _timer_log,
     "timerwheel": _wheel,
     "index": _index,

@@ -2,8 +2,8 @@
 
 Each record adds to the sums of its key; `tally` has the counts and flags.
 
-Body, properties and target of both records cancel each other out in an exclusive or: what is left
-is a difference. With more than one delivery it means nothing, but then it is a duplicate.
+The exclusive or of body, properties and target of both records is 0 if they agree. With more than
+one delivery it has no meaning, but then the message is a duplicate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from reconciliation.audit.tally import (
     COUNT_MASK,
-    HURT,
+    DAMAGED,
     KNOWN,
     LEVEL,
     NO_TARGET,
@@ -24,9 +24,9 @@ from reconciliation.audit.tally import (
     PAST,
     PAST_MASK,
     SENT,
-    SENT_AWAY,
-    SENT_HURT,
+    SENT_DAMAGED,
     SENT_MASK,
+    SENT_WITHOUT_UNIT,
     STORE_BITS,
     record_tally,
 )
@@ -36,19 +36,21 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 HISTORY: Final = (
-    "root", "held", "deliveries", "parked", "leaf_at", "store_ms", "level", "due_ms", "topic_hash",
-    "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "elsewhere", "hurt_sent",
-    "hurt_held", "passed", "is_level", "hops", "moved", "has_unit", "cancelled", "fired", "copies",
-    "ended_old", "other_time", "no_unit", "away", "gone", "past",
+    "root", "held", "deliveries", "quarantines", "leaf_at", "store_ms", "level", "due_ms",
+    "topic_hash", "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "elsewhere",
+    "delivery_damaged", "pending_damaged", "passed", "is_level", "hops", "moved", "has_unit",
+    "cancelled", "fired", "copies",
+    "ended_old", "other_time", "no_unit", "unreachable", "gone", "past",
 )  # fmt: skip
-"""Columns of a history, which `rules` reads; root: the key of the message."""
+"""Columns of a history, which `rules` reads; `root` is the key of the message."""
 
 
 def plain_message_histories(events: DataFrame) -> DataFrame:
-    """Return `HISTORY` of messages that only deliveries ended.
+    """Return `HISTORY` of messages with a pending record and deliveries only.
 
     Args:
-        events: of `verdicts._keyed`, roles Role.LEVEL, Role.TIMER, Role.DELIVERY and Role.PAST.
+        events: Result of `verdicts._keyed`, roles Role.LEVEL, Role.TIMER, Role.DELIVERY and
+        Role.PAST.
     """
     sent, past = F.col("role") == Role.DELIVERY, F.col("role") == Role.PAST
 
@@ -74,14 +76,14 @@ def plain_message_histories(events: DataFrame) -> DataFrame:
 
 
 def history_of_sums(sums: DataFrame, *more: str) -> DataFrame:
-    """Return `HISTORY` of sums, and `more` of their columns."""
+    """Return `HISTORY` of sums, with `more` of their columns."""
     no, none = F.lit(False), F.lit(0).cast("bigint")
     held = F.col("tally").bitwiseAND(F.lit(COUNT_MASK).cast("bigint"))
     return sums.select(
         F.col("key").alias("root"),
         held.alias("held"),
         _part(SENT, SENT_MASK).alias("deliveries"),
-        none.alias("parked"),
+        none.alias("quarantines"),
         F.col("key").bitwiseAND(F.lit((1 << STORE_BITS) - 1)).alias("leaf_at"),
         "store_ms",
         "level",
@@ -93,8 +95,8 @@ def history_of_sums(sums: DataFrame, *more: str) -> DataFrame:
         (F.col("body") != 0).alias("other_body"),
         (F.col("properties") != 0).alias("other_properties"),
         (~_has(NO_TARGET) & (F.coalesce("target", F.lit(0)) != 0)).alias("elsewhere"),
-        (_part(SENT_HURT, COUNT_MASK) > 0).alias("hurt_sent"),
-        _has(HURT).alias("hurt_held"),
+        (_part(SENT_DAMAGED, COUNT_MASK) > 0).alias("delivery_damaged"),
+        _has(DAMAGED).alias("pending_damaged"),
         F.when(_has(KNOWN), _has(PASSED).cast("int")).alias("passed"),
         _has(LEVEL).alias("is_level"),
         held.alias("hops"),
@@ -106,7 +108,7 @@ def history_of_sums(sums: DataFrame, *more: str) -> DataFrame:
         none.alias("ended_old"),
         _has(OTHER_TIME).alias("other_time"),
         _has(NO_UNIT).alias("no_unit"),
-        (F.shiftright("tally", SENT_AWAY) > 0).alias("away"),
+        (F.shiftright("tally", SENT_WITHOUT_UNIT) > 0).alias("unreachable"),
         no.alias("gone"),
         (_part(PAST, PAST_MASK) > 0).alias("past"),
         *more,
@@ -136,7 +138,7 @@ class _Columns:
 
 
 def tally_column() -> Column:
-    """Return what a row of `messages` adds to the tally of its message."""
+    """Return the amount that a row of `messages` adds to the tally of its message."""
     return record_tally(_Columns())
 
 

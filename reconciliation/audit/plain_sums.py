@@ -2,14 +2,14 @@
 
     key       store number and log offset of the pending record
     tally     counts and flags, see `tally`
-    content   XOR of body and target, half of the bits each: 0 over a pair that agrees
+    content   XOR of body and target, half of the bits each: 0 for a pair that agrees
     rest      XOR of the properties
-    time_ms   sum of the delivery's store time and minus the due time: the lateness of a pair
+    time_ms   store time of the delivery minus due time: the lateness of a pair
 
 A worker packs the columns that `plain_histories` would aggregate (`pack`) and assigns them to
-buckets by their key (`Buckets`): one row has all records of a bucket, so that Spark moves few rows.
-`add_up` then adds up each bucket: pairs that agree and are in time are counted by lateness, all
-others are reported one by one. `kept_promises` defines what the sums mean.
+buckets by their key (`Buckets`). One row has all records of a bucket, so that Spark moves few rows.
+`add_up` adds up each bucket: pairs that agree and are in time are counted by lateness, all others
+are returned one by one. `kept_promises` defines the meaning of the sums.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ NEEDED: Final = (
     "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed", "other_time", "queued",
 )  # fmt: skip
 """Columns of `messages`."""
-TIME_BITS: Final = 47  # stores have 16
-TIME_MAX: Final = (1 << TIME_BITS) - 1  # sums of a thousand of them are numbers still
+TIME_BITS: Final = 47  # bits of a store number
+TIME_MAX: Final = (1 << TIME_BITS) - 1  # the sum of a thousand of them still fits into 64 bits
 HALF: Final = np.uint64(32)
 LOW: Final = np.uint64((1 << 32) - 1)
 LENGTHS: Final = np.uint64(0x9E3779B1)
 FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 HIGH: Final = np.uint64(48)
-WORDS: Final = 5  # of a packed record
-ROWS: Final = 1 << 18  # of one batch
+WORDS: Final = 5  # numbers of a packed record
+ROWS: Final = 1 << 18  # maximum rows of one batch
 SCHEMA: Final = pa.schema([("bucket", pa.int32()), ("packed", pa.binary())])
 SUMS: Final = "key bigint, tally bigint, content bigint, rest bigint, time_ms bigint, weight bigint"
-"""Result of `add_up`; weight: number of messages of a row, the last of which is key."""
+"""Result of `add_up`; `weight` is the number of messages of a row, `key` the last of them."""
 NAMES: Final = [word.split()[0] for word in SUMS.split(",")]
 PAIR: Final = (1 << SENT) + 1
 PAST_ONLY: Final = ~(PAST_MASK << PAST)
 FLAGS: Final = (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED) | (1 << NO_UNIT)
-"""Bits that do not matter once a message is delivered."""
+"""Bits that have no meaning once a message is delivered."""
 
 
 def pack(column: Callable[[str], pa.Array]) -> Numbers:
@@ -73,11 +73,15 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
     column = cache(column)
     sent = _numbers(column("role")) == Role.DELIVERY
     at, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
-    place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, at)  # further is no log: its own
+    place = np.where(
+        sent & (~prepared < PLACE_MAX), ~prepared, at
+    )  # no log reaches so far: an origin of its own
     key = place | (_numbers(column("store_id")) << STORE_BITS)
     due_ms, unusual = _due_ms(column, sent)
     tally = record_tally(_Arrays(column)) + (unusual.astype(np.int64) << UNUSUAL)
-    stored_ms = np.clip(_numbers(column("store_ms")), 0, 2 * TIME_MAX)  # then it is late for sure
+    stored_ms = np.clip(
+        _numbers(column("store_ms")), 0, 2 * TIME_MAX
+    )  # so large that the message is late in any case
     target = _words(column("target"))
     body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
     content = ((body & LOW) << HALF) | ((target ^ (target >> HALF)) & LOW)
@@ -89,20 +93,20 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
 
 
 def pack_past(number: int, offsets: Numbers) -> Numbers:
-    """Return the sums of units of records that were removed since; `number`: of the store."""
+    """Return the sums of units whose records were removed; `number`: number of the store."""
     packed = np.zeros((offsets.size, WORDS), np.int64)
     packed[:, 0], packed[:, 1] = offsets | (number << STORE_BITS), 1 << PAST
     return packed
 
 
 class Buckets:
-    """Assignment of sums to buckets; batches of SCHEMA whenever many have come together."""
+    """Assignment of sums to buckets, returned as batches of SCHEMA."""
 
     def __init__(self, count: int) -> None:
         self._count, self._packed, self._rows = count, list[Numbers](), 0
 
     def take(self, packed: Numbers) -> Iterator[pa.RecordBatch]:
-        """Add sums; yield a batch if there are many now."""
+        """Add sums; yield a batch once there are many."""
         self._packed.append(packed)
         self._rows += len(packed)
         if self._rows >= ROWS:
@@ -131,7 +135,7 @@ def by_bucket(packed: Numbers, count: int) -> pa.RecordBatch:
 
 
 def touch(batches: Iterable[pa.RecordBatch], *, count: int) -> Iterator[pa.RecordBatch]:
-    """Return keys as buckets that take all sums of these keys away."""
+    """Yield buckets of the keys that remove all sums of these keys."""
     for batch in batches:
         packed = np.zeros((batch.num_rows, WORDS), np.int64)
         packed[:, 0], packed[:, 1] = batch.column(0).to_numpy(), 1 << TOUCHED
@@ -142,7 +146,7 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
     """Yield SUMS of whole buckets.
 
     Args:
-        late_ms: Maximum lateness of a pair that agrees and is counted only.
+        late_ms: Maximum lateness of a pair that is only counted.
     """
     pieces = [
         np.frombuffer(value.as_buffer(), np.int64).reshape(-1, WORDS)
@@ -169,7 +173,7 @@ def _counted(rows: Numbers) -> Numbers:
     """Return one row for each store and lateness among (n, 6) sums."""
     which = ((rows[:, 0] >> STORE_BITS) << TIME_BITS) + rows[:, 4]
     _, at, count = np.unique(which[::-1], return_index=True, return_counts=True)
-    found = rows[::-1][at]  # the newest: retention may take the others
+    found = rows[::-1][at]  # the newest key, because retention may remove the others
     found[:, 5] = count
     return found
 
@@ -183,7 +187,7 @@ def _counted_past(rows: Numbers) -> Numbers:
 
 
 def _due_ms(column: Callable[[str], pa.Array], sent: Mask) -> tuple[Numbers, Mask]:
-    """Return due times, 0 where one is unknown here, and which pending records lack one."""
+    """Return due times, 0 where unknown, and which pending records have none."""
     level = _numbers(column("role")) == Role.LEVEL
     in_queue, own = column("unit_ms"), column("due_ms")
     due_ms = np.where(level, _numbers(in_queue), _numbers(own))
@@ -218,7 +222,7 @@ class _Arrays:
 
 
 def _numbers(values: pa.Array) -> Numbers:
-    """Return numbers; 0 where there is none."""
+    """Return numbers, 0 for null."""
     filled = values.fill_null(pa.scalar(0).cast(values.type)) if values.null_count else values
     return np.asarray(filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 

@@ -7,7 +7,7 @@
     commitlog        record         record         record   due at the time in the unit
 
 A unit that points before the log has lost its record. A broker walks a chain from its newest unit,
-so one that is left out is not delivered; a unit with another time is delivered then.
+so it does not deliver a unit outside the chain, and delivers a unit with a wrong time at that time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from message_store.layout import SCANNED, native_columns
 from reconciliation.arrays import Mask, Numbers, Rows
-from reconciliation.kernels.pointed import rows_at
+from reconciliation.kernels.pointed import read_rows
 from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import Finding, LogPlan, Segment, files_of_row
@@ -37,10 +37,10 @@ from timer_store.layout import (
 )
 
 GONE: Final = "gone"
-"""Kind of a finding whose record was removed: its offset is that of the record in the log."""
+"""Kind of a finding about a removed record; its offset is the log offset of the record."""
 POINTER: Final = "pointer"
 BLOCK_UNITS: Final = 65_536
-FOUND_MAX: Final = 1_000  # findings of one piece of a file
+FOUND_MAX: Final = 1_000  # maximum findings of one piece of a file
 COLUMNS: Final = ("due_ms", "out_ms", "unit_ms")
 
 
@@ -49,8 +49,9 @@ class Pending:
     """Facts for the check of pending units.
 
     Attributes:
-        plan: the log; written: where the units of the timer log end that the checkpoint knows.
-        orderly: the broker was stopped in order: what was written last is there, too.
+        plan: Plan of the log.
+        written: Position after the last unit of the timer log, by the checkpoint.
+        orderly: The broker was stopped cleanly, so the newest records are complete, too.
     """
 
     plan: LogPlan
@@ -61,12 +62,12 @@ class Pending:
 
 
 def is_orderly(root: Root) -> bool:
-    """Return whether the broker that used a store last was stopped in order."""
+    """Return whether the last broker on a store was stopped cleanly."""
     return "abort" not in {entry.name for entry in root.files("")}
 
 
 def pending_units(rows: Rows, read_ms: int) -> Mask:
-    """Return (n,) which units belong to slots that were not delivered; any byte order."""
+    """Return (n,) which units belong to slots that are not delivered; in any byte order."""
     late = np.asarray(rows["write_ms"] + rows["delay_ms"] >= read_ms)
     if late.any():
         late &= (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
@@ -76,12 +77,13 @@ def pending_units(rows: Rows, read_ms: int) -> Mask:
 # -- units and their records --------------------------------------------------------------------
 
 
-def look_at_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iterator[Finding]:
-    """Yield the faulty pointers of units in the timer log.
+def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iterator[Finding]:
+    """Yield the wrong pointers of units in the timer log.
 
     Args:
-        part: their file; rows: (n,) TIMER_UNIT as in the file.
-        pos: (n,) of the units in the timer log.
+        part: Their file.
+        rows: (n,) TIMER_UNIT as in the file.
+        pos: (n,) positions of the units in the timer log.
     """
     read_ms = about.progress.read_ms
     if read_ms is None or not rows.size:
@@ -106,13 +108,13 @@ def look_at_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> It
             segment = Segment.whole(part.root, entry, plan.end)
             wrong[mine] = ~_agree(about, segment, rows[mine])
     for at in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
-        text = f"the unit does not fit the record at log offset {int(places[at])}"
+        text = f"the unit does not match the record at log offset {int(places[at])}"
         where = int(pos[at]) - part.base
         yield part.finding(where, UNIT_BYTES, POINTER, text)
 
 
 def _agree(about: Pending, segment: Segment, rows: Rows) -> Mask:
-    """Return (n,) which units fit their records, all in one file of the log."""
+    """Return (n,) which units match their records, which are all in one file of the log."""
     walk = Walk(segment)
     if not walk.open():  # the scan of the log reports it
         return np.ones(rows.size, np.bool_)
@@ -121,7 +123,7 @@ def _agree(about: Pending, segment: Segment, rows: Rows) -> Mask:
     out = np.zeros(rows.size, SCANNED)
     known = places[order] < walk.base + walk.data.size
     asked = np.ascontiguousarray(places[order][known])
-    count = rows_at(walk.data, walk.base, asked, walk.topics.arrays, out)
+    count = read_rows(walk.data, walk.base, asked, walk.topics.arrays, out)
     records = walk.named(out[:count])
     found = np.zeros(rows.size, np.bool_)
     if not count:
@@ -137,9 +139,9 @@ def _agree(about: Pending, segment: Segment, rows: Rows) -> Mask:
 
 
 def _promises(about: Pending, walk: Walk, records: Any) -> tuple[Numbers, Numbers, Mask]:
-    """Return when records are due, their sizes, and for which that is unknown here.
+    """Return due times and sizes of records, and which due times are unknown to the audit.
 
-    A record that is no message of levels or timers is due never.
+    A record that is not a message of levels or timers is never due.
     """
     made = MessageColumns(COLUMNS, about.precision_ms, progress=about.progress, check=False)
     batch = made.batch(walk, records)
@@ -157,9 +159,9 @@ def _promises(about: Pending, walk: Walk, records: Any) -> tuple[Numbers, Number
 
 
 def _in_time(rows: Rows, due_ms: Numbers, about: Pending) -> Mask:
-    """Return (n,) which units are delivered when their records are due.
+    """Return (n,) which units are delivered at the due times of their records.
 
-    A unit that rolls is in an earlier slot; one that was enqueued after its slot is in a later one.
+    A unit that rolls is in an earlier slot; a unit enqueued after its slot is in a later one.
     """
     precision_ms, read_ms = about.precision_ms, about.progress.read_ms or 0
     slot_ms = rows["write_ms"] + rows["delay_ms"]
@@ -175,8 +177,8 @@ def _in_time(rows: Rows, due_ms: Numbers, about: Pending) -> Mask:
 # -- slots and their chains ---------------------------------------------------------------------
 
 
-def look_at_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int, str]]:
-    """Yield slots of the wheel whose chain leaves pending units out: (slot, why).
+def check_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int, str]]:
+    """Yield slots of the wheel whose chain lacks pending units: (slot, why).
 
     Args:
         slots: (WHEEL_SLOTS,) TIMER_SLOT, native.
@@ -191,7 +193,9 @@ def look_at_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int
     if not files or int(files[-1].name) + files[-1].size < about.written:
         return  # the timer log itself is damaged: `other_files` reports that
     for pos, rows in _forward(root, about.written):
-        if (rows["size"][:-1] != UNIT_BYTES).any():  # the last one may be a file's blank record
+        if (
+            rows["size"][:-1] != UNIT_BYTES
+        ).any():  # the last unit may be the blank record of a file
             return
         pending = pending_units(rows, read_ms)
         if not pending.any():

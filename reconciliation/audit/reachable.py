@@ -2,15 +2,15 @@
 
     delivery  T, queue 2, queue offset 7  -->  consumequeue/T/2, unit 7  -->  its log offset?
 
-Queues follow the log, so the newest records may have no units yet; a start of the broker writes
-these. `read_reach` returns the log offset up to which the queues of a store are complete:
+Queues lag behind the log, so the newest records may have no units yet; a start of the broker writes
+them. `read_reach` returns the log offset up to which the queues of a store are complete:
 
-    config/duemq.mark    ours: the log offset up to which queues are on the disk
-    abort, checkpoint    Apache's: the whole log after an orderly stop, else what was stored some
-                         seconds before the newest message that its queues had
+    config/duemq.mark    DueMQ's: the log offset up to which queues are on the disk abort,
+    checkpoint    Apache's: the whole log after a clean stop, else records stored some seconds
+                         before the newest message that its queues had
 
-A topic that was deleted has no queues, and a rebuilt one is numbered from 0 again:
-earlier deliveries need not be reachable.
+A deleted topic has no queues, and a rebuilt queue is numbered from 0 again, so earlier deliveries
+of these need not be reachable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHECKPOINT_FILE: Final = "checkpoint"
 
 
 def read_reach(root: Root) -> Reach:
-    """Return up to where queues must have a unit for each record; nowhere if that is unknown.
+    """Return the reach of the queues: up to where they must have a unit for each record.
 
     Raises:
         OSError: A file cannot be read.
@@ -43,7 +43,7 @@ def read_reach(root: Root) -> Reach:
         return Reach(marks.durable)
     data = root.small_file(CHECKPOINT_FILE) or b""
     if len(data) < CHECKPOINT.itemsize or "CURRENT" in _names(root, "consumequeue"):
-        return Reach()  # no broker's store, or queues in a database
+        return Reach()  # not a broker's store, or queues in a database: unknown
     if "abort" not in _names(root, ""):
         return Reach(OFFSET_MAX)
     times = packer(CHECKPOINT).unpack_from(data)
@@ -55,7 +55,7 @@ def _names(root: Root, below: str) -> set[str]:
 
 
 class Reached:
-    """Looks up whether deliveries have a unit; one use for each task."""
+    """Lookup of the units of deliveries; each task makes one."""
 
     def __init__(self, root: Root, reach: Reach) -> None:
         self._root, self._reach = root, reach
@@ -67,10 +67,11 @@ class Reached:
         return np.asarray((offsets < reach.end) | (stored_ms <= reach.until_ms))
 
     def of_queue(self, topic: str, queue_id: int, numbers: Numbers, offsets: Numbers) -> Mask:
-        """Return (n,) whether records of one queue can be reached.
+        """Return (n,) whether records of one queue are reachable.
 
         Args:
-            numbers: their queue offsets; offsets: their log offsets.
+            numbers: Queue offsets of the records.
+            offsets: Log offsets of the records.
         """
         units = self._topics.get(topic)
         if units is None:
@@ -81,7 +82,7 @@ class Reached:
         if self._is_excused(topic):
             return np.ones_like(found)
         first = units.first_unit(queue_id)
-        if first is not None:  # rebuilt: earlier numbers are later in the log
+        if first is not None:  # rebuilt: its first unit points after the record
             found |= (numbers >= first[0]) & (offsets < first[1])
         return found
 
@@ -91,7 +92,7 @@ class Reached:
 
     @cached_property
     def _kept(self) -> frozenset[str] | None:
-        """The topics that the broker has; None: unknown."""
+        """Topics of the broker; None: unknown."""
         try:
             table = read_json(self._root, TOPICS_FILE).get("topicConfigTable")
             return frozenset(table) if table else None
@@ -106,13 +107,14 @@ class Reached:
             return frozenset()
 
 
-def reached(look: Reached, names: list[str], rows: Any, asked: Mask) -> tuple[Mask, Mask]:
+def reached(reach: Reached, names: list[str], rows: Any, asked: Mask) -> tuple[Mask, Mask]:
     """Return which of (n,) SCANNED rows were checked, and which of them are reachable.
 
     Args:
-        names: of topics by `topic_index`; asked: the rows that are deliveries.
+        names: Names of topics by `topic_index`.
+        asked: Rows that are deliveries.
     """
-    known = asked & look.is_due(rows["phys_offset"], rows["store_ms"])
+    known = asked & reach.is_due(rows["phys_offset"], rows["store_ms"])
     found = np.ones(rows.size, np.bool_)
     mine = np.flatnonzero(known)
     if mine.size:
@@ -120,10 +122,10 @@ def reached(look: Reached, names: list[str], rows: Any, asked: Mask) -> tuple[Ma
         numbers, offsets = rows["queue_offset"][mine], rows["phys_offset"][mine]
         pairs = topics * np.int64(1 << 32) + queues
         left = np.ones(mine.size, np.bool_)
-        while (first := int(left.argmax())) or left[0]:  # a few queues in each chunk
+        while (first := int(left.argmax())) or left[0]:  # a chunk has records of a few queues
             here = np.flatnonzero(pairs == pairs[first])
             left[here] = False
-            found[mine[here]] = look.of_queue(
+            found[mine[here]] = reach.of_queue(
                 names[int(topics[first])], int(queues[first]), numbers[here], offsets[here]
             )
     return known, found

@@ -5,8 +5,8 @@
                            |      |      '-> log
                            '------'--> before its first file
 
-Retention removes log files of which nothing is pending, so a pending unit here is a lost message.
-What the timers have enqueued is pending in their own log, see `pointers`.
+Retention removes log files without pending messages, so a pending unit here is a lost message.
+Enqueued timers are pending in the timer log, see `pointers`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ HELD: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
 def gone_segments(root: Root, plan: LogPlan) -> list[Segment]:
-    """Return the files of queues in which units may point before the log."""
+    """Return the files of queues whose units may point before the log."""
     if not plan.min:
         return []
     return queue_segments(root, plan.end, topics=HELD)[0]
 
 
 def gone_units(segment: Segment, progress: Progress) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield the log offsets of removed records that were pending, and of those that were settled.
+    """Yield the log offsets of removed records: of pending ones, and of settled ones.
 
-    A unit that the timers have enqueued, or that belongs to them, counts as settled here.
+    A unit that the timers have enqueued or own counts as settled here.
     """
     for values in read_units("consume_queue", segment):
         places = values["phys_offset"]

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from reconciliation.audit.audit_config import AuditConfig
 
 IGNORED: Final = "ignored"
-EARLY_BY_CLOCK: Final = "delivered before its time; the clock was set back before that"
-LOST_BY_CLOCK: Final = "its time was passed by before the clock was set back"
-LATE_BY_CLOCK: Final = "overdue by the clock as it was before it was set back"
+EARLY_BY_CLOCK: Final = "delivered before its due time, after the clock was set back"
+LOST_BY_CLOCK: Final = "its owner had passed its due time before the clock was set back"
+LATE_BY_CLOCK: Final = "overdue by the clock before it was set back"
 EXCUSED: Final = (EARLY_BY_CLOCK, LOST_BY_CLOCK, LATE_BY_CLOCK)
-"""Reasons of messages that a clock set back excuses: findings unless the clock is trusted."""
+"""Reasons that a clock step explains: findings unless the clock is trusted."""
 
 
 def _clocks(stores: DataFrame) -> DataFrame:
-    """Return the facts about stores; `behind`: the clock is earlier than before.
+    """Return the times of stores; `behind`: the clock was set back.
 
-    `last_ms` is the newest time of a store, `now_ms` the newest one by its present clock. With a
-    clock that is behind, the slot of the timers does not apply to messages that were put since.
+    `last_ms` is the newest time of a store, `now_ms` the newest one by its present clock. If the
+    clock was set back, the slot of the timers does not apply to messages that were put since.
     """
     names = ("store_id", "store", "log_min")
     if "steps" not in stores.columns:
@@ -72,60 +72,61 @@ def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataF
     )  # fmt: skip
 
 
-OTHER_TIME: Final = "its queue's unit says another time than its level promises"
+OTHER_TIME: Final = "the due time in its queue is not that of its level"
 Rule = tuple[str, "Column", str]
 
 
 def _rules(config: AuditConfig) -> list[Rule]:
-    """Return (verdict, condition, reason) by weight: the first condition that holds counts."""
+    """Return (verdict, condition, reason) in order: the first condition that holds counts."""
     c = F.col
     missing, sent = c("held") == 0, c("deliveries") > 0
-    waits = ~sent & (c("parked") == 0) & ~c("cancelled")
-    overdue = waits & (c("due_ms") + config.late_ms < c("as_of_ms"))
+    pending = ~sent & (c("quarantines") == 0) & ~c("cancelled")
+    twice = c("deliveries") + c("quarantines") > 1
+    overdue = pending & (c("due_ms") + config.late_ms < c("as_of_ms"))
     gone_by = (c("passed") == 1) & (~c("is_level") | (c("due_ms") <= c("as_of_ms")))
     by_now = F.when(c("is_level") | ~c("behind"), gone_by)
     passed = F.coalesce(by_now, overdue)
-    excused = waits & F.coalesce(gone_by, F.lit(False)) & ~F.coalesce(passed, F.lit(False))
+    excused = pending & F.coalesce(gone_by, F.lit(False)) & ~F.coalesce(passed, F.lit(False))
     early = c("late_ms") + c("back_ms") < 0
-    was_overdue = waits & (c("due_ms") + config.late_ms < c("was_ms"))
+    was_overdue = pending & (c("due_ms") + config.late_ms < c("was_ms"))
     by_clock = ("ok", "pending", "pending") if config.trust_clock else ("early", "lost", "late")
     clock_early, clock_lost, clock_late = by_clock
     no_record, removed = missing & c("has_unit"), missing & c("old")
-    ended = sent | (c("parked") > 0)
-    yet = "not delivered; nothing passed it by yet"
+    ended = sent | (c("quarantines") > 0)
+    yet = "not due, or not reached by its owner yet"
     return [
-        ("duplicated", removed & (c("deliveries") + c("parked") > 1), "delivered more than once"),
-        ("removed", removed & ended, "delivered; its record was removed since"),
-        ("lost", removed & c("gone") & ~c("cancelled"), "its record was removed while it waited"),
-        ("removed", removed & c("past"), "settled; its record was removed since"),
-        ("quarantined", no_record & (c("parked") > 0), "its record cannot be read"),
-        ("corrupt", no_record, "no record lies where its queue points"),
-        ("unexpected", missing & (sent | (c("parked") > 0)), "its origin is no scheduled message"),
-        (IGNORED, missing, "a decision about no scheduled message"),
+        ("duplicated", removed & twice, "delivered more than once"),
+        ("removed", removed & ended, "delivered; retention has removed its record"),
+        ("lost", removed & c("gone") & ~c("cancelled"), "its record was removed while pending"),
+        ("removed", removed & c("past"), "settled; retention has removed its record"),
+        ("quarantined", no_record & (c("quarantines") > 0), "its record cannot be read"),
+        ("corrupt", no_record, "its queue points at no valid record"),
+        ("unexpected", missing & ended, "its origin is not a scheduled message"),
+        (IGNORED, missing, "a decision whose target is not a scheduled message"),
         ("moved_twice", c("copies") > 1, "two copies of one record"),
-        ("moved_twice", c("ended_old") > 0, "delivered, although a copy waits or was delivered"),
-        ("duplicated", c("deliveries") + c("parked") > 1, "delivered more than once"),
-        ("corrupt", sent & c("other_body"), "the delivered body is another one"),
-        ("corrupt", sent & c("other_properties"), "the delivered properties are others"),
-        ("corrupt", sent & c("hurt_sent"), "the delivered body does not match its CRC"),
+        ("moved_twice", c("ended_old") > 0, "delivered, although it has a copy"),
+        ("duplicated", twice, "delivered more than once"),
+        ("corrupt", sent & c("other_body"), "the delivered body differs"),
+        ("corrupt", sent & c("other_properties"), "the delivered properties differ"),
+        ("corrupt", sent & c("delivery_damaged"), "the delivered body does not match its CRC"),
         ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
         ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
         ("corrupt", sent & c("other_time"), OTHER_TIME),
-        ("unreachable", sent & c("away"), "no unit of its queue names it: no consumer can get it"),
+        ("unreachable", sent & c("unreachable"), "no unit of its queue points at it"),
         ("moved", early & c("fired"), "delivered early on request"),
-        ("early", early, "delivered before its time"),
+        ("early", early, "delivered before its due time"),
         ("late", c("late_ms") > config.late_ms, "delivered late"),
-        ("quarantined", c("parked") > 0, "it went to the quarantine topic"),
+        ("quarantined", c("quarantines") > 0, "it went to the quarantine topic"),
         ("cancelled", c("cancelled"), "cancelled in time"),
-        ("corrupt", waits & c("hurt_held"), "its body does not match its CRC"),
-        ("corrupt", waits & c("due_ms").isNull(), "it does not say when it is due"),
-        ("unreachable", waits & c("no_unit"), "no unit of its queue names it"),
-        ("corrupt", waits & c("other_time"), OTHER_TIME),
-        ("lost", waits & passed, "its time was passed by, and it was not delivered"),
-        ("late", overdue, "not delivered, and overdue"),
+        ("corrupt", pending & c("pending_damaged"), "its body does not match its CRC"),
+        ("corrupt", pending & c("due_ms").isNull(), "it has no due time"),
+        ("unreachable", pending & c("no_unit"), "no unit of its queue points at it"),
+        ("corrupt", pending & c("other_time"), OTHER_TIME),
+        ("lost", pending & passed, "its owner passed its due time without a delivery"),
+        ("late", overdue, "overdue, and not delivered"),
         (clock_lost, excused, LOST_BY_CLOCK),
         (clock_late, was_overdue, LATE_BY_CLOCK),
-        ("pending", waits, yet),
+        ("pending", pending, yet),
         (clock_early, (c("late_ms") < 0) & ~c("fired"), EARLY_BY_CLOCK),
-        ("moved", c("moved"), "delivered at the time it was moved to"),
+        ("moved", c("moved"), "delivered at the time to which it was moved"),
     ]  # fmt: skip

@@ -24,11 +24,12 @@ PERCENTILES: Final = (0.5, 0.99)
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Attributes:
-    verdicts: number of messages by verdict; lateness_ms: of deliveries, percentiles and maximum.
-    offenders: some messages whose promise was not kept; unread: places that are no records, or
-        files that are not what they should be.
-    clock: places from which on the store's clock was set back.
-    excused: messages of which that is the excuse: findings unless the clock is trusted.
+    verdicts: Number of messages by verdict.
+    lateness_ms: Lateness of deliveries: percentiles and maximum.
+    offenders: Some messages with findings.
+    unread: Unreadable or malformed places in files.
+    clock: Places in the log after which the store's clock was set back.
+    excused: Number of findings that a clock step explains.
     """
 
     verdicts: dict[str, int]
@@ -40,21 +41,21 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Whether everything could be read."""
+        """Whether everything was readable."""
         return not self.unread
 
     @property
     def clean(self) -> bool:
-        """Whether every promise was kept, as far as could be read, and everything could be."""
+        """Whether there are no findings and everything was readable."""
         return self.complete and not set(self.verdicts) - CLEAN
 
     @property
     def messages(self) -> int:
-        """How many messages have a verdict."""
+        """Number of messages with a verdict."""
         return sum(self.verdicts.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the result as JSON, for `--json`."""
         facts = {"messages": self.messages, "clean": self.clean, "complete": self.complete}
         return facts | asdict(self)
 
@@ -70,7 +71,7 @@ def summarize(
 
     Args:
         verdicts, unread: Results of `read.audit_stores`; None without rows.
-        kept: what of others was counted, see `kept_promises.KeptPromises`.
+        kept: Counts of other messages, see `kept_promises.KeptPromises`.
     """
     rows = [*kept, *(by_lateness(verdicts).collect() if verdicts is not None else ())]
     counts: Counter[str] = Counter()
@@ -102,7 +103,7 @@ def summarize(
 
 
 def _places(unread: DataFrame, shown_max: int) -> tuple[list[dict[str, Any]], ...]:
-    """Return some places that could not be read, and some where the clock was set back."""
+    """Return some unreadable places, and some where the clock was set back."""
     steps = F.col("damage") == CLOCK_SET_BACK
     return tuple(
         [row.asDict() for row in found.limit(shown_max).collect()]
@@ -114,7 +115,7 @@ def _places(unread: DataFrame, shown_max: int) -> tuple[list[dict[str, Any]], ..
 
 
 def _percentile(times: Counter[int], share: float) -> int | None:
-    """Return the smallest value that so much of all is not above; None: there are none."""
+    """Return the smallest value that at least `share` of all do not exceed; None without any."""
     wanted, passed = share * times.total(), 0
     for value in sorted(times):
         passed += times[value]
@@ -127,7 +128,7 @@ def write_parquet(verdicts: DataFrame, path: str) -> None:
     """Write verdicts as Parquet below `path`, a folder for each due day and verdict.
 
     Raises:
-        pyspark.errors.AnalysisException: There is something already.
+        pyspark.errors.AnalysisException: The path exists.
     """
     day = F.to_date(F.timestamp_millis(F.coalesce("due_ms", "delivered_ms", F.lit(0))))
     verdicts.withColumn("day", day).write.partitionBy("day", "verdict").parquet(path)

@@ -1,19 +1,19 @@
 """Tally of a plain message: one number that each of its records adds to.
 
     bits      meaning
-    0-7       pending records
-    8 - 10    the pending record is damaged; names no target; belongs to a level
-    11, 12    it is known whether its time has passed; it has passed
-    13        its due time is unknown here
+    0-7       number of pending records
+    8-10      the pending record is damaged; has no target; belongs to a level
+    11, 12    it is known whether its owner has passed its due time; the owner has
+    13        its due time is unknown to the tallies
     14        a record of a rare role belongs to the message
     15, 16    its unit has another time; no unit points at it
-    17-31     units of records that were removed
-    32-47     deliveries
-    48-55     deliveries that are damaged
-    56-63     deliveries that no unit of their queue points at
+    17-31     number of units whose record was removed
+    32-47     number of deliveries
+    48-55     number of damaged deliveries
+    56-63     number of deliveries without a unit in their queue
 
-`record_tally` is the only definition. It is evaluated over NumPy arrays, where a worker packs sums
-(`plain_sums`), and over columns of a Spark table (`plain_histories`).
+`record_tally` is the only definition. It is evaluated on NumPy arrays, where a worker packs sums
+(`plain_sums`), and on columns of a Spark table (`plain_histories`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,20 @@ from typing import Final, Protocol, TypeVar
 
 from reconciliation.scan.roles import Role
 
-HURT, NO_TARGET, LEVEL, KNOWN, PASSED, UNUSUAL, TOUCHED, OTHER_TIME = 8, 9, 10, 11, 12, 13, 14, 15
-NO_UNIT, PAST, SENT, SENT_HURT, SENT_AWAY = 16, 17, 32, 48, 56
+DAMAGED, NO_TARGET, LEVEL, KNOWN, PASSED, UNUSUAL, TOUCHED, OTHER_TIME = (
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+)
+NO_UNIT, PAST, SENT, SENT_DAMAGED, SENT_WITHOUT_UNIT = 16, 17, 32, 48, 56
 COUNT_MASK, PAST_MASK, SENT_MASK = 0xFF, 0x7FFF, 0xFFFF
 STORE_BITS: Final = 48
-"""The key of a message is its store's number << 48 | the log offset of its pending record."""
+"""Key of a message: number of its store << 48 | log offset of its pending record."""
 PLACE_MAX: Final = (1 << STORE_BITS) - 1  # no record is at or after this log offset
 
 V = TypeVar("V")
@@ -52,18 +61,18 @@ class Records(Protocol[V]):
 
 
 def record_tally(rows: Records[V]) -> V:
-    """Return what each record adds to the tally of its message."""
-    hurt, away = rows.invert(rows.is_null("damage")), rows.equals("queued", False)
+    """Return the amount that each record adds to the tally of its message."""
+    damaged, no_unit = rows.invert(rows.is_null("damage")), rows.equals("queued", False)
     pending = rows.bits(
         1,
-        (hurt, HURT),
+        (damaged, DAMAGED),
         (rows.is_null("target"), NO_TARGET),
         (rows.equals("role", Role.LEVEL), LEVEL),
         (rows.invert(rows.is_null("passed")), KNOWN),
         (rows.equals("passed", 1), PASSED),
         (rows.equals("other_time", True), OTHER_TIME),
-        (away, NO_UNIT),
+        (no_unit, NO_UNIT),
     )
-    delivery = rows.bits(1 << SENT, (hurt, SENT_HURT), (away, SENT_AWAY))
+    delivery = rows.bits(1 << SENT, (damaged, SENT_DAMAGED), (no_unit, SENT_WITHOUT_UNIT))
     others = rows.choose(rows.equals("role", Role.PAST), rows.bits(1 << PAST), pending)
     return rows.choose(rows.equals("role", Role.DELIVERY), delivery, others)

@@ -1,6 +1,6 @@
 """Due times in the units of level queues.
 
-A gather for each chunk of records, no join: a record names its place in its queue.
+A record has its queue offset, so a chunk of records needs one gather and no join.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from reconciliation.scan.planning import files_of_row
 
 NONE: Final = -(1 << 62)
 UNIT_BYTES: Final = CQ_UNIT.itemsize
-MAPPED_MAX: Final = 64  # files of one topic that are mapped at once
+MAPPED_MAX: Final = 64  # maximum files of one topic that are mapped at a time
 
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """The files of one queue in order, and the number of the first unit of each."""
+    """Files of one queue in order, with the queue offset of the first unit of each."""
 
     files: tuple[Entry, ...]
     firsts: tuple[int, ...]
 
 
 class UnitTimes:
-    """The units of one topic's queues, looked up by queue offset."""
+    """Lookup of the units of a topic's queues by queue offset."""
 
     def __init__(self, root: Root, topic: str) -> None:
         self._root, self._topic = root, topic
@@ -60,7 +60,7 @@ class UnitTimes:
         return found
 
     def first_unit(self, queue_id: int) -> tuple[int, int] | None:
-        """Return the number and the log offset of a queue's first unit, None if it has none."""
+        """Return queue offset and log offset of a queue's first unit, None without units."""
         queue = self._queue(queue_id)
         if not queue.files:
             return None
@@ -70,7 +70,7 @@ class UnitTimes:
         return queue.firsts[0], int(unit[0]["phys_offset"])
 
     def _row(self, queue_id: int, offsets: Numbers) -> Rows | None:
-        """Return the units of queue offsets that follow one another in one file, else None."""
+        """Return the units of consecutive queue offsets in one file; None for other offsets."""
         first, count = int(offsets[0]), offsets.size
         if int(offsets[-1]) - first != count - 1 or (offsets[1:] - offsets[:-1] != 1).any():
             return None
@@ -84,7 +84,7 @@ class UnitTimes:
         return units if units.size == count else None
 
     def _gathered(self, queue_id: int, offsets: Numbers) -> Iterator[tuple[Any, Rows]]:
-        """Yield places in `offsets` and the units there, file by file."""
+        """Yield indexes into `offsets` and the units there, file by file."""
         queue = self._queue(queue_id)
         if not queue.files or not offsets.size:
             return
@@ -103,7 +103,7 @@ class UnitTimes:
                 yield here[inside], units[places[inside]]
 
     def _units(self, entry: Entry, low: int, high: int) -> Rows:
-        """Return units low..high of a file; fewer where it cannot be read: others report that."""
+        """Return units low..high of a file; fewer if it is unreadable, which others report."""
         try:
             if not self._root.is_local:
                 data = self._root.read(entry.path, low * UNIT_BYTES, high * UNIT_BYTES)

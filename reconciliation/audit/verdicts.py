@@ -1,19 +1,19 @@
 """The audit: one row per scheduled message, with a verdict and its reason.
 
     held         a pending record: in a level's queue, or in the queue of the timers
-    copy         a pending record made of another one: moved, rolled, copied by compaction
-    delivery, quarantine, cancel     the end of a message; each names the record it was made of
+    copy         a pending record with another one as origin: moved, rolled, copied by compaction
+    delivery, quarantine, cancel     end of a message; each names its origin
 
     root --copy--> hop --copy--> leaf --delivery--> topic          one message, one verdict
 
-Nearly all messages are one pending record and one delivery that names it: one aggregation over
+Nearly all messages have one pending record and one delivery that names it: one aggregation over
 numbers judges these (`plain_histories`). All other records are rare. The audit finds them first
 and judges their messages by the complete history (`chains`, `histories`). Records of DueMQ name
 their origin (docs/decisions/0002, 0014), records of Apache's brokers do not: `origins` finds it by
 unique id, target, birth and time.
 
-The promise is that of the leaf: its due time, its topic and queue. A marker after the record that
-decides is written for Apache's brokers and cancels nothing.
+Due time, topic and queue of a message are those of the leaf. A marker after the deciding record is
+written for Apache's brokers and cancels nothing.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ VERDICTS: Final = (
     "removed", "ok",
 )  # fmt: skip
 CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved", "removed"})
-"""Verdicts that keep a promise; the others are findings."""
+"""Verdicts that are not findings."""
 AUDITED: Final = (
     "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
     "damage", "properties_hash", "target", "topic_hash", "queue_id", "real_queue_id", "level",
     "due_ms", "out_ms", "rolls", "unit_ms", "passed", "other_time", "queued",
 )  # fmt: skip
-"""The columns of `messages` that the audit reads of every message."""
+"""Columns of `messages` that the audit reads of every message."""
 RARE_COLUMNS: Final = ("identity", "name_hash", "topic", "store", "file", "file_offset", "note")
 COLUMNS: Final = tuple(dict.fromkeys((
     *AUDITED, *RARE_COLUMNS,
@@ -61,13 +61,13 @@ COLUMNS: Final = tuple(dict.fromkeys((
     "prepared_offset", "body_crc", "body_len", "damage", "unique_id", "real_topic", "real_queue_id",
     "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
 )))  # fmt: skip
-"""The columns of `messages` for jobs that need all that an audit reads in one table."""
+"""Columns of `messages` for jobs that need everything that an audit reads, in one table."""
 PLACES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
-"""Roles of what `Survey.unread` has."""
+"""Roles of the rows of `Survey.unread`."""
 TOUCHING: Final = frozenset({*range(RARE, Role.GAP), Role.UNIT, Role.GONE}) - {Role.TOPIC}
 """Roles of records that make the audit judge a message by its complete history."""
-BROADCAST_MAX: Final = 1_000_000  # keys that every task may have in memory
-NAMES_MAX: Final = 8  # topics that are distinguished without a join
+BROADCAST_MAX: Final = 1_000_000  # maximum keys that every task has in memory
+NAMES_MAX: Final = 8  # maximum topics that are named without a join
 MS_MAX: Final = 10**18
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 """Returns some columns of `messages` of some roles."""
@@ -75,15 +75,15 @@ Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Rare records of stores, and what the audit reads with them.
+    """Rare records of stores, and the messages that they belong to.
 
     Attributes:
-        stores: Table `stores`, with the steps of their clocks if there are any.
-        rare: Records of rare roles, places that cannot be read, units without a record.
+        stores: Table `stores`, with the clock steps if there are any.
+        rare: Records of rare roles, unreadable places, units without a record.
         met: Roles of `rare`.
-        names: Names of topics, by their hash.
+        names: Names of topics, by hash.
         plain: Pending messages, and deliveries that name them, as `_keyed`.
-        touched: Keys and roots of messages that a rare record belongs to; None: there are none.
+        touched: Keys and roots of messages that a rare record belongs to; None without any.
         events: All records of these messages.
     """
 
@@ -98,7 +98,7 @@ class Survey:
     events: DataFrame | None
 
     def others(self, plain: DataFrame) -> DataFrame:
-        """Return the rows whose `key` is of no message with a rare record."""
+        """Return the rows whose `key` is not that of a message with a rare record."""
         if self.touched is None:
             return plain
         return plain.join(self.touched, "key", "left_anti")
@@ -124,11 +124,11 @@ class Survey:
 
     @property
     def unread(self) -> DataFrame:
-        """Places that could not be read, and those where the clock was set back; see `audit`."""
+        """Unreadable places, and places where the clock was set back; see `audit`."""
         return _unread(self.rare, self.stores)
 
 
-def look(
+def take_survey(
     messages: Reader, queues: DataFrame, stores: DataFrame, config: AuditConfig | None = None
 ) -> Survey:
     """Find all rare records; an action. Arguments: see `audit`."""
@@ -162,24 +162,27 @@ def audit(
     *,
     ids: bool = True,
 ) -> tuple[DataFrame, DataFrame]:
-    """Return a row for each scheduled message and each delivery of none, and what was unreadable.
+    """Return verdicts and unreadable places.
+
+    There is a verdict for each scheduled message, and for each delivery without one.
 
     Args:
-        messages: Reader of that table, of one store or many.
-        queues: Table `consume_queue` of the same stores; stores: table `stores`.
+        messages: Reader of table `messages`, of one store or several.
+        queues: Table `consume_queue` of the same stores.
+        stores: Table `stores`.
         ids: Whether `unique_id` is filled, which takes another scan of the messages.
     Returns:
         store, root, leaf (log offsets), topic, queue_id, unique_id, level, store_ms, due_ms,
         delivered_phys, delivered_ms, late_ms, hops, deliveries, verdict, why;
-        and store, phys_offset, damage, file, offset (in that file), note; a damage of
-        CLOCK_SET_BACK is not damage: from there on the clock was set back.
+        and store, phys_offset, damage, file, offset (in the file), note. The value CLOCK_SET_BACK
+        of damage is a place after which the clock was set back.
     """
-    found = look(messages, queues, stores, config)
+    found = take_survey(messages, queues, stores, config)
     return found.verdicts(found.histories(found.plain), ids=ids), found.unread
 
 
 def _met(survey: DataFrame) -> tuple[set[int], dict[int, str]]:
-    """Return the roles that were met, and the names of topics by their hash; an action."""
+    """Return the roles of the rare records, and the names of topics by hash; an action."""
     is_name = F.col("role") == Role.TOPIC
     names = (F.when(is_name, F.col(name)).alias(name) for name in ("topic_hash", "topic"))
     rows = survey.select("role", *names).distinct().collect()
@@ -189,7 +192,7 @@ def _met(survey: DataFrame) -> tuple[set[int], dict[int, str]]:
 
 
 def _named(verdicts: DataFrame, names: dict[int, str]) -> DataFrame:
-    """Return verdicts with the topic's name; null: unknown."""
+    """Return verdicts with the name of the topic; null: unknown."""
     if len(names) > NAMES_MAX:
         known = verdicts.sparkSession.createDataFrame(
             list(names.items()), "topic_hash bigint, topic string"
@@ -202,7 +205,7 @@ def _named(verdicts: DataFrame, names: dict[int, str]) -> DataFrame:
 
 
 def reader_of(messages: DataFrame) -> Reader:
-    """Return a reader of rows that are at hand: `COLUMNS` of `messages`."""
+    """Return a reader of given rows: `COLUMNS` of `messages`."""
 
     def read(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
         found = messages.where(F.col("role").isin(*roles))
@@ -226,19 +229,19 @@ def _key(offset: str) -> Column:
 
 
 def _lost_units(queues: DataFrame) -> DataFrame:
-    """Return units that should have a pending record and have none, and unreadable queues."""
+    """Return units without a pending record, and unreadable queues."""
     held = queues.where(F.col("topic").isin(SCHEDULE_TOPIC, TIMER_TOPIC))
     lost = held.where(~F.col("found") | F.col("damage").isNotNull())
     return lost.select(
         "store_id", "phys_offset", "damage", F.lit(Role.UNIT).alias("role"),
         F.concat(F.lit("consumequeue/"), F.col("topic")).alias("file"),
         (F.col("queue_offset") * 20).alias("file_offset"),
-        F.lit("a queue's file cannot be read").alias("note"),
+        F.lit("the file of a queue cannot be read").alias("note"),
     )  # fmt: skip
 
 
 def _unread(survey: DataFrame, stores: DataFrame) -> DataFrame:
-    """Return the places that could not be read, and those where the clock was set back."""
+    """Return unreadable places, and places where the clock was set back."""
     kind = F.when(F.col("role") == Role.CLOCK, CLOCK_SET_BACK).otherwise(F.col("damage"))
     gaps = survey.where(F.col("role").isin(Role.GAP, Role.CLOCK, Role.UNIT))
     gaps = gaps.withColumn("damage", kind).where("damage is not null").drop("store")
@@ -249,9 +252,9 @@ def _unread(survey: DataFrame, stores: DataFrame) -> DataFrame:
 
 
 def _steps(rare: DataFrame) -> DataFrame:
-    """Return for each store where its clock was set back, by how much, and the latest time.
+    """Return the clock steps of each store: position and amount, and the latest time.
 
-    A step counts only if many records show it: one record with another time excuses nothing.
+    A step counts only if many records show it; one record with another time explains nothing.
     """
     found = rare.where((F.col("role") == Role.CLOCK) & (F.col("passed") == 1))
     back = F.struct(
@@ -291,7 +294,7 @@ def _events(
 def origin() -> Column:
     """Return the log offset that a record names as its origin; null: none.
 
-    One that no log reaches is reported as the record's own.
+    An offset beyond any log is replaced by that of the record itself.
     """
     named = F.bitwise_not(F.col("prepared_offset"))
     far = F.when(named >= PLACE_MAX, F.col("phys_offset")).otherwise(named)
@@ -299,7 +302,7 @@ def origin() -> Column:
 
 
 def _with_origin(rows: DataFrame) -> DataFrame:
-    """Return rows with `origin`, the log offset of the record that each was made of."""
+    """Return rows with `origin`, the log offset of the origin of each record."""
     return rows.withColumn("origin", origin())
 
 
@@ -318,10 +321,10 @@ def _delay(config: AuditConfig) -> Column:
 
 
 def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
-    """Return the columns that histories need, numbers only; `due_ms` is the promised time."""
+    """Return the columns of histories, numbers only; `due_ms` is the due time of the record."""
     held = F.col("role").isin(*PENDING_ROLES)
     own = held | F.col("role").isin(Role.GONE, Role.PAST)
-    store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # damaged ones, too
+    store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # also of damaged records
     by_table = store_ms + _delay(config)
     in_queue = F.when(F.col("unit_ms").between(TIME_MIN, MS_MAX), F.col("unit_ms"))
     promised = F.when(F.col("out_ms").isNull(), F.col("due_ms"))
@@ -335,7 +338,7 @@ def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
         F.when(own, _key("phys_offset")).otherwise(named).alias("key"),
         "role", F.col("phys_offset").alias("at"), "origin", store_ms.alias("store_ms"),
         body.alias("body"),
-        "properties_hash", "target", "topic_hash", F.col("damage").isNotNull().alias("hurt"),
+        "properties_hash", "target", "topic_hash", F.col("damage").isNotNull().alias("damaged"),
         F.when(held, F.col("real_queue_id")).otherwise(F.col("queue_id")).alias("queue_id"),
         "level", F.when(held, due_ms).alias("due_ms"), "rolls", "passed",
         "other_time", "queued", tally_column().alias("tally"),
@@ -343,10 +346,10 @@ def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
 
 
 def _touched(found: DataFrame) -> DataFrame | None:
-    """Return the keys of messages with a rare record, with the roots that they belong to.
+    """Return the keys of messages with a rare record, with their roots.
 
     Returns:
-        key, root, copies made of the record, and the position of the first of those; None: no keys.
+        key, root, number of copies of the record, position of the first copy; None without keys.
     """
     roots = find_roots(found)
     named = found.select("key").distinct()

@@ -1,1 +1,1 @@
-"""Audit runs, and jobs on their verdicts."""
+"""Audit runs, and jobs on verdicts."""

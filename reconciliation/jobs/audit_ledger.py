@@ -1,8 +1,8 @@
 """Records of audits in the ledger: one per run, with its counts by verdict.
 
-The ledger is in the store if the store has an identity, that is if DueMQ has run
-on it: nothing is written into a store of Apache's. An audit of several stores is recorded where a
-URL says so.
+The ledger is in the store if the store has an identity, that is, if DueMQ has run on it: nothing is
+written into a store of Apache's. An audit of several stores is recorded in the ledger of a URL
+only.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class AuditRecord(Record):
 
     Attributes:
         made_by: User that started it, or `cron`.
-        exit_code: 0 clean, 1 findings or incomplete, 2 could not run for the reason in `why`.
-        late_limit_ms: Largest lateness that is still ok, in ms.
-        unread: Places in the store that could not be read.
+        exit_code: 0 clean, 1 findings or incomplete, 2 it could not run, for the reason in `why`.
+        late_limit_ms: Maximum lateness that is ok, in ms.
+        unread: Number of unreadable places in the store.
     """
 
     TABLE = "duemq_audits"
@@ -59,7 +59,7 @@ class AuditRecord(Record):
 
     @property
     def messages(self) -> int:
-        """Number of messages that have a verdict."""
+        """Number of messages with a verdict."""
         return sum(self.verdicts.values())
 
     def parts(self) -> dict[str, list[Row]]:
@@ -75,7 +75,7 @@ def new_audit_id(now_ms: int, salt: bytes) -> str:
 
 
 def place_of(stores: Sequence[str], url: str = "") -> LedgerPlace | None:
-    """Return the ledger of stores, None if they have none and `url` names none."""
+    """Return the ledger of stores, None if they have none and `url` is empty."""
     names = [_identity(store) for store in stores]
     if url:
         known = [name or f"path {store}" for name, store in zip(names, stores, strict=True)]
@@ -102,10 +102,10 @@ def _digest(names: Sequence[str]) -> str:
 
 
 class AuditLedger(Ledger):
-    """An open ledger, with the query of audits."""
+    """Reader of audits in an open ledger."""
 
     def audits(self, *, count_max: int = AUDITS_READ_MAX) -> list[AuditRecord]:
-        """Return audits, the newest first."""
+        """Return audits, newest first."""
         newest = select(AUDITS).order_by(AUDITS.c.started_ms.desc(), AUDITS.c.audit_id.desc())
         with self.reading() as connection:
             found = read_rows(connection, newest.limit(count_max), AuditRecord)

@@ -1,9 +1,10 @@
-"""Audit in a child process of the lowest priority.
+"""Audit in a child process with the lowest priority.
 
     broker --start--> idle processor and disk --> python -m reconciliation.submit ... --idle
            <--one line of JSON, exit code--
 
-The broker keeps its standard input open: the audit and all its processes end with the broker.
+The broker keeps the standard input of the process open, so that the audit and all its processes end
+with the broker.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Result:
     """Outcome of an audit.
 
     Attributes:
-        exit_code: 0 clean, 1 findings, 2 could not run; `why` has the cause.
-        verdicts: number of messages by verdict; lateness_ms: p50, p99, max.
+        exit_code: 0 clean, 1 findings, 2 it could not run; `why` has the cause.
+        verdicts: Number of messages by verdict.
+        lateness_ms: p50, p99, max.
     """
 
     exit_code: int
@@ -51,7 +53,7 @@ def command_of(config: ReconcileConfig, store: str, levels: str) -> list[str]:
     """Return the command line of an audit of a store.
 
     Args:
-        levels: the broker's messageDelayLevel, "" if it is not set.
+        levels: messageDelayLevel of the broker, "" if it is not set.
     """
     words = [sys.executable, "-m", "reconciliation.submit", store, "--idle", "--with-parent"]
     words += ["--cores", str(config.cores), "--memory", config.memory, "--made-by", "cron"]
@@ -69,7 +71,7 @@ def command_of(config: ReconcileConfig, store: str, levels: str) -> list[str]:
 def without_password(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return a command without the ledger's password, and the environment with it.
 
-    Every user of the machine can read a command line; libpq takes the password from PGPASSWORD.
+    Every user of the machine can read a command line. libpq takes the password from PGPASSWORD.
     """
     words = list(command)
     if LEDGER_OPTION not in words[:-1]:
@@ -89,7 +91,7 @@ def without_password(command: Sequence[str]) -> tuple[list[str], dict[str, str]]
 
 
 async def run(command: Sequence[str], *, seconds_max: float) -> Result:
-    """Run an audit to its end, or end it; it is gone when this returns, also when cancelled."""
+    """Run an audit, up to `seconds_max`; its processes have ended afterwards, also if cancelled."""
     pipe = asyncio.subprocess.PIPE
     command, secrets = without_password(command)
     try:
@@ -112,7 +114,7 @@ async def run(command: Sequence[str], *, seconds_max: float) -> Result:
 
 
 async def _all(stream: Any) -> bytes:
-    """Read a stream up to its end and return the last part of it, bounded."""
+    """Read a stream to its end and return the last part, of bounded size."""
     kept = b""
     while piece := await stream.read(1 << 16):
         kept = (kept + piece)[-ANSWER_BYTES_MAX:]
@@ -120,20 +122,20 @@ async def _all(stream: Any) -> bytes:
 
 
 async def _end(process: Any) -> None:
-    """End a process that did not end by itself, and those that it started."""
+    """End a process that still runs, and the processes that it started."""
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         for _ in range(round(END_S / LOOK_S)):
             await asyncio.sleep(LOOK_S)
-            os.killpg(process.pid, 0)  # raises when the last one is gone
+            os.killpg(process.pid, 0)  # raises once no process is left
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 
 
 def result_of(code: int, output: bytes, errors: bytes) -> Result:
-    """Return the result that a process printed; one that printed none could not run."""
+    """Return the result that a process printed; without one, the audit could not run."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
     try:
         answer = json.loads(lines[-1])

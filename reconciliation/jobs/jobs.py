@@ -2,11 +2,11 @@
 
     verdicts --forecast--> load --capacity--> queue behind a broker's rate      --by_day--> days
     verdicts --lateness--> history --trend--> better or worse                   --totals, worst
-    verdicts, messages --repair--> what to send again
-    schedule, cursors, messages --backfill_plan--> what a migration would move
+    verdicts, messages --repair--> messages to send again
+    schedule, cursors, messages --backfill_plan--> messages that a migration would move
 
-`migration_proof.migration_proof` is the job about one migration. All run unchanged on a laptop, on
-a cluster and behind Spark Connect: no RDD, and no Python for a row.
+`migration_proof.migration_proof` is the job about one migration. All jobs run unchanged on one
+machine, on a cluster and behind Spark Connect: without RDDs, and without Python per row.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ PLAN_COLUMNS: Final = (
     "store", "phys_offset", "topic", "queue_offset", "sys_flag", "prepared_offset", "damage",
     "body",
 )  # fmt: skip
-"""Of `messages`, what `backfill_plan` reads."""
+"""Columns of `messages` that `backfill_plan` reads."""
 
 
 def forecast(verdicts: DataFrame, *, bucket_ms: int = MINUTE_MS) -> DataFrame:
-    """Return the number of pending messages that fall due in each interval, in order.
+    """Return the number of pending messages that become due in each interval, in order.
 
     Args:
-        verdicts: of `verdicts.audit`.
-        bucket_ms: length of a piece.
+        verdicts: Result of `verdicts.audit`.
+        bucket_ms: Length of an interval.
     Returns:
-        from_ms (where it begins), until_ms, topic, messages, per_second (its mean load).
+        from_ms, until_ms, topic, messages, per_second (mean load).
     """
     pending = verdicts.where(F.col("verdict") == "pending")
     found = pending.groupBy(_bucket("due_ms", bucket_ms).alias("from_ms"), "topic")
@@ -61,27 +61,30 @@ def forecast(verdicts: DataFrame, *, bucket_ms: int = MINUTE_MS) -> DataFrame:
 
 
 def capacity(load: DataFrame, *, rate_per_s: int | None = None) -> DataFrame:
-    """Return how a broker that delivers so much a second gets through a load.
+    """Return the backlog of a broker with a maximum delivery rate under a load.
 
-    The queue at the end of a piece is what fell due since the broker was last idle, less what it
-    delivered since then: with S(t) = due until t - rate * t, the queue is S(t) - min S before t.
+    The backlog at the end of an interval is the number of messages due since the broker was last
+    idle, less those that it delivered since then: with S(t) = number due until t - rate * t, the
+    backlog is S(t) - min S before t.
 
     Args:
-        load: of `forecast`.
-        rate_per_s: what the broker delivers; None: the mean of the heaviest piece, so that none
-            falls behind: the capacity that the load takes.
+        load: Result of `forecast`.
+        rate_per_s: Maximum deliveries per second; None: the mean of the heaviest interval, which
+            is the capacity that the load needs.
     Returns:
         from_ms, until_ms, messages (all topics), per_second, capacity_per_s, busy (share of the
-        capacity), queue (messages left when the piece ends), behind_ms (how late the last is).
+        capacity), queue (backlog at the end), behind_ms (lateness of the last message).
     Raises:
         ValueError: The rate is not above 0.
     """
     if rate_per_s is not None and rate_per_s <= 0:
-        raise ValueError(f"rate_per_s={rate_per_s}: a broker delivers more than nothing")
+        raise ValueError(f"rate_per_s={rate_per_s}: it must be above 0")
     pieces = load.groupBy("from_ms", "until_ms").agg(
         F.sum("messages").alias("messages"), F.sum("per_second").alias("per_second")
     )
-    whole = Window.partitionBy(F.lit(0))  # a row per piece, and Spark warns of no partition
+    whole = Window.partitionBy(
+        F.lit(0)
+    )  # one row per interval; Spark warns of a window without a partition
     until = whole.orderBy("from_ms")
     rate = F.max("per_second").over(whole) if rate_per_s is None else F.lit(float(rate_per_s))
     rows = pieces.withColumns({"capacity_per_s": rate, "due": F.sum("messages").over(until)})
@@ -101,12 +104,12 @@ def capacity(load: DataFrame, *, rate_per_s: int | None = None) -> DataFrame:
 
 
 def by_day(load: DataFrame) -> DataFrame:
-    """Return what falls due each day (UTC), and the heaviest piece of it.
+    """Return the number of due messages of each day (UTC), with its heaviest interval.
 
     Args:
-        load: of `forecast`.
+        load: Result of `forecast`.
     Returns:
-        day, messages, peak_at_ms (where the heaviest piece begins), peak_per_s.
+        day, messages, peak_at_ms (start of the heaviest interval), peak_per_s.
     """
     pieces = load.groupBy("from_ms").agg(
         F.sum("messages").alias("messages"), F.sum("per_second").alias("per_second")
@@ -119,7 +122,7 @@ def by_day(load: DataFrame) -> DataFrame:
 
 
 def lateness(verdicts: DataFrame, *, bucket_ms: int = HOUR_MS) -> DataFrame:
-    """Return how late deliveries were in each piece of time, in order.
+    """Return the lateness of deliveries in each interval, in order.
 
     Returns:
         from_ms, level (null: timers), topic, messages, p50_ms, p99_ms, max_ms.
@@ -130,7 +133,7 @@ def lateness(verdicts: DataFrame, *, bucket_ms: int = HOUR_MS) -> DataFrame:
 
 
 def totals(verdicts: DataFrame) -> DataFrame:
-    """Return messages, findings and lateness of each level and topic.
+    """Return counts, findings and lateness of each level and topic.
 
     Returns:
         level (null: timers), topic, messages, delivered, findings, p50_ms, p90_ms, p99_ms,
@@ -149,13 +152,13 @@ def totals(verdicts: DataFrame) -> DataFrame:
 
 
 def trend(history: DataFrame) -> DataFrame:
-    """Return whether lateness grows: the slope of a straight line through the p99s.
+    """Return the trend of lateness: the slope of a straight line through the p99s.
 
     Args:
-        history: of `lateness`.
+        history: Result of `lateness`.
     Returns:
         level, topic, pieces, messages, first_p99_ms, last_p99_ms, worst_p99_ms, p99_ms_per_day
-        (null: less than an hour of it), trend: `better`, `worse` or `steady`.
+        (null: less than an hour of history), trend: `better`, `worse` or `steady`.
     """
     span_ms = F.max("from_ms") - F.min("from_ms")
     slope = F.when(span_ms >= HOUR_MS, F.expr("regr_slope(p99_ms, from_ms)") * DAY_MS)
@@ -176,7 +179,7 @@ def trend(history: DataFrame) -> DataFrame:
 
 
 def worst(verdicts: DataFrame, *, count_max: int = WORST_MAX) -> DataFrame:
-    """Return the deliveries that were latest, the latest first.
+    """Return the latest deliveries, in descending order of lateness.
 
     Returns:
         late_ms, store, root, topic, level, unique_id, due_ms, delivered_ms, verdict.
@@ -188,16 +191,16 @@ def worst(verdicts: DataFrame, *, count_max: int = WORST_MAX) -> DataFrame:
 
 
 def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
-    """Return messages that were not delivered and should have been.
+    """Return messages that should have been delivered and were not.
 
     Args:
-        messages: store, phys_offset, property_text and body, to send them again; None: only where
-            they lie. One whose record cannot be read is not among them then.
+        messages: store, phys_offset, property_text and body, to send them again; messages with
+            an unreadable record are left out then. None: return positions only.
     Returns:
         store, phys_offset (of the newest record of each), topic, queue_id, unique_id, due_ms, why,
         and of `messages`: property_text, body.
     """
-    # messages that are lost only because the clock was set back will be delivered
+    # messages that count as lost only because of a clock step will be delivered
     excused = F.coalesce("why", F.lit("")).isin(*EXCUSED)
     wanted = verdicts.where(F.col("verdict").isin(*TO_REPAIR) & F.col("leaf").isNotNull())
     wanted = wanted.where(~excused)
@@ -212,14 +215,14 @@ def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
 def backfill_plan(
     schedule: DataFrame, cursors: DataFrame, messages: DataFrame, *, as_of_ms: int
 ) -> DataFrame:
-    """Return what a migration would move, as `duemq migrate plan` counts it on a broker.
+    """Return the messages that a migration would move, as `duemq migrate plan` counts them.
 
     A unit is pending if the cursor of its level has not passed it, the timers do not own it, and no
-    record in the log was made of its record: no delivery, no copy, no decision. An action: the
+    record in the log has its record as origin: no delivery, copy or decision. An action: the
     ownership journal is read at once.
 
     Args:
-        schedule, cursors: those tables.
+        schedule, cursors: Tables of these names.
         messages: store, phys_offset, topic, queue_offset, sys_flag, prepared_offset, damage, body.
         as_of_ms: Messages due until then are overdue.
     Returns:
@@ -272,7 +275,7 @@ def _times() -> list[Column]:
 
 
 def _plain() -> Column:
-    """Return the condition for valid records: sound, not half and not rolled back."""
+    """Return the condition for valid records: undamaged, not half and not rolled back."""
     sound = F.col("damage").isNull() | (F.col("damage") == "body-crc")
     kind = F.col("sys_flag").bitwiseAND(TRANSACTION)
     return sound & kind.isin(0, COMMITTED)

@@ -2,7 +2,7 @@
 
     check stores --> verdicts --> Parquet, summary, report --> a row in the ledger
 
-The caller makes the session: local, on a cluster, or behind Spark Connect.
+The caller creates the session: local, on a cluster, or behind Spark Connect.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ CURVE_ROWS_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """An audit.
+class AuditRequest:
+    """Requested audit.
 
     Attributes:
-        stores: directories or URLs.
-        late_ms: so late is still ok.
-        as_of_ms: due by then; None: the newest record.
-        levels_ms: delays of levels 1, 2, ...; empty: those of the stores, else Apache's.
-        trust_clock: Whether a clock set back explains findings away.
-        out: where verdicts go as Parquet, "" nowhere; report: where the page goes.
-        capacity_per_s: what a broker delivers at most, for the forecast.
+        stores: Directories or URLs.
+        late_ms: Maximum lateness that is ok.
+        as_of_ms: Time until which due messages should be delivered; None: the newest record.
+        levels_ms: Delays of levels 1, 2, ...; empty: those of the stores, else Apache's default.
+        trust_clock: Whether clock steps explain findings.
+        out: Directory for the verdicts as Parquet; empty: none.
+        report: File for the HTML report; empty: none.
+        capacity_per_s: Maximum deliveries per second of the broker, for the forecast.
         made_by: Name of the user or of the job that runs the audit.
     """
 
@@ -55,12 +56,12 @@ class Wanted:
 
     @property
     def brief(self) -> bool:
-        """Whether counts and violations are all that is requested."""
+        """Whether only counts and findings are requested."""
         return not self.out and self.report is None
 
     @property
     def config(self) -> AuditConfig:
-        """What the verdicts take for granted."""
+        """Settings of the audit."""
         from reconciliation.audit.audit_config import AuditConfig
 
         given = {"late_ms": self.late_ms, "as_of_ms": self.as_of_ms}
@@ -73,7 +74,7 @@ def check_stores(stores: Sequence[str]) -> None:
     """Check the directories before Java starts.
 
     Raises:
-        UsageError: A directory is no store; names a store near it.
+        UsageError: A directory is not a store; the text names a store near it.
     """
     for store in stores:
         path = Path(store.removeprefix("file://"))
@@ -84,7 +85,7 @@ def check_stores(stores: Sequence[str]) -> None:
             why = "it is a file" if path.exists() else "there is no such directory"
         near = (path.parent, *(sorted(path.iterdir()) if path.is_dir() else ()))
         hint = next((f"; {one} is one" for one in near if _is_store(one)), "")
-        raise UsageError(f"{store} is no store: {why}{hint}")
+        raise UsageError(f"{store} is not a store: {why}{hint}")
 
 
 def _is_store(path: Path) -> bool:
@@ -95,13 +96,13 @@ def _is_store(path: Path) -> bool:
     return bool(root.folders("consumequeue") or root.files("commitlog"))
 
 
-def run_audit(spark: SparkSession, wanted: Wanted, clock: Clock) -> Summary:
+def run_audit(spark: SparkSession, wanted: AuditRequest, clock: Clock) -> Summary:
     """Audit stores; write the requested files.
 
     Raises:
-        UsageError: A path is no store.
+        UsageError: A path is not a store.
         OSError: The report cannot be written.
-        pyspark.errors.PySparkException: Spark could not do it; also where `out` is there already.
+        pyspark.errors.PySparkException: Spark failed, or `out` exists.
     """
     from reconciliation.audit.summary import summarize, write_parquet
     from reconciliation.spark.read import audit_stores, count_stores
@@ -121,7 +122,7 @@ def run_audit(spark: SparkSession, wanted: Wanted, clock: Clock) -> Summary:
 
 
 def _page(
-    spark: SparkSession, wanted: Wanted, verdicts: DataFrame, summary: Summary, now_ms: int
+    spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame, summary: Summary, now_ms: int
 ) -> str:
     from reconciliation.report.page import html_report
 
@@ -130,7 +131,7 @@ def _page(
     )
 
 
-def pages_of(spark: SparkSession, wanted: Wanted, verdicts: DataFrame) -> Pages:
+def pages_of(spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame) -> Pages:
     """Return the rows of the jobs that a report shows."""
     from delivery.ownership import OWNERSHIP_TOPIC
     from reconciliation.audit.migration_proof import migration_proof, proof_totals
@@ -165,26 +166,32 @@ class Account:
     """Row of one run in the ledger.
 
     Attributes:
-        warn: Receives the cause if a row cannot be written.
+        warn: Called with the cause if the row cannot be written.
     """
 
     ledger: Ledger | None
     audit_id: str
     started_ms: int
-    wanted: Wanted
+    wanted: AuditRequest
     clock: Clock
     warn: Callable[[str], None]
 
     @classmethod
     def begin(
-        cls, wanted: Wanted, url: str, *, clock: Clock, salt: bytes, warn: Callable[[str], None]
+        cls,
+        wanted: AuditRequest,
+        url: str,
+        *,
+        clock: Clock,
+        salt: bytes,
+        warn: Callable[[str], None],
     ) -> Account:
         """Open the ledger, if there is one.
 
         Args:
-            url: Of a ledger; empty: the one of the store; `none`: no row is written.
+            url: URL of a ledger; empty: that of the store; `none`: no row is written.
         Raises:
-            LedgerError: The one that `url` names cannot be used.
+            LedgerError: The ledger of `url` cannot be used.
         """
         from message_store.ledger.errors import LedgerError
         from message_store.ledger.ledger import Ledger
@@ -242,7 +249,7 @@ class Account:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one line of an error: ours out of a Python traceback in Spark's, else its first."""
+    """Return one line of an error: that of a Python error inside Spark's, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("message_store.errors.")]
     if ours:
@@ -251,5 +258,5 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Return whether Spark raised it, or the way to it."""
+    """Return whether Spark raised an error, or the connection to it."""
     return type(error).__module__.startswith(("pyspark", "py4j"))

@@ -5,13 +5,13 @@
                                              |
                                              +--> state/<n>: records of messages that are still open
 
-The audit itself judges each batch, so the stream finds what the batch finds. A message is open
+The audit judges each batch, so the stream has the same findings as a batch audit. A message is open
 while it is pending, and for `keep_ms` after its end (or its due time, if it was cancelled), so that
-a second delivery is noticed. Both folders are overwritten by batch, and a batch's records are fixed
-by the checkpoint: a restart in the middle writes the same batch again, so each alarm is there once.
+a second delivery is detected. Both folders are overwritten by batch, and the checkpoint fixes the
+records of a batch: a restart within a batch writes the same batch again, so each alarm exists once.
 
-What is due is measured at a time before the log was read: all deliveries until then are in this
-batch. With `tickMs` (see `stream`) there are batches although no record was appended.
+Messages count as due by a time before the log was read, so that all deliveries until then are in
+the batch. With `tickMs` (see `stream`) there are batches without new records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 KEEP_MS: Final = 3_600_000
-BATCHES_KEPT: Final = 2  # of the state: the newest, and what a restart in the middle needs
+BATCHES_KEPT: Final = (
+    2  # batches of state: the newest, and the one that a restart within a batch needs
+)
 REPORTED: Final = ("store", "root", "verdict")
 Alarm = dict[str, Any]
 
@@ -44,7 +46,7 @@ class WatchConfig:
     """Settings of a watch.
 
     Attributes:
-        audit: late_ms and levels_ms; the watch itself sets as_of_ms.
+        audit: Its late_ms and levels_ms; the watch sets as_of_ms.
         delay_ms: Maximum time from a violation to its alarm, plus one batch.
         keep_ms: Time that a message stays open after its end.
     """
@@ -55,11 +57,11 @@ class WatchConfig:
 
 
 class Watch:
-    """Audits a stream batch by batch.
+    """Audit of a stream, batch by batch.
 
     Args:
-        home: a folder of its own: checkpoint, state and alarms.
-        report: Receives the alarms of a batch once they are written.
+        home: Folder for checkpoint, state and alarms.
+        report: Called with the alarms of a batch after they are written.
     """
 
     def __init__(
@@ -76,17 +78,17 @@ class Watch:
 
     @property
     def alarms(self) -> str:
-        """Where the alarms are, as Parquet: the verdict's columns, alarm_ms, batch."""
+        """Folder of the alarms, as Parquet: columns of verdicts, alarm_ms, batch."""
         return str(self._home / "alarms")
 
     def start(
         self, stores: Sequence[str], *, every_ms: int = 0, **options: str | int
     ) -> StreamingQuery:
-        """Start to watch stores; a watch of the same `home` continues from its checkpoint.
+        """Watch stores; a watch with the same `home` continues from its checkpoint.
 
         Args:
             every_ms: Interval between batches; 0: audit the current records, and end.
-            options: of the source, as `tickMs`.
+            options: Options of the source, such as `tickMs`.
         """
         kinds = dict(TABLES["messages"])
         schema = ", ".join(f"{name} {kinds[name]}" for name in COLUMNS)
@@ -101,7 +103,7 @@ class Watch:
         return query.trigger(**rhythm).start()
 
     def take(self, batch: DataFrame, number: int) -> None:
-        """Judge one batch; the same number again replaces what it wrote."""
+        """Judge one batch; another call with the same number replaces its output."""
         known = self._state(number - 1)
         rows = (batch if known is None else batch.unionByName(known["rows"])).persist()
         as_of_ms = self._as_of_ms(rows)
@@ -115,13 +117,13 @@ class Watch:
         self._keep(number, rows, verdicts, found, as_of_ms)
         alarms = [row.asDict() for row in self._spark.read.parquet(path).collect()]
         self._report(sorted(alarms, key=lambda row: (row["store"], row["root"])))
-        self._looked_ms = self._clock.now_ms()  # the next batch's end is read later
+        self._looked_ms = self._clock.now_ms()  # the next batch ends later
         for frame in (verdicts, rows):
             frame.unpersist()
         self._forget(number - BATCHES_KEPT)
 
     def _as_of_ms(self, rows: DataFrame) -> int:
-        """Return until when everything that was due must be in the rows."""
+        """Return the time until which the rows contain all deliveries."""
         if self._looked_ms is not None:
             return self._looked_ms - self._config.delay_ms
         (newest,) = rows.agg(F.max("store_ms").alias("ms")).collect()
@@ -133,7 +135,7 @@ class Watch:
         stores = rows.groupBy("store_id", "store").agg(
             F.min("phys_offset").alias("log_min"), F.max("store_ms").alias("last_ms")
         )
-        # the files of the store are newer than this batch: they do not show what has passed by then
+        # the files of the store are newer than the batch, so their cursors do not apply to it
         ahead = rows.withColumn("passed", F.lit(0))
         return audit(reader_of(ahead), queues, stores, config)[0]
 
@@ -169,7 +171,7 @@ class Watch:
 
 
 def _records_of(rows: DataFrame, histories: DataFrame) -> DataFrame:
-    """Return the records of messages: by unique id, or by log offset."""
+    """Return the records of open messages, found by unique id or by log offset."""
     named = histories.where(F.col("unique_id").isNotNull()).select("store", "unique_id").distinct()
     places = histories.select(
         "store", F.explode(F.array_distinct(F.array("root", "leaf"))).alias("place")

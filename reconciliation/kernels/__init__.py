@@ -1,1 +1,1 @@
-"""Compiled loops of the audit: starts of records, and their properties."""
+"""Compiled loops of the audit."""

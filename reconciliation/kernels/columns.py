@@ -1,14 +1,15 @@
 """Compiled loops that turn log bytes into columns.
 
-follow      from record to record without decoding: where a chain of them leads
-walk        records one after the other, with their topics
-glance      which records may be more than a pending message, or its delivery
-check       whether bodies are sound
-spans       where the values of known properties lie, and one hash of all the others
-numbers     decimal values of one property
-hashes      of the values of one property; hash_pairs: of two, joined as markers name a timer
-gather      values of one property, back to back, as Arrow keeps text
-found_units which units of a queue point at a record
+follow           end of a chain of records, without decoding them
+walk             records one after the other, with their topics
+select_unusual   records that may be more than a pending message or its delivery
+check            damaged bodies
+spans            positions of the values of known properties, and one hash of all others
+numbers          decimal values of one property
+hashes           hashes of the values of one property
+hash_pairs       hashes of two values, joined as in the name of a marker's target
+gather           values of one property, back to back, as in an Arrow text column
+found_units      units of a queue that point at a record
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
-SEEN_MAX = 64  # properties of one record among which equal names are looked for
-SLOTS = 64  # of the table of known names: a name's slot is its hash's highest six bits
+SEEN_MAX = 64  # maximum properties of one record that are compared for equal names
+SLOTS = 64  # slots of the table of known names: the highest six bits of a hash
 KIND_OTHER, KIND_LEVEL, KIND_TIMER, KIND_DECISION, KIND_QUARANTINE = 0, 1, 2, 3, 4
-"""Kinds of topics; those of other topics hold deliveries."""
+"""Kinds of topics; records of other topics are deliveries."""
 NAME_END, ENTRY_END, PLUS = ord("\x01"), ord("\x02"), ord("+")
 CRC_MASK = 0x7FFFFFFF  # Apache clears the sign bit of a CRC
 _FIELDS = RECORD_HEAD.fields or {}
@@ -49,12 +50,12 @@ RECONSUME_AT = _AT["reconsume_times"]
 
 @kernel
 def follow(data: Bytes, pos: int, until: int, base: int, row: Any) -> Any:
-    """Go from record to record until one starts at or after `until`.
+    """Follow records until one begins at or after `until`.
 
     Args:
-        data: data[0] is log offset `base`.
+        data: Bytes of the log; data[0] is log offset `base`.
     Returns:
-        (where it stopped, 0), or -1 - STOP_* of `read_frame` in place of the 0.
+        (position of the end, 0), or (position, -1 - STOP_* of `read_frame`).
     """
     while pos < until:
         size = read_frame(data, pos, data.size, base + pos, row)
@@ -68,7 +69,8 @@ def follow(data: Bytes, pos: int, until: int, base: int, row: Any) -> Any:
 def walk(data: Bytes, pos: int, end: int, base: int, arrays: TopicArrays, out: Rows) -> Any:
     """Read records from data[pos:end] into `out`; return (count, next pos, STOP_*).
 
-    As `message_store.kernels.scan.walk`, without tags, level and CRC; data[0] is log offset `base`.
+    Like `message_store.kernels.scan.walk`, without tags, level and CRC; data[0] is log offset
+    `base`.
     """
     n = 0
     topic_index = np.int64(-1)
@@ -98,7 +100,7 @@ def check(data: Bytes, base: int, rows: Rows) -> None:
 
 @kernel
 def name_rows(data: Bytes, base: int, rows: Rows, arrays: TopicArrays) -> None:
-    """Find the topics of those rows that have none yet."""
+    """Find the topics of the rows that have none yet."""
     for i in range(rows.size):
         if rows[i]["topic_index"] < 0:
             pos = rows[i]["phys_offset"] - base + rows[i]["topic_pos"]
@@ -143,12 +145,12 @@ def hash_bytes(data: Bytes, pos: int, size: int) -> Any:
 
 @kernel
 def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
-    """Return where a byte stands first in data[pos:end], `end` if nowhere: eight at a time."""
+    """Return the first position of a byte in data[pos:end], `end` without one; 8 bytes a step."""
     ones, tops = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
     wanted = ones * np.uint64(byte)
     while pos + 8 <= end:
         word = load_u8(data, np.int64(pos)) ^ wanted
-        hits = (word - ones) & ~word & tops  # the lowest one is right
+        hits = (word - ones) & ~word & tops  # the lowest set byte is the first
         if hits != np.uint64(0):
             return pos + (trailing_zeros(hits) >> 3)
         pos += 8
@@ -159,7 +161,7 @@ def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
 
 @kernel
 def index_of(names: Words, value: Any) -> int:
-    """Return the number of a known name by its hash, -1 if it is none.
+    """Return the number of a known name by its hash, -1 if it is unknown.
 
     `names`: (SLOTS, 2) u8, open addressing: hash and number; a hash of 0 ends a search.
     """
@@ -173,7 +175,7 @@ def index_of(names: Words, value: Any) -> int:
 
 @kernel
 def place_of(seen: Words, count: int, name: Any) -> int:
-    """Return where an earlier entry of the same name stands, `count` if there is none."""
+    """Return the index of an earlier entry of the same name, `count` without one."""
     for i in range(count):
         if seen[2 * i] == name:
             return i
@@ -191,14 +193,14 @@ def spans(
     out: Any,
     sums: Words,
 ) -> None:
-    """Find the last non-empty values of known properties, as `decode_properties` reads them.
+    """Find the last non-empty values of known properties, as `decode_properties` does.
 
     Args:
-        names: the known names, see `index_of`; the first `hidden` of them are a broker's, and not
-            part of the hash.
+        names: Table of known names, see `index_of`; the first `hidden` of them are a broker's, and
+            not part of the hash.
         seen: (2 * SEEN_MAX,) scratch.
         out: (k, n, 2) i4, zeros: start and end from the record's start; 0 and 0: absent.
-        sums: (n,), zeros: one hash of all other names and values, whatever their order.
+        sums: (n,), zeros: one hash of all other names and values, independent of their order.
     """
     for i in range(rows.size):
         start = rows[i]["phys_offset"] - base
@@ -221,7 +223,7 @@ def spans(
                     )
                     sums[i] += mixed
                     place = place_of(seen, count, name)
-                    if place < count:  # the last value of equal names counts
+                    if place < count:  # the last of equal names counts
                         sums[i] -= seen[2 * place + 1]
                     if place < SEEN_MAX:
                         seen[2 * place], seen[2 * place + 1] = name, mixed
@@ -230,15 +232,15 @@ def spans(
 
 
 @kernel
-def glance(
+def select_unusual(
     data: Bytes, base: int, rows: Rows, kinds: Any, names: Words, unusual: Any, real: Words
 ) -> None:
-    """Separate rows that certainly are pending messages, or deliveries that name one.
+    """Select the rows that may be neither pending messages nor deliveries that name one.
 
     Args:
         kinds: (n,) KIND_* of the topics.
-        names: hashes of REAL_TOPIC, and of names that only unusual pending records have.
-        unusual: (n,) u1 out: 1: the row may be anything else.
+        names: Hashes of REAL_TOPIC, and of names that only unusual pending records have.
+        unusual: (n,) u1 out: 1: the row may be anything.
         real: (n,) out: hash of REAL_TOPIC of a pending message, else 0.
     """
     for i in range(rows.size):
@@ -248,7 +250,7 @@ def glance(
         pending = kinds[i] == KIND_LEVEL or kinds[i] == KIND_TIMER
         unusual[i] = kinds[i] > KIND_TIMER or (pending and named)
         real[i] = 0
-        if named and not pending:  # a delivery: its properties do not matter
+        if named and not pending:  # a delivery: its properties are not needed
             continue
         while pos < end:
             stop = find_byte(data, pos, end, ENTRY_END)
@@ -271,7 +273,7 @@ def glance(
 def numbers(data: Bytes, starts: Any, found: Any, absent: int, out: Any) -> None:
     """Fill (n,) i8 with the decimal values of (n, 2) spans; `absent` where there is no number.
 
-    `starts`: (n,) i8, where spans count from in `data`.
+    `starts`: (n,) i8, positions in `data` from which spans count.
     """
     for i in range(out.size):
         out[i] = absent
@@ -292,9 +294,9 @@ def hashes(data: Bytes, starts: Any, found: Any, out: Words) -> None:
 def hash_pairs(
     data: Bytes, starts: Any, found: Any, others: Any, scratch: Bytes, out: Words
 ) -> None:
-    """Fill (n,) u8 with the hashes of "found+others", of the other alone where one is empty.
+    """Fill (n,) u8 with the hashes of "found+others", or of the only value that is not empty.
 
-    `scratch`: room for the longest. Both empty: 0.
+    `scratch`: room for the longest text. The hash is 0 if both are empty.
     """
     for i in range(out.size):
         first, second = found[i, 1] - found[i, 0], others[i, 1] - others[i, 0]
@@ -310,16 +312,16 @@ def hash_pairs(
 
 @kernel
 def gather(data: Bytes, starts: Any, found: Any, ends: Any, out: Bytes) -> None:
-    """Copy (n, 2) spans back to back; ends: (n + 1,) i4 says where each begins in `out`."""
+    """Copy (n, 2) spans back to back; ends: (n + 1,) i4, start of each in `out`."""
     for i in range(found.shape[0]):
         copy(out, ends[i], data, starts[i] + found[i, 0], np.int64(found[i, 1] - found[i, 0]))
 
 
 @kernel
 def found_units(offsets: Any, data: Bytes, base: int, end: int, row: Any, out: Any) -> None:
-    """Set out[i] to whether a record begins at log offset offsets[i], of those in base..end.
+    """Set out[i] to whether a record begins at log offset offsets[i], if it is in base..end.
 
-    data[0] is log offset `base`. What lies elsewhere keeps its value.
+    data[0] is log offset `base`. Values of other offsets stay unchanged.
     """
     for i in range(offsets.size):
         if base <= offsets[i] < end:

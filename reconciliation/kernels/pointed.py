@@ -1,4 +1,4 @@
-"""Compiled loop that reads the records at given places of the log."""
+"""Compiled reader of records at given log offsets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from message_store.queues.topic_table import TopicArrays
 
 
 @kernel
-def rows_at(data: Bytes, base: int, offsets: Any, arrays: TopicArrays, out: Any) -> Any:
-    """Read the records that begin at log offsets into `out`; return how many there are.
+def read_rows(data: Bytes, base: int, offsets: Any, arrays: TopicArrays, out: Any) -> Any:
+    """Read the records at log offsets into `out`; return their number.
 
     Args:
-        data: data[0] is log offset `base`.
+        data: Bytes of the log; data[0] is log offset `base`.
         offsets: (n,) i8, each within `data`.
-        out: (n,) SCANNED; rows of places without a record are left out.
+        out: (n,) SCANNED, without rows for offsets that have no record.
     """
     n = 0
     for i in range(offsets.size):

@@ -1,1 +1,1 @@
-"""The report of an audit as an HTML page."""
+"""Report of an audit as an HTML page."""

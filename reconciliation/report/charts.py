@@ -10,20 +10,20 @@ from typing import Final
 
 POINTS_MAX: Final = 240
 SERIES_MAX: Final = 8
-DOTS_MAX: Final = 40  # points of a line that are drawn one by one
+DOTS_MAX: Final = 40  # maximum points of a line that are drawn as dots
 COLOURS: Final = (
     "#1f6f8b", "#c0504d", "#6a8f3c", "#8064a2", "#d98c21", "#3b6ea8", "#a0527d", "#5b5b5b",
 )  # fmt: skip
 WIDTH, HEIGHT = 960, 240
 LEFT, RIGHT, TOP, BOTTOM = 70, 12, 12, 26
-MS_MAX: Final = 253_402_300_799_999  # the end of the calendar's range
+MS_MAX: Final = 253_402_300_799_999  # end of the range of datetime
 TICKS: Final = 4
 DAY_MS: Final = 86_400_000
 Points = Mapping[int, float]
 
 
 def time_text(ms: int | None) -> str:
-    """Return a time as people read it, to the millisecond; one beyond all calendars as ms."""
+    """Return a time as text, with milliseconds; a time beyond the calendar as ms."""
     if ms is None:
         return ""
     if not 0 <= ms <= MS_MAX:
@@ -33,12 +33,12 @@ def time_text(ms: int | None) -> str:
 
 
 def lines(series: Mapping[str, Points], *, unit: str, limit: float | None = None) -> str:
-    """Return a chart with a line for each series, its highest values where there are too many.
+    """Return a chart with a line for each series; of too many points the highest are drawn.
 
     Args:
-        series: name -> value by time in ms; the first ones are drawn.
-        unit: of the values.
-        limit: Value with a separate dashed line.
+        series: Name to values by time in ms; the first SERIES_MAX are drawn.
+        unit: Unit of the values.
+        limit: Value of a dashed line.
     """
     shown = {name: points for name, points in list(series.items())[:SERIES_MAX] if points}
     if not shown:
@@ -55,10 +55,10 @@ def lines(series: Mapping[str, Points], *, unit: str, limit: float | None = None
 
 
 def bars(values: Points, *, unit: str, piece_ms: int = 1, limit: float | None = None) -> str:
-    """Return a bar for each piece of time, the highest ones where there are too many to draw.
+    """Return a chart with a bar for each interval; of too many the highest are drawn.
 
     Args:
-        values: value by the time in ms at which its piece begins.
+        values: Value by start of the interval in ms.
         piece_ms: Length of an interval in ms: the width of its bar.
     """
     if not values:

@@ -25,8 +25,8 @@ TIMES: Final = frozenset(
 )
 NO_NUMBERS: Final = TIMES | {"level"}
 WORDS: Final = frozenset({"why", "note", "store", "file"})
-GOOD: Final = frozenset({"ok", "moved"})  # pending and cancelled messages are no success yet
-LIKE_MAX: Final = 3  # rows that agree and are shown; the others are merged
+GOOD: Final = frozenset({"ok", "moved"})  # pending and cancelled messages are neutral
+LIKE_MAX: Final = 3  # maximum shown rows of a group; the others are merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Pages:
     lateness: Rows = ()
     trend: Rows = ()
     worst: Rows = ()
-    forecast: Rows = ()  # of `jobs.capacity`
+    forecast: Rows = ()  # result of `jobs.capacity`
     days: Rows = ()
     proof: Rows = ()
 
@@ -68,7 +68,7 @@ def html_report(
 
 
 def _tiles(summary: Summary) -> list[tuple[str, int, str]]:
-    """Return the name, the value and the CSS class of each figure on top of the page."""
+    """Return name, value and CSS class of each figure at the top of the page."""
     findings = sum(n for name, n in summary.verdicts.items() if name not in CLEAN)
     late = ((f"late by, {name}, ms", ms, "") for name, ms in summary.lateness_ms.items())
     return [
@@ -84,7 +84,7 @@ def _verdict_kind(name: str) -> str:
 
 
 def _lateness_chart(rows: Rows) -> tuple[str, int]:
-    """Return the chart of the heaviest series, and the count of those that are not drawn."""
+    """Return the chart of the heaviest series, and the number of series that are not drawn."""
     series: dict[str, dict[int, float]] = {}
     weight: dict[str, int] = {}
     for row in rows:
@@ -97,13 +97,13 @@ def _lateness_chart(rows: Rows) -> tuple[str, int]:
 
 
 def _forecast_chart(rows: Rows) -> tuple[str, str]:
-    """Return the chart of what falls due, and its explanation."""
+    """Return the chart of due messages, and its explanation."""
     load = {row["from_ms"]: row["per_second"] for row in rows}
     limit = rows[0].get("capacity_per_s")
     piece_ms = min(row["until_ms"] - row["from_ms"] for row in rows)
-    chart = bars(load, unit="messages a second", piece_ms=piece_ms, limit=limit)
+    chart = bars(load, unit="messages per second", piece_ms=piece_ms, limit=limit)
     worst = max(row.get("behind_ms") or 0 for row in rows)
-    text = f"Dashed: {limit:,.2f} a second" if limit is not None else "Pending"
+    text = f"Dashed: {limit:,.2f} per second" if limit is not None else "Pending"
     late = f"; the last message of the heaviest time would be {worst:,} ms behind it"
     return chart, f"{text}{late}. A bar is {_length(piece_ms)} wide."
 
@@ -115,7 +115,7 @@ def _length(ms: int) -> str:
 
 
 def clock_text(summary: Summary) -> str:
-    """Return what a clock that was set back means for an audit."""
+    """Return the explanation of clock steps in an audit."""
     if summary.excused:
         return (
             f"{summary.excused:,} messages were delivered before their time, passed by or overdue "
@@ -132,7 +132,7 @@ def _fold(
     Args:
         same: Columns in which the rows of a group agree.
     """
-    if len({row.get("store") for row in rows}) == 1:  # the heading names it
+    if len({row.get("store") for row in rows}) == 1:  # the heading has the store
         names = [name for name in names if name != "store"]
     seen: dict[tuple[Any, ...], int] = {}
     first: list[Mapping[str, Any]] = []
@@ -145,7 +145,7 @@ def _fold(
 
 
 def shown_cell(name: str, value: Any) -> str:
-    """Return a value of a column as readers expect it: times, levels, numbers."""
+    """Return a value of a column as text: times, levels, numbers."""
     if value is None:
         return "timer" if name == "level" else ""
     if name in TIMES and isinstance(value, int):

@@ -1,1 +1,1 @@
-"""Files of a store to columns."""
+"""Scan: from files of a store to columns."""

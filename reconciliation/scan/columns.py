@@ -1,4 +1,4 @@
-"""Rows of a walk to Arrow columns: only the requested ones, vectorized."""
+"""Arrow columns of the rows of a walk: only the requested ones, vectorized."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
 from reconciliation.scan.store_state import UNKNOWN, Progress
 from reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
-# Properties that brokers write come first: they are not the message's own.
+# Properties that brokers write come first: they are not part of the message.
 BROKERS: Final = (
     *("DELAY", "DELAy", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"),
     *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DUEMQ_DUE_MS", "TIMER_ROLL_TIMES"),
@@ -30,7 +30,7 @@ BROKERS: Final = (
 )
 NAMES: Final = (*BROKERS, "UNIQ_KEY", "KEYS", "TAGS", "TIMER_DEL_UNIQKEY")
 KNOWN: Final = name_table(NAMES)
-GLANCED: Final = np.array(
+UNUSUAL_NAMES: Final = np.array(
     [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
     np.uint64,
 )
@@ -39,10 +39,10 @@ KINDS: Final = {
     SCHEDULE_TOPIC: kernels.KIND_LEVEL, "rmq_sys_wheel_timer": kernels.KIND_TIMER,
     "DUEMQ_DECISIONS": kernels.KIND_DECISION, "DUEMQ_QUARANTINE": kernels.KIND_QUARANTINE,
 }  # fmt: skip
-"""Topics of which records are more than deliveries."""
+"""Topics with other records than deliveries."""
 ABSENT: Final = -(1 << 62)
 LOOKED_UP: Final = np.isin(np.arange(32), (Role.DELIVERY, Role.CANDIDATE, *PENDING_ROLES))
-"""By role: whether a unit of its queue must name a record."""
+"""By role: whether a unit of its queue must point at a record."""
 LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
     "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",
@@ -60,14 +60,14 @@ DUE_MS_MAX: Final = 10**18 - 1
 
 
 class MessageColumns:
-    """Makes record batches of the table `messages`, of one store.
+    """Builder of record batches of the table `messages`, for one store.
 
     Args:
-        columns: the names wanted, in order.
+        columns: Requested names, in order.
         precision_ms: timerPrecisionMs of the store.
-        roles: only records of these; empty: all.
+        roles: Requested roles; empty: all.
         progress: Positions of levels and timers.
-        check: whether bodies are compared with their CRC, if `damage` is wanted.
+        check: Whether bodies are compared with their CRC, if `damage` is requested.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class MessageColumns:
         self._names: dict[int, str] = {}
 
     def batch(self, walk: Walk, rows: Rows) -> pa.RecordBatch | None:
-        """Return the columns of (n,) SCANNED rows of a walk; None if none has a role wanted."""
+        """Return the columns of (n,) SCANNED rows of a walk; None if all roles are excluded."""
         chunk = self._chunk(walk, rows)
         if chunk is None:
             return None
@@ -98,7 +98,7 @@ class MessageColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def packed(self, walk: Walk, rows: Rows) -> Numbers | None:
-        """Return what `plain_sums.pack` makes of them."""
+        """Return the rows packed by `plain_sums.pack`."""
         chunk = self._chunk(walk, rows)
         if chunk is None:
             return None
@@ -110,7 +110,9 @@ class MessageColumns:
             self.reached = Reached(walk.segment.root, self.progress.reach)
         if self._roles and not self._roles & (PLAIN | {Role.NONE}):
             rows = self._rare_rows(walk, rows)
-        elif self._roles and Role.DELIVERY not in self._roles:  # those are known at a glance
+        elif (
+            self._roles and Role.DELIVERY not in self._roles
+        ):  # plain rows are recognized without decoding
             chunk = _Chunk(self, walk, rows)
             rows = rows[(chunk.kinds != 0) | (rows["prepared_offset"] >= 0)]
         if not rows.size:
@@ -131,16 +133,16 @@ class MessageColumns:
         return chunk
 
     def _rare_rows(self, walk: Walk, rows: Rows) -> Rows:
-        """Return the rows that may be more than plain ones; remember topics."""
+        """Return the rows that may not be plain ones; note topics."""
         unusual, real = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint64)
         kinds = kinds_of(walk, rows)
-        kernels.glance(walk.data, walk.base, rows, kinds, GLANCED, unusual, real)
+        kernels.select_unusual(walk.data, walk.base, rows, kinds, UNUSUAL_NAMES, unusual, real)
         if Role.TOPIC in self._roles:
             self._note_topics(walk, rows, real.view(np.int64))
         return np.asarray(rows[unusual != 0])
 
     def _note_topics(self, walk: Walk, rows: Rows, hashes: Numbers) -> None:
-        """Remember the names of the real topics of pending messages; a hash of 0: none."""
+        """Note the names of the real topics of pending messages; a hash of 0: none."""
         known = np.fromiter(self._names, np.int64, len(self._names))
         new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known))
         if new.size:
@@ -149,7 +151,7 @@ class MessageColumns:
             self._names |= dict(zip(values.tolist(), texts.to_pylist(), strict=True))
 
     def topic_rows(self, walk: Walk) -> pa.RecordBatch | None:
-        """Return a row of the role Role.TOPIC for each topic met, if those are wanted."""
+        """Return a row of the role Role.TOPIC for each topic in the walk, if requested."""
         if Role.TOPIC not in self._roles:
             return None
         met = [walk.topics.name(at) for at in range(len(walk.topics))]
@@ -164,13 +166,13 @@ def _signed(value: int) -> int:
 
 
 def kinds_of(walk: Walk, rows: Rows) -> npt.NDArray[np.int8]:
-    """Return what the topic of each row is, see KINDS; 0: any other."""
+    """Return the kind of the topic of each row, see KINDS; 0: any other."""
     kinds = [KINDS.get(walk.topics.name(at), kernels.KIND_OTHER) for at in range(len(walk.topics))]
     return np.asarray(np.array(kinds, np.int8)[rows["topic_index"]])
 
 
 class _Chunk:
-    """The columns of one chunk; what several need is made once."""
+    """Columns of one chunk; shared intermediate results are computed once."""
 
     def __init__(self, made: MessageColumns, walk: Walk, rows: Rows) -> None:
         self._made, self._walk, self.rows = made, walk, rows
@@ -199,7 +201,7 @@ class _Chunk:
 
     @cached_property
     def found(self) -> npt.NDArray[np.int32]:
-        """(names, n, 2) spans of the values, from each record's start."""
+        """Spans of the values, (names, n, 2), from each record's start."""
         size, made, walk = self.rows.size, self._made, self._walk
         found = np.zeros((len(NAMES), size, 2), np.int32)
         kernels.spans(
@@ -240,7 +242,7 @@ class _Chunk:
 
     @cached_property
     def levels(self) -> Numbers:
-        """DELAY, without it DELAy, as 32-bit numbers; 0 without both."""
+        """DELAY, or else DELAy, as 32-bit numbers; 0 without both."""
         delay, moved = self._level_of("DELAY"), self._level_of("DELAy")
         return np.where(delay != 0, delay, moved)
 
@@ -257,7 +259,7 @@ class _Chunk:
 
     @cached_property
     def redirected(self) -> Mask:
-        """Whether the record is in a level's queue or in the timers'."""
+        """Whether each record is in the queue of a level or of the timers."""
         return np.asarray((self.kinds == kernels.KIND_LEVEL) | (self.kinds == kernels.KIND_TIMER))
 
     @cached_property
@@ -273,7 +275,7 @@ class _Chunk:
 
     @cached_property
     def unit_times(self) -> Numbers:
-        """Tags codes of the units of levels' messages; NONE elsewhere."""
+        """Tags codes of the units of level messages; NONE for other records."""
         found = np.full(self.rows.size, NONE, np.int64)
         mine = np.flatnonzero(self.kinds == kernels.KIND_LEVEL)
         if mine.size:
@@ -349,11 +351,11 @@ class _Chunk:
         return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
 
     def _other_time(self) -> pa.Array:
-        """Return which level messages have a unit with a time that their level does not promise."""
+        """Return which level messages have a unit with a time that is not that of their level."""
         progress, rows, times = self._made.progress, self.rows, self.unit_times
         found = np.zeros(rows.size, np.bool_)
         known = (self.kinds == kernels.KIND_LEVEL) & (times >= TIME_MIN)
-        own = self._number("DUEMQ_DUE_MS")  # of one that came back from the timers
+        own = self._number("DUEMQ_DUE_MS")  # of a message that the timers returned
         for queue_id in np.unique(rows["queue_id"][known]).tolist():
             delays = progress.delays.get(queue_id + 1, ())
             mine = np.flatnonzero(known & (rows["queue_id"] == queue_id) & (times != own))
@@ -399,7 +401,7 @@ class _Chunk:
         return pa.Array.from_buffers(kind, self.rows.size, values)
 
     def _part(self, name: str) -> pa.Array:
-        """Return a part of each record as bytes; one without bytes is empty, not null."""
+        """Return a part of each record as bytes; an empty part is not null."""
         start = self.rows[f"{name}_pos"]
         found = np.stack([start, start + self.rows[f"{name}_len"]], axis=1)
         return self._text(found, pa.binary()).fill_null(b"")
@@ -432,14 +434,14 @@ class _Chunk:
         return self._part("prop")
 
     def _properties_hash(self) -> pa.Array:
-        assert self.found.size >= 0  # which makes the sums
+        assert self.found.size >= 0  # computes the sums
         return pa.array(self._sums.view(np.int64))
 
     def _level(self) -> pa.Array:
         return pa.array(self.levels, pa.int64(), mask=self.levels <= 0)
 
     def _due_ms(self) -> pa.Array:
-        """When a timer was promised to be due. Source: timer_store.enqueue.due_time, in columns."""
+        """Due times of timers: timer_store.enqueue.due_time in columns."""
         out_ms, exact_ms = self.out_ms, self._number("DUEMQ_DUE_MS")
         stored_ms = np.clip(self.rows["store_ms"], 0, DUE_MS_MAX)
         rolled = self._has("TIMER_ROLL_TIMES")

@@ -1,6 +1,7 @@
 """File access to a store: local disk, or any fsspec URL.
 
-Nothing here writes, and nothing is opened before a worker reads: a `Root` is a text that travels.
+The module only reads. Files are opened on the worker that reads them; a `Root` is sent to it as
+text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from message_store.errors import UsageError
 from message_store.verify.files import map_file
 from reconciliation.arrays import Bytes
 
-FSSPEC = "fsspec is not installed, which reads {url}: pip install fsspec and what brings its scheme"
+FSSPEC = (
+    "fsspec is not installed; it is needed to read {url}: pip install fsspec and the package of "
+    "its scheme"
+)
 
 
 ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
@@ -36,20 +40,20 @@ def _byte(found: re.Match[bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file: its path below the root, its size in bytes."""
+    """File: path below the root, size in bytes."""
 
     path: str
     size: int
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """Last part of the path."""
         return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A store directory: a path, or a URL such as s3://bucket/store."""
+    """Store directory: a path, or a URL such as s3://bucket/store."""
 
     url: str
 
@@ -72,12 +76,15 @@ class Root:
             raise UsageError(FSSPEC.format(url=self.url)) from error
         try:
             found: tuple[Any, str] = fsspec.core.url_to_fs(self.url)
-        except (ImportError, ValueError) as error:  # its package, or no such scheme
+        except (
+            ImportError,
+            ValueError,
+        ) as error:  # its package is missing, or the scheme is unknown
             raise UsageError(f"{self.url} cannot be read: {error}") from error
         return found
 
     def files(self, below: str) -> list[Entry]:
-        """Return the files of a directory by name, without those deeper; none if it is missing.
+        """Return the files of a directory by name, without sub-directories; none if it is missing.
 
         Raises:
             OSError: It cannot be read.
@@ -93,7 +100,7 @@ class Root:
             try:
                 if path.is_file():
                     kept.append(Entry(f"{below}/{printable(path.name)}", path.stat().st_size))
-            except FileNotFoundError:  # retention removed it meanwhile
+            except FileNotFoundError:  # retention has removed it
                 continue
         return kept
 
@@ -111,16 +118,18 @@ class Root:
         return sorted(printable(path.name) for path in directory.iterdir() if path.is_dir())
 
     def _listed(self, below: str, are_files: bool) -> list[tuple[str, int]]:
-        """Return (name, size) of files or of directories, as they are now."""
+        """Return (name, size) of the current files or directories."""
         system, top = self._remote()
         path = f"{top}/{below}".rstrip("/")
         with _as_os_errors(self.url):
-            system.invalidate_cache()  # else a listing is that of the first look
+            system.invalidate_cache()  # fsspec caches listings
             try:
                 items = system.ls(path, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        inside = [i for i in items if i["name"].strip("/") != path.strip("/")]  # S3 lists a marker
+        inside = [
+            i for i in items if i["name"].strip("/") != path.strip("/")
+        ]  # S3 lists the directory itself
         return [
             (item["name"].rstrip("/").rpartition("/")[2], int(item["size"] or 0))
             for item in inside
@@ -128,7 +137,7 @@ class Root:
         ]
 
     def read(self, path: str, start: int, end: int) -> Bytes:
-        """Return the bytes start..end of a file; fewer where it ends before. Local: mapped.
+        """Return the bytes start..end of a file, fewer if it ends before; a local file is mapped.
 
         Raises:
             OSError: It cannot be read.

@@ -24,7 +24,7 @@ def hash_text(data: bytes) -> int:
 
 
 def mix(values: Words, more: Any) -> Words:
-    """Return hashes of pairs: the strings that `values` encode, and (n,) 64-bit numbers or one."""
+    """Return hashes of pairs: hashes of strings, and (n,) 64-bit numbers or one for all."""
     mixed = (values ^ np.asarray(more).astype(np.int64).view(np.uint64)) * np.uint64(FACTOR)
     mixed ^= mixed >> np.uint64(29)
     return np.asarray(mixed * np.uint64(FACTOR))

@@ -27,18 +27,18 @@ def levels_ms_of(text: str) -> tuple[int, ...]:
     """Return the delays of levels 1, 2, ... of a `messageDelayLevel`.
 
     Raises:
-        UsageError: It cannot be understood.
+        UsageError: The text is malformed.
     """
     found = [_LEVEL.fullmatch(word) for word in text.split()]
     if not all(found):
-        raise UsageError(f"{text!r} are no levels: write them as `1s 5s 1m 2h 1d`")
+        raise UsageError(f"{text!r} is not a list of levels; example: `1s 5s 1m 2h 1d`")
     return tuple(int(one[1]) * UNITS_MS[one[2]] for one in found if one)
 
 
 def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
     """Return the newest delays of stores, and the numbers of the stores that have them.
 
-    A store without any goes with the others if these agree.
+    A store without saved delays has those of the others if these agree.
     """
     found: dict[tuple[int, ...], list[int]] = {}
     for number, levels in enumerate(map(_kept, paths)):
@@ -50,10 +50,10 @@ def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
 
 
 def tables_of(root: Root) -> tuple[tuple[int, ...], ...]:
-    """Return the delays of all tables of levels in a store of ours, the oldest first.
+    """Return the delays of all saved tables of levels of a store, oldest first.
 
     Raises:
-        UsageError: They cannot be understood.
+        UsageError: The file is malformed.
     """
     try:
         history = read_json(root, LEVELS_FILE).get("history", ())

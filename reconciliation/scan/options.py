@@ -1,4 +1,4 @@
-"""Options of a scan: table, topics, ranges; given as text, and narrowed by filter pushdown."""
+"""Options of a scan: table, topics, ranges; parsed from text, narrowed by filter pushdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUCKETS_MAX: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What is to be read: the options, and filters that were pushed down."""
+    """Options of a scan, with the filters that were pushed down."""
 
     paths: tuple[str, ...]
     table: str = "messages"
@@ -45,7 +45,7 @@ class ScanOptions:
     buckets: int = 64
 
     def keep(self, walk: Walk, rows: Rows) -> Rows:
-        """Return those rows of a walk that are wanted; offsets are kept by the segments."""
+        """Return the requested rows of a walk; segments select by offset."""
         mask = np.ones(rows.size, np.bool_)
         if self.topics:
             wanted = [i for i in range(len(walk.topics)) if walk.topics.name(i) in self.topics]
@@ -59,7 +59,7 @@ def parse_options(options: Mapping[str, str]) -> ScanOptions:
     """Return the parsed options.
 
     Raises:
-        UsageError: An option is missing, unknown or no number.
+        UsageError: An option is missing, unknown or not a number.
     """
     given = {key.lower(): value for key, value in options.items()}
     if unknown := [key for key in given if key not in OPTIONS]:
@@ -95,12 +95,12 @@ def parse_options(options: Mapping[str, str]) -> ScanOptions:
 def _roles(text: str) -> frozenset[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if any(not (word.isascii() and word.isdigit()) for word in words):
-        raise UsageError(f"{FORMAT}: roles={text} are no numbers")
+        raise UsageError(f"{FORMAT}: roles={text} is not a list of numbers")
     return frozenset(int(word) for word in words)
 
 
 def _number(given: Mapping[str, str], key: str, default: int) -> int:
     text = given.get(key, str(default))
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"{FORMAT}: {key}={text} is no number")
+        raise UsageError(f"{FORMAT}: {key}={text} is not a number")
     return int(text)

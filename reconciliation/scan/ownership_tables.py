@@ -1,6 +1,6 @@
 """Ownership journal as tables: the ranges that its records transfer, joined with queue units.
 
-The driver decodes the records, of which there are few, and applies `delivery.ownership_projection`.
+The driver decodes the few records and applies `delivery.ownership_projection`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Journals = Mapping[str, Sequence[JournalEntry]]
-"""Journals of stores, by the store's name."""
+"""Journals of stores, by name of the store."""
 Range = tuple[str, int, int, int, str, dict[int, int]]
 RANGES: Final = (
     "store string, level int, first bigint, end bigint, migration string, "
@@ -37,7 +37,7 @@ def read_journals(messages: DataFrame) -> Journals:
     journals: dict[str, list[JournalEntry]] = {}
     names = ("store", "queue_offset", "phys_offset", "body")
     for row in rows.select(*names).orderBy("store", "queue_offset").collect():
-        with suppress(ValueError):  # a malformed record transfers nothing
+        with suppress(ValueError):  # a malformed record has no effect
             record = decode(bytes(row["body"]))
             entry = JournalEntry(row["queue_offset"], row["phys_offset"], 0, record)
             journals.setdefault(row["store"], []).append(entry)
@@ -45,7 +45,7 @@ def read_journals(messages: DataFrame) -> Journals:
 
 
 def owned_by_timers(schedule: DataFrame, journals: Journals) -> DataFrame:
-    """Return the units that belong to the timers now.
+    """Return the units that the timers own now.
 
     Args:
         schedule: Table `schedule`.
@@ -67,11 +67,11 @@ def owned_by_timers(schedule: DataFrame, journals: Journals) -> DataFrame:
     return found.select("store", "level", "queue_offset", "migration")
 
 
-def handed_over(schedule: DataFrame, journals: Journals, migration_id: str = "") -> DataFrame:
-    """Return the units that migrations transferred to the timers, each once.
+def transferred_units(schedule: DataFrame, journals: Journals, migration_id: str = "") -> DataFrame:
+    """Return the units that migrations transferred to the timers, without repetitions.
 
     Args:
-        migration_id: Of one migration; empty: of all.
+        migration_id: One migration; empty: all.
     Returns:
         store, migration, level, queue_offset, phys_offset, promised_ms (the due time in the unit,
         or that of the record where the unit has none).

@@ -17,7 +17,7 @@ from reconciliation.scan.tables import batch_of_columns, batch_of_rows
 def gap_rows(
     schema: pa.Schema, findings: Sequence[Finding], number: int = 0
 ) -> pa.RecordBatch | None:
-    """Return what could not be read as rows of `messages`: a place, a size, a kind and why."""
+    """Return unreadable places as rows of `messages`: position, size, kind and reason."""
     if "damage" not in schema.names or not findings:
         return None
     facts = [
@@ -29,7 +29,7 @@ def gap_rows(
 
 
 def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.RecordBatch | None:
-    """Return where the clock was set back as rows of `messages` of the role Role.CLOCK."""
+    """Return clock steps as rows of `messages` with the role Role.CLOCK."""
     facts = [
         _place(step.finding, number)
         | {"role": Role.CLOCK, "out_ms": step.before_ms, "store_ms": step.after_ms}

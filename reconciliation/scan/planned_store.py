@@ -1,4 +1,4 @@
-"""A store at planning time: its log, and the positions of levels, timers and queues."""
+"""Snapshot of a store at planning time: log, and positions of levels, timers and queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Planned:
     """Snapshot of a store.
 
     Attributes:
-        unread: Files with its positions that could not be read.
+        unread: Findings about unreadable files with positions.
     """
 
     root: Root
@@ -28,19 +28,20 @@ class Planned:
 
 
 def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
-    """Read the progress of levels and timers first, then find the end of the log.
+    """Return a snapshot: progress of levels and timers first, then the end of the log.
 
-    So a message whose due time they have passed was delivered before that end.
+    In this order, a message whose due time they have passed was delivered before that end.
 
     Args:
         progress: Whether the progress is read.
     Raises:
-        UsageError: There is no store. OSError: The directory of its log cannot be read.
+        UsageError: The path is not a store.
+        OSError: The directory of the log cannot be read.
     """
     root = Root(path.rstrip("/"))
     files = files_of_row(root, "commitlog")
     if not files and not root.folders("consumequeue"):
-        raise UsageError(f"{path} is no store: it has neither commitlog nor consumequeue")
+        raise UsageError(f"{path} is not a store: it has neither commitlog nor consumequeue")
     found, unread = Progress(number), list[Finding]()
     if progress and files:
         whole = LogPlan.of_files(files)
@@ -53,7 +54,7 @@ def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
 def _with_queues(
     progress: Progress, root: Root, plan: LogPlan, findings: list[Finding]
 ) -> Progress:
-    """Return the progress with the reach of the queues; add what could not be read."""
+    """Return the progress with the reach of the queues; add findings about unreadable files."""
     try:
         progress = replace(progress, reach=read_reach(root))
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Plan of a table scan: byte ranges of files, cut into independent pieces.
+"""Plan of a table scan: byte ranges of files, divided into independent pieces.
 
     files of a row  -->  Segment(file, start, end)  ...  one Spark partition each (or several small)
 
-The log grows while it is read: a plan ends where the records end now (`find_log_end`), and units
-that point after that are left out everywhere.
+The log grows while it is read. A plan ends at the current end of the records (`find_log_end`), and
+units that point after it are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reconciliation.scan.files import Entry, Root
 PARTITION_BYTES: Final = 64 << 20
 RECORD_BYTES_MAX: Final = (4 << 20) + (
     1 << 17
-)  # maxMessageSize and what a broker allows in addition
+)  # maxMessageSize, and the growth that a broker allows
 BLANK: Final = -1 - STOP_BLANK  # result of `follow` at a blank record
 OFFSET_MAX: Final = 1 << 62
 MARK_FILE: Final = "config/duemq.mark"
@@ -35,13 +35,13 @@ MARK_FILE: Final = "config/duemq.mark"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of one file.
+    """Part of one file.
 
     Attributes:
-        path, base, size: File, the number of its first byte in the row of files, its bytes.
-        start, end: Positions in the file; what begins there belongs to the segment.
-        limit: Log offset after the last byte of the log that counts.
-        topic, queue_id: Queue of a consume queue's file.
+        path, base, size: File, offset of its first byte in the row of files, size in bytes.
+        start, end: Positions in the file; records that begin there belong to the segment.
+        limit: Log offset of the end of the plan.
+        topic, queue_id: Queue, for a file of a consume queue.
     """
 
     root: Root
@@ -62,11 +62,11 @@ class Segment:
 
     @property
     def store(self) -> str:
-        """The store's name in rows."""
+        """Name of the store in rows."""
         return self.root.url
 
     def pieces(self, bytes_max: int) -> list[Segment]:
-        """Return the segment cut into pieces of `bytes_max`, the last one shorter."""
+        """Return the segment in pieces of `bytes_max`; the last one may be shorter."""
         return [
             replace(self, start=start, end=min(start + bytes_max, self.end))
             for start in range(self.start, self.end, bytes_max)
@@ -79,10 +79,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Place that could not be read as expected.
+    """Unreadable or malformed place in a file.
 
     Attributes:
-        file, offset: Position; size: bytes.
+        file, offset: Position.
+        size: Number of bytes.
         base: Log offset of the file's first byte, -1 if it is not a log file.
     """
 
@@ -97,7 +98,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """The commit log as it was when the reading was planned.
+    """Commit log at planning time.
 
     Attributes:
         min, end: Log offsets of the first byte and after the last record.
@@ -117,7 +118,7 @@ class LogPlan:
         return cls(tuple(files), int(files[0].name), end)
 
     def read(self, root: Root, at: int, size: int) -> Bytes:
-        """Return bytes of the log from an offset, fewer where its file ends, none outside the log.
+        """Return bytes of the log from an offset: fewer at the end of a file, none outside the log.
 
         Raises:
             OSError: The file cannot be read.
@@ -146,7 +147,7 @@ def plan_log(root: Root) -> LogPlan:
             findings.append(Finding(store, "commitlog", 0, durable, "cut", text.format(durable), 0))
         return LogPlan((), 0, 0, tuple(findings))
     end, last_ms, found = find_log_end(root, entries)
-    if end < durable and not found:  # a file that cannot be read is a finding already
+    if end < durable and not found:  # an unreadable file is a finding already
         last = [entry for entry in entries if int(entry.name) <= end][-1]
         base, missing = int(last.name), durable - end
         why = text.format(missing)
@@ -155,7 +156,7 @@ def plan_log(root: Root) -> LogPlan:
 
 
 def _durable(root: Root) -> int:
-    """Return the log offset up to which our log is surely on the disk, 0 where unknown."""
+    """Return the log offset up to which DueMQ's log is certainly on the disk, 0 if unknown."""
     try:
         data = root.small_file(MARK_FILE) or b""
     except OSError:
@@ -167,12 +168,19 @@ def _durable(root: Root) -> int:
 def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
     """Return the files that belong to a row, in order, and findings about the others.
 
-    An empty last file was being created when a broker died; it is not a finding.
+    An empty last file is not a finding: a kill interrupted its creation.
     """
     kept = [e for e in entries if is_offset(e.name) and e.size]
     last = max((entry.name for entry in kept), default="~")
     findings = [
-        Finding(store, e.path, 0, e.size, "stray-file", "it is no file of this row: not read")
+        Finding(
+            store,
+            e.path,
+            0,
+            e.size,
+            "stray-file",
+            "it does not belong to this row of files, and was not read",
+        )
         for e in entries
         if not is_offset(e.name) or (not e.size and e.name < last)
     ]
@@ -203,8 +211,8 @@ def files_of_row(root: Root, below: str) -> list[Entry]:
 def find_log_end(root: Root, entries: Sequence[Entry]) -> tuple[int, int, list[Finding]]:
     """Return the log offset after the last record, its time, and files that could not be read.
 
-    The last file that begins with a record is followed to its end. Bytes that are no record end it
-    unless newer records follow; older ones are stale: Apache cuts a log without zeroing it.
+    The last file that begins with a record is followed to its end. Bytes that are not a record end
+    the log unless newer records follow; older ones are stale, as Apache cuts a log without zeroing.
     """
     findings: list[Finding] = []
     for entry in reversed(entries):
@@ -250,7 +258,7 @@ def log_segments(
 
 
 def grouped(segments: Iterable[Segment], bytes_max: int) -> list[tuple[Segment, ...]]:
-    """Return segments in order, as many in a group as have `bytes_max` together, at least one."""
+    """Return segments in order, in groups of at most `bytes_max`, at least one each."""
     groups: list[tuple[Segment, ...]] = []
     here: list[Segment] = []
     size = 0

@@ -3,17 +3,18 @@
     ... record | record | rec[start ........ segment ........ end]ord | record ...
                             first ->|                    last ->      | <- next
 
-A record belongs to the segment that it begins in. Where the first one begins is found so:
+A record belongs to the segment in which it begins. The start of the first one is found as follows:
 
-    1. Start one largest record before the segment, at bytes that look like a record that names its
-       own position; follow from record to record into the segment.
-    2. Whatever was followed from inside a body breaks at that body's end, or meets the true chain
-       there, as the body ends inside that distance. What breaks is tried again a byte later.
+    1. Begin one maximum record size before the segment, at bytes that look like a record with its
+       own log offset; follow from record to record into the segment.
+    2. A chain that began inside a body breaks at the end of that body, or meets the true chain
+       there, because the body ends within that distance. After a break the search continues a byte
+       later.
 
-Only a chain of made-up records through many bodies, each with its right position, could mislead
-this. So each worker, which comes from its own side, compares where the next one will begin with
-where its own walk ends: a difference is a finding ("seam"). The first segment of a file begins
-with a record by the layout, so without such findings every segment is right.
+Only a chain of forged records through many bodies, each with its right log offset, could mislead
+this. So each worker compares the end of its own walk with the start that the next worker will find:
+a difference is a finding ("seam"). By the layout, the first segment of a file begins with a record,
+so without such findings every segment is right.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from reconciliation.kernels.columns import follow, name_rows, walk
 from reconciliation.scan.planning import BLANK, RECORD_BYTES_MAX, Finding, Segment
 
 BLANK_HEAD = packer(BLANK_RECORD)
-CHUNK_RECORDS = 8_192  # their columns fit into the processor's cache
-TRIES_MAX = 256  # broken chains from neighbouring bytes before the scan continues after the break
+CHUNK_RECORDS = 8_192  # so that their columns fit into the processor's cache
+TRIES_MAX = 256  # broken chains from adjacent bytes before the search continues after the break
 
 
 class Walk:
-    """Reads the records of one segment; one use.
+    """Reader of the records of one segment; for one use.
 
     Attributes:
-        topics: names met so far; `topic_index` of rows counts in it.
-        findings: Bytes that are not records.
-        data, base: the bytes with the rows; data[0] is log offset `base`.
-        steps: where the clock was set back, once all chunks were read, if `clock`.
+        topics: Names found so far; `topic_index` of rows refers to it.
+        findings: Findings about bytes that are not records.
+        data, base: Bytes with the rows; data[0] is log offset `base`.
+        steps: Clock steps, after all chunks were read, if `clock`.
     """
 
     def __init__(self, segment: Segment, *, clock: bool = False) -> None:
@@ -55,7 +56,7 @@ class Walk:
         self._clock = ClockSteps(segment) if clock else None
 
     def open(self) -> bool:
-        """Get the bytes; return whether they could be read."""
+        """Read the bytes; return whether that succeeded."""
         part = self.segment
         low = max(part.start - RECORD_BYTES_MAX, 0)
         high = min(part.end + RECORD_BYTES_MAX, part.size, part.limit - part.base)
@@ -68,12 +69,12 @@ class Walk:
             return False
         if self.data.size < high - low:
             missing = high - low - self.data.size
-            self._find(low + self.data.size, missing, "gap", "the file ends before the log does")
+            self._find(low + self.data.size, missing, "gap", "the file ends before the log")
         self.base = part.base + low
         return True
 
     def chunks(self) -> Iterator[Rows]:
-        """Yield (n,) SCANNED rows, valid until the next; call `open` before."""
+        """Yield (n,) SCANNED rows, each valid until the next; after `open`."""
         for rows in self._read():
             if self._clock is not None:
                 self._clock.take(rows)
@@ -83,7 +84,7 @@ class Walk:
             self.steps = self._clock.steps
 
     def _ahead(self) -> Rows:
-        """Return the first records after the segment, if they are near."""
+        """Return the first records after the segment, if they are in the same file or the next."""
         part, out = self.segment, np.zeros(WITNESSES, SCANNED)
         data, base, pos = self.data, self.base, part.base + part.end - self.base
         if part.end >= part.size:
@@ -121,7 +122,7 @@ class Walk:
         self._check_seam(pos, end)
 
     def _first(self, at: int) -> int:
-        """Return the start of the first record at or after data[at], the end if there is none."""
+        """Return the start of the first record at or after data[at], the end without one."""
         if at == 0 and self.base == self.segment.base:
             return 0
         row = np.zeros(1, SCANNED)
@@ -149,21 +150,21 @@ class Walk:
         after = int(find_record(self.data, pos + 1, self.data.size, self.base, row[0]))
         until = after if after >= 0 else self.data.size
         where = self.base + pos - self.segment.base
-        self._find(where, until - pos, "gap", f"{until - pos} bytes are no record")
+        self._find(where, until - pos, "gap", f"{until - pos} bytes are not a record")
         return until
 
     def _check_seam(self, pos: int, end: int) -> None:
-        """Compare where this walk ends with where the next segment will begin."""
+        """Compare the end of this walk with the start that the next segment will find."""
         part = self.segment
         if pos < end or part.end >= min(part.size, part.limit - part.base):
             return
         mine, other = pos, self._first(end)
         if mine != other:
-            text = f"records from here on may be made up: {self.base + other} or {self.base + mine}"
+            text = f"records from here on may be forged: {self.base + other} or {self.base + mine}"
             self._find(part.end, abs(mine - other), "seam", text)
 
     def _name_topics(self, rows: Rows) -> None:
-        """Give numbers to topics met for the first time; their other rows follow at once."""
+        """Give new topics their index; their other rows are named in the same pass."""
         while (unknown := rows["topic_index"] < 0).any():
             row = rows[int(np.argmax(unknown))]
             pos = int(row["phys_offset"]) - self.base + int(row["topic_pos"])
@@ -172,7 +173,7 @@ class Walk:
             name_rows(self.data, self.base, rows, self.topics.arrays)
 
     def named(self, rows: Rows) -> Rows:
-        """Return rows that were read in `data` with the numbers of their topics."""
+        """Return rows of `data` with the indexes of their topics."""
         self._name_topics(rows)
         return rows
 
@@ -182,7 +183,7 @@ class Walk:
 
 
 def _shortened(name: str) -> str:
-    """Return a name that the table takes; bytes that are no text make a name longer."""
+    """Return a name that fits into the topic table; invalid UTF-8 makes a name longer."""
     while len(name.encode()) > NAME_BYTES_MAX:
         name = name[:-1]
     return name

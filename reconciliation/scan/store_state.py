@@ -1,12 +1,12 @@
 """State files of a store: positions of levels and timers.
 
-    config/delayOffset.json   which units of a level's queue were delivered or decided on
-    ownership journal         which of them belong to the timers (docs/decisions/0019)
-    config/timercheck         the slot that the timers had reached, and what they had enqueued
+    config/delayOffset.json   units of a level's queue that were delivered or decided
+    ownership journal         units that the timers own (docs/decisions/0019)
+    config/timercheck         slot that the timers had reached, and their position in the queue
     timerlog                  timers that were enqueued after their own slot (`late_units`)
 
-Read once when a job is planned; workers get it with their part. A message is lost if its owner
-passed its due time without a delivery; otherwise it is pending.
+The files are read once when a job is planned; each worker gets the result with its part. A message
+is lost if its owner passed its due time without a delivery; otherwise it is pending.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TIME_MAX: Final = 10**18
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A piece of a level's queue that the timers own.
+    """Range of a level's queue that the timers own.
 
     Attributes:
         taken: Whether the timers' checkpoint covers it.
@@ -62,11 +62,11 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Up to where the queues of a store are complete.
+    """Position up to which the queues of a store are complete.
 
     Attributes:
-        end: log offset; records before it have units.
-        until_ms: records stored until then have units, too.
+        end: Log offset before which records have units.
+        until_ms: Store time until which records have units as well.
     """
 
     end: int = 0
@@ -78,15 +78,16 @@ class Progress:
     """Progress of the levels and the timers of one store.
 
     Attributes:
-        number: the store's place among the paths of a job.
-        levels: queue id to the queue offsets that its level is done with; None: unknown.
-        owned: queue id to what the timers own; promised: its due times that its queue lacks.
-        read_ms: the timers' slot; None: unknown.
+        number: Index of the store among the paths of a job.
+        levels: Queue id to the queue offsets that its level has settled; None: unknown.
+        owned: Queue id to the ranges that the timers own.
+        promised: Queue id to due times that its queue lacks.
+        read_ms: Start of the slot that the timers had reached; None: unknown.
         taken_to: Queue offset up to which the timers have enqueued their queue.
         late: (n,) sorted log offsets of timers that are pending in a later slot than their own.
-        log_min: where the log begins.
-        delays: level to the delays that it can have, in ms; see `level_times`.
-        reach: see `reachable`.
+        log_min: First log offset.
+        delays: Level to its possible delays in ms; see `level_times`.
+        reach: Position up to which queues are complete; see `reachable`.
     """
 
     number: int = 0
@@ -115,7 +116,7 @@ class Progress:
         return found
 
     def of_timers(self, out_ms: Numbers, offsets: Numbers, at: Numbers) -> Flags:
-        """Return the same for timers by their slot, their place in the queue and in the log."""
+        """Return AHEAD, PASSED or UNKNOWN for timers, by slot, queue offset and log offset."""
         if self.read_ms is None:
             return np.full(out_ms.size, UNKNOWN, np.int8)
         passed = (out_ms < self.read_ms) & (offsets < self.taken_to)
@@ -123,7 +124,7 @@ class Progress:
 
 
 class Attempts:
-    """Calls that read files of a store, and findings about the files that cannot be read."""
+    """Reads of a store's files, with findings about unreadable ones."""
 
     def __init__(self, root: Root) -> None:
         self.findings: list[Finding] = []
@@ -140,7 +141,7 @@ class Attempts:
 
 
 def read_progress(number: int, root: Root, plan: LogPlan) -> tuple[Progress, list[Finding]]:
-    """Return the progress of a store, and findings about files that could not be read."""
+    """Return the progress of a store, and findings about unreadable files."""
     attempt = Attempts(root)
     saved = attempt(OFFSETS_FILE, lambda: read_json(root, OFFSETS_FILE))
     taken_to = attempt(
@@ -160,7 +161,7 @@ def read_progress(number: int, root: Root, plan: LogPlan) -> tuple[Progress, lis
         late = find_late_units(root, read_ms)
     except OSError:  # `other_files` reports it
         return without_timers, attempt.findings
-    taken_in = min(check["queue_offset"], check["master_queue_offset"])  # as Apache takes them
+    taken_in = min(check["queue_offset"], check["master_queue_offset"])  # as Apache reads them
     return Progress(number, levels, owned, promised, read_ms, taken_in, late), attempt.findings
 
 
@@ -168,7 +169,8 @@ def read_json(root: Root, path: str) -> Any:
     """Return a config file, or its backup if that is not JSON; {} without either.
 
     Raises:
-        OSError: It cannot be read. ValueError: neither of them is JSON.
+        OSError: It cannot be read.
+        ValueError: Neither of them is JSON.
     """
     why: ValueError | None = None
     for name in (path, f"{path}.bak"):
@@ -187,19 +189,20 @@ def read_check(root: Root) -> dict[str, int] | None:
     """Return the fields of the timers' checkpoint, None if there is none.
 
     Raises:
-        OSError: It cannot be read. ValueError: it is none.
+        OSError: It cannot be read.
+        ValueError: It is malformed.
     """
     if CHECK_FILE.rpartition("/")[2] not in {entry.name for entry in root.files("config")}:
         return None
     data = root.read(CHECK_FILE, 0, CHECKPOINT_BYTES)
     if data.size < TIMER_CHECK.itemsize:
-        raise ValueError(f"it has {data.size} bytes, a checkpoint {CHECKPOINT_BYTES}")
+        raise ValueError(f"it has {data.size} bytes; a checkpoint has {CHECKPOINT_BYTES}")
     if not data.any() and any(entry.size for entry in root.files("timerlog")):
-        raise ValueError("it has nothing but zeros, though there is a timer log")
+        raise ValueError("it has only zeros, although there is a timer log")
     values = packer(TIMER_CHECK).unpack_from(data.data)
     check = dict(zip(TIMER_CHECK.names or (), map(int, values), strict=True))
     if not 0 <= check["read_ms"] < TIME_MAX or check["log_pos"] < 0 or check["queue_offset"] < 0:
-        raise ValueError(f"it says read time {check['read_ms']}: it is no checkpoint")
+        raise ValueError(f"its read time is {check['read_ms']}, which no checkpoint has")
     return check
 
 
@@ -215,7 +218,7 @@ def _levels(saved: Any, journal: list[JournalEntry]) -> dict[int, tuple[Range, .
             more = [(int(first), int(end)) for first, end in ranges]
             found[int(level)] = plus(found.get(int(level), []), more)
     reached = saved.get("commitLogOffset")
-    for entry in journal:  # what came back after the table was written is pending again
+    for entry in journal:  # units returned after the table was written are pending again
         change = change_of(entry.record)
         if change is not None and reached is not None and entry.phys_offset >= int(reached):
             found[change.level] = minus(found.get(change.level, []), change.regained)
@@ -225,7 +228,7 @@ def _levels(saved: Any, journal: list[JournalEntry]) -> dict[int, tuple[Range, .
 def _owned(
     journal: list[JournalEntry], taken_to: int
 ) -> tuple[dict[int, tuple[Owned, ...]], dict[int, Mapping[int, int]]]:
-    """Return what the timers own, by queue id, and the due times in the journal."""
+    """Return the ranges that the timers own, by queue id, and the due times in the journal."""
     timers = Ownership()
     for entry in journal:
         timers.apply(entry)

@@ -1,7 +1,7 @@
 """Tables of a store: the only declaration of their columns, and batches of them.
 
 A type is both Spark's (in a schema) and Arrow's (in a batch). Times are ms since the epoch, offsets
-bytes from the log's start; what a record does not have is null.
+are bytes from the start of the log; values that a record lacks are null.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 Columns = tuple[tuple[str, str], ...]
 
 MESSAGES: Final[Columns] = (
-    ("store", "string"),  # which of the stores read, by its path or name
+    ("store", "string"),  # path or name of the store
     ("phys_offset", "bigint"),
     ("record_size", "int"),
     ("topic", "string"),
@@ -29,14 +29,20 @@ MESSAGES: Final[Columns] = (
     ("prepared_offset", "bigint"),  # -(offset + 1) of the origin: docs/decisions/0002
     ("body_crc", "int"),  # in the record
     ("body_len", "int"),
-    ("damage", "string"),  # null; body-crc; gap, unreadable, seam: no record, a place in the log
-    ("unique_id", "string"),  # UNIQ_KEY; the others below: properties, too
+    (
+        "damage",
+        "string",
+    ),  # null; body-crc; gap, unreadable, seam: not a record but a place in the log
+    ("unique_id", "string"),  # UNIQ_KEY; the next ones are properties as well
     ("keys", "string"),
     ("tags", "string"),
     ("real_topic", "string"),
     ("real_queue_id", "bigint"),
     ("level", "bigint"),  # DELAY, or DELAy
-    ("due_ms", "bigint"),  # what TIMER_* and DUEMQ_DUE_MS promise; null for a level: see `schedule`
+    (
+        "due_ms",
+        "bigint",
+    ),  # due time by TIMER_* and DUEMQ_DUE_MS; null for a level message: see `schedule`
     ("out_ms", "bigint"),
     ("rolls", "bigint"),
     ("cancels", "string"),  # TIMER_DEL_UNIQKEY
@@ -46,20 +52,20 @@ MESSAGES: Final[Columns] = (
     ),  # of all properties that brokers do not change, independent of their order
     ("property_text", "binary"),
     ("body", "binary"),
-    # what the audit joins on: numbers instead of texts; hashes have 64 bits
-    ("store_id", "int"),  # the store's place among the paths
-    ("role", "int"),  # what the record is to the audit: ROLE_*
-    ("topic_hash", "bigint"),  # of real_topic for a pending message, of topic elsewhere
-    ("target", "bigint"),  # the same with the queue; null: it names none
-    ("identity", "bigint"),  # what brokers copy from record to record
-    ("name_hash", "bigint"),  # of real_topic+unique_id; of a marker: of its target's
-    ("unit_ms", "bigint"),  # of a level's message: the due time in its queue's unit
-    ("passed", "int"),  # 1: its owner has passed its due time; 0: not yet; null: unknown
-    ("other_time", "boolean"),  # of a level's message: its unit has another time than its level
-    ("queued", "boolean"),  # a unit of its queue names it; null: not looked at
-    ("file", "string"),  # of the record, or of bytes that are not a record
+    # numbers that the audit joins on; hashes have 64 bits
+    ("store_id", "int"),  # index of the store among the paths
+    ("role", "int"),  # role of the record in an audit: ROLE_*
+    ("topic_hash", "bigint"),  # hash of real_topic for a pending message, of topic for others
+    ("target", "bigint"),  # hash of that topic and the queue; null: no target
+    ("identity", "bigint"),  # hash of the fields that brokers copy from record to record
+    ("name_hash", "bigint"),  # hash of real_topic+unique_id; for a marker that of its target
+    ("unit_ms", "bigint"),  # due time in the unit of a level message
+    ("passed", "int"),  # 1: its owner has passed its due time; 0: it has not; null: unknown
+    ("other_time", "boolean"),  # the unit of a level message has not the time of the level
+    ("queued", "boolean"),  # a unit of its queue points at it; null: not checked
+    ("file", "string"),  # size of the record, or of bytes that are not a record
     ("file_offset", "bigint"),
-    ("note", "string"),  # of what could not be read: why
+    ("note", "string"),  # reason, for unreadable places
 )
 CONSUME_QUEUE: Final[Columns] = (
     ("store", "string"),
@@ -70,8 +76,8 @@ CONSUME_QUEUE: Final[Columns] = (
     ("record_size", "int"),
     ("tags_code", "bigint"),
     ("store_id", "int"),
-    ("found", "boolean"),  # whether a record is there, or that is unknown
-    ("damage", "string"),  # unreadable: this row is for a file, from queue_offset on
+    ("found", "boolean"),  # a record exists at that offset, or that is unknown
+    ("damage", "string"),  # unreadable: the row is for a file, from queue_offset on
 )
 SCHEDULE: Final[Columns] = (
     ("store", "string"),
@@ -85,13 +91,13 @@ TIMER_LOG: Final[Columns] = (
     ("store", "string"),
     ("pos", "bigint"),
     ("prev_pos", "bigint"),
-    ("magic", "int"),  # 1, 2 it rolls, 4 it cancels
+    ("magic", "int"),  # bits: 1, 2 rolls, 4 cancels
     ("write_ms", "bigint"),
     ("slot_ms", "bigint"),
     ("phys_offset", "bigint"),
     ("record_size", "int"),
     ("topic_hash", "int"),
-    ("due_ms", "bigint"),  # ours; Apache: 0; below 0: settled before its time
+    ("due_ms", "bigint"),  # DueMQ's; Apache: 0; below 0: settled before its due time
 )
 TIMER_WHEEL: Final[Columns] = (
     ("store", "string"),
@@ -119,18 +125,18 @@ INDEX: Final[Columns] = (
 FINDINGS: Final[Columns] = (
     ("store", "string"),
     ("file", "string"),
-    ("offset", "bigint"),  # in that file
-    ("size", "bigint"),  # bytes that could not be read as expected
+    ("offset", "bigint"),  # position in the file
+    ("size", "bigint"),  # unreadable or malformed bytes
     ("kind", "string"),  # gap, unreadable, seam, cut, missing-file, stray-file, file-size, clock
     ("text", "string"),
 )
 STORES: Final[Columns] = (
     ("store_id", "int"),
     ("store", "string"),
-    ("log_min", "bigint"),  # where the log begins, and ends
+    ("log_min", "bigint"),  # first log offset, and end of the log
     ("log_end", "bigint"),
-    ("last_ms", "bigint"),  # when its last record was stored; the timers' slot if that is later
-    ("log_ms", "bigint"),  # when its last record was stored
+    ("last_ms", "bigint"),  # store time of the last record, or slot of the timers if that is later
+    ("log_ms", "bigint"),  # store time of the last record
 )
 TALLIES: Final[Columns] = (  # pending messages and deliveries, packed: see `plain_sums`
     ("bucket", "int"),
@@ -149,8 +155,8 @@ TABLES: Final[Mapping[str, Columns]] = {
     "tallies": TALLIES,
 }
 
-CLOCK_SET_BACK: Final = "clock"  # a kind of finding, and of damage: nothing is unread there
-TIME_MIN: Final = 1 << 31  # a tags code of fewer bits is the hash of a tag, no time
+CLOCK_SET_BACK: Final = "clock"  # kind of a finding and value of damage, for a readable place
+TIME_MIN: Final = 1 << 31  # a tags code with fewer bits is the hash of a tag, not a time
 ARROW: Final = {
     "string": pa.string(), "binary": pa.binary(), "bigint": pa.int64(), "int": pa.int32(),
     "boolean": pa.bool_(),
@@ -158,7 +164,7 @@ ARROW: Final = {
 
 
 def schema_of(table: str) -> str:
-    """Return the schema of a table as Spark writes one."""
+    """Return the schema of a table in Spark's notation."""
     return ", ".join(f"{name} {kind}" for name, kind in TABLES[table])
 
 
@@ -169,14 +175,14 @@ def arrow_schema(table: str, columns: Sequence[str]) -> pa.Schema:
 
 
 def batch_of_rows(schema: pa.Schema, rows: Iterable[Mapping[str, object]]) -> pa.RecordBatch:
-    """Return rows as a batch; a column that a row lacks is null, one beyond the schema is cut."""
+    """Return rows as a batch; missing columns are null, columns outside the schema are dropped."""
     return pa.RecordBatch.from_pylist(
         [{name: row.get(name) for name in schema.names} for row in rows], schema
     )
 
 
 def batch_of_columns(schema: pa.Schema, columns: Mapping[str, object]) -> pa.RecordBatch:
-    """Return columns as a batch: arrays of one length, or one value for all rows; else nulls."""
+    """Return columns as a batch: arrays, or one value for all rows; others are null."""
     count = next(column.size for column in columns.values() if isinstance(column, np.ndarray))
     arrays = []
     for field in schema:

@@ -35,7 +35,7 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 GROUPS_FILE: Final = "config/consumerOffset.json"
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 CHUNK_BYTES: Final = 8 << 20
-LOOK_BYTES: Final = 64 << 20  # of the log that are looked at at once for units
+LOOK_BYTES: Final = 64 << 20  # bytes of the log that are searched at a time for units
 HEADER: Final = packer(INDEX_HEADER)
 Values = dict[str, Any]
 
@@ -46,7 +46,7 @@ Values = dict[str, Any]
 def queue_segments(
     root: Root, limit: int, *, topics: frozenset[str] = frozenset()
 ) -> tuple[list[Segment], list[Finding]]:
-    """Return a segment for each file of the consume queues, and findings about the files."""
+    """Return a segment for each file of the consume queues, and findings about files."""
     segments: list[Segment] = []
     findings: list[Finding] = []
     for topic, queue_id, entries in queues_of(root, "consumequeue"):
@@ -70,7 +70,7 @@ def file_segments(
 
 
 def named_files(root: Root, below: str, limit: int, name: str = "") -> list[Segment]:
-    """Return a segment for each file of a directory that is not empty, or for the one `name`."""
+    """Return a segment for each non-empty file of a directory, or for the file `name`."""
     found = (entry for entry in root.files(below) if entry.size and name in ("", entry.name))
     return [replace(Segment.whole(root, entry, limit), base=0) for entry in found]
 
@@ -83,12 +83,12 @@ def read_units(
 ) -> Iterator[Values]:
     """Yield the columns of a segment, piece by piece: arrays, or one value for all rows.
 
-    A file that cannot be read is one row of nothing but its place and `damage`, in tables that
-    have that column and where it is asked for. Elsewhere it has no rows; it is a row of `findings`.
+    An unreadable file is one row with its position and `damage`, if the table has that column and
+    it is requested. Otherwise it has no rows; it is a row of `findings`.
 
     Args:
-        columns: Requested columns: `found` needs a read of the log.
-        lost: only units without a record, and files that cannot be read.
+        columns: Requested columns; `found` needs a read of the log.
+        lost: Only units without a record, and unreadable files.
     """
     try:
         for values in READERS[table](segment):
@@ -118,7 +118,7 @@ def _unreadable(segment: Segment) -> Values:
 
 
 def _found(segment: Segment, offsets: Numbers) -> Mask:
-    """Return whether records begin at log offsets; true also where that is unknown."""
+    """Return whether records begin at log offsets; true if that is unknown."""
     root, row = segment.root, np.zeros(1, SCANNED)
     found = np.ones(offsets.size, np.bool_)
     entries = files_of_row(root, "commitlog")
@@ -154,7 +154,7 @@ def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, Rows
 
 
 def _read_queue(segment: Segment) -> Iterator[Values]:
-    """Units up to the first that was never written; those of a log that came later are left out."""
+    """Yield units up to the first unwritten one, without units that point after the plan's log."""
     for start, units in _blocks(segment, CQ_UNIT):
         bad = np.flatnonzero((units["size"] <= 0) | (units["phys_offset"] < 0))
         count = int(bad[0]) if bad.size else int(units.size)
@@ -242,7 +242,7 @@ READERS: Final[Mapping[str, Callable[[Segment], Iterator[Values]]]] = {
 
 
 def read_cursors(root: Root) -> Iterator[Values]:
-    """Yield a row for each position that a broker has written down; the others are findings."""
+    """Yield a row for each position in a broker's files; unreadable files are findings."""
     store = root.url
     with suppress(*BAD_INPUT):
         levels = read_json(root, OFFSETS_FILE).get("offsetTable", {})
@@ -260,7 +260,7 @@ def group_offsets(saved: Any) -> Iterator[tuple[str, int, int]]:
     """Yield (topic@group, queue id, offset) of consumerOffset.json.
 
     Raises:
-        ValueError, TypeError, AttributeError: It is something else.
+        ValueError, TypeError, AttributeError: The file is malformed.
     """
     for name, queues in saved.get("offsetTable", {}).items():
         for queue_id, offset in queues.items():

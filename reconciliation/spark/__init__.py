@@ -1,1 +1,1 @@
-"""Spark: session, data source, stream."""
+"""Spark session, data source and stream."""

@@ -1,4 +1,4 @@
-"""File of Java classes that Spark loads (AppCDS): its name, its check, the options that use it."""
+"""Archive file of Java classes (AppCDS): name, check, and Java options that use it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ UNUSED_S: Final = 30 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """Where the archive of one Java and one pyspark belongs.
+    """Place of the archive for one Java and one pyspark.
 
     Attributes:
-        stem: how its file's name begins; its size and `.jsa` follow.
+        stem: First part of the file name; size and `.jsa` follow.
     """
 
     folder: Path
@@ -31,7 +31,7 @@ class ClassArchive:
 
     @classmethod
     def of(cls, java: Path, environment: Mapping[str, str] = os.environ) -> ClassArchive | None:
-        """Return the one of a Java, the program that Spark starts; None: it is switched off."""
+        """Return the place for the Java that Spark starts; None if archives are switched off."""
         given = environment.get(VARIABLE, "")
         if given == OFF:
             return None
@@ -52,21 +52,21 @@ class ClassArchive:
 
     @property
     def file(self) -> Path | None:
-        """The archive, if there is one and it is whole."""
+        """Archive file, if it exists and is complete."""
         for path in self.folder.glob(f"{self.stem}-*.jsa"):
-            with suppress(OSError):  # another process removes it
+            with suppress(OSError):  # another process has removed it
                 if path.name == f"{self.stem}-{path.stat().st_size}.jsa":
                     return path
         return None
 
     @property
     def options(self) -> str:
-        """Options with which Java uses it; empty: it is not there."""
+        """Options with which Java uses the archive; empty without an archive."""
         file = self.file
         return f'{QUIET} {CHECKED} -XX:SharedArchiveFile="{file}"' if file else ""
 
     def keep(self, made: Path) -> None:
-        """Take a file that Java has written as the archive; those not used lately are removed.
+        """Make a file that Java has written the archive; remove archives not used lately.
 
         Raises:
             OSError: The disk refused it.

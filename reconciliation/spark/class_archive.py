@@ -1,12 +1,12 @@
 """Archive of the Java classes that an audit loads (AppCDS); shortens the start of Spark.
 
     first audit --it has ended--> python -m reconciliation.spark.class_archive   (idle priority)
-                                   | audits a small store in a Java that writes what it loaded
+                                   | audits a small store in a Java that writes its loaded classes
     later audits <----- a file ----' below the user's cache, for one Java and one pyspark
 
-Java itself refuses an archive of another Java or of other jars, or whose bytes have changed, and
-goes on without; one that is cut would end it, so its name contains its size. The variable
-DUEMQ_CLASS_ARCHIVE names another folder; `off`: none is made or used.
+Java ignores an archive of another Java or of other jars, or with changed bytes. A truncated archive
+would end Java, so the file name contains the size. The variable DUEMQ_CLASS_ARCHIVE names another
+folder; with `off` no archive is made or used.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from message_store.clock import SystemClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
-from reconciliation.jobs.run import Wanted, run_audit
+from reconciliation.jobs.run import AuditRequest, run_audit
 from reconciliation.spark.archive_file import VARIABLE, ClassArchive
 from reconciliation.spark.requirements import find_java
 from reconciliation.spark.session import local_session
 from reconciliation.submit import give_way
 
-END_S: Final = 300  # for Java to write it
+END_S: Final = 300  # seconds for Java to write it
 MESSAGES: Final = 100
 LOOPBACK: Final = (b"\x7f\x00\x00\x01", 1)
 
@@ -39,7 +39,7 @@ LOOPBACK: Final = (b"\x7f\x00\x00\x01", 1)
 def make_later(archive: ClassArchive | None) -> bool:
     """Start a process that makes the archive, unless it exists; return whether one was started.
 
-    It outlives this one, and takes only what others leave of the processor.
+    The process continues after this one, at idle priority.
     """
     if archive is None or archive.file is not None:
         return False
@@ -55,11 +55,11 @@ def make_later(archive: ClassArchive | None) -> bool:
 
 
 def make(archive: ClassArchive) -> bool:
-    """Audit a small store, and have Java write what it loaded; return whether there is one now.
+    """Audit a small store and have Java write its classes; return whether an archive exists now.
 
     Raises:
         UsageError: Java or a package is missing.
-        OSError: The folder cannot be written.
+        OSError: The folder is not writable.
     """
     archive.folder.mkdir(parents=True, exist_ok=True)
     with _alone(archive) as alone:
@@ -74,7 +74,7 @@ def make(archive: ClassArchive) -> bool:
 
 @contextmanager
 def _alone(archive: ClassArchive) -> Iterator[bool]:
-    """Return whether no other process makes one now."""
+    """Return whether no other process makes an archive now."""
     with (archive.folder / f"{archive.stem}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,16 +85,16 @@ def _alone(archive: ClassArchive) -> Iterator[bool]:
 
 
 def _train(made: Path) -> None:
-    """Audit in a Java that writes its archive to `made`, and wait until it has."""
+    """Audit in a Java that writes its archive to `made`; wait for the file."""
     with tempfile.TemporaryDirectory(prefix="duemq-archive-") as folder:
         store = Path(folder) / "store"
         _small_store(store)
         spark = local_session(memory="512m", light=True, archive_to=made)
         for out in ("", f"{folder}/out"):
-            run_audit(spark, Wanted(stores=(str(store),), out=out), SystemClock())
+            run_audit(spark, AuditRequest(stores=(str(store),), out=out), SystemClock())
         java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
         spark.stop()
-        java.stdin.close()  # which ends it
+        java.stdin.close()  # ends Java
         java.wait(timeout=END_S)
 
 
@@ -112,7 +112,7 @@ def _small_store(root: Path) -> None:
 
 
 def main() -> int:
-    """Make the archive of the Java that is found, at the lowest priority; return the exit code."""
+    """Make the archive for the Java of this machine, at idle priority; return the exit code."""
     give_way()
     archive = ClassArchive.of(find_java())
     return 0 if archive is not None and make(archive) else 1

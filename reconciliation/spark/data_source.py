@@ -1,7 +1,7 @@
 """`spark.read.format("rocketmq-store")`: the tables of store directories.
 
     option            meaning                                                     default
-    path              a store directory or URL; several: separated by commas
+    path              store directory or URL; several are separated by commas
     table             messages, consume_queue, schedule, timer_log, timer_wheel,  messages
                       cursors, index, findings, stores, tallies
     topics            only these, separated by commas                             all
@@ -19,16 +19,16 @@
     buckets           number of tallies                                           64
     tickMs            of a stream: see `stream`                                   0
 
-The schema is that of `tables`; a schema of your own with fewer columns decodes fewer columns. The
-log is read up to where it ended when the job was planned. What cannot be read does not end a job:
-it is a row of `messages` with a `damage` other than body-crc, and a row of `findings`.
+The schema is that of `tables`; with a schema of fewer columns, fewer columns are decoded. The log
+is read up to its end at planning time. An unreadable place does not end a job: it is a row of
+`messages` with a `damage` other than body-crc, and a row of `findings`.
 
 As a stream (`spark.readStream`): see `stream`.
 
-With `pushdown` filters on topics, times and offsets are taken over, where Spark has it
-(spark.sql.python.filterPushdown.enabled). Only for a table that is used once in a query: Spark 4
-reads both sides of a join of one table with the filters of one of them. The options do the same,
-and can be relied on.
+With `pushdown`, filters on topics, times and offsets are evaluated by the source, if Spark supports
+that (spark.sql.python.filterPushdown.enabled). Use it only for a table that occurs once in a query:
+Spark 4 reads both sides of a self-join with the filters of one of them. The options have the same
+effect without this restriction.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from reconciliation.spark.stream import StoreStreamReader
 
 
 class StoreSource(DataSource):
-    """The data source. Spark creates a new one for each use."""
+    """Data source. Spark creates a new one for each use."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` is called."""
+        """Return the name for `format`."""
         return FORMAT
 
     def schema(self) -> str:
@@ -67,7 +67,7 @@ class StoreSource(DataSource):
         """Return a reader of the log as it grows.
 
         Raises:
-            UsageError: It is another table than `messages`, or as for `reader`.
+            UsageError: The table is not `messages`, or as for `reader`.
         """
         wanted = parse_options(self.options)
         if wanted.table != "messages":

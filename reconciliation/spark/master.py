@@ -37,7 +37,7 @@ def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
     """Return a session.
 
     Args:
-        with_format: it has to know the format; one of Spark Connect does in any case.
+        with_format: Whether the format is registered; with Spark Connect it always is.
     Raises:
         UsageError: A package or Java is missing; the text has the remedy.
     """
@@ -64,7 +64,7 @@ def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
     for key, value in SETTINGS.items():
         if key.startswith(SESSION_KEYS):
             spark.conf.set(key, value)
-    if with_format or is_remote():  # where Connect is between, our own jobs need it, too
+    if with_format or is_remote():  # with Spark Connect the jobs of this package need it, too
         register(spark)
     return spark
 

@@ -11,7 +11,7 @@ from pyspark.sql.utils import is_remote
 
 from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.kept_promises import KeptPromises, Tallies, count_kept
-from reconciliation.audit.verdicts import PLACES, SCHEDULE_TOPIC, TIMER_TOPIC, Survey, look
+from reconciliation.audit.verdicts import PLACES, SCHEDULE_TOPIC, TIMER_TOPIC, Survey, take_survey
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from reconciliation.scan.planned_store import Planned, plan_store
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PIECES_PER_CORE: Final = 8
 PIECE_BYTES_MAX: Final = 512 << 20
-BUCKET_BYTES: Final = 128 << 20  # of the log; its tallies have a sixth of that
-BUCKETS_REMOTE: Final = 200  # if only the server knows the size of the store
+BUCKET_BYTES: Final = 128 << 20  # bytes of the log; its tallies take a sixth of that
+BUCKETS_REMOTE: Final = 200  # number of buckets if only the server knows the size of the store
 QUEUE_COLUMNS = ("topic", "phys_offset", "queue_offset", "store_id", "found", "damage")
 
 
@@ -39,13 +39,13 @@ def read_table(
     stores: Sequence[Planned] | None = None,
     **options: str | int,
 ) -> DataFrame:
-    """Return some columns of a table, all of them by default. Options: see `source`.
+    """Return columns of a table, all by default. Options: see `data_source`.
 
     Args:
-        stores: State of each path to read (`planned_store.plan_store`); None: now. Where Spark
-            Connect is between, the server looks when the table is used, as for `spark.read`.
+        stores: Snapshot of each path (`planned_store.plan_store`); None: taken now. With Spark
+            Connect the server takes it when the table is used, as for `spark.read`.
     Raises:
-        UsageError: A path has no store, or an option is wrong.
+        UsageError: A path is not a store, or an option is invalid.
     """
     kinds = dict(TABLES[table])
     schema = ", ".join(f"{name} {kinds[name]}" for name in columns or kinds)
@@ -63,9 +63,9 @@ def read_table(
 
 
 def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
-    """Return the bytes that one task reads: many enough that its start costs little.
+    """Return the bytes that one task reads: so many that its start takes a small share.
 
-    Files that are not local are read into memory as a whole.
+    Remote files are read into memory as a whole.
     """
     if not all(store.root.is_local for store in stores):
         return PARTITION_BYTES
@@ -77,7 +77,7 @@ def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
 def _read_parts(
     reader: StoreReader, parts: Sequence[Part], numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read the parts of some numbers: what a worker does."""
+    """Read the parts with some numbers. Runs on a worker."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             yield from reader.read(parts[number])
@@ -89,7 +89,7 @@ def survey_stores(
     """Return the rare records of stores, and their tallies, of one snapshot.
 
     Raises:
-        UsageError: A path has no store.
+        UsageError: A path is not a store.
     """
     config, planned = config or AuditConfig(), None
     if not is_remote():
@@ -105,7 +105,7 @@ def survey_stores(
 
     held = f"{SCHEDULE_TOPIC},{TIMER_TOPIC}"
     queues = table("consume_queue", QUEUE_COLUMNS, topics=held, lost="true")
-    survey = look(messages, queues, table("stores"), config)
+    survey = take_survey(messages, queues, table("stores"), config)
     sizes = [0] if planned is None else [store.plan.end - store.plan.min for store in planned]
     least = BUCKETS_REMOTE if planned is None else 2 * spark.sparkContext.defaultParallelism
     count = min(max(sum(sizes) // BUCKET_BYTES, least), BUCKETS_MAX)
@@ -119,10 +119,10 @@ def audit_stores(
     *,
     ids: bool = True,
 ) -> tuple[DataFrame, DataFrame]:
-    """Return the verdicts about stores, and what of their files could not be read.
+    """Return the verdicts about stores, and unreadable places.
 
-    Rare records are searched for at once, the verdicts are computed when they are used: persist
-    them to use them twice. Without `ids` no `unique_id` is returned, which is faster.
+    Rare records are searched at once; verdicts are computed when they are used, so persist them to
+    use them twice. Without `ids` there is no `unique_id`, which is faster.
     """
     survey, _ = survey_stores(spark, paths, config)
     return survey.verdicts(survey.histories(survey.plain), ids=ids), survey.unread
@@ -131,9 +131,9 @@ def audit_stores(
 def count_stores(
     spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
 ) -> tuple[KeptPromises, DataFrame | None]:
-    """Return the verdicts about stores (good ones only as counts), and unread places.
+    """Return the findings of stores, counts of all other messages, and unreadable places.
 
-    Several times as fast as `audit_stores` where most is fine; an action. None: all was read.
+    Several times as fast as `audit_stores` if there are few findings; an action.
     """
     survey, tallies = survey_stores(spark, paths, config)
     brief = count_kept(survey, tallies)

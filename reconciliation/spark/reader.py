@@ -1,4 +1,4 @@
-"""Parts of a table scan, and the reader that plans and reads them."""
+"""Reader of a table: plans its parts, and reads them on workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from reconciliation.audit.other_files import Look, look_at, plan_looks
+from reconciliation.audit.other_files import FilePiece, check_piece, plan_pieces
 from reconciliation.audit.plain_sums import NEEDED, Buckets, pack_past
 from reconciliation.audit.pointers import GONE
 from reconciliation.audit.removed_records import gone_segments, gone_units, read_gone
@@ -39,18 +39,18 @@ from timer_store.layout import UNIT_BYTES
 
 NO_PROGRESS: Final = Progress()
 NEED_PROGRESS: Final = frozenset({"passed", "unit_ms", "other_time", "queued"})
-"""Columns of `messages` for which a worker needs the progress of a store."""
+"""Columns of `messages` that depend on the progress of a store."""
 OF_PROGRESS: Final = ("messages", "findings", "stores", "tallies")
-"""Tables that need the progress of a store."""
+"""Tables that depend on the progress of a store."""
 
 
 @dataclass
 class Part(InputPartition):
-    """What one task reads: segments of one table, or what planning found already."""
+    """Work of one task: segments of one table, or findings of the planning."""
 
     segments: tuple[Segment, ...] = ()
     findings: tuple[Finding, ...] = ()
-    looks: tuple[Look, ...] = ()
+    file_pieces: tuple[FilePiece, ...] = ()
     cursors: tuple[Root, ...] = ()
     progress: Progress = NO_PROGRESS
     rows: tuple[Mapping[str, object], ...] = ()
@@ -58,10 +58,10 @@ class Part(InputPartition):
 
 
 class StoreReader(DataSourceReader):
-    """Plans the parts of a table, and reads one of them.
+    """Reader of one table.
 
     Args:
-        stores: State of each path to read; None: that at planning.
+        stores: Snapshot of each path; None: taken at planning.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StoreReader(DataSourceReader):
         """Return the parts.
 
         Raises:
-            UsageError: A path has no store.
+            UsageError: A path is not a store.
         """
         stores = self._stores
         if stores is None:
@@ -91,17 +91,17 @@ class StoreReader(DataSourceReader):
         segments, findings = self._segments(root, plan)
         with_findings = wanted.table == "findings" or Role.GAP in wanted.roles
         if not NEED_PROGRESS & set(self._columns) and wanted.table != "tallies":
-            progress = Progress(number)  # what workers do not need is not sent to them
+            progress = Progress(number)  # only what workers need is sent to them
         if with_findings:
             findings = [*findings, *store.unread]
         groups = grouped(segments, wanted.partition_bytes)
         found = [Part(group, progress=progress) for group in groups]
         if with_findings:
-            looks, unread = plan_looks(
+            file_pieces, unread = plan_pieces(
                 root, plan, wanted.partition_bytes, store.progress, wanted.precision_ms
             )
             findings = [*findings, *unread]
-            found += [Part(looks=(look,), progress=progress) for look in looks]
+            found += [Part(file_pieces=(piece,), progress=progress) for piece in file_pieces]
         if wanted.table == "tallies" or {Role.GONE, Role.PAST} & wanted.roles:
             gone = gone_segments(root, plan)
             groups = grouped(gone, wanted.partition_bytes)
@@ -151,8 +151,8 @@ class StoreReader(DataSourceReader):
         schema = arrow_schema(table, self._columns)
         if partition.findings and self._takes_gaps:
             yield from _told(schema, partition.findings, table, partition.progress.number)
-        for look in partition.looks:
-            findings = list(look_at(look))
+        for piece in partition.file_pieces:
+            findings = list(check_piece(piece))
             if Role.GONE in self._wanted.roles and table == "messages":
                 yield _removed(schema, findings, partition.progress.number)
             yield from _told(schema, findings, table, partition.progress.number)
@@ -225,17 +225,17 @@ class StoreReader(DataSourceReader):
 
 @cache
 def _settle_worker() -> None:
-    """Exclude imported objects from garbage collection, which Spark runs after each task."""
+    """Exclude imported objects from the garbage collection that Spark runs after each task."""
     if "pyspark.worker" in sys.modules:
         gc.collect()
         gc.freeze()
 
 
 class PushingReader(StoreReader):
-    """A reader that takes filters over."""
+    """Reader with filter pushdown."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Take filters on topics, times and offsets over; return all that Spark must do itself."""
+        """Apply filters on topics, times and offsets; return the others, which Spark applies."""
         for one in filters:
             taken = narrowed(self._wanted, one)
             if taken is None:
@@ -245,7 +245,7 @@ class PushingReader(StoreReader):
 
 
 def _removed(schema: pa.Schema, findings: Sequence[Finding], number: int) -> pa.RecordBatch:
-    """Return the records that findings call removed as rows of `messages`."""
+    """Return findings about removed records as rows of `messages`."""
     gone = [one.offset for one in findings if one.kind == GONE]
     return gone_rows(schema, number, np.array(gone, np.int64), Role.GONE)
 
@@ -253,7 +253,7 @@ def _removed(schema: pa.Schema, findings: Sequence[Finding], number: int) -> pa.
 def _told(
     schema: pa.Schema, findings: Sequence[Finding], table: str, number: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """Yield findings as rows of their own table, or of `messages`."""
+    """Yield findings as rows of table `findings`, or of `messages`."""
     if table == "messages":
         found = gap_rows(schema, [one for one in findings if one.kind != GONE], number)
         if found is not None:

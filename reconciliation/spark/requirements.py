@@ -1,4 +1,4 @@
-"""Requirements of Spark, and the remedy where one is missing."""
+"""Requirements of Spark, and the remedy if one is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHY_JAVA: Final = (
 
 
 def require_packages(find: Callable[[str], object | None] = find_spec) -> None:
-    """Raise UsageError unless everything that the extra `spark` brings is installed."""
+    """Raise UsageError unless all packages of the extra `spark` are installed."""
     missing = [name for name in PACKAGES if find(name) is None]
     if missing:
         raise UsageError(WHY_PACKAGES.format(missing=_listed(missing)))
@@ -32,10 +32,10 @@ def _listed(names: list[str]) -> str:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the `java` that Spark would start.
+    """Return the path of the `java` that Spark would start.
 
     Raises:
-        UsageError: There is none; the text has the remedy.
+        UsageError: There is no Java; the text has the remedy.
     """
     home = environment.get("JAVA_HOME", "")
     if home and (Path(home) / "bin" / "java").is_file():

@@ -1,6 +1,6 @@
 """Spark session for an audit on this machine.
 
-On a cluster the submitted job makes the session; `SETTINGS` is what we learned.
+On a cluster the submitted job creates the session. `SETTINGS` are recommended there, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STDERR: Final = 2
-PIECES_PER_CORE: Final = 32  # small ones are joined while it runs; large ones would not fit
+PIECES_PER_CORE: Final = (
+    32  # joins of small tables are chosen at run time; large ones would not fit into memory
+)
 
 LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ERROR_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -50,14 +52,14 @@ def local_session(
     """Start Spark inside this process, or return the session that runs already.
 
     Args:
-        cores: Maximum tasks at once; 0: one for each core.
-        memory: of the Java process.
-        log_level: Level of Spark's log on standard error; empty: Java logs nothing.
-        with_format: make `format("rocketmq-store")` known, which takes some seconds; our own jobs
-            read stores without it.
-        light: for jobs whose work is done in Python (`kept_promises`): Java compiles quickly, with
+        cores: Maximum parallel tasks; 0: one per core.
+        memory: Memory of the Java process.
+        log_level: Level of Spark's log on standard error; empty: no log.
+        with_format: Register `format("rocketmq-store")`, which takes some seconds; jobs of this
+            package read stores without it.
+        light: For jobs whose work is done in Python (`kept_promises`): Java compiles quickly, with
             less optimization.
-        archive_to: Java writes the classes that it loaded there when it ends (`class_archive`).
+        archive_to: File to which Java writes its loaded classes at its end (`class_archive`).
     Raises:
         UsageError: pyspark, pyarrow or Java is missing; the text has the remedy.
     """
@@ -65,7 +67,9 @@ def local_session(
     archive = ClassArchive.of(find_java())
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # what plans and reads data sources
+    os.environ.setdefault(
+        "PYSPARK_PYTHON", sys.executable
+    )  # process that plans and reads data sources
     cores = cores or os.cpu_count() or 1
     java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level or 'OFF'}"
     java += f" {LIGHT}" if light else ""
@@ -93,12 +97,12 @@ def local_session(
 
 
 def _silence_errors() -> None:
-    """Have pyspark raise errors only, and not log them with Java's traceback as well."""
+    """Have pyspark raise errors without logging them with Java's traceback."""
     from pyspark.logger import PySparkLogger
 
     for name in ERROR_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a batch that was stopped half-way
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a batch that was stopped
 
 
 @contextmanager

@@ -1,12 +1,12 @@
 """`spark.readStream.format("rocketmq-store")`: the log as a stream, table `messages` only.
 
-    offset   {store: log offset where its next record begins}
-    tickMs   there is a batch after so many ms, though nothing was appended: the offset has the
-             time, too; 0, the default: batches come with records only
+    offset   {store: log offset of its next record}
+    tickMs   maximum ms between two batches, also without new records: the offset contains the time
+             as well; 0 (default): batches with records only
 
-Each micro-batch covers what was appended since the last; with a checkpoint every record comes
-exactly once, across restarts too. What retention removed before it was read is a row with the
-damage `missing-file`.
+Each micro-batch covers the records appended since the last one. With a checkpoint every record is
+read exactly once, also across restarts. Records that retention removed before they were read are a
+row with the damage `missing-file`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ TICK: Final = "@tick"
 
 
 class StoreStreamReader(DataSourceStreamReader):
-    """Plans the parts of each micro-batch; `reader` reads them."""
+    """Planner of micro-batches; `reader` reads their parts."""
 
     def __init__(self, wanted: ScanOptions, reader: StoreReader) -> None:
         self._wanted, self._reader = wanted, reader
 
     def initialOffset(self) -> Offsets:
-        """Return where the logs begin, or the option startOffset."""
+        """Return the first offsets of the logs, or the option startOffset."""
         return {root.url: max(plan.min, self._wanted.start) for root, plan in self._plans()}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> Offsets:
-        """Return where the logs end now; never before `start`."""
+        """Return the current ends of the logs, at least `start`."""
         known = start or {}
         ends = ((root.url, min(plan.end, self._wanted.end)) for root, plan in self._plans())
         found = {url: max(end, known.get(url, 0)) for url, end in ends}

@@ -1,7 +1,7 @@
-"""`kill -9` at random moments: nothing acknowledged is lost, nothing is doubled, nothing early.
+"""SIGKILL at random moments: no acknowledged message is lost, none is duplicated or early.
 
---kills N    how often to kill (100; `make soak` uses more)
---seed N     the run to repeat; a failing run prints its seed
+--kills N    number of kills (100; `make soak` uses more)
+--seed N     seed of the run to repeat; a failing run prints its seed
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Any
 
 import pytest
 
-from tests.crash.books import PendingCounts, send_until
-from tests.crash.left import audit_faults
-from tests.crash.victim import Victim, arrivals
+from tests.crash.killed_broker import KilledBroker, wait_for_deliveries
+from tests.crash.sent_messages import SentMessages, send_until
+from tests.crash.store_audit import audit_faults
 
 DELAYS_MS = (1_000, 2_000, 3_000)
-TIMERS_MS = (30, 400, 1_000, 1_700, 4_000, 9_000)  # the last ones roll
+TIMERS_MS = (30, 400, 1_000, 1_700, 4_000, 9_000)  # the last two exceed the roll window
 
 
-async def send_and_kill(victim: Victim, books: PendingCounts) -> None:
-    """Send until the broker is killed at a random moment, from a thread of its own."""
+async def send_and_kill(broker: KilledBroker, sent: SentMessages) -> None:
+    """Send until a thread kills the broker at a random moment."""
     stop = asyncio.Event()
-    fuse = threading.Timer(victim.random.uniform(0.02, 0.9), victim.kill)
-    fuse.start()
+    killer = threading.Timer(broker.random.uniform(0.02, 0.9), broker.kill)
+    killer.start()
     try:
-        await send_until(books, victim.address, stop)
+        await send_until(sent, broker.address, stop)
     finally:
-        fuse.join()
+        killer.join()
 
 
 @dataclass(frozen=True)
 class Killed:
-    """A run, and what a reader found wrong; behind it, one more kill left messages waiting."""
+    """A finished run and its faults; one more kill left pending messages for the audit."""
 
-    victim: Victim
-    books: PendingCounts
+    broker: KilledBroker
+    sent: SentMessages
     faults: list[str]
     where: str
 
@@ -45,24 +45,26 @@ class Killed:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory, kills: int, seed: int) -> Killed:
     home = tmp_path_factory.mktemp("killed")
-    victim = Victim(home, seed)
-    books = PendingCounts("CrashT", queues=3, delays_ms=DELAYS_MS, timers_ms=TIMERS_MS)
+    broker = KilledBroker(home, seed)
+    sent = SentMessages("CrashT", queues=3, delays_ms=DELAYS_MS, timers_ms=TIMERS_MS)
     for _ in range(kills):
-        victim.start()
-        asyncio.run(send_and_kill(victim, books))
-    faults = books.faults(arrivals(victim, books))
-    victim.start()
-    asyncio.run(send_and_kill(victim, books))
-    return Killed(victim, books, faults, f"seed {seed}, {kills} kills, log {home}/broker.log")
+        broker.start()
+        asyncio.run(send_and_kill(broker, sent))
+    faults = sent.faults(wait_for_deliveries(broker, sent))
+    broker.start()
+    asyncio.run(send_and_kill(broker, sent))
+    return Killed(broker, sent, faults, f"seed {seed}, {kills} kills, log {home}/broker.log")
 
 
 @pytest.mark.crash
-def test_kill_at_random_moments(killed: Killed, kills: int) -> None:
+def test_kills_at_random_moments(killed: Killed, kills: int) -> None:
     assert killed.faults == [], killed.where
-    assert len(killed.books.acknowledged) >= kills, f"{killed.where}: hardly anything was sent"
+    assert len(killed.sent.acknowledged) >= kills, (
+        f"{killed.where}: too few messages were acknowledged"
+    )
 
 
 @pytest.mark.crash
 @pytest.mark.spark
-def test_an_audit_of_what_the_kills_left(killed: Killed, spark: Any) -> None:
-    assert audit_faults(spark, killed.victim.root, killed.books) == [], killed.where
+def test_audit_agrees_with_sent_messages(killed: Killed, spark: Any) -> None:
+    assert audit_faults(spark, killed.broker.root, killed.sent) == [], killed.where

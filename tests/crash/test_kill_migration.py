@@ -1,8 +1,8 @@
-"""`kill -9` while levels become timers and go back: sent is delivered, once, none early.
+"""SIGKILL during migrations and rollbacks: no message is lost, duplicated or delivered early.
 
---migration-kills N      how often to kill (a few; `make soak` uses more)
---migration-books FILE   write what came out there, as JSON
---seed N                 the run to repeat
+--migration-kills N       number of kills (a few; `make soak` uses more)
+--migration-results FILE  JSON file for the results
+--seed N                  seed of the run to repeat
 """
 
 from __future__ import annotations
@@ -20,117 +20,117 @@ import pytest
 from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from migration.requests import MIGRATE
-from tests.crash.books import CALL_TIMEOUT_S, PendingCounts, send_until
-from tests.crash.left import audit_faults
-from tests.crash.victim import Victim, arrivals
+from tests.crash.killed_broker import KilledBroker, wait_for_deliveries
+from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, send_until
+from tests.crash.store_audit import audit_faults
 
 DELAYS_MS = (2_000, 4_000, 6_000)
 ACTIONS = ("start", "start", "start", "rollback", "rollback", "pause", "resume", "verify")
 COMMANDS_EVERY_S = (0.01, 0.15)
-LOOKS = 60  # at the states, one right after the other, after a command
-WANTED = ("", "routing", "draining", "verifying", "done", "rolling_back", "rolled_back")
-"""States to kill in, in turn; "": at any moment. Some last a few ms; one level in it is enough."""
-WANTED_WITHIN_S = 6.0  # else it is killed all the same
-FIRST_START_S = 60.0  # loads what a migration needs; the machine may be busy
+STATUS_REQUESTS = 60  # after each command, without a pause, to catch short states
+TARGET_STATES = ("", "routing", "draining", "verifying", "done", "rolling_back", "rolled_back")
+"""States to kill in, in turn, "" for any moment. One level in the state is enough."""
+TARGET_WITHIN_S = 6.0  # the broker is killed after this time in any state
+FIRST_START_S = 60.0  # the first command loads modules, on a machine that may be busy
 KEYS = {
     "messageDelayLevel": " ".join(f"{delay // 1_000}s" for delay in DELAYS_MS),
     "timerRollWindowSlot": "3600",
     "migrationLatenessTargetMs": "0",
 }
-RATES = ("0", "300", "3000")  # of the migration: few steps, or many
+RATES = ("0", "300", "3000")  # units per second, 0 for no limit
 
 
 async def command(
     client: RemotingClient, action: str, *, timeout_s: float = CALL_TIMEOUT_S, **more: Any
 ) -> Any:
-    """Send a command; return the response, None if it was refused, as most are."""
-    body = json.dumps({"action": action, "who": "chance", **more}).encode()
+    """Send a command; return the response, None if the broker refused it, as it often does."""
+    body = json.dumps({"action": action, "who": "test", **more}).encode()
     answer = await client.call(Request(MIGRATE, {}, body), timeout_s=timeout_s)
     return json.loads(bytes(answer.body)) if answer.code == 0 else None  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
-class Seen:
-    """States of levels, as the broker told them.
+class SeenStates:
+    """States of levels that the broker reported.
 
     Attributes:
-        told: by state, how often it was told.
-        kills: by state, how many kills came when that was told last of some level.
-        wanted: the state to kill in, "": at any moment.
+        counts: how often each state was reported.
+        kills: number of kills by the state reported last for a level.
+        target: the state to kill in, "" for any moment.
     """
 
-    told: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
     last: set[str] = field(default_factory=set)
-    wanted: str = ""
+    target: str = ""
 
     def take(self, states: list[str]) -> None:
-        """Note what was told."""
-        self.told.update(states)
+        """Record the states of all levels."""
+        self.counts.update(states)
         self.last = set(states)
 
     def killed(self) -> None:
-        """Note a kill."""
+        """Record a kill."""
         self.kills.update(self.last or {"nothing yet"})
         self.last = set()
 
 
 async def command_at_random(
-    victim: Victim, seen: Seen, stop: asyncio.Event, fuse: threading.Timer
+    broker: KilledBroker, seen: SeenStates, stop: asyncio.Event, killer: threading.Timer
 ) -> None:
-    """Send commands until the broker is gone; note the states that levels were in.
+    """Send random commands until the broker is gone, and record the states of the levels.
 
-    Once a level is in the state that is wanted, the broker is killed. The time until another kill
-    begins when a first state was seen, however slow the machine is.
+    The broker is killed when a level is in the target state. The timer `killer` starts only after
+    the first state was reported, so that a slow machine does not shorten the run.
     """
-    draw = victim.random
+    chance = broker.random
     try:
-        async with RemotingClient(victim.address) as client:
-            if not seen.told:
+        async with RemotingClient(broker.address) as client:
+            if not seen.counts:
                 await command(client, "start", levels=[1], timeout_s=FIRST_START_S)
                 status = await command(client, "status")
                 seen.take([level["state"] for level in status["levels"]])
-            fuse.start()
+            killer.start()
             while not stop.is_set():
-                levels = [draw.randint(1, len(DELAYS_MS))]
-                await command(client, draw.choice(ACTIONS), levels=levels)
-                for _ in range(LOOKS if seen.wanted else 1):
+                levels = [chance.randint(1, len(DELAYS_MS))]
+                await command(client, chance.choice(ACTIONS), levels=levels)
+                for _ in range(STATUS_REQUESTS if seen.target else 1):
                     status = await command(client, "status")
                     seen.take([level["state"] for level in status["levels"]])
-                    if seen.wanted in seen.last:
-                        fuse.cancel()
-                        victim.kill()
+                    if seen.target in seen.last:
+                        killer.cancel()
+                        broker.kill()
                         return
-                await asyncio.sleep(draw.uniform(*COMMANDS_EVERY_S))
+                await asyncio.sleep(chance.uniform(*COMMANDS_EVERY_S))
     except (OSError, TimeoutError):
         return
     finally:
-        if fuse.ident is None:
-            fuse.start()
+        if killer.ident is None:
+            killer.start()
 
 
-async def work_and_kill(victim: Victim, books: PendingCounts, seen: Seen) -> None:
-    """Send and migrate until the broker is killed, in the state that is wanted or at random."""
+async def work_and_kill(broker: KilledBroker, sent: SentMessages, seen: SeenStates) -> None:
+    """Send and migrate until the broker is killed, in the target state or at a random moment."""
     stop = asyncio.Event()
-    longest_s = WANTED_WITHIN_S if seen.wanted else 2.5
-    fuse = threading.Timer(victim.random.uniform(0.1, longest_s), victim.kill)
+    longest_s = TARGET_WITHIN_S if seen.target else 2.5
+    killer = threading.Timer(broker.random.uniform(0.1, longest_s), broker.kill)
     try:
-        commanding = asyncio.create_task(command_at_random(victim, seen, stop, fuse))
-        await send_until(books, victim.address, stop)
+        commanding = asyncio.create_task(command_at_random(broker, seen, stop, killer))
+        await send_until(sent, broker.address, stop)
         stop.set()
         await commanding
     finally:
-        fuse.join()
+        killer.join()
     seen.killed()
 
 
 @dataclass(frozen=True)
 class Killed:
-    """A run, and what a reader found wrong; behind it, one more kill left messages waiting."""
+    """A finished run and its faults; one more kill left pending messages for the audit."""
 
-    victim: Victim
-    books: PendingCounts
-    seen: Seen
+    broker: KilledBroker
+    sent: SentMessages
+    seen: SeenStates
     faults: list[str]
     where: str
 
@@ -139,42 +139,44 @@ class Killed:
 def killed(
     tmp_path_factory: pytest.TempPathFactory,
     migration_kills: int,
-    migration_books: Path | None,
+    migration_results: Path | None,
     seed: int,
 ) -> Killed:
     home = tmp_path_factory.mktemp("killed")
-    victim = Victim(home, seed, **KEYS)
-    books = PendingCounts("CrashM", queues=3, delays_ms=DELAYS_MS)
-    seen = Seen()
+    broker = KilledBroker(home, seed, **KEYS)
+    sent = SentMessages("CrashM", queues=3, delays_ms=DELAYS_MS)
+    seen = SeenStates()
     for number in range(migration_kills):
-        seen.wanted = WANTED[number % len(WANTED)]
-        victim.keys["migrationRate"] = victim.random.choice(RATES)
-        victim.start()
-        asyncio.run(work_and_kill(victim, books, seen))
-    arrived = arrivals(victim, books)
-    faults = books.faults(arrived)
-    if migration_books is not None:
+        seen.target = TARGET_STATES[number % len(TARGET_STATES)]
+        broker.keys["migrationRate"] = broker.random.choice(RATES)
+        broker.start()
+        asyncio.run(work_and_kill(broker, sent, seen))
+    delivered = wait_for_deliveries(broker, sent)
+    faults = sent.faults(delivered)
+    if migration_results is not None:
         found = {
             "kills": migration_kills, "seed": seed, "kills_by_state": dict(seen.kills),
-            "sent": books.attempted, "acknowledged": len(books.acknowledged),
-            "arrived": len(arrived), "faults": faults,
+            "sent": sent.attempted, "acknowledged": len(sent.acknowledged),
+            "arrived": len(delivered), "faults": faults,
         }  # fmt: skip
-        migration_books.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    victim.start()
-    asyncio.run(work_and_kill(victim, books, Seen()))
+        migration_results.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    broker.start()
+    asyncio.run(work_and_kill(broker, sent, SeenStates()))
     where = f"seed {seed}, {migration_kills} kills, log {home}/broker.log"
-    return Killed(victim, books, seen, faults, where)
+    return Killed(broker, sent, seen, faults, where)
 
 
 @pytest.mark.crash
-def test_kill_while_levels_become_timers_and_go_back(killed: Killed, migration_kills: int) -> None:
-    where, told = killed.where, killed.seen.told
+def test_kills_during_migrations_and_rollbacks(killed: Killed, migration_kills: int) -> None:
+    where, counts = killed.where, killed.seen.counts
     assert killed.faults == [], where
-    assert len(killed.books.acknowledged) >= migration_kills, f"{where}: hardly anything was sent"
-    assert told["done"] + told["draining"] + told["rolling_back"] > 0, f"{where}: {told}"
+    assert len(killed.sent.acknowledged) >= migration_kills, (
+        f"{where}: too few messages were acknowledged"
+    )
+    assert counts["done"] + counts["draining"] + counts["rolling_back"] > 0, f"{where}: {counts}"
 
 
 @pytest.mark.crash
 @pytest.mark.spark
-def test_an_audit_of_what_the_kills_left(killed: Killed, spark: Any) -> None:
-    assert audit_faults(spark, killed.victim.root, killed.books) == [], killed.where
+def test_audit_agrees_with_sent_messages(killed: Killed, spark: Any) -> None:
+    assert audit_faults(spark, killed.broker.root, killed.sent) == [], killed.where

@@ -19,6 +19,7 @@ from tests.support.server import READY_S, Server, write_properties
 
 VERSIONS = ("4.9.7", "5.3.3")
 CONTROLLER_VERSIONS = ("5.3.3", "5.5.0")
+NEWEST = "5.5.0"  # for the tests that differ between 5.x
 POM = Path(__file__).parent / "maven" / "pom.xml"
 FETCH_S = 1_200
 ADMIN_S = 60
@@ -55,7 +56,7 @@ def jars(version: str) -> Path:
     Raises:
         RuntimeError: Maven failed; its output is in the message.
     """
-    known = sorted({*VERSIONS, *CONTROLLER_VERSIONS})
+    known = sorted({*VERSIONS, *CONTROLLER_VERSIONS, NEWEST})
     assert version in known, f"Apache {version} is not one of {known}"
     folder = cache_dir() / f"lib-{version}"
     if not folder.is_dir():

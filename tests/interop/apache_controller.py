@@ -6,20 +6,38 @@ ApacheMember       an Apache broker in controller mode, registered with both
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.interop.apache import Apache, java_process, mqadmin, write_logging
 from tests.support.child_process import Child, wait_for_child
+from tests.support.duemq_server import DueMQ
 from tests.support.free_ports import LOOPBACK, free_ports, listening
 from tests.support.remoting_requests import ask
 from tests.support.requirements import need_commands
-from tests.support.server import READY_S, write_properties
+from tests.support.server import BROKER_NAME, READY_S, Server, write_properties
+from tests.support.wait_until import until
 
-GET_METADATA_INFO = 1005
+EXCHANGE_BROKER_HA_INFO, GET_REPLICA_INFO, GET_METADATA_INFO = 906, 1004, 1005
 UNASSIGNED = "-1"  # the controller assigns the broker's id
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as the controller sees it.
+
+    Attributes:
+        master: `host:port` of the master; empty: there is none.
+        in_sync: Ids of the sync state set.
+    """
+
+    master: str
+    epoch: int
+    in_sync: frozenset[int]
 
 
 class ApacheController:
@@ -102,6 +120,27 @@ class ApacheController:
         answer = ask(self.controller_port, GET_METADATA_INFO, {})
         return answer.fields.get("isLeader") == "true"
 
+    def group(self) -> Group:
+        """Return the group of the brokers that tests start."""
+        answer = ask(self.controller_port, GET_REPLICA_INFO, {"brokerName": BROKER_NAME})
+        fields, body = answer.fields, json.loads(answer.body or b"{}")
+        return Group(
+            fields.get("masterAddress", ""),
+            int(fields.get("masterEpoch", 0)),
+            frozenset(body.get("syncStateSet", ())),
+        )
+
+    def wait_in_sync(self, master: Server, count: int) -> Group:
+        """Return the group once `master` serves as its master and so many members are in sync."""
+
+        def found() -> Group | None:
+            group = self.group()
+            is_ready = group.master == master.broker_address and len(group.in_sync) == count
+            return group if is_ready and serves_as_master(master) else None
+
+        what = f"{master.name} master of {count} members in sync"
+        return until(found, seconds=READY_S, what=what, poll_s=0.2)
+
     def admin(self, *arguments: str) -> str:
         """Run `mqadmin` of this version; return its output."""
         return mqadmin(self.version, self.home, *arguments)
@@ -128,6 +167,15 @@ class ApacheController:
         self.stop()
 
 
+def serves_as_master(server: Server) -> bool:
+    """Return whether a broker knows that it is a master: it answers its replication port."""
+    try:
+        answer = ask(server.broker_port, EXCHANGE_BROKER_HA_INFO, {})
+    except OSError:  # ours closes its port while its role changes
+        return False
+    return bool(answer.fields.get("masterHaAddress"))
+
+
 class ApacheMember(Apache):
     """Apache's broker as a member of a group: `start` returns once the group has a master.
 
@@ -148,3 +196,14 @@ class ApacheMember(Apache):
 
     def start_namesrv(self) -> None:
         """Nothing to do: the controller's process has one."""
+
+
+class OurMember(DueMQ):
+    """Our broker as a member of a group; its name server is the controller's process."""
+
+    def __init__(
+        self, controller: ApacheController, home: Path, *, keys: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(home, keys=controller.member_keys | dict(keys or {}))
+        self.namesrv_port = controller.namesrv_port
+        self.keys |= {"haListenPort": str(self.ha_port), "embeddedNamesrvEnable": "false"}

@@ -141,7 +141,7 @@ def test_a_store_that_takes_no_writes_is_waited_for(
                 if found["waits"]:
                     break
                 bench.clock.advance(250)
-            assert "takes no writes" in found["waits"]
+            assert "is not writable" in found["waits"]
             assert found["state"] in ("routing", "draining")
             before = await bench.waiting()
             assert "disk is full" in await bench.refused("pause", levels=[5])

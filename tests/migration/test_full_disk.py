@@ -16,7 +16,7 @@ from tests.support.failing_disk import Disk
 COUNT = 60
 WAITS = {
     "timerlog": "the timer log cannot be written: [Errno 28] No space left on device",
-    "commitlog": "the store takes no writes: ",
+    "commitlog": "the store is not writable: ",
 }
 # A rollback writes nothing into the timer log.
 CASES = [("timerlog", "draining"), ("commitlog", "draining"), ("commitlog", "rolling_back")]

@@ -1,4 +1,4 @@
-"""Each thing that can stop a migration stands in the runbook, with the words that are seen."""
+"""The runbook lists every condition that stops a migration, with the text that an operator sees."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ SEEN = (
     "is not a plan",
     "bytes of timer units, room for",
     "levels and timers do not run now",
-    "the store takes no writes",
     "the store is not writable",
     "both sides differ",
     "timerWheelEnable=false",
     "runs without DueMQ's",
-    "fall due while it runs",
+    "become due while it runs",
     "cannot be read",
     "are in commit log files that have expired",
     "have a checksum of their properties, or no single level",
     "are due beyond the roll window",
-    "it is rolling back: let a broker finish that",
+    "it is rolling back: start a broker, which completes that",
     "is not a store",
     "is not empty",
     "is within",
@@ -62,7 +61,7 @@ def texts(node: ast.AST) -> list[str]:
 
 
 def reasons(path: Path) -> list[str]:
-    """Return the reasons of blocked steps: texts assigned to `blocked_by` and `blocked_by`."""
+    """Return the reasons of blocked steps: texts assigned to `blocked_by`."""
     found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.keyword) and node.arg == "blocked_by":
@@ -71,7 +70,7 @@ def reasons(path: Path) -> list[str]:
             target = node.targets[0]
             if isinstance(target, ast.Subscript):
                 target = target.value
-            if isinstance(target, ast.Attribute) and target.attr in ("blocked_by",):
+            if isinstance(target, ast.Attribute) and target.attr == "blocked_by":
                 found += texts(node.value)
     return found
 

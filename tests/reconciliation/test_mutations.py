@@ -68,8 +68,8 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     "units with another time": (
         tally, '(rows.equals("other_time", True), OTHER_TIME),', "",
     ),
-    "units of deliveries": (tally, ", (away, SENT_AWAY)", ""),
-    "units of pending records": (tally, "(away, NO_UNIT),", ""),
+    "units of deliveries": (tally, ", (no_unit, SENT_WITHOUT_UNIT)", ""),
+    "units of pending records": (tally, "(no_unit, NO_UNIT),", ""),
 }  # fmt: skip
 RULES: Final = 34
 OF_CLOCKS: Final = (29, 30, 32)  # random stores have none that was set back: see `test_bad_clock`

@@ -16,7 +16,7 @@ from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.migration_proof import DRAINED, ROUTED, migration_proof, proof_totals
 from reconciliation.audit.verdicts import CLEAN
 from reconciliation.jobs import jobs
-from reconciliation.jobs.run import Wanted, run_audit
+from reconciliation.jobs.run import AuditRequest, run_audit
 from reconciliation.jobs.watch import Watch, WatchConfig
 from reconciliation.spark.read import audit_stores, read_table
 from tests.migration.plans.test_counting import plan_of
@@ -224,7 +224,7 @@ def test_the_whole_run_writes_what_was_requested(spark: Any, tmp_path: Path) -> 
     rig.advance(70_000)
     rig.close()
     page, out = tmp_path / "report.html", tmp_path / "verdicts"
-    wanted = Wanted(stores=(str(tmp_path / "store"),), out=str(out), report=page)
+    wanted = AuditRequest(stores=(str(tmp_path / "store"),), out=str(out), report=page)
     summary = run_audit(spark, wanted, FakeClock())
     assert summary.verdicts == {"pending": 20, "ok": 20}
     assert summary.clean

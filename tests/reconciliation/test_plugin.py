@@ -132,7 +132,7 @@ def test_the_last_audit_is_shown_in_metrics_and_status() -> None:
         host, runs = Host(**NIGHTLY), Runs(result)
         runs.may_end.set()
         async with at_work(host, runs) as plugin:
-            assert b"duemq_audit_exit_code" not in generate_latest(host.metrics)
+            assert b"\nduemq_audit_exit_code " not in generate_latest(host.metrics)
             await plugin.audit()
             said = generate_latest(host.metrics).decode()
             view = plugin.admin_views()["status"]()

@@ -80,7 +80,9 @@ OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
     ],
 )
 def test_plan_start(saved, adopted, wanted):
-    assert plan_start(saved, adopted, log_min=100, log_end=900) == wanted
+    supported = saved is None or (saved.log_offset or 0) <= 900
+    found = plan_start(saved, adopted, log_min=100, log_end=900, is_supported=supported)
+    assert found == wanted
 
 
 @pytest.mark.parametrize(

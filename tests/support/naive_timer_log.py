@@ -159,9 +159,9 @@ class Model:
         for place, slot in list(self.slots.items()):
             if slot.last_pos >= end:
                 del self.slots[place]
-                self.hang(slot.tick, skip)
+                self.append_to_chain(slot.tick, skip)
 
-    def hang(self, tick: int, skip: Iterable[int] = ()) -> None:
+    def append_to_chain(self, tick: int, skip: Iterable[int] = ()) -> None:
         """Make a slot from the units that there are."""
         found = self.in_slot(tick)
         if found:
@@ -180,7 +180,7 @@ def staged(pos: int, unit: Unit, precision_ms: int) -> tuple[int, ...]:
         due_ms = unit.slot_ms + precision_ms
     return (
         due_ms, unit.phys_offset, pos, unit.write_ms, unit.record_size, unit.topic_hash,
-        unit.magic, layout.STAGED_WAITING,
+        unit.magic, layout.STAGED_PENDING,
     )  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def test_metrics(stats):
         'duemq_timer_lateness_seconds_sum{topics="retry"} 0.02',
     ):
         assert line in text
-    assert "next_due" not in generate_nothing_pending(stats)
+    assert "\nduemq_timer_next_due_timestamp_seconds " not in generate_nothing_pending(stats)
 
 
 def generate_nothing_pending(stats):

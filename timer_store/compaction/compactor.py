@@ -6,10 +6,9 @@
       v  copy      appends new records to the timer queue; origin: the old   pieces of records
     checkpoint     the copies are on the disk: the pins are released   retention removes files
 
-A copy is one append that settles the old timer and adds the new one, so recovery finds one of them;
-both are never delivered. Damaged and oversized records are not copied, and are reported. Pieces are
-small, with pauses in between, and none runs while a timer is due. The timer log needs no
-
+A copy is one append that settles the old timer and adds the new one, so recovery finds exactly one
+of them. Damaged and oversized records are not copied, and are reported. Pieces are
+small, with pauses in between, and none runs while a timer is due. The timer log itself needs no
 compaction: a unit is rolled within one roll window.
 """
 
@@ -36,7 +35,7 @@ COPIED_MAX, COPIED_BYTES_MAX = 128, 128 << 10  # in one piece; one record may ex
 PAUSE_MS = 5  # between two pieces
 RETRY_MS = 1_000  # while it is blocked
 LOOK_MS = 1_000  # interval at which the need is checked
-AGAIN_MS = 60_000  # pause after an attempt that gained too little
+AGAIN_MS = 60_000  # pause after an attempt that freed too little
 
 
 class Survey:
@@ -86,7 +85,7 @@ class Compaction:
         self.copied = self.copied_bytes = self.freed_bytes = 0
         self.progress = (0, 0)
 
-    # -- when -----------------------------------------------------------------------------------
+    # -- schedule -------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
@@ -94,7 +93,7 @@ class Compaction:
         return self._work is not None
 
     def look(self) -> bool:
-        """Begin if the disk fills up; return whether a compaction runs."""
+        """Begin a compaction if the disk fills up; return whether one runs."""
         if self._work is None:
             state = self._state
             wanted = state.store.retention.wanted()
@@ -105,11 +104,11 @@ class Compaction:
         return self._work is not None
 
     def end_pauses(self) -> None:
-        """Continue at once."""
+        """End the pause between two pieces or two attempts."""
         self.next_piece_ms = self._again_ms = 0
 
     def start(self, plan: CompactionPlan) -> None:
-        """Run a requested compaction."""
+        """Begin a requested compaction."""
         if self._work is None and plan.until:
             self._note(Blocked.NOTHING, "")
             self._work, self.next_piece_ms = self._execute(plan, by_hand=True), 0
@@ -121,7 +120,7 @@ class Compaction:
             self._work, self.next_piece_ms = self._run(wanted), 0
 
     def turn(self, now_ms: int) -> None:
-        """Do one piece if its time has come. Called when no timer is due."""
+        """Do one piece if its pause has ended. Called when no timer is due."""
         if self._work is None or now_ms < self.next_piece_ms:
             return
         blocked_by, why = self._obstacle()
@@ -152,7 +151,7 @@ class Compaction:
             log.log(logging.INFO if passing else logging.WARNING, "old log files stay: %s", why)
         self.blocked_by, self.why = blocked_by, why
 
-    # -- what -----------------------------------------------------------------------------------
+    # -- selection ------------------------------------------------------------------------------
 
     def span(self, wanted: Wanted) -> tuple[int, int, str]:
         """Return (first, end) log offsets of the candidate files, and the reason for the limit.
@@ -236,7 +235,7 @@ class Compaction:
     def _copy(self, units: Rows) -> int:
         """Copy the timers of some units; return the number of units handled.
 
-        Timers settled since the walk are skipped.
+        Timers settled since the survey are skipped.
 
         Args:
             units: `pos` and `slot_ms` of each.
@@ -247,7 +246,7 @@ class Compaction:
         sizes = np.cumsum(rows["record_size"].clip(0).astype(np.int64))
         count = max(int(np.searchsorted(sizes, COPIED_BYTES_MAX, "right")), 1)
         rows, slot_ms = rows[:count], units["slot_ms"][:count]
-        blocked_by = (rows["state"] == layout.STAGED_WAITING) & not_loaded(state, slot_ms)
+        blocked_by = (rows["state"] == layout.STAGED_PENDING) & not_loaded(state, slot_ms)
         blocked_by &= ~state.claims.has(np.ascontiguousarray(rows["phys_offset"]))
         rows, log_end = rows[blocked_by], state.store.max_offset
         state.hold()
@@ -259,7 +258,7 @@ class Compaction:
         return count
 
     def _conclude(self, plan: CompactionPlan, before: int, by_hand: bool) -> None:
-        """Count the bytes that can be removed now, and log what cannot."""
+        """Count the bytes that can be removed now; note the reason why others cannot."""
         state, first = self._state, self._first_needed()
         self.freed_bytes += max(min(first, plan.until) - before, 0)
         if by_hand:

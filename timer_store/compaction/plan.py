@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 RECORD_EXTRA_BYTES: Final = (
-    256  # of a copy: its added properties, its unit, its entries in queue and key index
+    256  # growth per copy: added properties, unit, entries in queue and key index
 )
 
 
@@ -106,7 +106,7 @@ def _blocked_plan(plan: CompactionPlan, blocked_by: Blocked, why: str) -> Compac
 def _no_room(plan: CompactionPlan, room: int) -> str:
     return (
         f"copying {plan.messages} messages ({plan.bytes} bytes) forward needs room, and only "
-        f"{max(room, 0)} bytes may be used for it: make room, or wait until they are delivered"
+        f"{max(room, 0)} bytes may be used for it: free space, or wait until they are delivered"
     )
 
 

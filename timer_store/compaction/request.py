@@ -1,10 +1,10 @@
 """Compaction request (9014): returns the plan, and runs it.
 
-    body      JSON: {"dry_run": true}; empty: do it
-    answer    0 + JSON: the plan; `started`: it runs, `timer_store.summary` shows its progress
+    body       JSON: {"dry_run": true}; empty: begin
+    response   0 + JSON: the plan; `started`: it runs, `timer_store.summary` shows its progress
 
-All expired files are considered, however full the disk is; they are removed as soon as a checkpoint
-has the copies, at any hour. The code is above all of Apache's, next to those that cancel and move.
+All expired files are considered, however full the disk is. They are removed at any hour, as soon as
+a checkpoint has the copies. The code is above those of Apache, beside those of cancel and move.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Stage 5: delivers due timers to their topics in order; the rest goes to quarantine.
+"""Stage 5: delivers due timers to their topics in order, and undeliverable ones to quarantine.
 
     rows in order --gather--> batch --put--> topics
                                 |
-                                +-- refused (full disk): nothing is lost, the rest is put back
-                                +-- undeliverable: a quarantine record stands in its place
+                                +-- refused (full disk): the rest goes back to the near stage
+                                +-- undeliverable: the batch has a quarantine record instead
 
-What is appended is delivered: every record names its origin, so a delivery is never repeated,
-after any kind of end. A record that may be too long for the store goes alone, so that a refusal for
-good concerns one timer only.
+A timer is delivered when its record is appended: the record names its origin, so no recovery
+delivers the timer again. A record that may be too long for the store is put in a batch of its own,
+so that a permanent refusal affects one timer only.
 
-A timer is either in the near stage or on a outcome that ends before any other work runs: so no
-cancel is answered while its timer is under way. Gathering the next batch in a thread meanwhile was
-tried and gained nothing on two cores: index and read-ahead use the second one up.
+No other work runs on the event loop between taking timers out of the near stage and the end of
+their delivery, so a cancel never meets a timer that is neither pending nor delivered. (Gathering
+the next batch in a thread gained nothing on two cores: index and read-ahead need the second one.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH_ROWS = 4_096
 
 
 class TimerDeliverer:
-    """Appends what timers become to one store. Belongs to the event loop's thread."""
+    """Deliverer of one store's timers. Belongs to the event loop's thread."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -39,11 +39,11 @@ class TimerDeliverer:
 
     @property
     def log_end(self) -> int:
-        """Where the next record will be appended."""
+        """Log offset of the next record."""
         return int(self._store.max_offset)
 
     def expect(self, record_bytes: int) -> None:
-        """Have the log prepared for so many bytes of records that will be due at once."""
+        """Have a log file prepared for records of `record_bytes` bytes that are due at once."""
         self._store.read_ahead.expect(record_bytes)
 
     # -- due ------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class TimerDeliverer:
         """Append due timers, in order, until all are settled or the store refuses.
 
         Args:
-            rows: (n,) `layout.STAGED`, as the near stage gave them.
+            rows: (n,) `layout.STAGED`, as taken from the near stage.
         """
         outcome = Outcome(rows.size)
         while outcome.done < rows.size and not outcome.refusal:
@@ -64,7 +64,7 @@ class TimerDeliverer:
                 if not unreadable.changed(seen):
                     break
             else:
-                load.is_malformed[:] = 1  # the plain way reads each record alone
+                load.is_malformed[:] = 1  # Python reads each record alone
             if unreadable.ranges:  # zeros were read in place of some records
                 hit = unreadable.mask(load.rows["phys_offset"], load.rows["record_size"])
                 load.is_malformed[hit] = 1
@@ -72,7 +72,7 @@ class TimerDeliverer:
         return outcome
 
     def _put(self, load: Load, outcome: Outcome) -> None:
-        """Put what was gathered, up to the first timer that goes alone; then that one."""
+        """Put the gathered rows up to the first that needs a batch of its own; then that one."""
         count = int(np.argmax(load.alone)) if load.alone.any() else int(load.rows.size)
         if count:
             load.batch.count = count
@@ -84,7 +84,7 @@ class TimerDeliverer:
             self._single.deliver(load.rows[count], convert, outcome, load.now_ms)
 
     def _note(self, load: Load, outcome: Outcome) -> None:
-        """Settle the leading rows that were appended or are lost; stop at the first refused."""
+        """Settle the leading rows that were appended or are lost, up to the first refused one."""
         topics = {
             at: self._gatherer.topic_of(load.rows[at], load.parked.get(at))
             for at in (*load.parked, *load.lost)
@@ -98,8 +98,8 @@ class TimerDeliverer:
     def roll(self, rows: Rows, now_ms: int) -> Outcome:
         """Append copies of pending timers; `timerRollMode=message`.
 
-        A copy goes through the timer queue once more; it names the record it was made of as its
-        origin, like a delivery. `store_ms` is that of the copy, `topic_index` the real topic.
+        A copy passes through the timer queue again; its origin is the source record, as in a
+        delivery. `store_ms` of the outcome is that of the copy, `topic_index` the real topic.
 
         Args:
             rows: (n,) `layout.STAGED`.
@@ -114,12 +114,12 @@ class TimerDeliverer:
         return outcome
 
     def park_broken(self, rows: Rows, now_ms: int) -> int:
-        """Put records of the timer queue that are no timers into quarantine; return how many.
+        """Put records of the timer queue that are not timers into quarantine; return their number.
 
-        A refusal of the store ends it. A record that retention removed needs nothing.
+        It stops at a refusal of the store. Records that retention removed are skipped.
 
         Args:
-            rows: (n,) `layout.STAGED` of their records; `due_ms` 0.
+            rows: (n,) `layout.STAGED` of the records; `due_ms` is 0.
         """
         outcome = Outcome(rows.size)
         convert = self._gatherer.fault

@@ -1,10 +1,10 @@
-"""Stages 3 to 5: loads slots shortly before they begin, delivers due timers in batches.
+"""Dequeue service, stages 3 to 5: loads slots shortly before they begin, delivers due timers.
 
-    wheel slot --load--> near stage --take what is due--> carrier --put--> real topic
+    wheel slot --load--> near stage --take due timers--> deliverer --put--> real topic
         |                                                    |
         +-- roll units: rolled into a later slot             +-- refused: back into the stage
 
-`position.read_ms` follows: the slot of the earliest timer that is not delivered.
+`position.read_ms` advances with the deliveries: the slot of the earliest undelivered timer.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from timer_store.stats import TimerStats
 
 log = logging.getLogger(__name__)
 NEVER_MS = 1 << 62
-LOOK_AHEAD_SLOTS = 3_600  # slots that are searched for the next pending one before the loop sleeps
-EXPECT_BYTES = 16 << 20  # for more than this in one slot the log prepares a file
-RETRY_MS = 100  # after a refusal of the disk
+LOOK_AHEAD_SLOTS = 3_600  # maximum slots searched for the next pending one before the loop sleeps
+EXPECT_BYTES = 16 << 20  # from this many bytes in one slot on, the log prepares a file ahead
+RETRY_MS = 100  # pause after a refusal of the disk
 ROLLED_UNITS_MAX, ROLLED_MESSAGES_MAX = 16_384, 1_024  # per turn, approximately
 
 
@@ -58,12 +58,14 @@ class DequeueService:
         self._counts, self._claims, self._position = counts, claims, position
         self.config, self.stats = config, stats
         self.loader = SlotLoader(units, claims)
-        self.broken: Exception | None = None  # of a slot whose chain ends too early
-        self.refusal = ""  # why the store refused the last delivery
+        self.broken: Exception | None = None  # error of a slot whose chain ends too early
+        self.refusal = ""  # reason why the store refused the last delivery
         self.retry_ms = 0
         self.delivered = self.rolled = self.lost = self.parts = 0
         self._rolled_ms = -1  # slots up to this one may have been rolled already, or in part
-        self._blocked_by = ""  # why a slot cannot be rolled now, and when it is tried again
+        self._blocked_by = (
+            ""  # reason why a slot cannot be rolled now, and time of the next attempt
+        )
         self._roll_retry_ms = 0
         self._passed: list[Offsets] = []
         self._starts: deque[tuple[int, int]] = deque()
@@ -71,16 +73,16 @@ class DequeueService:
     # -- near stage -----------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
-        """Load due slots, and the slot that was being delivered, whatever the time is.
+        """Load due slots, and the slot at the read position, whatever the time is.
 
-        That slot also has the overdue timers, and those put while the clock was set back.
+        That slot also has overdue timers, and timers that were put while the clock was set back.
         """
         self._rolled_ms = self._position.rolled_ms
         self._load(self._position.read_ms + 1, now_ms)
         self.load(now_ms)
 
     def begin_again(self, now_ms: int) -> None:
-        """Begin on a rebuilt timer log: earlier state of slots is invalid."""
+        """Begin again on a rebuilt timer log, whose positions differ."""
         self.broken, self._blocked_by, self.retry_ms = None, "", 0
         self.refusal = ""
         self._passed.clear()
@@ -98,9 +100,9 @@ class DequeueService:
         self._load(limit_ms, now_ms)
 
     def load_next(self, now_ms: int) -> None:
-        """Load the next slot early: a timer in it is due before the slot begins.
+        """Load the next slot early, because a timer in it is due before the slot begins.
 
-        After the clock was set back, new timers are put into the slot that is read next.
+        This happens after the clock was set back: new timers go into the slot that is read next.
         """
         self._load(self._position.staged_ms + 1, now_ms)
 
@@ -127,12 +129,12 @@ class DequeueService:
 
     @property
     def _has_room(self) -> bool:
-        """Whether to load more now: each part of a large slot costs a walk over it."""
+        """Whether to load more now; each part of a large slot costs a walk over it."""
         least = self.config.stage_records_max // 2 if self._position.part is not None else 1
         return bool(self._stage.room >= least)
 
     def _fits(self, slot_ms: int) -> bool:
-        """Whether there is room for a slot, or for a part large enough for the walk."""
+        """Return whether there is room for a slot, or for a part that is worth the walk."""
         enough = self.config.stage_records_max // 2
         return bool(self._stage.room >= min(self._units.wheel.num(slot_ms), enough))
 
@@ -157,7 +159,7 @@ class DequeueService:
         return loaded.complete
 
     def _missing(self, loaded: Loaded, slot_ms: int) -> Exception | None:
-        """Return the error of a slot that has fewer timers than it counts."""
+        """Return the error of a slot with fewer timers than its count."""
         if self._position.part is not None or not loaded.complete or loaded.found >= loaded.num:
             return None
         why = f"slot {slot_ms} counts {loaded.num} timers, {loaded.found} are found"
@@ -171,7 +173,9 @@ class DequeueService:
         timed = timed_rows(rows)
         place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
         places = rows["pos"].copy()
-        if slot_ms <= self._rolled_ms:  # it was not completed, or a crash came first
+        if (
+            slot_ms <= self._rolled_ms
+        ):  # an earlier roll of this slot was incomplete, or a crash interrupted it
             left = self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0
             self._passed.append(places[~left])
             timed, places = timed[left], places[left]
@@ -187,7 +191,7 @@ class DequeueService:
         return True
 
     def _roll_messages(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
-        """Append the messages again; the copies settle the timers and go into a later slot."""
+        """Append copies of the messages; the copies settle the timers and go into a later slot."""
         position, part = self._position, rows[:ROLLED_MESSAGES_MAX]
         position.staged_ms = slot_ms + self.config.precision_ms  # the copies go into a later slot
         timed, taken = self._copies.put(part, now_ms)
@@ -228,7 +232,7 @@ class DequeueService:
     # -- due ------------------------------------------------------------------------------------
 
     def end_pauses(self) -> None:
-        """Make refused deliveries due for their next attempt at once."""
+        """Have refused deliveries tried again at once."""
         self.retry_ms = self._roll_retry_ms = 0
 
     def deliver(self, now_ms: int) -> int:
@@ -256,7 +260,7 @@ class DequeueService:
         return int(outcome.done)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether due timers are left."""
+        """Return whether due timers are left."""
         due_ms = self._stage.next_due_ms
         return due_ms is not None and due_ms <= now_ms and not self.config.stop_dequeue
 
@@ -271,13 +275,13 @@ class DequeueService:
 
     @property
     def is_rolling(self) -> bool:
-        """Whether a timer may have units in two slots: rolled, and in a slot not loaded again."""
+        """Whether a timer may have two units: a rolled one, and one in a slot to load again."""
         return self.broken is not None or self._position.staged_ms <= self._rolled_ms
 
     # -- for a checkpoint -----------------------------------------------------------------------
 
     def _note_start(self, due_ms: int) -> None:
-        """Save the log end before the first delivery of each slot."""
+        """Note the log end before the first delivery of each slot."""
         slot_ms = max((due_ms - 1) // self.config.precision_ms * self.config.precision_ms, 0)
         slot_ms = max(slot_ms, self._position.read_ms)
         if not self._starts or slot_ms > self._starts[-1][0]:
@@ -301,7 +305,7 @@ class DequeueService:
         return np.concatenate([NO_OFFSETS, *passed])
 
     def next_work_ms(self, now_ms: int) -> int:
-        """Return when the next slot is to be loaded or the next timer delivered."""
+        """Return the time at which the next slot is loaded or the next timer delivered."""
         config = self.config
         times = [now_ms + LOOK_AHEAD_SLOTS * config.precision_ms]
         due_ms = self._stage.next_due_ms
@@ -319,7 +323,7 @@ class DequeueService:
 
 
 def timed_rows(rows: Rows) -> Rows:
-    """Return (n,) `layout.TIMED` of (n,) `layout.STAGED` that are rolled into other slots."""
+    """Return (n,) `layout.TIMED` for timers, (n,) `layout.STAGED`, that are rolled."""
     timed = np.zeros(rows.size, layout.TIMED)
     for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
         timed[column] = rows[column]

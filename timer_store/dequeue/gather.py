@@ -1,12 +1,12 @@
 """Stage 4: builds a batch of messages from the records of due timers.
 
     STAGED rows, in the order of delivery
-      |  read in the order of the log, file by file          kernel; may run in another thread
-      |  the others: decoded in Python -> a message, or a quarantine record
+      |  records read in the order of the log, file by file      kernel; may run in another thread
+      |  skipped records decoded in Python -> message, or quarantine record
       v
-    PutBatch, row i made of timer i                          ready to be put
+    PutBatch; row i is the message of timer i                    ready to be put
 
-A record that retention removed makes no row: it is lost, and only counted.
+A timer whose record retention removed is lost: its row is skipped and counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from message_store.queues.topic_table import TopicArrays, TopicTable
 from message_store.store import MessageStore
 from message_store.text import java_hash
 from timer_store import layout
-from timer_store.dequeue.original_properties import kind_of, seen_text
+from timer_store.dequeue.original_properties import delivered_text, kind_of
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.fetch import Scratch
@@ -41,7 +41,7 @@ ROLL_DROPPED = (
     *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
     *(b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES"),
 )
-GROWTH_BYTES_MAX = 1 << 15  # what a record may grow by on its way to topic or quarantine
+GROWTH_BYTES_MAX = 1 << 15  # maximum growth of a record on its way to topic or quarantine
 
 
 @dataclass(slots=True)
@@ -50,9 +50,9 @@ class Load:
 
     Attributes:
         rows: (n,) `layout.STAGED`.
-        is_malformed: (n,) u1: The kernel left the row out.
-        alone: (n,) b1: So long that the store may refuse it; put in a batch of its own.
-        parked: By row: what goes to quarantine.
+        is_malformed: (n,) u1: The kernel skipped the row.
+        alone: (n,) b1: The store may refuse the row as too long; it is put in a batch of its own.
+        parked: Items for quarantine, by row.
         lost: Rows whose record retention has removed.
     """
 
@@ -69,7 +69,7 @@ class Load:
     lost: list[int] = field(default_factory=list)
 
     def read(self) -> None:
-        """Run the kernel over all log files. Touches nothing but this load: any thread may."""
+        """Run the kernel over all log files. Changes only this load, so any thread may call it."""
         rows, batch = self.rows, self.batch
         end = np.zeros(1, np.int64)
         into = kernels.Into(batch.rows, batch.staging, end, self.is_malformed)
@@ -91,7 +91,7 @@ class Load:
 
 
 class Gatherer:
-    """Makes batches of due timers of one store."""
+    """Builder of batches from due timers of one store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -103,7 +103,7 @@ class Gatherer:
         self._hashed = 0
 
     def plan(self, rows: Rows, batch: PutBatch, now_ms: int) -> Load:
-        """Return what `Load.read` needs: the batch with room for all, and the log as it is now."""
+        """Return the load of some timers: a batch with room for all, and the current log files."""
         store = self._store
         sizes = rows["record_size"].astype(np.int64)
         file_bytes = int(store.log.file_bytes)
@@ -126,7 +126,7 @@ class Gatherer:
         )
 
     def finish(self, load: Load) -> None:
-        """Make the rows that the kernel left out, as many as the batch has."""
+        """Make the rows that the kernel skipped, in Python."""
         count = load.batch.count
         for at in np.flatnonzero(load.is_malformed[:count]).tolist():
             self._make(load, at)
@@ -156,17 +156,17 @@ class Gatherer:
         """Return a timer's record.
 
         Raises:
-            RecordUnreadable: It is damaged, or not the one that the unit names.
+            RecordUnreadable: The record is damaged, or not the one that the unit names.
         """
         phys_offset, size = int(unit["phys_offset"]), int(unit["record_size"])
         record = read_record(self._store, phys_offset, size)
         if record.total_size != size:
-            why = f"the record there has {record.total_size} bytes, {size} were noted"
+            why = f"the record there has {record.total_size} bytes, its unit names {size}"
             raise RecordUnreadable(phys_offset, why)
         return record
 
     def undeliverable(self, reason: Reason, detail: str, unit: Row) -> Undeliverable:
-        """Return what goes to quarantine in place of a timer."""
+        """Return the quarantine item for a timer that cannot be delivered."""
         phys_offset, size = int(unit["phys_offset"]), int(unit["record_size"])
         queue_offset, level = -1, 0
         data, record = read_damaged(self._store, phys_offset, size)
@@ -195,7 +195,7 @@ class Gatherer:
         self._hashed = len(topics)
         return self._by_hash.get(topic_hash, NO_TOPIC)
 
-    # -- what a timer becomes -------------------------------------------------------------------
+    # -- conversion ------------------------------------------------------------------------------
 
     def delivery(self, now_ms: int) -> Convert[Row]:
         """Return the conversion of a timer to the message that is delivered."""
@@ -223,7 +223,7 @@ class Gatherer:
         return convert
 
     def fault(self, batch: PutBatch, record: Record, timer: Row) -> NoTarget:
-        """Return why a record of the timer queue is no timer; `batch` gets no message."""
+        """Return why a record of the timer queue is not a timer; `batch` gets no message."""
         return fault_of(record, self._store.topics)
 
 
@@ -233,8 +233,8 @@ def target_of(
     """Return (topic_index, queue_id) that a timer's record is to be delivered to.
 
     Args:
-        timer: its `layout.STAGED` row: the record must have been promised for that time.
-        routed: topics without any queue count as missing (they were deleted).
+        timer: Its `layout.STAGED` row; the record must be due at the time of this row.
+        routed: Topics without queues count as missing, because they were deleted.
     """
     if kind_of(record) == FROM_LEVEL:
         return real_target(record.properties, topics, SCHEDULE_TOPIC, routed=routed)
@@ -254,7 +254,7 @@ def target_of(
 
 
 def foreign_of(record: Record) -> NoTarget | None:
-    """Return why a record is none of the timer queue, None if it is."""
+    """Return the fault of a record that is not in the timer queue, None if it is."""
     if record.topic == TIMER_TOPIC and record.queue_id == TIMER_QUEUE:
         return None
     where = f"{record.topic} queue {record.queue_id}"
@@ -262,19 +262,19 @@ def foreign_of(record: Record) -> NoTarget | None:
 
 
 def fault_of(record: Record, topics: TopicTable) -> NoTarget:
-    """Return why a record of the timer queue is no timer."""
+    """Return why a record of the timer queue is not a timer."""
     foreign = foreign_of(record)
     if foreign is not None:
         return foreign
     if due_ms_of(record.properties, record.store_ms, 1) is None:
         return _no_time(record)
     found = real_target(record.properties, topics, TIMER_TOPIC, routed=False)
-    return found if isinstance(found, NoTarget) else NoTarget(Reason.NO_TARGET, "it is no timer")
+    return found if isinstance(found, NoTarget) else NoTarget(Reason.NO_TARGET, "it is not a timer")
 
 
 def _no_time(record: Record) -> NoTarget:
     out = record.properties.get("TIMER_OUT_MS")
-    return NoTarget(Reason.NO_TIME, f"the record does not say when it is due: TIMER_OUT_MS={out!r}")
+    return NoTarget(Reason.NO_TIME, f"the record has no due time: TIMER_OUT_MS={out!r}")
 
 
 def add_delivery(
@@ -285,7 +285,7 @@ def add_delivery(
     Source: TimerMessageStore.convert, convertMessage
     """
     kind = kind_of(record)
-    text = seen_text(record, kind)
+    text = delivered_text(record, kind)
     row = _add(batch, record, topic_index, queue_id, text, timer, now_ms)
     if kind != FROM_TIMER:
         row["enqueue_ms"] = row["dequeue_ms"] = -1
@@ -295,7 +295,7 @@ def add_delivery(
 def add_roll(batch: PutBatch, record: Record, topic_index: int, timer: Row, now_ms: int) -> None:
     """Add the copy of a timer that goes through the timer queue once more.
 
-    It carries its exact due time: TIMER_DELAY_* count from the store time of the first record.
+    It has its exact due time, because TIMER_DELAY_* count from the store time of the first record.
     Source: TimerMessageStore.convert
     """
     times = record.properties.get("TIMER_ROLL_TIMES", "0")

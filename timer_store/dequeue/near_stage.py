@@ -1,22 +1,22 @@
-"""Near stage: timers of the loaded slots, delivered at their millisecond.
+"""Near stage: timers of the loaded slots, sorted for delivery at their millisecond.
 
-    add ---> runs, each sorted by (due time, log offset); neighbours of like size are merged
+    add ---> runs, each sorted by (due time, log offset); neighbours of similar size are merged
                 |  the next whole milliseconds of all runs, merged; topics in turn inside each
                 v
              fronts, in the order of delivery ---> take
                 ^                                            |
                 +---------------- put back (refused) --------+
 
-The order inside a millisecond is decided once, when the millisecond moves to a front: the first
-timer of each topic in log order, then the second of each, and so on. A timer that joins the
-millisecond later is delivered after these. A front ends before the one below it begins, so timers
-are always delivered in due order.
+The order inside a millisecond is fixed when the millisecond moves to a front: the first timer of
+each topic in log order, then the second of each, and so on. A timer that joins the millisecond
+later is delivered after these. A front ends before the one below it begins, so timers are always
+delivered in due order.
 
 A settled timer (cancelled, moved, fired) stays as a marked row until it is skipped; it does not
-count. A taken timer is no longer in the stage unless it is put back: `take` claims it.
+count. `take` removes timers from the stage; `put_back` adds refused ones again.
 
-Nothing here does I/O or reads the time. It belongs to the event loop's thread; only `sorted_run`
-may run in another.
+The module does no I/O and does not read the time. A stage belongs to the event loop's thread; only
+`sorted_run` may run in another.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from timer_store.kernels import stage as kernels
 from timer_store.layout import Mask, Offsets, Rows
 
 NEVER_MS = 1 << 62
-SMALL = 32  # rows that are sorted by comparing
-MERGE_ROWS = 65_536  # runs that do not overlap merge up to this size
-FRONT_ROWS = 2_048  # a front is made of at least so many rows, if they are due
+SMALL = 32  # up to this many rows NumPy's sort is faster than radix passes
+MERGE_ROWS = 65_536  # maximum size of merged runs that do not overlap
+FRONT_ROWS = 2_048  # minimum rows of a front, if as many are due
 NOTHING = np.empty(0, layout.STAGED)
 
 
@@ -41,8 +41,8 @@ class Run:
     """Sorted rows from `first` to `end`; the row at `first` is pending.
 
     Attributes:
-        rows: (n,) `layout.HELD`.
-        head_ms: Due time of the row at `first`; NEVER_MS: none is left.
+        rows: (n,) `layout.STAGE_ROW`.
+        head_ms: Due time of the row at `first`; NEVER_MS at the end of the run.
         last_ms: Due time of the last row.
     """
 
@@ -77,8 +77,8 @@ class Run:
 
 def sorted_run(rows: Rows) -> Run:
     """Return (n,) `layout.STAGED` rows, all pending, as a run. May run in any thread."""
-    held = np.empty(rows.size, layout.HELD)
-    kernels.pick(rows, _order(rows), held)
+    held = np.empty(rows.size, layout.STAGE_ROW)
+    kernels.copy_staged(rows, _order(rows), held)
     return Run(held)
 
 
@@ -97,7 +97,7 @@ def _order(rows: Rows) -> npt.NDArray[np.int32]:
 
 
 def _sorted_by(keys: Offsets, order: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return `order` sorted stably by keys[order]: as many passes as the keys differ in digits."""
+    """Return `order` sorted stably by keys[order]; a pass for each digit in which keys differ."""
     low = int(keys.min())
     spread = int(keys.max()) - low
     counts = np.empty(kernels.DIGITS, np.int64)
@@ -118,7 +118,7 @@ class NearStage:
     def __init__(self, rows_max: int = 1 << 20) -> None:
         self._rows_max = rows_max
         self._runs: list[Run] = []
-        self._fronts: list[Run] = []  # the last is the next
+        self._fronts: list[Run] = []  # the last one is delivered next
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class NearStage:
 
     @property
     def room(self) -> int:
-        """Number of rows that may be loaded now; timers that join a loaded second may exceed it."""
+        """Number of rows that may be loaded now; timers that join a loaded slot may exceed it."""
         held = sum(map(len, self._runs)) + sum(map(len, self._fronts))
         return max(self._rows_max - held, 0)
 
@@ -157,7 +157,7 @@ class NearStage:
     # -- in -------------------------------------------------------------------------------------
 
     def add(self, rows: Rows) -> None:
-        """Add timers of a loaded slot, or timers that joined a second that is staged already.
+        """Add timers of a loaded slot, or timers that joined a slot after it was loaded.
 
         Args:
             rows: (n,) `layout.STAGED`, in any order; plain pending timers, none of them staged.
@@ -176,16 +176,16 @@ class NearStage:
             self._runs.append(_merged(older, newer))
 
     def put_back(self, rows: Rows) -> None:
-        """Put back refused rows of the last `take`; they are taken first again, in the same order.
+        """Put back refused rows of the last `take`; the next `take` returns them first, in order.
 
         Args:
-            rows: (n,) `layout.STAGED` that `take` returned. After several calls of `take`: the
-                rows of all of them in one call.
+            rows: (n,) `layout.STAGED` that `take` returned; after several calls of `take`, the
+                rows of all of them.
         """
         if not rows.size:
             return
-        held = np.empty(rows.size, layout.HELD)
-        kernels.pick(rows, np.arange(rows.size, dtype=np.int32), held)
+        held = np.empty(rows.size, layout.STAGE_ROW)
+        kernels.copy_staged(rows, np.arange(rows.size, dtype=np.int32), held)
         if int(rows[-1]["due_ms"]) > self._front_ms:
             self.add(rows)
             return
@@ -198,7 +198,7 @@ class NearStage:
         """Remove and return due timers, in due order, topics in turn.
 
         Args:
-            bytes_max: of their records, all together; a single row may exceed it.
+            bytes_max: Maximum bytes of all their records; a single row may exceed it.
 
         Returns (n,) `layout.STAGED`, empty if nothing is due.
         """
@@ -214,7 +214,7 @@ class NearStage:
             end = front.bound(until_ms)
             out = np.empty(min(left, end - front.first), layout.STAGED)
             limits = (left, room, 0 if pieces else 1)
-            first, count, size = kernels.draw(front.rows, front.first, end, limits, out)
+            first, count, size = kernels.take_batch(front.rows, front.first, end, limits, out)
             self._move(front, first)
             left, room = left - count, room - size
             if count:
@@ -253,7 +253,7 @@ class NearStage:
         return True
 
     def pending_rows(self) -> Iterator[Rows]:
-        """Yield the pending rows, (n,) `layout.HELD`, in unordered pieces, for reading only."""
+        """Yield the pending rows, (n,) `layout.STAGE_ROW`, in unordered pieces. Read only."""
         for run in (*self._runs, *self._fronts):
             left = run.left()
             settled = left["write_ms"] < 0
@@ -262,7 +262,7 @@ class NearStage:
     # -- settled before their time --------------------------------------------------------------
 
     def settle(self, phys_offsets: Offsets, due_ms: Offsets) -> Mask:
-        """Settle timers; return which of them were pending here.
+        """Settle timers; return which of them were pending in the stage.
 
         Args:
             phys_offsets: (n,) i8.
@@ -279,7 +279,7 @@ class NearStage:
         return found
 
     def contains(self, phys_offsets: Offsets, due_ms: Offsets) -> Mask:
-        """Return which timers are pending here. Arguments: see `settle`."""
+        """Return which timers are pending in the stage. Arguments: see `settle`."""
         return self._find(phys_offsets, due_ms, settle=False)
 
     def _find(self, phys_offsets: Offsets, due_ms: Offsets, *, settle: bool) -> Mask:
@@ -296,7 +296,7 @@ class NearStage:
 
 
 def _alike(older: Run, newer: Run) -> bool:
-    """Return whether to merge two runs: of like size, and overlapping in time or small."""
+    """Return whether to merge two runs: of similar size, and overlapping in time or small."""
     if len(older) > 2 * len(newer):
         return False
     apart = older.last_ms < newer.head_ms or newer.last_ms < older.head_ms
@@ -304,7 +304,7 @@ def _alike(older: Run, newer: Run) -> bool:
 
 
 def _merged(older: Run, newer: Run) -> Run:
-    out = np.empty(len(older) + len(newer), layout.HELD)
+    out = np.empty(len(older) + len(newer), layout.STAGE_ROW)
     count = kernels.merge(older.left(), newer.left(), out)
     return Run(out[:count])
 
@@ -317,7 +317,7 @@ def _in_turn(run: Run) -> Run:
     spots, ranks = np.empty((2, rows.size), np.int32)
     starts = np.empty(rows.size + 1, np.int32)
     table = np.zeros((_table_size(rows.size), 2), np.int32)
-    out = np.empty(rows.size, layout.HELD)
+    out = np.empty(rows.size, layout.STAGE_ROW)
     kernels.interleave(rows, spots, ranks, starts, table, out)
     return Run(out)
 

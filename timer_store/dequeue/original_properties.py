@@ -4,11 +4,11 @@
     FROM_LEVEL   a record in a level's queue that was transferred to the timers
     FROM_ROUTE   a record of the timer queue that was made of a message with a level
 
-A consumer sees of the last two exactly what the level service delivers: DELAY (in the record it
-may be DELAy, for Apache's broker), no TIMER_*. A routed record has DELAY or DELAy, DUEMQ_DUE_MS and
-none of the three TIMER_ times. No client can make one: with a level the level counts, without one a
-timer has one of the three, and what clients send has no DUEMQ_DUE_MS (`hook` takes it out or
-refuses it). The compiled twin is `kernels.gather`.
+The consumer of the last two receives exactly what the level service delivers: DELAY (in the record
+it may be DELAy, for Apache's broker), no TIMER_*. A routed record has DELAY or DELAy, DUEMQ_DUE_MS
+and none of the three TIMER_ times. No client can send such a record: a message with a level goes to
+that level, a timer without a level has one of the three times, and the put hook removes or refuses
+DUEMQ_DUE_MS. The compiled twin is `kernels.gather`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DROPPED = {
 
 
 def kind_of(record: Record) -> int:
-    """Return what a record is: FROM_*."""
+    """Return the kind of a record: FROM_*."""
     if record.topic == SCHEDULE_TOPIC:
         return FROM_LEVEL
     if record.topic != TIMER_TOPIC or record.queue_id != TIMER_QUEUE:
@@ -41,7 +41,7 @@ def kind_of(record: Record) -> int:
     return FROM_TIMER
 
 
-def seen_text(record: Record, kind: int) -> bytes:
-    """Return the property text of the message that a record becomes, without what is added."""
+def delivered_text(record: Record, kind: int) -> bytes:
+    """Return the property text of a delivered message, before a delivery adds to it."""
     text = without(record.property_text, *DROPPED[kind])
     return text if kind == FROM_TIMER else renamed(text, MOVED_NAME, LEVEL_NAME)

@@ -5,9 +5,9 @@
     finish   loop     add timers linked meanwhile, leave out timers settled meanwhile
 
 Reading and sorting a slot with a million timers takes some tenths of a second, which must not delay
-ordinary traffic. Until then the slot counts as not loaded: new timers are linked into it, and its
-timers can be cancelled or moved. The thread reads the log's files and a captured slot. The only
-change to what it reads is that units become settled, and the event loop records those.
+ordinary traffic. Meanwhile the slot counts as not loaded: new timers are linked into it, and its
+timers can be cancelled or moved. The thread reads the log's files and a captured slot. Units that
+it reads change only by being settled, and the event loop records those.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from timer_store.log.wheel import Slot, TimerWheel
 from timer_store.pending.claims import Claims
 from timer_store.position import Key, is_after
 
-LARGE = 16_384  # timers: reading more inline would block the loop for some ms
+LARGE = 16_384  # timers; reading more inline would block the loop for some ms
 NO_ROWS = np.empty(0, layout.STAGED)
 
 
@@ -43,8 +43,8 @@ class Loaded:
     Attributes:
         run: Timers that are delivered from this slot.
         rolls: (n,) `layout.STAGED` that are rolled into a later slot.
-        joined: (n,) `layout.STAGED` that joined the slot while it was read.
-        found: Units found; some are missing if the slot counts more (`num`).
+        joined: (n,) `layout.STAGED` that were linked into the slot during the read.
+        found: Number of units found; units are missing if the count of the slot is higher.
         last: Last timer of a part.
         complete: Whether the slot has no pending timers after these.
         broken: Error of a chain that ends too early.
@@ -64,11 +64,11 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Slot that is being read in the thread."""
+    """Read of a slot in the thread, not finished yet."""
 
     slot_ms: int
     after: Key | None
-    log_end: int  # of the timer log: units after it were linked later
+    log_end: int  # of the timer log; later units were linked during the read
     future: Future[Loaded]
 
 
@@ -102,7 +102,7 @@ class SlotLoader:
         """Read large slots in a thread while the block is open.
 
         Args:
-            wake: Called from that thread when a slot is read: `read` then returns it.
+            wake: Called from that thread when a slot was read; `read` then returns it.
         """
         with ThreadPoolExecutor(1, "timer slots") as self.pool:
             self._wake = wake
@@ -120,7 +120,7 @@ class SlotLoader:
         """Return a slot, or the next part of it; None while it is being read.
 
         Args:
-            count_max: as `TimerUnits.read_slot_part`, as is `after`.
+            count_max, after: See `TimerUnits.read_slot_part`.
         """
         if self._begun is not None:
             if self.busy:
@@ -183,7 +183,10 @@ class SlotLoader:
         if not rows.size:
             return rows
         rows = rows[~self._claims.has(rows["phys_offset"])]
-        for known in (loaded.run.rows, loaded.rolls):  # a unit that was copied was read before
+        for known in (
+            loaded.run.rows,
+            loaded.rolls,
+        ):  # a copied unit was linked before, and has been read
             rows = rows[~is_in(rows["phys_offset"], known["phys_offset"])]
         _, firsts = np.unique(rows["phys_offset"], return_index=True)
         rows = rows[np.sort(firsts)]
@@ -198,7 +201,7 @@ class SlotLoader:
 def load(
     units: TimerUnits, slot_ms: int, num: int, count_max: int, after: Key | None, skip: Offsets
 ) -> Loaded:
-    """Read a slot, or a part of it, and sort it. Touches nothing else: any thread may.
+    """Read a slot, or a part of it, and sort it. Changes nothing, so any thread may call it.
 
     Args:
         num: Number of timers that the slot counts.
@@ -225,7 +228,7 @@ def load(
 
 
 def _without(loaded: Loaded, settled: Offsets) -> Loaded:
-    """Leave out timers that were settled while the slot was read; they are not missing."""
+    """Remove timers that were settled during the read, without counting them as missing."""
     held = loaded.run.rows
     run = Run(held[~is_in(held["phys_offset"], settled)])
     rolls = loaded.rolls[~is_in(loaded.rolls["phys_offset"], settled)]
@@ -243,4 +246,4 @@ def _staged(units: Rows) -> Rows:
 
 
 def _wake_none() -> None:
-    """Do nothing: there is no loop to wake."""
+    """Do nothing, without an event loop."""

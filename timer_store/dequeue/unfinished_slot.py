@@ -1,4 +1,4 @@
-"""State of a slot whose delivery a stop interrupts.
+"""Last work on a slot whose delivery a stop interrupts.
 
 The next broker on the store reads slots from the read time on again. DueMQ finds their deliveries
 in the commit log; an Apache broker does not, and would deliver the timers again. So the units of
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def settle_delivered(state: TimerState) -> Offsets:
     """Settle delivered timers in slots that are not completely delivered.
 
-    Returns the places of their units, which are to be buried when their deliveries are on the disk.
+    Returns the positions of their units, which are buried once their deliveries are on the disk.
     None, where as many would not be left as wait: a turn that was cut short, or a damaged slot.
     """
     if state.dequeue.broken is not None:

@@ -9,12 +9,12 @@ An Apache broker names no origins. Its work is derived from
 
     record of the queue    before Q, of a slot before R, no unit from R on    settled
                            has a delivered copy, or a copy that was rolled    settled
-                           named as origin by a record of ours                settled (recovery)
-                           named by a marker: same slot, topic+key            cancelled
-                           else                                               pending
+                           is the origin of a record of DueMQ's               settled (recovery)
+                           is named by a marker: same slot, topic+key         cancelled
+                           otherwise                                          pending
 
-So a timer that Apache delivered without a checkpoint is not delivered again. If timercheck or the
-timer log is lost or invalid, R and Q are unknown and the commit log alone decides.
+So a timer that Apache delivered after its last checkpoint is not delivered again. If timercheck or
+the timer log is lost or invalid, R and Q are unknown and only the commit log is used.
 
 Reading changes nothing. Apache's timer log is moved aside (`timerlog.apache`) before ours is
 written, and removed after our first checkpoint. Until then timercheck stays Apache's, so after a
@@ -40,7 +40,7 @@ from message_store.log.commit_log import sync_directory
 from message_store.ranges import distinct, is_in
 from message_store.recovery.recover import file_before
 from timer_store import layout
-from timer_store.checkpoint.snapshot import Check
+from timer_store.checkpoint.snapshot import CHECK_FILE, Check
 from timer_store.kernels import adoption as kernels
 from timer_store.layout import NO_OFFSETS, Mask, Offsets, Rows
 from timer_store.log.timer_log import TimerLog
@@ -53,7 +53,7 @@ Notice = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 CHUNK_UNITS = 65_536
 ASIDE_NAME = "timerlog.apache"
-CLOCK_SLACK_MS = 3_600_000  # Apache's clock may have stepped back by so much
+CLOCK_SLACK_MS = 3_600_000  # maximum step back of Apache's clock that is tolerated
 
 
 class Reach(NamedTuple):
@@ -88,7 +88,7 @@ def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> 
     if own and aside.is_dir():
         shutil.rmtree(aside)
     if foreign and aside.is_dir():
-        shutil.rmtree(directory, ignore_errors=True)  # left by a start that was interrupted
+        shutil.rmtree(directory, ignore_errors=True)  # an interrupted start has moved it already
     elif foreign and directory.is_dir():
         os.rename(directory, aside)
         sync_directory(aside.parent)
@@ -103,13 +103,19 @@ def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> 
 
 def find_reach(state: TimerState, notice: Notice) -> Reach:
     """Return the positions in timercheck and timer log; `UNKNOWN` if they are invalid."""
-    check = state.files.check
+    check, store = state.files.check, state.store
     assert check is not None
+    if store.truncations.followed(CHECK_FILE) != store.generation:
+        notice(
+            f"the commit log was truncated after {state.files.directory / CHECK_FILE} was written: "
+            f"it alone decides which timers are pending"
+        )
+        return UNKNOWN
     _, queue_end = state.fetch.bounds()
     queue_offset = min(check.queue_offset, check.master_queue_offset)
     if queue_offset > queue_end or check.read_ms > state.clock.now_ms() + CLOCK_SLACK_MS:
         notice(
-            f"{state.files.directory / 'timercheck'} has read time {check.read_ms} and queue "
+            f"{state.files.directory / CHECK_FILE} has read time {check.read_ms} and queue "
             f"offset {queue_offset}, the queue ends at {queue_end} and it is "
             f"{state.clock.now_ms()}: the commit log alone decides which timers are pending"
         )
@@ -128,7 +134,7 @@ def find_reach(state: TimerState, notice: Notice) -> Reach:
 def near_units(directory: Path, check: Check) -> Offsets | None:
     """Return the records with units in slots from the read time on; None if the log is damaged.
 
-    The log is walked to its valid end, as timercheck and wheel lag behind it.
+    The walk goes to the valid end of the log, because timercheck and wheel lag behind it.
     """
     sizes = {path.stat().st_size for path in directory.glob("*")} if directory.is_dir() else set()
     if not sizes:
@@ -154,12 +160,12 @@ def near_units(directory: Path, check: Check) -> Offsets | None:
 class Evidence:
     """Copies that an Apache broker made, by identity, and markers by name.
 
-    The target of a marker is not looked up in the key index: Apache's has gaps. A marker cancels
-    records before it in the queue, so a message that is sent again after it is not lost.
+    Targets of markers are not looked up in the key index, because Apache's index has gaps. A marker
+    cancels only records before it in the queue, so a message that is sent again later is not lost.
 
     Args:
-        special: (n,) `layout.IDENTIFIED` of markers in the queue, and of timers that were rolled.
-        delivered: (n,) the same of delivered copies.
+        special: (n,) `layout.IDENTIFIED` of markers and of rolled timers in the queue.
+        delivered: (n,) `layout.IDENTIFIED` of delivered copies.
     """
 
     def __init__(self, special: Rows, delivered: Rows) -> None:
@@ -168,7 +174,7 @@ class Evidence:
         last = np.append(
             np.diff(markers["name"][order]) != 0, np.ones(min(order.size, 1), np.bool_)
         )
-        self._markers = markers[order][last]  # the newest of each name, by name
+        self._markers = markers[order][last]  # newest marker of each name
         both = np.concatenate([rolled["identity"], delivered["identity"]])
         self._identities, which = np.unique(both, return_inverse=True)
         self._last = np.full(self._identities.size, -1, np.int64)  # offset of its newest roll
@@ -178,7 +184,7 @@ class Evidence:
     def cancelled(self, rows: Rows) -> Mask:
         """Return which records of the queue a marker names, or are markers.
 
-        A rolled copy may come after the marker that came after the timer.
+        A rolled copy may be after the marker that cancels its timer.
         """
         names = self._markers["name"]
         if not names.size:
@@ -190,7 +196,7 @@ class Evidence:
         return np.asarray((named & before) | (rows["marker"] != 0))
 
     def copied(self, rows: Rows) -> Mask:
-        """Return which records of the queue, passed in its order, were delivered or rolled.
+        """Return which records of the queue were delivered or rolled. Called in queue order.
 
         Args:
             rows: (n,) `layout.IDENTIFIED`.
@@ -217,7 +223,7 @@ def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Of
     """Return the log offsets of settled records of the queue, ascending.
 
     Args:
-        reach: Positions of the other broker; `UNKNOWN`: the log alone decides.
+        reach: Positions of the other broker; `UNKNOWN`: use the commit log only.
     """
     special = [rows[(rows["rolls"] > 0) | (rows["marker"] != 0)] for rows in _queue(state)]
     delivered = list(_deliveries(state, _scan_start(state, reach), progress))
@@ -236,11 +242,11 @@ def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Of
 
 
 def _delivered_transfers(state: TimerState, reach: Reach) -> Iterator[Offsets]:
-    """Yield the messages of levels, transferred to the timers, whose slot Apache has read.
+    """Yield transferred level messages whose slot Apache has read: they are delivered.
 
-    They have no timer properties that identify a delivered copy: one that Apache delivered of a
-    slot that it has not completed is delivered again. A message that is due after the last record
-    of the log is not delivered, whatever its slot.
+    Their delivered copies have no timer properties that identify them, so a message that Apache
+    delivered from an incomplete slot is delivered again. A message that is due after the last
+    record of the log is not delivered, whatever its slot.
     """
     owned, width_ms = state.transfers.owned, state.config.precision_ms
     last_ms = state.store.store_ms(state.store.last_record)
@@ -262,7 +268,7 @@ def _passed(state: TimerState, units: Rows, rows: Rows, offset: int, reach: Reac
 
 
 def _scan_start(state: TimerState, reach: Reach) -> int:
-    """Return the log offset from which on deliveries may be missing in timercheck."""
+    """Return the log offset after which deliveries may be missing in timercheck."""
     store = state.store
     if not store.log.files:
         return 0
@@ -289,7 +295,7 @@ def _queue(state: TimerState) -> Iterator[Rows]:
 
 
 def _units(state: TimerState, offset: int) -> Iterator[Rows]:
-    """Yield the units of the timer queue; those of a hole have no record and size 0."""
+    """Yield the units of the timer queue; units of a hole have no record and size 0."""
     first, end = state.fetch.bounds()
     offset = max(offset, first)
     while offset < end:

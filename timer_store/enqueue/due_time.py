@@ -1,15 +1,17 @@
-"""Due time of a timer, from its properties; the same at the put and when read back.
+"""Due time of a timer, from its properties; the same at the put and at every later read.
 
-    DUEMQ_DUE_MS       its value: on records whose TIMER_* differ (spread, or written again)
+    DUEMQ_DUE_MS       its value; in records whose TIMER_* differ (spread, or copied)
     TIMER_DELAY_SEC    store time + seconds       \\
     TIMER_DELAY_MS     store time + ms             > the first of these that is present
     TIMER_DELIVER_MS   its value                  /
     otherwise          TIMER_OUT_MS + precision
 
-A delay counts from the time of storing, and a copy that Apache made while rolling (it has
-TIMER_ROLL_TIMES) was stored later: there TIMER_OUT_MS decides. TIMER_OUT_MS is Apache's slot, the
-last whole slot before the due time, so nothing is due before TIMER_OUT_MS + 1; a record without it
-is not a timer. `kernels.fetch` is the compiled twin. Source: TimerMessageStore, HookUtils.
+A delay counts from the store time. A copy that an Apache broker wrote while rolling (it has
+TIMER_ROLL_TIMES) was stored later, so its TIMER_OUT_MS is used instead. TIMER_OUT_MS is Apache's
+slot, the last whole slot before the due time, so no timer is due before TIMER_OUT_MS + 1; a record
+without it is not a timer. `kernels.fetch` is the compiled twin.
+
+Source: TimerMessageStore, HookUtils
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stages 1 and 2: appends of the timer queue get a unit in timer log and wheel.
+"""Enqueue service, stages 1 and 2: links a unit of each timer into timer log and wheel.
 
     an appended batch ---- its columns -------------+
                                                     +--> place -> units.add -> counts, near stage
@@ -42,12 +42,12 @@ class EnqueueService:
     """Enqueue stages of one timer store.
 
     Attributes:
-        broken: rows that are not timers: they go to quarantine.
-        markers: rows that cancel another timer, not applied yet.
-        blocked_by: reason why nothing is enqueued now, or empty.
-        skip: (n,) i8, ascending: timers of the queue that are settled already (recovery).
-        earliest_ms: due time of the first of the newest timers, or the start of its slot.
-        early: whether a timer of the slot that is loaded next is due before that slot begins.
+        broken: Rows that are not timers, for quarantine.
+        markers: Rows that cancel another timer, not applied yet.
+        blocked_by: Reason why nothing is enqueued now, or empty.
+        skip: (n,) i8, ascending: Timers of the queue that are settled already (recovery).
+        earliest_ms: Due time of the first of the newest timers, or the start of its slot.
+        early: Whether a timer of the slot that is loaded next is due before that slot begins.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class EnqueueService:
         return end - max(self._position.queue_offset, first)
 
     def has_room(self, now_ms: int) -> bool:
-        """Whether more may be enqueued: not while a full stage delivers due timers."""
+        """Return whether more may be enqueued: not while a full stage delivers due timers."""
         if self._stage.room > 0:
             return True
         due_ms = self._stage.next_due_ms
@@ -89,11 +89,11 @@ class EnqueueService:
 
     @property
     def needs_look(self) -> bool:
-        """Whether the newly enqueued timers need a turn now."""
+        """Whether the newest timers need a turn of the service now."""
         return bool(self.broken or self.markers or self.behind)
 
     def forget(self) -> None:
-        """Reset the state: everything will be enqueued again."""
+        """Reset the state before everything is enqueued again."""
         self.broken.clear()
         self.markers.clear()
         self.blocked_by, self.early = "", False
@@ -158,7 +158,7 @@ class EnqueueService:
             taken = int(self._units.add(fit, write_ms=write_ms, read_ms=self._position.read_ms))
         except OSError as error:
             self.blocked_by = f"the timer log cannot be written: {error}"
-            if self._reported != self.blocked_by:  # it is tried again every turn
+            if self._reported != self.blocked_by:  # the next turn tries again
                 log.error("timers are not enqueued: %s", self.blocked_by)
             self._reported = self.blocked_by
             return 0

@@ -28,7 +28,7 @@ from timer_store.pending.records import name_topics
 
 log = logging.getLogger(__name__)
 NO_BYTES = np.frombuffer(b"", np.uint8)
-PRE_BLANK_SIZE = 0x7FFFFFFF  # of a unit that Apache writes before a queue's first message
+PRE_BLANK_SIZE = 0x7FFFFFFF  # size in units that Apache writes before a queue's first message
 
 
 class Fetcher:

@@ -4,7 +4,7 @@
     records in the commit log     target; the name DELAY in them is changed in the same pass
 
 The files of the log are mapped a second time, writable, for that one byte. Only pages with records
-are touched: these are never in a hole; an unreadable page reads as zeros.
+are written: these are never in a hole, and an unreadable page reads as zeros.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.records import name_topics
 
 Bytes = npt.NDArray[np.uint8]
-PRE_BLANK_SIZE = 0x7FFFFFFF  # of a unit that Apache writes before a queue's first message
+PRE_BLANK_SIZE = 0x7FFFFFFF  # size in units that Apache writes before a queue's first message
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 POPULATE_UNITS = 1_024
 NO_ROWS = np.empty(0, layout.TIMED)
@@ -44,7 +44,7 @@ class LevelRecords:
 
     Attributes:
         fixed: Number of records read whose DELAY cannot be renamed.
-        unnamed: Number of those that changed their owner and kept the name.
+        unnamed: Number of such records that changed their owner.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -118,7 +118,7 @@ class LevelRecords:
         return timed, name_at
 
     def _enter(self, *args: Any) -> int:
-        """Call `read_levels`; dispatch on these types takes longer than a thousand records."""
+        """Call `read_levels` by its entry point: a dispatch takes as long as 1,000 records."""
         kinds = args[0].flags.writeable, args[2].flags.writeable
         found = self._entries.get(kinds)
         if found is None:
@@ -165,7 +165,7 @@ class LevelRecords:
         used = int(sizes.astype(np.int64).sum())
         if used * 2 >= last - first > 0:
             start = int(first - base) // mmap.PAGESIZE * mmap.PAGESIZE
-            with suppress(OSError):  # older kernels do not know it
+            with suppress(OSError):  # older Linux kernels lack it
                 mapped.map.madvise(POPULATE_WRITE, start, int(last - base) - start)
 
     def _map(self, file: Any) -> Bytes:

@@ -4,8 +4,8 @@
     marker   TIMER_DEL_UNIQKEY: cancels the timer it names, as Apache's broker would
 
 They are settled between two turns, before the next checkpoint. A marker names a topic and a unique
-key; its target is the timer with these in the slot of the marker's time. It is applied when it is
-enqueued, not when the slot is read.
+key; its target is the timer with both in the slot of the marker's time. A marker is applied when it
+is enqueued, not when the slot is read.
 
 Source: TimerMessageStore, TimerDequeueGetMessageService
 """
@@ -40,14 +40,14 @@ class NonTimers:
         self.parked = self.cancelled = 0
 
     def settled(self, now_ms: int) -> bool:
-        """Settle all; return whether none is left."""
+        """Settle all of them; return whether none is left."""
         while self.settle(now_ms):
             pass
         enqueue = self._state.enqueue
         return not (enqueue.broken or enqueue.markers)
 
     def settle(self, now_ms: int) -> int:
-        """Settle some; return their number. On a full disk they stay for later."""
+        """Settle some of them; return their number. On a full disk they stay."""
         count = self._settle_broken(now_ms) if self._state.enqueue.broken else 0
         return count + self._apply_markers() if self._state.enqueue.markers else count
 
@@ -65,7 +65,7 @@ class NonTimers:
     def _apply_markers(self) -> int:
         """Cancel the timers that the next markers name; return the number of markers."""
         state, markers = self._state, self._state.enqueue.markers.pop(0)
-        foreign = markers[markers["origin"] < 0]  # one with an origin was applied when it was put
+        foreign = markers[markers["origin"] < 0]  # a marker with an origin was applied at its put
         named = [(row, name) for row in foreign if (name := self._target_of(row)) is not None]
         if named:
             rows = state.records.read(distinct(self._find(named)))
@@ -87,14 +87,14 @@ class NonTimers:
         return (topic, key) if plus and key else None
 
     def _find(self, named: Sequence[tuple[Any, Target]]) -> Offsets:
-        """Return the log offsets of the timers named, in the slot of their marker."""
+        """Return the log offsets of the named timers in the slots of their markers."""
         state, keys = self._state, [name[1] for _, name in named]
         try:
             matches = search_now(state.store, [TIMER_TOPIC], keys)
             unique = matches.hits == HIT_UNIQUE
             offsets, key_at = matches.offsets[unique], matches.key_at[unique]
             rows = state.records.read(offsets)
-        except StoreError:  # without an index the slots are read
+        except StoreError:  # without an index: read the slots
             return self._find_in_slots(named)
         width_ms = state.config.precision_ms
         due_ms = np.array([row["due_ms"] for row, _ in named], np.int64)
@@ -104,7 +104,7 @@ class NonTimers:
         return np.asarray(offsets[same])
 
     def _find_in_slots(self, named: Sequence[tuple[Any, Target]]) -> Offsets:
-        """Return the same without the key index, from every timer of those slots."""
+        """Return the same by reading every timer of those slots, without the key index."""
         state, width_ms = self._state, self._state.config.precision_ms
         found: list[int] = []
         wanted: dict[int, set[Target]] = {}

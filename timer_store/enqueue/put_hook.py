@@ -1,8 +1,8 @@
 """Put hook: redirects messages with timer properties to the timer topic.
 
 The kernel handles nearly all rows. Python handles rows that are refused, rows whose property text
-must change (properties of an earlier delivery are removed), and rows that a client sent into the
-timer topic itself. Source: HookUtils.handleScheduleMessage, TimerMessageStore.isReject.
+changes (properties of an earlier delivery are removed), and rows that a client sent to the timer
+topic itself. Source: HookUtils.handleScheduleMessage, TimerMessageStore.isReject
 """
 
 from __future__ import annotations
@@ -66,23 +66,23 @@ class TimerHook:
     def __call__(self, batch: PutBatch, now_ms: int) -> None:
         """Redirect rows that are not due yet; refuse invalid ones.
 
-        A row that is due already stays in its topic. Refusals have code 13, of flow control 1.
+        A row that is due already stays in its topic. Refusals have code 13, by flow control 1.
         """
         if self._report.size < batch.count:
             self._report = np.zeros(batch.count * 2, np.uint8)
         self._numbers[put.NOW_MS] = now_ms
-        held, unhandled = self._hold(batch, batch.rows, batch.count, self._report)
+        redirected, unhandled = self._redirect(batch, batch.rows, batch.count, self._report)
         if unhandled:
-            for at in np.flatnonzero(self._report[: batch.count] > put.HELD).tolist():
+            for at in np.flatnonzero(self._report[: batch.count] > put.REDIRECTED).tolist():
                 self._report[at] = self._look(batch, at, int(self._report[at]), now_ms)
-        if self._limited and (held or unhandled):
+        if self._limited and (redirected or unhandled):
             self._limit(batch)
 
-    def _hold(
+    def _redirect(
         self, batch: PutBatch, rows: Rows, count: int, report: npt.NDArray[np.uint8]
     ) -> tuple[int, int]:
         arrays = self._topics.arrays
-        found: tuple[int, int] = put.hold(
+        found: tuple[int, int] = put.redirect(
             rows, count, batch.staging, arrays.topics, arrays.names, self._numbers, report
         )
         return found
@@ -96,10 +96,10 @@ class TimerHook:
             for name in STALE_NAMES:
                 properties.pop(name, None)
             batch.set_properties(at, properties)
-            self._hold(batch, batch.rows[at : at + 1], 1, self._one)
+            self._redirect(batch, batch.rows[at : at + 1], 1, self._one)
             found = int(self._one[0])
             assert found != put.STALE
-        if found > put.HELD:
+        if found > put.REDIRECTED:
             remark = self._why_not(batch, at, found, now_ms)
             if remark:
                 batch.refuse(at, MESSAGE_ILLEGAL, remark)
@@ -161,18 +161,20 @@ class TimerHook:
         """Refuse timers beyond the limit of their slot or topic."""
         limit, quota = self._config.slot_timers_max, self._config.topic_quota
         rows = batch.filled
-        held = np.flatnonzero(
-            (self._report[: batch.count] == put.HELD)
+        redirected = np.flatnonzero(
+            (self._report[: batch.count] == put.REDIRECTED)
             & (rows["status"] == 0)
             & (rows["prop_flags"] & PROP_TIMER_DEL == 0)
         )
         if limit < INT_MAX:
-            for at, slot_ms, count in beyond(rows["out_ms"][held], self._slot_count_of, limit):
-                batch.refuse(int(held[at]), SYSTEM_ERROR, crowded(slot_ms, count, limit))
+            for at, slot_ms, count in beyond(
+                rows["out_ms"][redirected], self._slot_count_of, limit
+            ):
+                batch.refuse(int(redirected[at]), SYSTEM_ERROR, crowded(slot_ms, count, limit))
         if quota and self._pending_of is not None:
-            topics = rows["real_topic_index"][held]
+            topics = rows["real_topic_index"][redirected]
             for at, index, count in beyond(topics, self._pending_of, quota):
                 name = self._topics.name(index)
                 remark = f"{count} timers of topic {name} are pending, timerTopicQuota is {quota}"
                 refusal = f"timer message is under flow control: {remark}"
-                batch.refuse(int(held[at]), SYSTEM_ERROR, refusal)
+                batch.refuse(int(redirected[at]), SYSTEM_ERROR, refusal)

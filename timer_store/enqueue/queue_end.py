@@ -1,10 +1,10 @@
 """Queue offset at which an Apache broker continues: after the record of the last unit.
 
-A rolled or copied timer has its unit after those of newer records. If such a unit is the last one,
-Apache's broker enqueues everything after its record again and delivers it twice. So at the end the
-log gets one more unit that names the last enqueued record: a unit that cancels nothing, because its
-record names no target, in the slot that is read next. It is settled at once as a duplicate, so the
-timer of that record stays pending even in the same slot.
+Apache's broker continues after the record of the last unit. The unit of a rolled or copied timer is
+after those of newer records: if it is the last one, Apache's broker enqueues everything after its
+record again and delivers it twice. So a stop adds a unit that names the last enqueued record. It is
+a marker without a target, which cancels nothing, in the slot that is read next. It is settled at
+once as a duplicate, so the timer of that record stays pending, even in the same slot.
 
 Source: TimerMessageStore.recover, reviseQueueOffset; TimerDequeueGetMessageService
 """

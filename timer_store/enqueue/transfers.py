@@ -8,7 +8,7 @@
     a return     units get the tombstone of a copy (the record may be transferred again); counts
                  and stage drop them
 
-The ownership journal decides which messages the timers own (`owned`), and origins in the commit log
+The ownership journal defines which messages the timers own (`owned`), and origins in the commit log
 which of them are settled, as for every timer. So all of this can be rebuilt from the journal.
 """
 
@@ -41,7 +41,7 @@ class TransferredUnits:
 
     Attributes:
         owned: Ranges that the timers own by the applied records.
-        taken, returned: Messages enqueued and returned by this process.
+        taken, returned: Numbers of messages enqueued and returned by this process.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TransferredUnits:
         self.records = LevelRecords(store)
         self.owned = Ownership()
         self.taken = self.returned = 0
-        self._waiting: list[JournalEntry] = []  # transfers that are not enqueued completely
+        self._waiting: list[JournalEntry] = []  # transfers that are not completely enqueued
         self._next = 0  # queue offset of the next record to apply
 
     # -- journal ------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Properties by which a record that an Apache broker copied is recognized.
+"""Hashes that identify a record and its copies by an Apache broker.
 
-A timer that Apache rolls or delivers is a new record that does not name the one it was made of. But
-topic, queue, key, TIMER_OUT_MS, birth and body are the same: their hash is its identity. What a
-marker names, topic+key in a slot, has a hash too: the name.
+An Apache broker that rolls or delivers a timer writes a new record, which does not name the source
+record. Both have the same topic, queue, key, TIMER_OUT_MS, birth and body: the hash of these is the
+identity. The hash of topic+key and TIMER_OUT_MS, by which a marker names its target, is the name.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import find_value, parse_number
 from message_store.kernels.scan import read_frame
+from message_store.layout import RECORD_AT
 from timer_store.kernels.fetch import MARKER, OUT, ROLLS
 from timer_store.layout import Rows
 
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+FNV_END = np.uint64(256)  # no byte: keeps apart words that differ only in where one ends
 KEY = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()
-PLUS = np.uint64(43)
+PLUS = np.uint64(ord("+"))
 ROLLS_MAX = (1 << 31) - 1
 
 
@@ -36,13 +38,13 @@ def mix_bytes(start: int, data: Bytes, pos: int, end: int) -> int:
 
 @kernel
 def mix_word(start: int, data: Bytes, pos: int, end: int) -> int:
-    """Return the same with an end added that no byte is."""
-    return (mix_bytes(start, data, pos, end) ^ np.uint64(256)) * FNV_PRIME
+    """Return an FNV-1a hash with some bytes and an end mark added."""
+    return (mix_bytes(start, data, pos, end) ^ FNV_END) * FNV_PRIME
 
 
 @kernel
 def mix_number(start: int, number: int) -> int:
-    """Return an FNV-1a hash with a number added."""
+    """Return an FNV-1a hash with the eight bytes of a number added."""
     h, value = np.uint64(start), np.uint64(number)
     for i in range(8):
         h = (h ^ ((value >> np.uint64(8 * i)) & np.uint64(255))) * FNV_PRIME
@@ -51,7 +53,7 @@ def mix_number(start: int, number: int) -> int:
 
 @kernel
 def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int) -> int:
-    """Return the identity of the record at data[pos], 0: it names no real topic."""
+    """Return the identity of the record at data[pos], 0 if it has no real topic."""
     text, size = pos + frame["prop_pos"], frame["prop_len"]
     first, end = find_value(data, text, size, REAL_TOPIC)
     if end == 0:
@@ -62,20 +64,20 @@ def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int) -> int:
     first, end = find_value(data, text, size, KEY)
     h = mix_word(h, data, first, end)
     h = mix_number(h, out_ms)
-    h = mix_number(h, get_i8(data, pos + 40))  # when it was born
-    h = mix_number(h, get_i4(data, pos + 8))  # the CRC of its body
+    h = mix_number(h, get_i8(data, pos + RECORD_AT.born_ms))
+    h = mix_number(h, get_i4(data, pos + RECORD_AT.body_crc))
     return np.int64(mix_number(h, frame["body_len"]))
 
 
 @kernel
 def set_name(data: Bytes, text: int, size: int, row: Any) -> None:
-    """Set `name` and `marker`. Source: TimerMessageStore.buildDeleteKey"""
+    """Set `name` and `marker` of a row. Source: TimerMessageStore.buildDeleteKey"""
     first, end = find_value(data, text, size, MARKER)
     row["marker"] = end > 0
     h = FNV_START
-    if end > 0:
+    if end > 0:  # a marker: its value is the name of its target
         h = mix_bytes(h, data, first, end)
-    else:
+    else:  # topic+key, as a marker would write it
         first, end = find_value(data, text, size, REAL_TOPIC)
         h = mix_bytes(h, data, first, end)
         h = (h ^ PLUS) * FNV_PRIME
@@ -86,13 +88,13 @@ def set_name(data: Bytes, text: int, size: int, row: Any) -> None:
 
 @kernel
 def identify(data: Bytes, span: Any, offsets: Any, copies: bool, frames: Rows, out: Rows) -> int:
-    """Make a row of each record at `offsets` that has a TIMER_OUT_MS; return how many.
+    """Make a row of each record at `offsets` that has a TIMER_OUT_MS; return the number of rows.
 
     Args:
         data: the bytes of one log file.
         span: (log offset of data[0], bytes of data that are written).
         offsets: (n,) i8: log offsets of records in this file.
-        copies: of delivered copies only, which have TIMER_DEQUEUE_MS.
+        copies: Skip records that are not delivered copies: those without TIMER_DEQUEUE_MS.
         frames: (1,) message_store.layout.SCANNED, scratch.
         out: (n,) layout.IDENTIFIED.
     """
@@ -113,8 +115,8 @@ def identify(data: Bytes, span: Any, offsets: Any, copies: bool, frames: Rows, o
         row["identity"] = identity_of(data, pos, frame, out_ms)
         set_name(data, text, size, row)
         if row["marker"] != 0 and frame["prepared_offset"] < 0:
-            row["name"] = 0  # our own: it has decided already
+            row["name"] = 0  # a marker of DueMQ's: its origin has settled the timer already
         first, end = find_value(data, text, size, ROLLS)
         row["rolls"] = min(max(parse_number(data, first, end, 0), 0), ROLLS_MAX)
-        n += row["identity"] != 0
+        n += row["identity"] != 0  # a row without one is overwritten by the next
     return n

@@ -8,8 +8,8 @@ follows: a kernel gets one file and follows every cursor as far as it stays in i
     .....a<----a<---------------a<------------------a   cursor a: pos, until it is -1 or before
     ..b<----------------b<-------b                      the first file
 
-`data` is a file, `base` the log position of its first byte. A unit is believed only if it can be
-one, is aligned to units, points back, and belongs to the slot (FAULT_*).
+`data` is a file, `base` the log position of its first byte. Every unit is checked before it is used
+(FAULT_*): its place, size and magic are possible, it points back, and it belongs to the slot.
 """
 
 from __future__ import annotations
@@ -25,15 +25,20 @@ from timer_store.layout import (
     MAGIC_DELETE,
     MAGIC_MAX,
     MAGIC_ROLL,
+    STAGED_PENDING,
     STAGED_SETTLED,
-    STAGED_WAITING,
     TIMER_UNIT,
     UNIT_BYTES,
     Rows,
 )
 
-FAULT_PLACE, FAULT_SIZE, FAULT_MAGIC, FAULT_PREV, FAULT_SLOT = 1, 2, 3, 4, 5
+FAULT_PLACE = 1  # not a multiple of the unit's size, or not in the file
+FAULT_SIZE = 2  # the size field is not that of a unit
+FAULT_MAGIC = 3  # no combination of MAGIC_*
+FAULT_PREV = 4  # the unit points forward, or to itself
+FAULT_SLOT = 5  # the unit belongs to another slot
 WALK_LEFT, WALK_FULL = 0, 1  # the chain left the file or ended; there is no room for a row
+HEAP_DUE, HEAP_PHYS, HEAP_POS = range(3)  # columns of the heap of `collect_first`
 
 assert TIMER_UNIT.fields is not None
 _AT: Final = {name: int(TIMER_UNIT.fields[name][1]) for name in TIMER_UNIT.names or ()}
@@ -44,12 +49,12 @@ PHYS_AT, RECORD_AT, HASH_AT, DUE_AT = (
     _AT[name] for name in ("phys_offset", "record_size", "topic_hash", "due_ms")
 )
 
-# What a walk along one chain keeps: (WALK_SIZE,) i8.
+# State of a walk along one chain: (WALK_SIZE,) i8.
 (
     WALK_POS,  # the next unit, -1: done
     WALK_ROWS,  # rows made
-    WALK_SETTLED,  # of these settled
-    WALK_MARKERS,  # of these markers that do not roll
+    WALK_SETTLED,  # settled units among them
+    WALK_MARKERS,  # markers among them that do not roll
     WALK_PHYS,  # the smallest phys_offset so far
     WALK_MIXED,  # 1: the units are not in the order of the commit log
     WALK_FAULT,  # FAULT_* of the unit at WALK_POS
@@ -75,12 +80,13 @@ def unit_fault(data: Bytes, at: int, pos: int) -> int:
 
 @kernel
 def slot_ms_of(data: Bytes, at: int) -> int:
+    """Return the time whose slot the unit at data[at] belongs to."""
     return get_i8(data, at + WRITE_AT) + get_i4(data, at + DELAY_AT)
 
 
 @kernel
 def chain_fault(data: Bytes, at: int, pos: int, tick: int, precision_ms: int) -> int:
-    """Return the same for a unit of the chain of slot `tick`."""
+    """Return the fault of a unit in the chain of slot `tick`, or 0."""
     fault = unit_fault(data, at, pos)
     if fault == 0 and slot_ms_of(data, at) // precision_ms != tick:
         return FAULT_SLOT
@@ -124,7 +130,7 @@ def stage_unit(data: Bytes, at: int, pos: int, precision_ms: int, row: Any) -> N
     row["record_size"] = get_i4(data, at + RECORD_AT)
     row["topic_hash"] = get_i4(data, at + HASH_AT)
     row["magic"] = get_i4(data, at + MAGIC_AT)
-    row["state"] = STAGED_WAITING if row["due_ms"] >= 0 else STAGED_SETTLED
+    row["state"] = STAGED_PENDING if row["due_ms"] >= 0 else STAGED_SETTLED
 
 
 @kernel
@@ -135,6 +141,7 @@ def is_marker(magic: int) -> bool:
 
 @kernel
 def note_order(walk: Any, phys_offset: int) -> None:
+    """Note whether the records of a chain, newest unit first, descend in the commit log."""
     if phys_offset >= walk[WALK_PHYS]:
         walk[WALK_MIXED] = 1
     else:
@@ -161,7 +168,7 @@ def collect(
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
         note_order(walk, get_i8(data, at + PHYS_AT))
-        # Another unit of the slot represents a copied one: it is not a row.
+        # The copy of a copied unit stands for it in a slot of its own, so the unit makes no row.
         if get_i8(data, at + DUE_AT) != DUE_COPIED:
             walk[WALK_ROWS] += 1
             row = out[out.size - walk[WALK_ROWS]]
@@ -183,58 +190,74 @@ def collect(
 @kernel
 def is_before(heap: Any, i: int, due_ms: int, phys_offset: int) -> bool:
     """Return whether heap[i] is due before (due_ms, phys_offset)."""
-    return heap[i, 0] < due_ms or (heap[i, 0] == due_ms and heap[i, 1] < phys_offset)
+    if heap[i, HEAP_DUE] == due_ms:
+        return heap[i, HEAP_PHYS] < phys_offset
+    return heap[i, HEAP_DUE] < due_ms
+
+
+@kernel
+def move_entry(heap: Any, source: int, target: int) -> None:
+    """Copy an entry of a heap to another place."""
+    heap[target, HEAP_DUE] = heap[source, HEAP_DUE]
+    heap[target, HEAP_PHYS] = heap[source, HEAP_PHYS]
+    heap[target, HEAP_POS] = heap[source, HEAP_POS]
 
 
 @kernel
 def sift(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None:
-    """Put a timer in the place of heap[0], the last of the heap, and find the new last."""
+    """Replace heap[0], which is due last of all, by a timer that is due before it."""
     i = np.int64(0)
     while True:
         child = 2 * i + 1
         if child >= count:
             break
-        if child + 1 < count and is_before(heap, child, heap[child + 1, 0], heap[child + 1, 1]):
-            child += 1
+        # The child that is due later moves up, unless the new timer is due later than both.
+        other = child + 1
+        if other < count and is_before(heap, child, heap[other, HEAP_DUE], heap[other, HEAP_PHYS]):
+            child = other
         if is_before(heap, child, due_ms, phys_offset):
             break
-        heap[i, 0], heap[i, 1], heap[i, 2] = heap[child, 0], heap[child, 1], heap[child, 2]
+        move_entry(heap, child, i)
         i = child
-    heap[i, 0], heap[i, 1], heap[i, 2] = due_ms, phys_offset, pos
+    heap[i, HEAP_DUE], heap[i, HEAP_PHYS], heap[i, HEAP_POS] = due_ms, phys_offset, pos
 
 
 @kernel
 def push(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None:
-    """Add a timer to a heap of `count` timers."""
+    """Add a timer to a heap of `count` timers, which has room for it."""
     i = np.int64(count)
     while i > 0:
         parent = (i - 1) >> 1
         if not is_before(heap, parent, due_ms, phys_offset):
             break
-        heap[i, 0], heap[i, 1], heap[i, 2] = heap[parent, 0], heap[parent, 1], heap[parent, 2]
+        move_entry(heap, parent, i)
         i = parent
-    heap[i, 0], heap[i, 1], heap[i, 2] = due_ms, phys_offset, pos
+    heap[i, HEAP_DUE], heap[i, HEAP_PHYS], heap[i, HEAP_POS] = due_ms, phys_offset, pos
 
 
 @kernel
-def least(data: Bytes, base: int, slot: Any, after: Any, skip: Any, walk: Any, heap: Any) -> int:
+def collect_first(
+    data: Bytes, base: int, slot: Any, after: Any, skip: Any, walk: Any, heap: Any
+) -> int:
     """Follow one chain through a file; keep the timers that are due first, later than `after`.
 
     Args:
         slot: (tick, precision in ms).
-        after: (due_ms, phys_offset); what is not later than both is left out.
-        walk: (WALK_SIZE,) i8; WALK_ROWS counts what is later than `after`, kept or not.
-        heap: (n, 3) i8: due_ms, phys_offset, pos; the last one in front.
+        after: (due_ms, phys_offset); timers up to this one, in this order, are left out.
+        walk: (WALK_SIZE,) i8; WALK_ROWS counts the timers after `after`, kept or not.
+        heap: (n, 3) i8, columns HEAP_*; the timer that is due last is heap[0].
     """
+    tick, precision_ms = slot
+    after_ms, after_phys = after
     pos = walk[WALK_POS]
     while pos >= base:
         at = pos - base
-        walk[WALK_FAULT] = chain_fault(data, at, pos, slot[0], slot[1])
+        walk[WALK_FAULT] = chain_fault(data, at, pos, tick, precision_ms)
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
         phys_offset = get_i8(data, at + PHYS_AT)
         note_order(walk, phys_offset)
-        due_ms = due_of(data, at, slot[1])
+        due_ms = due_of(data, at, precision_ms)
         settled = due_ms < 0 or (
             skip.size > 0 and find_sorted(skip, 0, skip.size, phys_offset) >= 0
         )
@@ -242,7 +265,8 @@ def least(data: Bytes, base: int, slot: Any, after: Any, skip: Any, walk: Any, h
             walk[WALK_SETTLED] += 1
         elif is_marker(get_i4(data, at + MAGIC_AT)):
             walk[WALK_MARKERS] += 1
-        elif due_ms > after[0] or (due_ms == after[0] and phys_offset > after[1]):
+        elif due_ms > after_ms or (due_ms == after_ms and phys_offset > after_phys):
+            # A full heap drops its last timer for one that is due before it.
             if walk[WALK_ROWS] < heap.shape[0]:
                 push(heap, walk[WALK_ROWS], due_ms, phys_offset, pos)
             elif not is_before(heap, 0, due_ms, phys_offset):
@@ -271,7 +295,7 @@ def walk_back(data: Bytes, base: int, cursors: Rows, precision_ms: int, limit_po
 
 @kernel
 def count_pending(data: Bytes, base: int, cursors: Rows, precision_ms: int, skip: Any) -> None:
-    """Count every slot's pending timers: no markers, none that is settled or in `skip`."""
+    """Count each slot's pending timers: neither markers, nor settled, nor in `skip`."""
     for i in range(cursors.size):
         cursor = cursors[i]
         while cursor["pos"] >= base and cursor["fault"] == 0:
@@ -290,7 +314,7 @@ def count_pending(data: Bytes, base: int, cursors: Rows, precision_ms: int, skip
 
 @kernel
 def check_units(data: Bytes, base: int, cursors: Rows, precision_ms: int) -> None:
-    """Look at the unit of every cursor that is in this file; go nowhere."""
+    """Check the unit of every cursor that is in this file; the cursors stay."""
     for i in range(cursors.size):
         cursor = cursors[i]
         at = cursor["pos"] - base
@@ -302,11 +326,11 @@ def check_units(data: Bytes, base: int, cursors: Rows, precision_ms: int) -> Non
 def match(
     data: Bytes, base: int, cursors: Rows, precision_ms: int, wanted: Any, found: Any
 ) -> None:
-    """Find units by their record: the newest of its slot that is not settled.
+    """Find units by their record: the newest unit of the slot that is not settled.
 
     Args:
-        cursors: wanted[first:end] are the records looked for in a slot, ascending; `count`: how
-            many of them are still looked for. A cursor without any stops.
+        cursors: wanted[first:end] are the records of a slot to find, ascending; `count` is the
+            number not found yet. A cursor stops at 0.
         found: (n,) i8 in and out: log positions, -1: not found yet.
     """
     for i in range(cursors.size):
@@ -326,20 +350,21 @@ def match(
 
 
 @kernel
-def guess(
+def find_in_log_order(
     data: Bytes, base: int, end: int, wanted: Any, ticks: Any, precision_ms: int, found: Any
 ) -> None:
-    """Look records up in a file as if its units were in the order of the commit log.
+    """Find the units of records by a binary search, as if a file were in the order of the log.
 
-    Most are: units are appended in the order of the queue. What is found is certain; what is not
-    found may be there all the same.
+    Most units are in this order, as they are appended in the order of the queue. A unit that is
+    found is the right one; a unit that is not found may still be in the file.
 
     Args:
         end: log position after the last unit of the file.
         wanted, ticks: (n,) i8: records, and the slots their units belong to.
-        found: (n,) i8 out: log positions; what is not found stays.
+        found: (n,) i8 out: log positions; unchanged where no unit is found.
     """
     for i in range(wanted.size):
+        # the first unit whose record is at or after the wanted one
         low, high = np.int64(0), np.int64((end - base) // UNIT_BYTES)
         while low < high:
             middle = (low + high) >> 1
@@ -349,6 +374,7 @@ def guess(
                 high = middle
         pos = base + low * UNIT_BYTES
         if pos < end and get_i8(data, pos - base + PHYS_AT) == wanted[i]:
+            # The order was only assumed: the unit must be a pending one of the slot.
             fault = chain_fault(data, pos - base, pos, ticks[i], precision_ms)
             if fault == 0 and get_i8(data, pos - base + DUE_AT) >= 0:
                 found[i] = pos
@@ -359,7 +385,7 @@ def guess(
 
 @kernel
 def valid_end(data: Bytes, base: int, limit: int) -> int:
-    """Return how many leading bytes of data[:limit] are units."""
+    """Return the number of leading bytes of data[:limit] that are units."""
     at = 0
     while at < limit and unit_fault(data, at, base + at) == 0:
         at += UNIT_BYTES
@@ -368,7 +394,7 @@ def valid_end(data: Bytes, base: int, limit: int) -> int:
 
 @kernel
 def next_unit(data: Bytes, base: int, at: int, limit: int) -> int:
-    """Return where the first unit of data[at:limit] begins, `limit` if there is none."""
+    """Return the position of the first unit in data[at:limit], `limit` if there is none."""
     while at < limit and unit_fault(data, at, base + at) != 0:
         at += UNIT_BYTES
     return at
@@ -376,7 +402,7 @@ def next_unit(data: Bytes, base: int, at: int, limit: int) -> int:
 
 @kernel
 def read_units(data: Bytes, base: int, pos: int, end: int, out: Rows) -> int:
-    """Decode the units at log positions pos..end until one is none; return how many.
+    """Decode the units at log positions pos..end up to the first fault; return their number.
 
     Args:
         out: (n,) layout.LOGGED.
@@ -402,7 +428,7 @@ def read_units(data: Bytes, base: int, pos: int, end: int, out: Rows) -> int:
 def stage_at(data: Bytes, base: int, positions: Any, precision_ms: int, out: Rows) -> int:
     """Fill out[i] (layout.STAGED) from the unit at positions[i] if it is in this file.
 
-    Returns how many were filled.
+    Returns the number of filled rows.
     """
     n = 0
     for i in range(positions.size):
@@ -417,17 +443,17 @@ def stage_at(data: Bytes, base: int, positions: Any, precision_ms: int, out: Row
 def settle(
     data: Bytes, base: int, positions: Any, precision_ms: int, copied: bool, due: Any, ticks: Any
 ) -> int:
-    """Work out how units are settled; write nothing.
+    """Return the values that settle units, without a change to the units.
 
     Args:
         positions: (n,) i8 in this file.
-        copied: they are settled because there are copies of them.
-        due: (n,) i8 out: their new due_ms.
-        ticks: (n,) i8 out: the slot that has one timer less now, 0: none.
+        copied: The units are settled because there are copies of them.
+        due: (n,) i8 out: the new due_ms of each unit.
+        ticks: (n,) i8 out: the slot whose count decreases by one, 0: none.
 
-    Returns how many waited until now, or -1 - i if positions[i] is no unit.
+    Returns the number of units that are pending now, or -1 - i if positions[i] is no unit.
     """
-    waited = 0
+    pending = 0
     for i in range(positions.size):
         at = positions[i] - base
         if unit_fault(data, at, positions[i]) != 0:
@@ -435,8 +461,9 @@ def settle(
         due[i], ticks[i] = get_i8(data, at + DUE_AT), 0
         if due[i] >= 0:
             slot_ms = slot_ms_of(data, at)
+            # below DUE_COPIED in any case, also for a unit of Apache's, whose due_ms is 0
             due[i] = DUE_COPIED if copied else min(-due[i], -slot_ms - 2)
-            waited += 1
+            pending += 1
             if get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
                 ticks[i] = slot_ms // precision_ms
-    return waited
+    return pending

@@ -1,12 +1,12 @@
 """Compiled loops that build the records of decisions about timers.
 
-mark   cancels: a marker of Apache's form, which names its target as its origin
-copy   moves: the same message with another time, whose origin is the record it was made of;
-       or with the time that it has: a record that waits on in the place of an older one
+make_markers   for a cancel: a marker of Apache's form, which names its target as its origin
+make_copies    for a move: the same message with another time; for a roll or a compaction: with the
+               same time. The origin of a copy is the record that it replaces.
 
-Both read records of one log file and fill rows of a batch, without looking at what the timers'
-state is: that was decided before. The property texts keep REAL_TOPIC and REAL_QID as they are; the
-encoder writes TIMER_OUT_MS after them.
+Both read records of one log file and fill rows of a batch. The caller has checked that the timers
+are pending. The property texts keep REAL_TOPIC and REAL_QID; the encoder writes TIMER_OUT_MS after
+them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from delivery.kernels.redirected import (
 from message_store.kernels.bytes import Bytes, copy, put_digits
 from message_store.kernels.index import KEYS_NAME, UNIQ_NAME
 from message_store.kernels.kernel import kernel
-from message_store.kernels.names import entry_end, has_value, is_named
+from message_store.kernels.names import entry_end, has_value
 from message_store.kernels.properties import find_value, java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.layout import (
+    ENTRY_END,
+    NAME_END,
     PROP_REAL_TOPIC,
     PROP_TIMER_DEL,
     SYS_BORN_IPV6,
@@ -55,33 +57,34 @@ from timer_store.kernels.transfer import is_delay
 from timer_store.layout import Rows
 
 UNREADABLE = 1  # status of a row whose record is not whole: it is not put
-S = 83  # of the schedule topic, where transferred messages lie
+SCHEDULE_INITIAL = ord("S")  # of the levels' topic; no other topic of pending messages begins so
 RECALL_TAG = np.frombuffer(b"TAGS\x01_RECALL_TAG_\x02", np.uint8).copy()
+KEY_SEPARATOR = ord("+")  # between topic and key in the value of a marker
 HOST_BITS = SYS_BORN_IPV6 | SYS_STORE_IPV6
-MARKER_ROOM = 128  # bytes of a marker's text that do not come out of its target's, at most
+MARKER_ROOM = 128  # maximum bytes of a marker's text that are not from its target
 ROLLS_MAX = 999_999_999
-NAMED_BYTES_MAX = 8_192  # of a property text whose keys a marker repeats
+NAMED_BYTES_MAX = 8_192  # maximum size of a property text whose keys a marker repeats
 
 
 class Made(NamedTuple):
-    """What is filled."""
+    """Output of the kernels: rows and the staging buffer of a batch."""
 
     rows: Rows  # (n,) message_store.layout.PUT
     staging: Bytes  # with room for all
-    at: npt.NDArray[np.int64]  # (1,): the first free byte of it
+    at: npt.NDArray[np.int64]  # (1,): position of its first free byte
 
 
 class Context(NamedTuple):
-    """What holds for all records that are made together."""
+    """Values that all records of a call share."""
 
     timer: int  # topic index of the timer topic
     precision_ms: int
     now_ms: int
-    body_pos: int  # of a marker's body in the staging buffer: one byte
+    body_pos: int  # position of a marker's body in the staging buffer: one byte
 
 
 class Source(NamedTuple):
-    """Where records are read from: one log file."""
+    """Log file that records are read from."""
 
     data: Bytes
     base: int  # log offset of data[0]
@@ -95,6 +98,7 @@ def read_target(source: Source, timer: Any) -> int:
     data, frame = source.data, source.frames[0]
     pos = np.int64(timer["phys_offset"] - source.base)
     size = np.int64(timer["record_size"])
+    # A unit may name any place and size: both are compared with the file before they are used.
     if pos < 0 or size < 0 or pos + size > source.size:
         return -1
     if read_frame(data, pos, pos + size, timer["phys_offset"], frame) != size:
@@ -106,7 +110,7 @@ def read_target(source: Source, timer: Any) -> int:
 def set_common(
     source: Source, pos: int, timer: Any, due_ms: int, context: Context, row: Any
 ) -> None:
-    """Set what markers and copies have in common."""
+    """Set the columns that markers and copies have in common."""
     set_message(source.data, pos, source.frames[0], timer["phys_offset"], row)
     row["topic_index"], row["queue_id"] = context.timer, 0
     row["prop_flags"] = PROP_REAL_TOPIC
@@ -123,6 +127,7 @@ def put_bytes(made: Made, data: Bytes, start: int, end: int) -> None:
 
 @kernel
 def put_byte(made: Made, byte: int) -> None:
+    """Append a byte to the staging buffer."""
     made.staging[made.at[0]] = byte
     made.at[0] += 1
 
@@ -131,14 +136,14 @@ def put_byte(made: Made, byte: int) -> None:
 def put_entry(made: Made, name: Bytes, data: Bytes, start: int, end: int) -> None:
     """Append the entry of `name` with the value data[start:end]."""
     put_bytes(made, name, 0, name.size)
-    put_byte(made, 1)
+    put_byte(made, NAME_END)
     put_bytes(made, data, start, end)
-    put_byte(made, 2)
+    put_byte(made, ENTRY_END)
 
 
 @kernel
 def put_marker_text(source: Source, pos: int, named: bool, made: Made) -> None:
-    """Append a marker's property text; `named`: it is found by the keys of its target."""
+    """Append the property text of a marker; `named`: with the keys of its target."""
     data, frame = source.data, source.frames[0]
     start, size = pos + frame["prop_pos"], frame["prop_len"]
     topic = find_value(data, start, size, REAL_TOPIC)
@@ -146,12 +151,13 @@ def put_marker_text(source: Source, pos: int, named: bool, made: Made) -> None:
     unique = find_value(data, start, size, UNIQ_NAME)
     named = named and size <= NAMED_BYTES_MAX
     put_bytes(made, RECALL_TAG, 0, RECALL_TAG.size)
+    # TIMER_DEL_UNIQKEY = topic+key: by this name an Apache broker finds the target in the slot
     put_bytes(made, MARKER, 0, MARKER.size)
-    put_byte(made, 1)
+    put_byte(made, NAME_END)
     put_bytes(made, data, topic[0], topic[1])
-    put_byte(made, 43)
+    put_byte(made, KEY_SEPARATOR)
     put_bytes(made, data, unique[0], unique[1])
-    put_byte(made, 2)
+    put_byte(made, ENTRY_END)
     if named and unique[0] < unique[1]:
         put_entry(made, UNIQ_NAME, data, unique[0], unique[1])
     keys = find_value(data, start, size, KEYS_NAME)
@@ -162,7 +168,7 @@ def put_marker_text(source: Source, pos: int, named: bool, made: Made) -> None:
 
 
 @kernel
-def mark(
+def make_markers(
     source: Source, timers: Rows, order: Any, context: Context, named: bool, made: Made
 ) -> None:
     """Make row i the marker of timer i, for those in `order`.
@@ -170,7 +176,7 @@ def mark(
     Args:
         timers: (n,) TIMED; due_ms determines the slot of the marker.
         order: (m,) indexes of the timers with records in this file.
-        named: the marker is to be found by the keys of its target.
+        named: The markers have the keys of their targets, so that a lookup finds them.
     """
     for i in order:
         row, timer = made.rows[i], timers[i]
@@ -179,6 +185,7 @@ def mark(
         if pos < 0:
             continue
         set_common(source, pos, timer, timer["due_ms"], context, row)
+        # a message of the broker's own: no compression, no transaction, no retries
         row["sys_flag"] &= HOST_BITS
         row["flag"] = row["reconsume_times"] = 0
         row["born_ms"] = context.now_ms
@@ -192,13 +199,14 @@ def mark(
 
 @kernel
 def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
-    """Return whether an entry is written again, or does not apply to a copy.
+    """Return whether a copy does not have an entry, or has it with a new value.
 
     Args:
-        kept: the copy has the same due time, so that the properties of its client stay.
+        kept: The copy has the same due time, so that the times of its client stay.
     """
     first = data[pos] if pos < end else 0
     if first == T:
+        # the times that a move replaces
         if not kept and (
             has_value(data, pos, end, OUT)
             or has_value(data, pos, end, DELIVER)
@@ -232,9 +240,9 @@ def is_born_with_level(data: Bytes, at: int, end: int) -> bool:
 def put_number_entry(made: Made, name: Bytes, number: int) -> None:
     """Append the entry of `name` with a number."""
     put_bytes(made, name, 0, name.size)
-    put_byte(made, 1)
+    put_byte(made, NAME_END)
     made.at[0] = put_digits(made.staging, made.at[0], np.int64(number))
-    put_byte(made, 2)
+    put_byte(made, ENTRY_END)
 
 
 @kernel
@@ -242,24 +250,25 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made)
     """Append the property text of a copy; return the hash of its TAGS.
 
     Args:
-        kept: see `is_dropped`; how often it was copied so is counted, in Apache's way.
+        kept: See `is_dropped`; TIMER_ROLL_TIMES counts such copies, as in an Apache broker.
     """
     data, frame = source.data, source.frames[0]
     at = pos + frame["prop_pos"]
     end, tags, rolls = at + frame["prop_len"], np.int64(0), np.int64(0)
-    of_level = data[pos + frame["topic_pos"]] == S or is_born_with_level(data, at, end)
+    of_level = data[pos + frame["topic_pos"]] == SCHEDULE_INITIAL
+    of_level = of_level or is_born_with_level(data, at, end)
     while at < end:
         until = entry_end(data, at, end)
         if of_level and not kept and is_delay(data, at, until):
-            pass  # it is a timer of its own from now on
+            pass  # a moved message no longer has the due time of its level
         elif until > at and is_dropped(data, at, until, kept):
             if has_value(data, at, until, ROLLS):
                 rolls = parse_number(data, at + ROLLS.size + 1, until, 0)
         elif until > at:
-            if until - at > 5 and data[at + 4] == 1 and is_named(data, at, TAGS):
-                tags = java_hash(data, at + 5, until)
+            if has_value(data, at, until, TAGS):
+                tags = java_hash(data, at + TAGS.size + 1, until)
             put_bytes(made, data, at, until)
-            put_byte(made, 2)
+            put_byte(made, ENTRY_END)
         at = until + 1
     if kept:
         put_number_entry(made, ROLLS, min(max(rolls, 0), ROLLS_MAX) + 1)
@@ -269,15 +278,15 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made)
 
 
 @kernel
-def copy_to(
+def make_copies(
     source: Source, timers: Rows, order: Any, due_ms: Any, context: Context, kept: bool, made: Made
 ) -> None:
     """Make row i the copy of timer i that is due at due_ms[i], for those in `order`.
 
     Args:
-        due_ms: (n,) i8.
-        timers, order: see `mark`.
-        kept: due_ms is when each was due before.
+        due_ms: (n,) i8: due times of the copies.
+        timers, order: See `make_markers`.
+        kept: due_ms are the due times that the timers have.
     """
     data, frame = source.data, source.frames[0]
     for i in order:
@@ -294,7 +303,8 @@ def copy_to(
         row["prop_len"] = made.at[0] - row["prop_pos"]
         if kept:
             row["due_ms"] = due_ms[i]
-            if data[pos + frame["topic_pos"]] != S:  # its text says TIMER_OUT_MS
+            # the text of a record of the timer queue has its TIMER_OUT_MS already
+            if data[pos + frame["topic_pos"]] != SCHEDULE_INITIAL:
                 row["out_ms"] = -1
         else:
             row["timer_kind"], row["timer_value"] = TIMER_DELIVER_MS, due_ms[i]

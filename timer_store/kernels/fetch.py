@@ -1,11 +1,11 @@
 """Stage 1, compiled: messages of the timer topic to TIMED rows.
 
-from_put       the rows of a batch that was just appended
+from_put       rows of a batch that was just appended
 from_records   units of the timer queue, with their records in the mapped log
 units_at       units of records that are named by their log offset
 
-The first two give the same rows for the same messages. Whatever cannot be a timer becomes a row
-that is TIMED_BROKEN: nothing raises, nothing stops what comes after it.
+The first two give the same rows for the same messages. A message that cannot be a timer becomes a
+TIMED_BROKEN row: it stops neither the kernel nor the messages after it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from timer_store.layout import (
     Rows,
 )
 
-SECONDS_MAX = 10**15
+SECONDS_MAX = 10**15  # later than any due time, and its ms fit into 64 bits
 
 
 def _bytes(text: bytes) -> Bytes:
@@ -60,14 +60,14 @@ TIMER_WORD = _bytes(b"TIMER_")
 
 
 class Context(NamedTuple):
-    """What holds for all timers of a store."""
+    """Values that all timers of a store share."""
 
     timer: int  # topic index of the timer topic
     precision_ms: int
 
 
 class Scratch(NamedTuple):
-    """Room that kernels cannot allocate themselves."""
+    """Working memory, which kernels cannot allocate themselves."""
 
     frames: Rows  # (1,) message_store.layout.SCANNED
     text: Rows  # (1,) TIMER_TEXT
@@ -75,7 +75,7 @@ class Scratch(NamedTuple):
 
 @kernel
 def take_kind(kind: int, number: int, text: Any) -> None:
-    """Note one of the three times unless one that goes before it is there."""
+    """Note one of the three times, unless one that precedes it is noted."""
     if text["kind"] == TIMER_NONE or kind <= text["kind"]:
         text["kind"], text["value"] = kind, number
 
@@ -100,14 +100,14 @@ def take_timer(data: Bytes, pos: int, end: int, text: Any) -> None:
 
 @kernel
 def read_text(data: Bytes, pos: int, end: int, text: Any) -> None:
-    """Read what matters off a property text; the last of equal names counts."""
+    """Read the properties of a timer from a property text; the last of equal names counts."""
     text["out_ms"] = text["exact_ms"] = text["value"] = NO_NUMBER
     text["kind"], text["flags"], text["queue_id"] = TIMER_NONE, 0, -1
     text["topic_pos"] = text["topic_len"] = 0
     while pos < end:
         until = entry_end(data, pos, end)
-        first = data[pos]
-        if first == TIMER_WORD[0] and until - pos > 12 and data[pos + 5] == TIMER_WORD[5]:
+        first = data[pos]  # most entries are none of these: compare one byte before whole names
+        if first == TIMER_WORD[0] and until - pos > OUT.size and data[pos + 5] == TIMER_WORD[5]:
             take_timer(data, pos, until, text)
         elif first == R:
             take_target(data, pos, until, text)
@@ -125,7 +125,7 @@ def due_of(text: Any, store_ms: int, precision_ms: int) -> int:
     out_ms, kind, value = text["out_ms"], text["kind"], text["value"]
     if out_ms < 0:
         return -1
-    due_ms = out_ms + precision_ms
+    due_ms = out_ms + precision_ms  # Apache's slot ends here
     if text["exact_ms"] != NO_NUMBER:
         due_ms = text["exact_ms"]
     elif value != NO_NUMBER and kind == TIMER_DELIVER_MS:
@@ -134,13 +134,13 @@ def due_of(text: Any, store_ms: int, precision_ms: int) -> int:
         if kind == TIMER_DELAY_SEC:
             value = min(max(value, -SECONDS_MAX), SECONDS_MAX) * 1_000
         due_ms = min(max(store_ms, 0), DUE_MS_MAX) + value
-    due_ms = max(due_ms, out_ms + 1)
+    due_ms = max(due_ms, out_ms + 1)  # never before the slot that an Apache broker reads
     return due_ms if due_ms <= DUE_MS_MAX else -1
 
 
 @kernel
 def set_topic(data: Bytes, text: Any, arrays: TopicArrays, timed: Rows, at: int) -> None:
-    """Set index and hash of the real topic; that of the row before is tried first."""
+    """Set index and hash of the real topic; the topic of the row before is compared first."""
     pos, size = text["topic_pos"], np.int64(text["topic_len"])
     if at > 0 and is_topic(data, pos, size, arrays, timed[at - 1]["topic_index"]):
         timed[at]["topic_index"] = timed[at - 1]["topic_index"]
@@ -175,6 +175,7 @@ def set_timed(row: Any, due_ms: int, prepared_offset: int, text: Any) -> None:
 
 @kernel
 def set_broken(row: Any) -> None:
+    """Make a row that is not a timer."""
     row["due_ms"] = row["slot_ms"] = row["topic_hash"] = 0
     row["topic_index"] = row["origin"] = -1
     row["kind"] = TIMED_BROKEN
@@ -182,7 +183,10 @@ def set_broken(row: Any) -> None:
 
 @kernel
 def read_put(row: Any, staging: Bytes, text: Any) -> None:
-    """Read the timer properties of a PUT row: its columns are written after the text."""
+    """Read the timer properties of a PUT row from its columns, or from its text where they lack.
+
+    The encoder writes the columns after the text, so they precede it.
+    """
     if row["prop_flags"] & PROP_TIMER_STALE or row["real_topic_index"] < 0 or row["out_ms"] < 0:
         pos = np.int64(row["prop_pos"])
         read_text(staging, pos, pos + row["prop_len"], text)
@@ -209,7 +213,7 @@ def from_put(
     text: Rows,
     timed: Rows,
 ) -> int:
-    """Make rows of the stored timers among rows[:count]; return how many.
+    """Make rows of the stored timers among rows[:count]; return their number.
 
     Args:
         text: (1,) layout.TIMER_TEXT, scratch.
@@ -220,7 +224,7 @@ def from_put(
         row = rows[i]
         if row["topic_index"] != context.timer or row["status"] != 0 or row["queue_id"] != 0:
             continue
-        if not takes_queue_offset(row["sys_flag"]):
+        if not takes_queue_offset(row["sys_flag"]):  # a half message is in no queue
             continue
         found = timed[n]
         read_put(row, staging, text[0])
@@ -265,6 +269,7 @@ def from_records(
         found["phys_offset"], found["queue_offset"] = unit["phys_offset"], first_offset + i
         found["record_size"] = unit["size"]
         set_broken(found)  # until the record proves to be a timer
+        # A damaged unit may name any place: nothing outside the written bytes is read.
         pos = np.int64(unit["phys_offset"] - span[0])
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
             continue
@@ -285,7 +290,7 @@ def from_records(
 
 @kernel
 def units_at(data: Bytes, span: Any, offsets: Any, frames: Rows, units: Rows, queues: Any) -> None:
-    """Make a queue unit of the record at each log offset; size 0 where there is none.
+    """Make a queue unit of the record at each log offset; its size is 0 where no record is.
 
     Args:
         data: the bytes of one log file.
@@ -293,7 +298,7 @@ def units_at(data: Bytes, span: Any, offsets: Any, frames: Rows, units: Rows, qu
         offsets: (n,) i8: log offsets in this file.
         frames: (1,) layout.SCANNED, scratch.
         units: (n,) message_store.layout.UNIT out.
-        queues: (n,) i8 out: each record's own queue offset, -1 where there is none.
+        queues: (n,) i8 out: queue offset of each record, -1 where no record is.
     """
     for i in range(offsets.size):
         pos = np.int64(offsets[i] - span[0])

@@ -1,4 +1,4 @@
-"""Rolling timers, counted at their due time instead of their current slot."""
+"""Compiled correction of a forecast: rolling timers count at their due time, not in their slot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timer_store.layout import MAGIC_DELETE, MAGIC_ROLL, UNIT_BYTES
 
 @kernel
 def bin_of(time_ms: int, from_ms: int, width_ms: int, bins: int) -> int:
-    """Return the bin of a time; the first bin takes what is before, the last what is later."""
+    """Return the bin of a time; the first bin is for earlier times, the last for later ones."""
     if time_ms < from_ms:
         return 0
     return min((time_ms - from_ms) // width_ms + 1, bins - 1)
@@ -27,17 +27,17 @@ def bin_of(time_ms: int, from_ms: int, width_ms: int, bins: int) -> int:
 
 @kernel
 def move_rolled(data: Bytes, base: int, span: Any, numbers: Any, skip: Any, bins: Any) -> int:
-    """Take the rolling units of a file out of the bin of their slot, into that of their due time.
+    """Move the rolling units of a file from the bin of their slot to that of their due time.
 
     Args:
-        data, base: a file of the timer log, and the log position of its first byte.
-        span: log positions to go from and to.
-        numbers: (4,) i8: start of the first bin, its width, precision, and the first slot that
-            is not staged; all in ms.
+        data, base: File of the timer log, and the log position of its first byte.
+        span: (log position to begin at, log position to end at).
+        numbers: (4,) i8: start of the first bin, width of a bin, precision, start of the first
+            slot that is not staged; all in ms.
         skip: (n,) i8 ascending: records of settled timers.
         bins: (n,) i8 in and out.
 
-    Returns how many were moved.
+    Returns the number of moved units.
     """
     from_ms, width_ms, precision_ms, staged_ms = numbers[0], numbers[1], numbers[2], numbers[3]
     pos, moved = span[0], 0
@@ -49,6 +49,7 @@ def move_rolled(data: Bytes, base: int, span: Any, numbers: Any, skip: Any, bins
             if rolls and due_ms > 0:
                 slot_ms = slot_ms_of(data, at) // precision_ms * precision_ms
                 phys_offset = get_i8(data, at + PHYS_AT)
+                # earlier slots are in the near stage, which is counted by due time already
                 if slot_ms >= staged_ms and find_sorted(skip, 0, skip.size, phys_offset) < 0:
                     bins[bin_of(slot_ms, from_ms, width_ms, bins.size)] -= 1
                     bins[bin_of(due_ms - 1, from_ms, width_ms, bins.size)] += 1

@@ -1,9 +1,9 @@
 """Stage 4, compiled: records of due timers to rows of a batch.
 
-`gather` reads records in the order of the log and fills rows in the order of delivery.
-Bodies and property texts are copied: the timers of one batch lie in several log files, and the
-batch is put while the next one is read. A record is believed only if it is the very one that was
-promised for this due time; any other record is left to `timer_store.dequeue.gather`.
+`gather` reads records in the order of the log and fills rows in the order of delivery. It copies
+bodies and property texts, because the timers of one batch are in several log files. It skips every
+record that is not valid, not a timer, or not due at the time of its unit:
+`timer_store.dequeue.gather` handles those in Python.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from delivery.kernels.redirected import (
 )
 from message_store.kernels.bytes import Bytes, copy
 from message_store.kernels.kernel import kernel
-from message_store.kernels.names import entry_end, has_value, is_named, is_topic
+from message_store.kernels.names import entry_end, has_name, has_value, is_topic
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
-from message_store.layout import TIMER_NONE
+from message_store.layout import ENTRY_END, TIMER_NONE
 from message_store.queues.topic_table import TopicArrays
 from timer_store.kernels.fetch import (
     OUT,
@@ -43,7 +43,7 @@ from timer_store.kernels.fetch import (
     due_of,
     take_timer,
 )
-from timer_store.kernels.transfer import is_delay
+from timer_store.kernels.transfer import DELA, is_delay
 from timer_store.layout import (
     FROM_LEVEL,
     FROM_NOTHING,
@@ -59,48 +59,47 @@ from timer_store.layout import (
 
 
 class Into(NamedTuple):
-    """What `gather` fills."""
+    """Output of `gather`."""
 
     rows: Rows  # (n,) message_store.layout.PUT
     staging: Bytes  # with room for all
-    end: npt.NDArray[np.int64]  # (1,): the first free byte of it
-    is_malformed: npt.NDArray[np.uint8]  # (n,): 1: left to `timer_store.dequeue.gather`
+    end: npt.NDArray[np.int64]  # (1,): position of its first free byte
+    is_malformed: npt.NDArray[np.uint8]  # (n,): 1: skipped, see `timer_store.dequeue.gather`
 
 
 class Context(NamedTuple):
-    """What holds for all records of a batch."""
+    """Values that all records of a batch share."""
 
     timer: int  # topic index of the timer topic
-    schedule: int  # of the levels' topic
-    half: int  # of the topic of half messages, which nothing is delivered to
+    schedule: int  # topic index of the levels' topic
+    half: int  # topic index of half messages, which is no target of a delivery
     routed: bool  # topics without queues count as missing
     now_ms: int
 
 
 @kernel
 def is_dropped(data: Bytes, pos: int, end: int, kind: int) -> bool:
-    """Return whether an entry belongs to an earlier delivery, or is a CRC of the record it lies in.
+    """Return whether an entry, also an empty one, is left out of the delivered message.
 
-    Without regard to its value: an empty one is dropped, too. Of a timer that was born with a level
-    (`kind`: FROM_*) what made it a timer is dropped.
+    These are entries of an earlier delivery and the CRC of the source record; of a routed message
+    (`kind`: FROM_*) also the entries that made it a timer.
     """
-    size = end - pos
-    if size > 8 and data[pos + 8] == 1:
-        return is_named(data, pos, CRC32)
+    if has_name(data, pos, end, CRC32):
+        return True
     if kind == FROM_LEVEL:
         return False
-    if size > 16 and data[pos + 16] == 1:
-        if is_named(data, pos, ENQUEUE_MS) or is_named(data, pos, DEQUEUE_MS):
-            return True
-        return kind == FROM_ROUTE and is_named(data, pos, ROLLS)
-    if kind != FROM_ROUTE or size <= 12 or data[pos + 12] != 1:
+    if has_name(data, pos, end, ENQUEUE_MS) or has_name(data, pos, end, DEQUEUE_MS):
+        return True
+    if kind != FROM_ROUTE:
         return False
-    return is_named(data, pos, OUT) or is_named(data, pos, DUE_MS)
+    if has_name(data, pos, end, ROLLS) or has_name(data, pos, end, OUT):
+        return True
+    return has_name(data, pos, end, DUE_MS)
 
 
 @kernel
 def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
-    """Read what matters off a property text into `text` and `row`; return whether some is dropped.
+    """Read a property text into `text` and `row`; return whether `is_dropped` holds for an entry.
 
     The last of equal names counts.
     """
@@ -112,9 +111,9 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
     while pos < end:
         until = entry_end(data, pos, end)
         first = data[pos]
-        if first == T and until - pos > 5 and data[pos + 4] == 1 and is_named(data, pos, TAGS):
-            row["tags_hash"] = java_hash(data, pos + 5, until)
-        elif first == T and until - pos > 12 and data[pos + 5] == UNDERSCORE:
+        if first == T and has_value(data, pos, until, TAGS):
+            row["tags_hash"] = java_hash(data, pos + TAGS.size + 1, until)
+        elif first == T and until - pos > OUT.size and data[pos + 5] == UNDERSCORE:  # TIMER_...
             take_timer(data, pos, until, text)
             drops = drops or is_dropped(data, pos, until, FROM_TIMER)
         elif first == R:
@@ -122,7 +121,8 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
         elif first == D and has_value(data, pos, until, DUE_MS):
             text["exact_ms"] = parse_number(data, pos + DUE_MS.size + 1, until, NO_NUMBER)
         elif first == D and is_delay(data, pos, until):
-            text["name_pos"] = np.int64(-1) if text["flags"] & TEXT_LEVEL else pos + 4
+            # the position of its last letter, unless there are two: then neither is renamed
+            text["name_pos"] = np.int64(-1) if text["flags"] & TEXT_LEVEL else pos + DELA.size
             text["flags"] |= TEXT_LEVEL
         elif first == UNDERSCORE:
             drops = drops or is_dropped(data, pos, until, FROM_TIMER)
@@ -135,17 +135,17 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
 def copy_kept(
     data: Bytes, pos: int, end: int, kind: int, name_pos: int, out: Bytes, at: int
 ) -> int:
-    """Copy a property text without what is dropped; return the position after it.
+    """Copy a property text without the entries of `is_dropped`; return the position after it.
 
     Args:
-        name_pos: where the last letter of DELAy lies, if it is to be DELAY again; else -1.
+        name_pos: Position of the last letter of DELAy if it becomes DELAY again, else -1.
     """
     is_first = True
     while pos <= end:
         until = entry_end(data, pos, end)
         if not is_dropped(data, pos, until, kind):
             if not is_first:
-                out[at] = 2
+                out[at] = ENTRY_END
                 at += 1
             copy(out, at, data, pos, until - pos)
             if pos <= name_pos and name_pos < until:
@@ -160,8 +160,9 @@ def copy_kept(
 def put_text(
     data: Bytes, start: int, end: int, text: Any, kind: int, drops: bool, out: Bytes, at: int
 ) -> int:
-    """Copy the property text that a consumer is to see; return the position after it."""
+    """Copy the property text as its consumer receives it; return the position after it."""
     if kind == FROM_ROUTE or drops:
+        # entry by entry only where entries are left out
         name_pos = np.int64(-1) if kind == FROM_TIMER else np.int64(text["name_pos"])
         return copy_kept(data, start, end, kind, name_pos, out, at)
     copy(out, at, data, start, end - start)
@@ -172,7 +173,7 @@ def put_text(
 
 @kernel
 def find_kind(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, context: Context) -> int:
-    """Return what the record at `pos` is, if it is a whole one of the right size: FROM_*."""
+    """Return the FROM_* of the record at `pos`, FROM_NOTHING if it is not whole or not this big."""
     size, kind = np.int64(staged["record_size"]), FROM_NOTHING
     if read_frame(data, pos, pos + size, staged["phys_offset"], frame) != size:
         return FROM_NOTHING
@@ -185,9 +186,9 @@ def find_kind(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, conte
 
 @kernel
 def is_due(text: Any, kind: int, store_ms: int, timer: Any) -> bool:
-    """Return whether a record was promised for the time of its unit, and cancels nothing.
+    """Return whether a record is a timer that is due at the time of its unit, and not a marker.
 
-    The promise of a level stands in the units alone, and nothing it carries is a marker.
+    A level message has its due time in the units of its queue only, and is never a marker.
     """
     if kind == FROM_LEVEL:
         return True
@@ -212,7 +213,7 @@ def is_routed(text: Any) -> bool:
 def set_target(
     data: Bytes, text: Any, arrays: TopicArrays, context: Context, guess: int, row: Any
 ) -> bool:
-    """Set the real topic of `row`; False: there is none that it may go to."""
+    """Set the real topic of `row`; return whether it can be delivered to."""
     index = find_target(data, text["topic_pos"], np.int64(text["topic_len"]), arrays, guess)
     row["topic_index"] = index
     if index < 0 or index == context.timer or index == context.half or row["queue_id"] < 0:
@@ -244,7 +245,7 @@ def gather(
     for i in order:
         timer, row = staged[i], into.rows[i]
         into.is_malformed[i] = 1
-        # A unit may name any place: nothing outside of the written bytes is read.
+        # A damaged unit may name any place: nothing outside the written bytes is read.
         pos = np.int64(timer["phys_offset"] - span[0])
         if pos < 0 or timer["record_size"] < 0 or pos + timer["record_size"] > span[1]:
             continue
@@ -254,8 +255,8 @@ def gather(
         start = pos + frame["prop_pos"]
         end = start + frame["prop_len"]
         drops = read_entries(data, start, end, text, row)
-        # The record must promise the time of its unit: a unit of another lap or store delivers
-        # nothing early.
+        # The record's own due time must be that of the unit, so that a unit of another lap or
+        # store delivers nothing early.
         if not is_due(text, kind, frame["store_ms"], timer):
             continue
         if not set_target(data, text, arrays, context, guess, row):
@@ -264,8 +265,8 @@ def gather(
             continue
         set_message(data, pos, frame, timer["phys_offset"], row)
         row["enqueue_ms"], row["dequeue_ms"] = timer["write_ms"], context.now_ms
-        # A consumer sees a message that was sent with a level as the level service delivers it:
-        # without the times of timers.
+        # The consumer of a message that was sent with a level receives what the level service
+        # delivers: no times of timers.
         if kind == FROM_TIMER and is_routed(text):
             kind = FROM_ROUTE
         if kind != FROM_TIMER:

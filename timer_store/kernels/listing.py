@@ -1,4 +1,4 @@
-"""Units of many slots, for listings."""
+"""Compiled collection of the timers of many slots, for lists."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from timer_store.layout import Rows
 def collect_slots(
     data: Bytes, base: int, cursors: Rows, precision_ms: int, skip: Any, out: Rows, count: int
 ) -> int:
-    """Follow the chains of some slots through a file, and note their timers.
+    """Follow the chains of some slots through a file, and collect their timers.
 
     Args:
         cursors: (n,) layout.CURSOR.
         skip: (n,) i8 ascending: records that count as settled.
-        out: (m,) listing.FOUND; settled ones have due_ms -1.
-        count: rows of `out` that are filled.
+        out: (m,) listing.FOUND; settled timers have due_ms -1.
+        count: Number of rows of `out` that are filled.
 
-    Returns the rows filled now; -1 when there is no room.
+    Returns the number of filled rows afterwards, -1 if `out` is full.
     """
     n = np.int64(count)
     for i in range(cursors.size):

@@ -1,4 +1,4 @@
-"""Put hook, compiled: redirects rows that ask for a time to the timer topic."""
+"""Put hook, compiled: redirects rows with timer properties to the timer topic."""
 
 from __future__ import annotations
 
@@ -24,24 +24,33 @@ from message_store.layout import (
 )
 from timer_store.layout import DUE_MS_MAX, Rows
 
-# Indexes of the numbers that `hold` reads.
+# Indexes of the numbers of `redirect`: topic indexes, and times in ms.
 TIMER, SCHEDULE, HALF, NOW_MS, MAX_DELAY_MS, PRECISION_MS, SPREAD_MS = range(7)
 NUMBERS = 7
 
-# What `hold` reports of a row. Above HELD: Python must look at it.
-LEFT, HELD, STALE, ILLEGAL, MARKER_LATE, TOO_FAR, TOO_LONG, DIRECT = range(8)
+# Report of `redirect` for a row. Rows above REDIRECTED are handled in Python.
+(
+    UNCHANGED,  # not a timer, or due already
+    REDIRECTED,
+    STALE,  # its text has properties of an earlier delivery
+    ILLEGAL,  # its time is not a number
+    MARKER_LATE,  # a marker whose time has passed
+    TOO_FAR,  # beyond the maximum delay
+    TOO_LONG,  # its text would have no room for the properties that a delivery adds
+    DIRECT,  # sent to the timer topic by a client
+) = range(8)
 
-SECONDS_MAX = 10**15
-PERCENT = 37
+SECONDS_MAX = 10**15  # later than any due time, and its ms fit into 64 bits
+PERCENT = ord("%")  # first byte of %RETRY% and %DLQ% topics
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
-# TIMER_ENQUEUE_MS 37, TIMER_DEQUEUE_MS 32, TIMER_ROLL_TIMES 20, DUEMQ_DUE_MS 27: what the text of
-# a timer grows by until it is delivered, so that it never becomes too long to be delivered.
+# Maximum growth of a timer's text until it is delivered: TIMER_ENQUEUE_MS 37, TIMER_DEQUEUE_MS 32,
+# TIMER_ROLL_TIMES 20, DUEMQ_DUE_MS 27. A text without this room could not be delivered.
 GROWTH_BYTES = 120
 
 
 @kernel
-def asked_ms(row: Any, now_ms: int) -> int:
-    """Return the time that a row asks for."""
+def requested_ms(row: Any, now_ms: int) -> int:
+    """Return the due time that a row requests."""
     value = np.int64(row["timer_value"])
     if row["timer_kind"] == TIMER_DELIVER_MS:
         return value
@@ -52,15 +61,15 @@ def asked_ms(row: Any, now_ms: int) -> int:
 
 @kernel
 def spread_of(row: Any, staging: Bytes, spread_ms: int) -> int:
-    """Return how much later a row comes: 0..spread_ms, the same for the same UNIQ_KEY."""
+    """Return the delay that spreads due times: 0..spread_ms, always the same for one UNIQ_KEY."""
     value = hash_name(staging, np.int64(row["uniq_pos"]), np.int64(row["uniq_len"]))
     value ^= value >> np.uint64(32)  # FNV mixes its low bits badly
     return np.int64(value % np.uint64(spread_ms + 1))
 
 
 @kernel
-def is_left(row: Any, topics: Any, names: Bytes, numbers: Any) -> bool:
-    """Return whether a row that asks for a time is no timer, by what else it is."""
+def is_exempt(row: Any, topics: Any, names: Bytes, numbers: Any) -> bool:
+    """Return whether a row with timer properties is not a timer: refused, half, or a level's."""
     kind = row["sys_flag"] & SYS_TRANSACTION_MASK
     if row["status"] != 0 or (kind != 0 and kind != SYS_COMMIT):
         return True
@@ -69,20 +78,20 @@ def is_left(row: Any, topics: Any, names: Bytes, numbers: Any) -> bool:
         return True
     if index == numbers[HALF] or index == numbers[SCHEDULE]:
         return True
-    # Retries and dead letters: the time that they name was kept before.
+    # Retries and dead letters still have the times of their first delivery.
     return row["prop_flags"] & PROP_TIMER_OUT != 0 and names[topics[index]["name_pos"]] == PERCENT
 
 
 @kernel
-def hold_row(row: Any, staging: Bytes, topics: Any, numbers: Any) -> int:
-    """Send a row to the timer topic if its time is to come; return what became of it."""
+def redirect_row(row: Any, staging: Bytes, topics: Any, numbers: Any) -> int:
+    """Redirect a row that is not due yet to the timer topic; return its report."""
     if row["timer_kind"] == TIMER_ILLEGAL:
         return ILLEGAL
     now_ms, precision_ms = numbers[NOW_MS], numbers[PRECISION_MS]
-    due_ms = asked_ms(row, now_ms)
+    due_ms = requested_ms(row, now_ms)
     is_marker = row["prop_flags"] & PROP_TIMER_DEL != 0
     if due_ms <= now_ms:
-        return MARKER_LATE if is_marker else LEFT
+        return MARKER_LATE if is_marker else UNCHANGED
     if due_ms - now_ms > numbers[MAX_DELAY_MS] or due_ms > DUE_MS_MAX - numbers[SPREAD_MS]:
         return TOO_FAR
     if row["prop_flags"] & STALE_FLAGS:
@@ -90,39 +99,40 @@ def hold_row(row: Any, staging: Bytes, topics: Any, numbers: Any) -> int:
     if numbers[SPREAD_MS] > 0 and not is_marker:
         due_ms += spread_of(row, staging, numbers[SPREAD_MS])
         row["due_ms"] = due_ms
+    # An Apache broker delivers at the end of the slot of TIMER_OUT_MS.
     row["out_ms"] = (due_ms - 1) // precision_ms * precision_ms
     row["real_topic_index"], row["real_queue_id"] = row["topic_index"], row["queue_id"]
     row["topic_index"], row["queue_id"] = numbers[TIMER], 0
     if property_bytes(row, staging, topics) + GROWTH_BYTES > PROPERTY_BYTES_MAX:
         return TOO_LONG
-    return HELD
+    return REDIRECTED
 
 
 @kernel
-def hold(
+def redirect(
     rows: Rows, count: int, staging: Bytes, topics: Any, names: Bytes, numbers: Any, report: Bytes
 ) -> Any:
-    """Send rows that ask for a time to come to the timer topic.
+    """Redirect rows with timer properties that are not due yet to the timer topic.
 
     Args:
-        topics, names: of TopicArrays.
-        numbers: (NUMBERS,) i8: topic indexes of timer, schedule and half topic; now, the longest
-            delay, the precision, the spread, all in ms.
-        report: (n,) u1 out, n >= count: LEFT ... DIRECT.
+        topics, names: Arrays of the same names in TopicArrays.
+        numbers: (NUMBERS,) i8: topic indexes of timer, schedule and half topic; now, maximum delay,
+            precision and spread in ms.
+        report: (n,) u1 out, n >= count: UNCHANGED ... DIRECT.
 
-    Returns (rows held, rows that Python must look at).
+    Returns (redirected rows, rows to handle in Python).
     """
-    held, unhandled = 0, 0
+    redirected, unhandled = 0, 0
     for i in range(count):
         row = rows[i]
-        report[i] = LEFT
+        report[i] = UNCHANGED
         is_direct = row["topic_index"] == numbers[TIMER]
         if row["timer_kind"] == TIMER_NONE and not is_direct:
             continue
-        if is_left(row, topics, names, numbers):
+        if is_exempt(row, topics, names, numbers):
             continue
-        made = DIRECT if is_direct else hold_row(row, staging, topics, numbers)
+        made = DIRECT if is_direct else redirect_row(row, staging, topics, numbers)
         report[i] = made
-        held += made == HELD
-        unhandled += made > HELD
-    return held, unhandled
+        redirected += made == REDIRECTED
+        unhandled += made > REDIRECTED
+    return redirected, unhandled

@@ -1,11 +1,13 @@
 """Compiled loops of the near stage; all may run in another thread.
 
-radix_pass, pick     sort what was loaded by (due time, log offset)
-merge                two sorted runs become one
-bound, skip_settled  find a place in a run
-interleave           topics in turn inside each millisecond
-draw                 the next batch, bounded in rows and bytes
-find                 rows by due time and log offset: settle them, or only look
+radix_pass, copy_staged   sort loaded timers by (due time, log offset)
+merge                     merge two sorted runs
+bound, skip_settled       find a place in a run
+interleave                put topics in turn inside each millisecond
+take_batch                copy the next batch, bounded in rows and bytes
+find                      find rows by due time and log offset, and settle them if requested
+
+A settled row stays in its run until it is skipped: its write_ms is the complement, below 0.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from typing import Any
 import numpy as np
 
 from message_store.kernels.kernel import kernel
-from timer_store.layout import MAGIC_DEFAULT, STAGED_WAITING, Rows
+from timer_store.layout import MAGIC_DEFAULT, STAGED_PENDING, Rows
 
-DIGIT_BITS = 11
+DIGIT_BITS = 11  # of the radix sort: its counters fit into the processor's first cache
 DIGITS = 1 << DIGIT_BITS
+TABLE_TOPIC, TABLE_ROWS = range(2)  # columns of the hash table of `rank`
+HASH_FACTOR = 0x9E3779B1  # 2^32 divided by the golden ratio: spreads neighbouring hashes
+NO_SPOT = -1  # a settled row has no place in the table
 
 
 @kernel
@@ -31,9 +36,11 @@ def radix_pass(keys: Any, low: int, shift: int, order: Any, out: Any, counts: An
         counts: (DIGITS,) i8, scratch.
     """
     mask = np.uint64(DIGITS - 1)
+    # count the keys of each digit
     counts[:] = 0
     for i in range(keys.size):
         counts[np.int64((np.uint64(keys[i] - low) >> np.uint64(shift)) & mask)] += 1
+    # counts become positions: where the rows of each digit begin in `out`
     at = np.int64(0)
     for digit in range(DIGITS):
         size = counts[digit]
@@ -48,7 +55,7 @@ def radix_pass(keys: Any, low: int, shift: int, order: Any, out: Any, counts: An
 
 @kernel
 def ascends(keys: Any) -> bool:
-    """Return whether keys never fall."""
+    """Return whether the keys are in ascending order; equal neighbours are allowed."""
     for i in range(1, keys.size):
         if keys[i] < keys[i - 1]:
             return False
@@ -56,8 +63,8 @@ def ascends(keys: Any) -> bool:
 
 
 @kernel
-def pick(rows: Rows, order: Any, out: Rows) -> None:
-    """Turn STAGED rows[order] into HELD `out`."""
+def copy_staged(rows: Rows, order: Any, out: Rows) -> None:
+    """Copy STAGED rows[order] to STAGE_ROW `out`."""
     for i in range(order.size):
         row, held = rows[order[i]], out[i]
         held["due_ms"], held["phys_offset"] = row["due_ms"], row["phys_offset"]
@@ -67,7 +74,7 @@ def pick(rows: Rows, order: Any, out: Rows) -> None:
 
 @kernel
 def merge(a: Rows, b: Rows, out: Rows) -> int:
-    """Merge two sorted runs without their settled rows; return how many rows there are."""
+    """Merge two sorted runs without their settled rows; return the number of merged rows."""
     i, j, n = np.int64(0), np.int64(0), np.int64(0)
     while i < a.size or j < b.size:
         first = j >= b.size
@@ -103,7 +110,7 @@ def bound(held: Rows, first: int, end: int, due_ms: int) -> int:
 
 @kernel
 def skip_settled(held: Rows, first: int, end: int) -> int:
-    """Return the first row in held[first:end] that waits, `end` if none."""
+    """Return the first pending row in held[first:end], `end` if none."""
     while first < end and held[first]["write_ms"] < 0:
         first += 1
     return first
@@ -121,30 +128,32 @@ def is_mixed(held: Rows) -> bool:
 
 @kernel
 def rank(held: Rows, spots: Any, ranks: Any, table: Any) -> int:
-    """Set ranks[i]: how many waiting rows in front of i have its topic. Return the largest + 1.
+    """Set ranks[i] to the number of pending rows of its topic before i; return the maximum + 1.
 
     Args:
-        spots, ranks: (n,) i4 out: spots is where a row's topic is in `table`.
-        table: (2^k, 2) i4, 2^k > n: topic hash, rows. All rows 0 on entry and on return.
+        spots, ranks: (n,) i4 out; spots[i]: row of `table` with the topic of i, or NO_SPOT.
+        table: (2^k, 2) i4, 2^k > n, columns TABLE_*; TABLE_ROWS is 0 on entry and on return.
     """
     mask = np.int64(table.shape[0] - 1)
     most = np.int64(1)
     for i in range(held.size):
         topic = held[i]["topic_hash"]
         if held[i]["write_ms"] < 0:
-            spots[i] = -1
+            spots[i] = NO_SPOT
             ranks[i] = 0
             continue
-        spot = (np.int64(topic) * 0x9E3779B1 >> 8) & mask
-        while table[spot, 1] != 0 and table[spot, 0] != topic:
+        # open addressing: the next free row of the table, or the one that the topic has already
+        spot = (np.int64(topic) * HASH_FACTOR >> 8) & mask
+        while table[spot, TABLE_ROWS] != 0 and table[spot, TABLE_TOPIC] != topic:
             spot = (spot + 1) & mask
-        table[spot, 0] = topic
-        spots[i], ranks[i] = spot, table[spot, 1]
-        table[spot, 1] += 1
-        most = max(most, np.int64(table[spot, 1]))
+        table[spot, TABLE_TOPIC] = topic
+        spots[i], ranks[i] = spot, table[spot, TABLE_ROWS]
+        table[spot, TABLE_ROWS] += 1
+        most = max(most, np.int64(table[spot, TABLE_ROWS]))
+    # clear only what was used: the table serves all milliseconds of a run
     for i in range(held.size):
-        if spots[i] >= 0:
-            table[spots[i], 1] = 0
+        if spots[i] != NO_SPOT:
+            table[spots[i], TABLE_ROWS] = 0
     return most
 
 
@@ -165,6 +174,7 @@ def interleave(held: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out:
             end += 1
         group = held[first:end]
         rounds = rank(group, spots, ranks, table)
+        # a counting sort by rank, stable, so that log order is kept inside a round
         starts[: rounds + 1] = 0
         for i in range(group.size):
             starts[ranks[i] + 1] += 1
@@ -178,26 +188,27 @@ def interleave(held: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out:
 
 
 @kernel
-def draw(held: Rows, first: int, end: int, limits: Any, out: Rows) -> Any:
-    """Copy waiting rows from held[first:end] on to STAGED `out`, as many as may be.
+def take_batch(held: Rows, first: int, end: int, limits: Any, out: Rows) -> Any:
+    """Copy the leading pending rows of held[first:end] to STAGED `out`, up to the limits.
 
     Args:
-        limits: rows; bytes of their records; 1 if one row may have more bytes than that.
+        limits: (maximum rows, maximum bytes of their records, 1 if a single row may exceed them).
 
     Returns (next row, copied rows, their bytes).
     """
+    rows_max, bytes_max, may_exceed = limits
     n, total = np.int64(0), np.int64(0)
-    while first < end and n < limits[0]:
+    while first < end and n < rows_max:
         row = held[first]
         if row["write_ms"] >= 0:
             size = max(np.int64(row["record_size"]), 0)
-            if total + size > limits[1] and not (n == 0 and limits[2] != 0):
+            if total + size > bytes_max and not (n == 0 and may_exceed != 0):
                 break
             staged = out[n]
             staged["due_ms"], staged["phys_offset"] = row["due_ms"], row["phys_offset"]
             staged["pos"], staged["write_ms"] = row["pos"], row["write_ms"]
             staged["record_size"], staged["topic_hash"] = row["record_size"], row["topic_hash"]
-            staged["magic"], staged["state"] = MAGIC_DEFAULT, STAGED_WAITING
+            staged["magic"], staged["state"] = MAGIC_DEFAULT, STAGED_PENDING
             total += size
             n += 1
         first += 1
@@ -206,10 +217,10 @@ def draw(held: Rows, first: int, end: int, limits: Any, out: Rows) -> Any:
 
 @kernel
 def place_of(held: Rows, first: int, end: int, due_ms: int, phys_offset: int, turns: bool) -> int:
-    """Return where a row is in held[first:end], -1 if it is not there.
+    """Return the index of a row in held[first:end], -1 if it is absent.
 
     Args:
-        turns: inside a millisecond rows are interleaved, not in log order.
+        turns: Rows are interleaved by topic inside a millisecond, not in log order.
     """
     low, high = bound(held, first, end, due_ms - 1), end
     if not turns:
@@ -220,7 +231,7 @@ def place_of(held: Rows, first: int, end: int, due_ms: int, phys_offset: int, tu
                 low = middle + 1
             else:
                 high = middle
-        high = min(low + 1, end)
+        high = min(low + 1, end)  # only this row can be it
     while low < high and held[low]["due_ms"] == due_ms:
         if held[low]["phys_offset"] == phys_offset:
             return low
@@ -230,19 +241,20 @@ def place_of(held: Rows, first: int, end: int, due_ms: int, phys_offset: int, tu
 
 @kernel
 def find(held: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, found: Any) -> int:
-    """Set `found` of pending timers in held[span[0]:span[1]]; return how many there were.
+    """Find pending timers in held[first:end]; return the number of timers found.
 
     Args:
-        span: first, end, 1 if rows are interleaved inside a millisecond.
-        due_ms: (n,) i8: when each is due.
-        settle: also mark them as settled.
-        found: (n,) b1: in and out; what is found already is left alone.
+        span: (first, end, 1 if rows are interleaved inside a millisecond).
+        due_ms: (n,) i8: the due time of each timer.
+        settle: Mark the rows as settled, too.
+        found: (n,) b1 in and out: timers that are found already are not looked for.
     """
+    first, end, turns = span
     n = np.int64(0)
     for i in range(phys_offsets.size):
         if found[i]:
             continue
-        at = place_of(held, span[0], span[1], due_ms[i], phys_offsets[i], span[2] != 0)
+        at = place_of(held, first, end, due_ms[i], phys_offsets[i], turns != 0)
         if at >= 0 and held[at]["write_ms"] >= 0:
             found[i] = True
             n += 1

@@ -4,9 +4,10 @@ read_levels   units of a level's queue, with their records, become TIMED rows; i
               name DELAY in the record becomes DELAy, or DELAy becomes DELAY
 set_names     the same to records that were read before
 
-The one byte is for Apache's broker: it would delay a message that its timers deliver once more,
-as long as it has a DELAY. It changes in the mapped file, between two states that are both whole. It
-stays where it must: the record has a CRC of its properties, or both names, or none.
+An Apache broker delays a message that its timers deliver once more if it has a DELAY: so the
+property is renamed while timers own the message. One byte changes in the mapped file, so a crash
+leaves one of two valid records. The name stays where the record has a CRC of its properties, both
+names, or neither.
 """
 
 from __future__ import annotations
@@ -20,32 +21,40 @@ from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, is_named, is_topic
 from message_store.kernels.scan import read_frame
+from message_store.layout import NAME_END
 from message_store.queues.topic_table import TopicArrays
 from timer_store.kernels.fetch import Scratch, set_topic
 from timer_store.layout import NAME_AS_IS, TIMED_PLAIN, UPPER_Y, Rows
 
 DELA = np.frombuffer(b"DELA", np.uint8).copy()
-CASE_BIT = 32  # between "Y" and "y"
+CASE_BIT = 32  # differs between "Y" and "y"
+SCHEDULE, QUEUE_ID, LETTER = range(3)  # indexes of the numbers of `read_levels`
 
 
 @kernel
 def is_delay(data: Bytes, pos: int, end: int) -> bool:
     """Return whether an entry is DELAY or DELAy with a value."""
-    if end - pos < 7 or data[pos + 5] != 1 or data[pos + 4] | CASE_BIT != UPPER_Y | CASE_BIT:
+    letter = pos + DELA.size
+    if end - letter < 3 or data[letter + 1] != NAME_END:  # the letter, NAME_END, and a value
+        return False
+    if data[letter] | CASE_BIT != UPPER_Y | CASE_BIT:
         return False
     return is_named(data, pos, DELA)
 
 
 @kernel
 def read_level_text(data: Bytes, pos: int, end: int, text: Any) -> int:
-    """Read the target from a property text; return the position of its only DELAY's Y, or -1."""
+    """Read the target from a property text; return the position of the Y of its DELAY.
+
+    -1 if the name must stay: no DELAY, several, or a CRC of the properties.
+    """
     text["queue_id"], text["topic_pos"], text["topic_len"] = -1, 0, 0
     name_pos, names, has_crc = np.int64(-1), 0, False
     while pos < end:
         until = entry_end(data, pos, end)
         first = data[pos]
         if first == D and is_delay(data, pos, until):
-            name_pos = pos + 4
+            name_pos = pos + DELA.size
             names += 1
         elif first == R:
             take_target(data, pos, until, text)
@@ -66,18 +75,18 @@ def read_levels(
     timed: Rows,
     name_at: Any,
 ) -> int:
-    """Make a row of each of `units`; the caller sets due times.
+    """Make a row of each of `units`, without the due times, which the caller sets.
 
     Args:
         data: the bytes of one log file, writable.
         span: (log offset of data[0], bytes of data that are written).
         units: (n,) message_store.layout.UNIT of one level's queue.
-        numbers: (3,) i8: topic index of the schedule topic; the queue id; UPPER_Y or LOWER_Y: what
-            DELAY is to end with, or NAME_AS_IS.
-        timed: (n,) layout.TIMED out; a record that cannot be read has no topic.
-        name_at: (n,) i8 out: log offset of the last letter of its DELAY, -1: it stays as it is.
+        numbers: (3,) i8: topic index of the schedule topic; queue id; new last letter of DELAY:
+            UPPER_Y, LOWER_Y or NAME_AS_IS.
+        timed: (n,) layout.TIMED out; the row of an unreadable record has no topic.
+        name_at: (n,) i8 out: log offset of the last letter of DELAY, -1: the name must stay.
 
-    Returns how many records keep their name, whatever is asked for.
+    Returns the number of records whose name must stay.
     """
     kept, frame, text = 0, scratch.frames[0], scratch.text[0]
     for i in range(units.size):
@@ -86,13 +95,15 @@ def read_levels(
         row["queue_offset"] = row["origin"] = row["topic_index"] = -1
         row["topic_hash"], row["kind"] = 0, TIMED_PLAIN
         name_at[i] = -1
+        # A damaged unit may name any place: nothing outside the written bytes is read.
         pos = np.int64(unit["phys_offset"] - span[0])
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
             continue
         size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
-        if size != unit["size"] or frame["queue_id"] != numbers[1]:
+        if size != unit["size"] or frame["queue_id"] != numbers[QUEUE_ID]:
             continue
-        if not is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, numbers[0]):
+        topic_pos = pos + frame["topic_pos"]
+        if not is_topic(data, topic_pos, frame["topic_len"], arrays, numbers[SCHEDULE]):
             continue
         prop_pos = pos + frame["prop_pos"]
         name_pos = read_level_text(data, prop_pos, prop_pos + frame["prop_len"], text)
@@ -102,8 +113,9 @@ def read_levels(
             kept += 1
             continue
         name_at[i] = span[0] + name_pos
-        if numbers[2] != NAME_AS_IS and data[name_pos] != numbers[2]:
-            data[name_pos] = numbers[2]
+        # an equal byte is not written, so that its page stays clean
+        if numbers[LETTER] != NAME_AS_IS and data[name_pos] != numbers[LETTER]:
+            data[name_pos] = numbers[LETTER]
     return kept
 
 

@@ -1,9 +1,9 @@
 """Compiled updates of timer log and wheel: link, undo, relink.
 
-link     rows become units, each points at the one before it in its slot, slots point at them
-unlink   the disk refused the units: slots become what they were
-bury     units are marked as settled
-relink   the wheel is built from the units of a file, and wrong pointers are listed
+link     makes units of rows; each points at the unit before it in its slot, slots at the newest
+unlink   restores the slots if the disk refuses the units
+bury     marks units as settled
+relink   rebuilds the wheel from the units of a file, and lists wrong pointers
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ from timer_store.layout import (
 )
 
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
-UNDO_AT, UNDO_TICK, UNDO_FIRST, UNDO_LAST, UNDO_NUM = range(5)  # a slot as it was
+# A slot before `link` changed it: its position in the wheel, and its fields.
+UNDO_AT, UNDO_TICK, UNDO_FIRST, UNDO_LAST, UNDO_NUM = range(5)
 UNDO_COLUMNS = 5
 UNTOUCHED = -1  # in UNDO_AT: the row changed no slot
-TOUCH_ROWS = 32
-FIX_TOO_FAR = -2  # in place of a prev_pos: this unit is more than a lap ahead
+PREFETCH_ROWS = 32  # about as many reads of memory as a core has under way at a time
+FIX_TOO_FAR = -2  # in place of a prev_pos: the unit is more than a lap ahead
 
 
 class Adding(NamedTuple):
-    """What holds for all units that are added together."""
+    """Values that all units of a `link` share."""
 
     log_end: int  # log position of the first unit
     write_ms: int
@@ -57,7 +58,7 @@ class Adding(NamedTuple):
 
 
 class Relinking(NamedTuple):
-    """What holds for a wheel that is built again."""
+    """Values that all units of a `relink` share."""
 
     first_tick: int  # slots before it stay empty
     precision_ms: int
@@ -69,8 +70,8 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
     """Write one unit; `times`: (write_ms, slot_ms). Source: TimerLog.append"""
     write_ms, slot_ms = times
     delay_ms = slot_ms - write_ms
-    # Only the sum of both determines the slot; after an outage of weeks the difference needs more
-    # than 32 bits.
+    # After an outage of weeks the difference does not fit into 32 bits. Only the sum of both
+    # determines the slot, so the whole time goes into write_ms.
     if delay_ms < INT_MIN or delay_ms > INT_MAX:
         write_ms, delay_ms = slot_ms, np.int64(0)
     put_i4(out, at, UNIT_BYTES)
@@ -85,13 +86,14 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
 
 
 @kernel
-def touch_slots(rows: Rows, first: int, wheel: Bytes, adding: Adding, undo: Any) -> None:
-    """Record the positions of the slots of the next TOUCH_ROWS rows, and read from each.
+def prefetch_slots(rows: Rows, first: int, wheel: Bytes, adding: Adding, undo: Any) -> None:
+    """Read from the slots of the next PREFETCH_ROWS rows, so that `link` finds them in the cache.
 
-    The slots of a batch are anywhere in the wheel. Reading them one after the other would stall on
-    memory each time; these reads overlap.
+    The slots of a batch are anywhere in the wheel: `link` alone would wait for memory at each row.
+    These reads do not depend on each other, so the processor overlaps them. The result goes into
+    `undo`, which `link` overwrites, only so that the compiler keeps the reads.
     """
-    for i in range(first, min(first + TOUCH_ROWS, rows.size)):
+    for i in range(first, min(first + PREFETCH_ROWS, rows.size)):
         at = slot_at(max(rows[i]["slot_ms"], adding.read_ms) // adding.precision_ms)
         undo[i, UNDO_AT], undo[i, UNDO_TICK] = at, get_i8(wheel, at + TICK_AT)
 
@@ -105,16 +107,16 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
         out: (n * 52,) u1 out: the units.
         undo: (n, UNDO_COLUMNS) i8 out: the slots as they were.
 
-    Returns (rows taken, units made): it stops at a slot that another lap still needs, and at a
-    row more than one lap ahead. Source: TimerMessageStore.doEnqueue
+    Returns (linked rows, new units). It stops before a row whose slot another lap still needs, and
+    before a row more than one lap ahead. Source: TimerMessageStore.doEnqueue
     """
     pos, write_ms = adding.log_end, adding.write_ms
     read_ms, precision_ms = adding.read_ms, adding.precision_ms
     read_tick = read_ms // precision_ms
     units = 0
     for i in range(rows.size):
-        if i % TOUCH_ROWS == 0:
-            touch_slots(rows, i, wheel, adding, undo)
+        if i % PREFETCH_ROWS == 0:
+            prefetch_slots(rows, i, wheel, adding, undo)
         row = rows[i]
         undo[i, UNDO_AT] = UNTOUCHED
         if row["kind"] == TIMED_BROKEN:
@@ -126,15 +128,15 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
         # Stop at a slot that an undelivered lap still uses, or that is a whole lap ahead.
         if tick - read_tick >= WHEEL_SLOTS or (old_tick != tick and old_tick >= read_tick):
             return i, units
-        first, last, num = get_i8(wheel, at + FIRST_AT), get_i8(wheel, at + LAST_AT), np.int64(0)
-        num = get_i4(wheel, at + NUM_AT)
+        first, last = get_i8(wheel, at + FIRST_AT), get_i8(wheel, at + LAST_AT)
+        num = np.int64(get_i4(wheel, at + NUM_AT))
         undo[i, UNDO_AT], undo[i, UNDO_TICK] = at, old_tick
         undo[i, UNDO_FIRST], undo[i, UNDO_LAST], undo[i, UNDO_NUM] = first, last, num
-        # The slot of a delivered lap starts a new chain.
+        # A slot that still has the units of a delivered lap begins a new chain.
         if old_tick != tick or last < 0:
             first, last, num = pos, np.int64(-1), np.int64(0)
         magic = MAGIC_DEFAULT
-        # The slot is before the due time's own: the timer is rolled when the slot is loaded.
+        # In a slot before that of its due time, a timer is rolled when the slot is loaded.
         if tick < (row["due_ms"] - 1) // precision_ms:
             magic |= MAGIC_ROLL
         if row["kind"] == TIMED_MARKER:
@@ -166,9 +168,9 @@ def bury(block: Bytes, base: int, positions: Any, due: Any) -> None:
     """Mark units as settled; an Apache broker reads them as markers.
 
     Args:
-        block: in and out: the log from position `base` on.
-        positions: (n,) i8 of the units.
-        due: (n,) i8: their new due_ms.
+        block: in and out: bytes of the log from position `base` on.
+        positions: (n,) i8: log positions of the units.
+        due: (n,) i8: new due_ms of each unit.
 
     Source: TimerDequeueGetMessageService.run
     """
@@ -185,11 +187,11 @@ def relink(
 
     Args:
         span: (log position of data[0], position to begin at, position to end at).
-        skip: (n,) i8 ascending: records that are settled: not counted.
-        fixes: (n, 2) i8 out: position of a unit, and the prev_pos that it should have, or
-            FIX_TOO_FAR: it is not linked.
+        skip: (n,) i8 ascending: settled records, which are not counted.
+        fixes: (n, 2) i8 out: position of a unit and its right prev_pos, or FIX_TOO_FAR for a unit
+            that is not linked.
 
-    Returns (position to continue at, fixes): it stops when `fixes` is full.
+    Returns (position to continue at, number of fixes). It stops when `fixes` is full.
     Source: TimerMessageStore.recoverAndRevise
     """
     base, pos, end = span
@@ -203,9 +205,9 @@ def relink(
             fixes[n, 0], fixes[n, 1] = pos, FIX_TOO_FAR
             n += 1
         elif tick >= into.first_tick:
-            prev = hang(data, at, pos, tick, wheel, pages, skip)
+            prev = append_to_chain(data, at, pos, tick, wheel, pages, skip)
             named = get_i8(data, at + PREV_AT)
-            # A chain may lead into removed files: it ends there, which is not a fault.
+            # A chain that leads into removed files ends there: not a wrong pointer.
             if named != prev and not (prev < 0 and named < into.min_pos):
                 fixes[n, 0], fixes[n, 1] = pos, prev
                 n += 1
@@ -214,12 +216,14 @@ def relink(
 
 
 @kernel
-def hang(data: Bytes, at: int, pos: int, tick: int, wheel: Bytes, pages: Bytes, skip: Any) -> int:
+def append_to_chain(
+    data: Bytes, at: int, pos: int, tick: int, wheel: Bytes, pages: Bytes, skip: Any
+) -> int:
     """Make a unit the newest of its slot; return the previous newest one, -1 without one."""
     to = slot_at(tick)
-    first, last, num = get_i8(wheel, to + FIRST_AT), get_i8(wheel, to + LAST_AT), np.int64(0)
-    num = get_i4(wheel, to + NUM_AT)
-    if get_i8(wheel, to + TICK_AT) != tick:  # the slot belongs to an earlier lap: start a chain
+    first, last = get_i8(wheel, to + FIRST_AT), get_i8(wheel, to + LAST_AT)
+    num = np.int64(get_i4(wheel, to + NUM_AT))
+    if get_i8(wheel, to + TICK_AT) != tick:  # the slot belongs to an earlier lap: begin a chain
         first, last, num = pos, np.int64(-1), np.int64(0)
     if get_i8(data, at + DUE_AT) >= 0 and get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
         phys_offset = get_i8(data, at + PHYS_AT)

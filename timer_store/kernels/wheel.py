@@ -1,7 +1,7 @@
 """Compiled access to the wheel's slots, in their byte order on disk.
 
-`pages` has a byte per page of 4096 bytes: whether it is used, whether it was changed. Scans skip
-unused pages, so that the memory of an empty wheel is never touched.
+`pages` has a byte of PAGE_* flags for each page of 4096 bytes. Scans skip unused pages, so that the
+memory of an empty wheel is never read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TICK_AT, FIRST_AT, LAST_AT, NUM_AT, MAGIC_AT = (
 
 @kernel
 def slot_at(tick: int) -> int:
-    """Return the position of a tick's slot (time / precision). Source: TimerWheel.getSlotIndex"""
+    """Return the byte position of the slot of a tick. Source: TimerWheel.getSlotIndex"""
     return tick % WHEEL_SLOTS * SLOT_BYTES
 
 
@@ -35,7 +35,7 @@ def slot_at(tick: int) -> int:
 def put_slot(
     wheel: Bytes, pages: Bytes, at: int, tick: int, first_pos: int, last_pos: int, num: int
 ) -> None:
-    """Write a slot; its magic stays. Source: TimerWheel.putSlot"""
+    """Write a slot, except its magic. Source: TimerWheel.putSlot"""
     put_i8(wheel, at + TICK_AT, tick)
     put_i8(wheel, at + FIRST_AT, first_pos)
     put_i8(wheel, at + LAST_AT, last_pos)
@@ -45,7 +45,7 @@ def put_slot(
 
 @kernel
 def add_num(wheel: Bytes, pages: Bytes, ticks: Any, by: int) -> None:
-    """Add `by` to the number of timers in the slots of `ticks`, where they hold that lap."""
+    """Add `by` to the number of timers in the slots of `ticks` that belong to that lap."""
     for i in range(ticks.size):
         at = slot_at(ticks[i])
         if ticks[i] > 0 and get_i8(wheel, at + TICK_AT) == ticks[i]:
@@ -55,12 +55,12 @@ def add_num(wheel: Bytes, pages: Bytes, ticks: Any, by: int) -> None:
 
 @kernel
 def next_live(wheel: Bytes, pages: Bytes, first_tick: int, count: int) -> int:
-    """Return the first tick of first_tick..+count whose slot holds units, -1 if none does."""
+    """Return the first of `count` ticks from `first_tick` whose slot has units, -1 without one."""
     i = np.int64(0)
     while i < count:
         tick = first_tick + i
         at = slot_at(tick)
-        if pages[at // PAGE_BYTES] & PAGE_USED == 0:
+        if pages[at // PAGE_BYTES] & PAGE_USED == 0:  # skip to the first slot of the next page
             i += PAGE_SLOTS - at // SLOT_BYTES % PAGE_SLOTS
             continue
         if get_i8(wheel, at + TICK_AT) == tick and get_i8(wheel, at + LAST_AT) >= 0:
@@ -71,19 +71,19 @@ def next_live(wheel: Bytes, pages: Bytes, first_tick: int, count: int) -> int:
 
 @kernel
 def live_slots(wheel: Bytes, pages: Bytes, first_tick: int, count: int, out: Rows) -> Any:
-    """List the slots of ticks first_tick..+count that hold units, in the order of time.
+    """List the slots with units among `count` ticks from `first_tick` on, in the order of time.
 
     Args:
         out: (n,) layout.SLOT.
 
-    Returns (slots listed, ticks looked at): fewer than `count` when `out` is full.
+    Returns (listed slots, passed ticks: fewer than `count` if `out` is full).
     """
     n = 0
     i = np.int64(0)
     while i < count:
         tick = first_tick + i
         at = slot_at(tick)
-        if pages[at // PAGE_BYTES] & PAGE_USED == 0:
+        if pages[at // PAGE_BYTES] & PAGE_USED == 0:  # skip to the first slot of the next page
             i += PAGE_SLOTS - at // SLOT_BYTES % PAGE_SLOTS
             continue
         if get_i8(wheel, at + TICK_AT) == tick and get_i8(wheel, at + LAST_AT) >= 0:
@@ -101,7 +101,7 @@ def live_slots(wheel: Bytes, pages: Bytes, first_tick: int, count: int, out: Row
 
 @kernel
 def stray_slots(wheel: Bytes, pages: Bytes, end_tick: int) -> int:
-    """Return how many slots name a lap from `end_tick` on, or a negative one."""
+    """Return the number of slots with an impossible tick: `end_tick` or more, or negative."""
     found = 0
     for page in range(pages.size):
         if pages[page] & PAGE_USED:
@@ -113,13 +113,13 @@ def stray_slots(wheel: Bytes, pages: Bytes, end_tick: int) -> int:
 
 
 @kernel
-def slots_behind(wheel: Bytes, pages: Bytes, log_end: int, out: Rows) -> int:
+def slots_after(wheel: Bytes, pages: Bytes, log_end: int, out: Rows) -> int:
     """List the slots of any time whose newest unit is at or after `log_end`.
 
     Args:
         out: (n,) layout.CURSOR out: `tick`, and in `pos` the newest unit.
 
-    Returns how many there are; those beyond the size of `out` are not listed.
+    Returns the number of such slots; those beyond the size of `out` are not listed.
     """
     n = 0
     for page in range(pages.size):
@@ -135,7 +135,7 @@ def slots_behind(wheel: Bytes, pages: Bytes, log_end: int, out: Rows) -> int:
 
 @kernel
 def set_slots(wheel: Bytes, pages: Bytes, ticks: Any, last_pos: Any, nums: Any) -> None:
-    """Give slots another newest unit (below 0: they hold none) and number of timers."""
+    """Set the newest unit (below 0: the slot becomes empty) and the number of timers of slots."""
     for i in range(ticks.size):
         at = slot_at(ticks[i])
         if last_pos[i] < 0:

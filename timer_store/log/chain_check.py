@@ -4,7 +4,7 @@
     chain, unit  `kernels.chain`: every step is in the log, points back, and stays in the slot
     fault        FAULT_TEXTS, chain_error: the fault and its position
 
-Recovery, verification, lists and delivery all look at slots and units through this file.
+Recovery, verification, lists and delivery all check slots and units by this module.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def cursors_of(log: TimerLog, wheel: TimerWheel, ticks: Offsets) -> Rows:
     slots["tick"] = ticks
     width_ms = wheel.precision_ms
     slots["last_pos"] = [wheel.slot(tick * width_ms).last_pos for tick in ticks.tolist()]
-    slots["first_pos"] = slots["last_pos"]  # the walk itself finds a chain that points forward
+    slots["first_pos"] = slots["last_pos"]  # the walk itself detects a chain that points forward
     return check_slots(slots, log.end)
 
 

@@ -22,7 +22,7 @@ from message_store.errors import CorruptStore
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
-from timer_store.kernels.wheel import set_slots, slots_behind
+from timer_store.kernels.wheel import set_slots, slots_after
 from timer_store.layout import NO_OFFSETS, UNIT_BYTES, Offsets, Rows
 from timer_store.log.chain_check import (
     chain_error,
@@ -33,7 +33,7 @@ from timer_store.log.timer_log import REMEDY, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 
 FINDINGS_MAX: Final = 20
-RELINK_UNITS: Final = 1 << 18  # between two calls of the progress bar
+RELINK_UNITS: Final = 1 << 18  # units between two calls of `progress`
 FIXES_MAX: Final = 1 << 16
 Progress = Callable[[int, int], None]
 
@@ -67,9 +67,9 @@ def repair(
         Slots whose chain breaks on the way (20 at most): if any, `relink`.
     """
     assert log_end <= log.end
-    room = slots_behind(wheel.data, wheel.pages, log_end, np.empty(0, layout.CURSOR))
+    room = slots_after(wheel.data, wheel.pages, log_end, np.empty(0, layout.CURSOR))
     cursors = np.zeros(room, layout.CURSOR)
-    slots_behind(wheel.data, wheel.pages, log_end, cursors)
+    slots_after(wheel.data, wheel.pages, log_end, cursors)
     cursors["fault"][cursors["pos"] >= log.end] = chain.FAULT_PLACE
     for file in reversed(log.files):
         chain.walk_back(file.data, file.base, cursors, wheel.precision_ms, log_end)
@@ -142,7 +142,7 @@ def relink(
 ) -> Relinked:
     """Rebuild every slot from the units of the whole log.
 
-    Pointers inside the log that do not lead to the unit before in the slot are corrected on the
+    Pointers that do not lead to the previous unit of the slot are corrected on the
     disk. Slots before `from_ms` are emptied.
 
     Args:

@@ -5,8 +5,8 @@
                       ^ T = due - k * window, the only such time in [staged, staged + window)
 
 A timer due beyond the roll window is put into slot T and rolled when T is loaded. T depends only on
-the due time and the window in which it was put, so a unit is found from its due time without a
-search: `candidates`.
+the due time and the window in which it was put, so `candidates` gives the slots of a unit for its
+due time.
 
     read     the first slot that is not completely delivered
     staged   slots before are loaded for delivery

@@ -40,9 +40,11 @@ FILE_BYTES_DEFAULT: Final = 104_857_600
 FILE_BYTES_MAX: Final = (1 << 31) - 1
 SCAN_UNITS: Final = 65_536
 REMEDY: Final = "The wheel is linked again from the timer log at the next start."
-PATCH_GAP_BYTES: Final = 512  # fields with smaller gaps are written at once
+PATCH_GAP_BYTES: Final = 512  # fields with smaller gaps between them are written by one call
 PATCH_BYTES_MAX: Final = 1 << 20
-BURY_UNITS: Final = 8_192  # per call: a longer call would keep the interpreter from the event loop
+BURY_UNITS: Final = (
+    8_192  # per call; a longer call would block the event loop, as it holds the interpreter's lock
+)
 
 
 class UnitFile(LogFile):
@@ -73,7 +75,7 @@ class TimerLog(NumberedLog[UnitFile]):
             )  # fmt: skip
         super().__init__(directory, file_bytes, UnitFile)
         self.units_per_file = (file_bytes - BLANK_BYTES) // UNIT_BYTES
-        self._changed: set[int] = set()  # bases of files with writes that are not synced
+        self._changed: set[int] = set()  # first positions of files with writes that are not synced
         self._changed_lock = threading.Lock()
         self.failure: OSError | None = None
 
@@ -125,7 +127,7 @@ class TimerLog(NumberedLog[UnitFile]):
     def find_end(self, from_pos: int) -> int:
         """Return the end of the units, walking from the file of `from_pos`.
 
-        For a log whose end is unknown. Source: TimerMessageStore.recoverAndRevise
+        Used where the end of the log is unknown. Source: TimerMessageStore.recoverAndRevise
         """
         for file in self.files:
             if file.base + file.size <= from_pos:
@@ -301,9 +303,9 @@ class TimerLog(NumberedLog[UnitFile]):
         A thread may do it while another writes on.
 
         Raises:
-            OSError: The disk refused it, now or before. The kernel forgets what it could not
-                write, and the next sync succeeds: only the next start writes it again, from the
-                last checkpoint on.
+            OSError: The disk refused it, now or before. The operating system drops pages that it
+                could not write, and its next sync succeeds, so only a start from the last
+                checkpoint writes them again.
         """
         if self.failure is not None:
             raise OSError(self.failure.errno, f"a sync has failed before: {self.failure}")

@@ -1,7 +1,7 @@
 """Walk through the timer log in bounded pieces: units of timers in old log files.
 
 It returns only units of slots that are not loaded yet: loaded timers are delivered soon, and rolled
-timers have their unit in a later slot.
+timers have another unit in a later slot.
 """
 
 from __future__ import annotations

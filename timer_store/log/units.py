@@ -5,7 +5,7 @@
 
 `add` changes slots in memory and appends to the log: both or neither. Units are checked when they
 are read (`kernels.chain`); a broken chain is an error with its position, and the units before it
-are still returned. Units of another lap, of a settled timer, and second units of one record are
+are still returned. Units of another lap, units of settled timers and second units of one record are
 never returned.
 
 Source: org.apache.rocketmq.store.timer.TimerMessageStore
@@ -37,7 +37,7 @@ from timer_store.log.timer_log import SCAN_UNITS, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 
 ADD_ROWS: Final = 16_384  # linked and written at once
-PART_UNITS: Final = 1 << 20  # of a slot, at a time
+PART_UNITS: Final = 1 << 20  # units of a slot per part
 
 
 class SlotRows(NamedTuple):
@@ -79,13 +79,13 @@ class TimerUnits:
     def add(self, rows: Rows, *, write_ms: int, read_ms: int) -> int:
         """Append a unit for each row and link it into its slot; return the number of rows done.
 
-        It stops before a row whose slot another lap still needs, or that is a whole lap ahead.
-        A row before `read_ms` joins that slot, keeping its due time.
+        It stops before a row whose slot another lap still needs, and before a row a whole lap
+        ahead. A row before `read_ms` joins that slot and keeps its due time.
 
         Args:
-            rows: (n,) `layout.TIMED`; broken ones are taken and get no unit.
-            write_ms: now; goes into the units, rounded down to the precision.
-            read_ms: the first slot that is not completely delivered.
+            rows: (n,) `layout.TIMED`; broken ones are counted and get no unit.
+            write_ms: Current time, written into the units rounded down to the precision.
+            read_ms: Start of the first slot that is not completely delivered.
 
         Raises:
             OSError: The disk refused the first of them; log and wheel are as they were.
@@ -155,7 +155,7 @@ class TimerUnits:
         costs a walk over the whole slot, and memory only for itself.
 
         Args:
-            after: the last of the part before.
+            after: Last timer of the part before.
         """
         assert count_max > 0
         if after is None:
@@ -166,9 +166,9 @@ class TimerUnits:
         return self._read_least(slot_ms, count_max, after, skip)
 
     def read_parts(self, slot_ms: int, *, skip: Offsets = NO_OFFSETS) -> Iterator[Rows]:
-        """Yield the pending timers in a slot, (n,) `layout.STAGED`, many at a time.
+        """Yield the pending timers in a slot, (n,) `layout.STAGED`, in parts.
 
-        If its chain is broken, the rest is missing without an error.
+        Timers after a break of the chain are missing without an error.
         """
         after: tuple[int, int] | None = None
         while True:
@@ -200,7 +200,7 @@ class TimerUnits:
         return SlotRows(rows, markers, True, broken), False
 
     def _file_at(self, walk: Offsets) -> UnitFile | None:
-        """Return the file in which a walk continues; None at its end. Past the log is a fault."""
+        """Return the file in which a walk continues, None at its end. Past the log is a fault."""
         pos = int(walk[chain.WALK_POS])
         if pos < self.log.min_pos:
             return None
@@ -217,7 +217,7 @@ class TimerUnits:
     ) -> SlotRows:
         heap = np.empty((count_max, 3), np.int64)
         walk = self._walk_least(slot_ms, after, skip, heap)
-        if walk[chain.WALK_MIXED] and walk[chain.WALK_SETTLED]:  # of a record with two units?
+        if walk[chain.WALK_MIXED] and walk[chain.WALK_SETTLED]:  # is it of a record with two units?
             skip = distinct(skip, self._settled_in(slot_ms))
             walk = self._walk_least(slot_ms, after, skip, heap)
         count = int(walk[chain.WALK_ROWS])
@@ -236,7 +236,7 @@ class TimerUnits:
         walk = new_walk(slot.last_pos)
         key = (slot.tick, self.precision_ms)
         while (file := self._file_at(walk)) is not None:
-            chain.least(file.data, file.base, key, after, skip, walk, heap)
+            chain.collect_first(file.data, file.base, key, after, skip, walk, heap)
             if walk[chain.WALK_FAULT]:
                 break
         return walk
@@ -307,7 +307,7 @@ class TimerUnits:
         return found
 
     def _guess(self, wanted: Offsets, ticks: Offsets, found: Offsets) -> None:
-        """Find the units that are in the order of their records: most of them."""
+        """Find units by the order of their records, which most units are in."""
         files = [file for file in self.log.files if self.log.end_in(file) > file.base]
         firsts = [self._first_record(file) for file in files]
         which = np.searchsorted(np.maximum.accumulate(firsts), wanted, "right") - 1
@@ -315,7 +315,7 @@ class TimerUnits:
             file, mine = files[at], np.flatnonzero(which == at)
             hits = np.full(mine.size, -1, np.int64)
             end = self.log.end_in(file)
-            chain.guess(
+            chain.find_in_log_order(
                 file.data, file.base, end, wanted[mine], ticks[mine], self.precision_ms, hits
             )
             found[mine] = hits
@@ -346,7 +346,7 @@ class TimerUnits:
 
         Args:
             positions: (n,) in the timer log, in any order.
-            copied: A copy of the unit was added to its slot, and represents the timer.
+            copied: A copy of the unit was added to its slot, and stands for the timer.
 
         Raises:
             OSError: The disk refused it; some may be marked, the slots' numbers are as before.
@@ -358,7 +358,7 @@ class TimerUnits:
         return int(np.count_nonzero(ticks))
 
     def discount(self, positions: Offsets) -> None:
-        """Decrease the counts of slots: the first half of `settle`.
+        """Decrease the counts of slots: the first step of `settle`.
 
         Raises:
             CorruptStore: There is no unit at one of the positions; nothing has changed.
@@ -367,7 +367,7 @@ class TimerUnits:
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
 
     def bury(self, positions: Offsets, *, copied: bool = False) -> None:
-        """Mark the units as settled: the other half. A thread may do it.
+        """Mark the units as settled: the second step of `settle`. Any thread may do it.
 
         Args:
             copied: as in `settle`.
@@ -381,7 +381,7 @@ class TimerUnits:
     def _settled(self, positions: Offsets, *, copied: bool) -> tuple[Offsets, Offsets, Offsets]:
         """Return (positions ascending, their new due_ms, the ticks to decrease)."""
         positions = positions[positions >= self.log.min_pos]
-        if (np.diff(positions) <= 0).any():  # many come in order
+        if (np.diff(positions) <= 0).any():  # often they are in order already
             positions = distinct(positions)
         due, ticks = np.zeros(positions.size, np.int64), np.zeros(positions.size, np.int64)
         if positions.size and int(positions[-1]) >= self.log.end:
@@ -442,12 +442,12 @@ def _grown(out: Rows, size: int) -> Rows:
 
 
 def _waiting(rows: Rows, walk: Offsets) -> tuple[Rows, Rows]:
-    """Return (timers, markers) of the units of a walk: no settled ones, no second ones."""
+    """Return (timers, markers) of the units of a walk, without settled and second units."""
     markers = rows[:0]
     if walk[chain.WALK_MIXED]:
         rows = _without_seconds(rows)
     if walk[chain.WALK_SETTLED]:
-        rows = rows[rows["state"] == layout.STAGED_WAITING]
+        rows = rows[rows["state"] == layout.STAGED_PENDING]
     if walk[chain.WALK_MARKERS]:
         roll_or_delete = layout.MAGIC_ROLL | layout.MAGIC_DELETE
         is_marker = (rows["magic"] & roll_or_delete) == layout.MAGIC_DELETE

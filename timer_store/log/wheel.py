@@ -1,15 +1,15 @@
-"""The wheel: one slot per second (or less) over two weeks; times beyond wrap around.
+"""Timer wheel: one slot per second (or less) over two weeks; later times wrap around.
 
     slot = time / precision mod 1,209,600      tick = time / precision: which lap the slot is of
     tick | first_pos | last_pos | num          the two ends of a chain of units in the timer log
 
-A slot with another tick is empty for that time. Slots are not cleared when their time has passed;
-the next lap reuses them.
+A slot with another tick is empty for that time. Slots are not cleared after their time; the next
+lap reuses them.
 
-The slots are in memory in the disk's layout: pages with data are read at the start, the others cost
-no memory until they are used. The file is not mapped, because an unreadable sector or a hole on a
-full tmpfs would kill the process in the middle of a kernel. The file changes in a write-back only:
-`capture` copies the changed pages, `write` writes them to the disk.
+The slots are in memory in the disk's layout. A start reads the pages with data; other pages take no
+memory until they are used. The file is not mapped, because an unreadable sector or a hole on a full
+tmpfs would kill the process within a kernel. Only a write-back changes the file: `capture` copies
+the changed pages, `write` writes them to the disk.
 
 Source: org.apache.rocketmq.store.timer.TimerWheel, Slot
 """
@@ -85,13 +85,13 @@ class TimerWheel:
             self._map = mmap.mmap(-1, WHEEL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._map.madvise(
                 mmap.MADV_NOHUGEPAGE
-            )  # used slots are far apart: each would cost 2 MiB
+            )  # without huge pages: used slots are far apart, and each would take 2 MiB
             self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
             self.pages: npt.NDArray[np.uint8] = self._read()
         except (OSError, CorruptStore):
             os.close(self._fd)
             raise
-        self._durable = False  # a killed process may not have synced it
+        self._durable = False  # a killed process may not have synced the file
 
     def _check_size(self) -> None:
         size = os.fstat(self._fd).st_size
@@ -112,7 +112,7 @@ class TimerWheel:
         while True:
             try:
                 pos = os.lseek(self._fd, pos, os.SEEK_DATA)
-            except OSError:  # holes only from here on
+            except OSError:  # only holes from here on
                 return used
             first = pos // PAGE_BYTES
             block = self._read_pages(first * PAGE_BYTES)
@@ -179,7 +179,7 @@ class TimerWheel:
     def live_parts(
         self, from_ms: int, until_ms: int | None = None, slots_max: int = LIST_SLOTS
     ) -> Iterator[Rows]:
-        """Yield the same in arrays of at most `slots_max` slots."""
+        """Yield the slots of `live` in arrays of at most `slots_max` slots."""
         first, count = self._ticks(from_ms, until_ms)
         while count > 0:
             out = np.empty(min(slots_max, count), layout.SLOT)

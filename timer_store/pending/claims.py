@@ -1,7 +1,7 @@
 """Timers settled before their time whose units are not updated yet.
 
-A cancelled, moved or fired timer has its deciding record in the commit log; its unit gets a
-tombstone only when that record is on the disk, at a checkpoint. Until then it is recorded here.
+A cancelled, moved or fired timer has its deciding record in the commit log. Its unit is marked as
+settled by the next checkpoint, when that record is on the disk. Until then it is recorded here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from timer_store.layout import NO_OFFSETS, Mask, Offsets
 
 
 class Returned(NamedTuple):
-    """Timers that a level owns again: log offsets, ascending, and the places of their units."""
+    """Timers that a level owns again: log offsets, ascending, and the positions of their units."""
 
     first: int
     last: int
@@ -23,7 +23,7 @@ class Returned(NamedTuple):
 
 
 class Claims:
-    """Log offsets of settled timers, with the place of their units in the timer log."""
+    """Log offsets of settled timers, with the positions of their units in the timer log."""
 
     def __init__(self) -> None:
         self._positions: dict[int, int] = {}
@@ -45,7 +45,7 @@ class Claims:
             self._heard.append(phys_offset.copy())
 
     def add_returned(self, phys_offset: Offsets, pos: Offsets) -> None:
-        """Add timers that were returned to a level, and their units; they may come again."""
+        """Add timers that were returned to a level; they may be transferred again."""
         if not phys_offset.size:
             return
         order = np.argsort(phys_offset, kind="stable")
@@ -112,7 +112,7 @@ class Claims:
         self._sorted = None
 
     def clear(self) -> None:
-        """Drop all claims: the units were rebuilt without them."""
+        """Drop all claims, after a rebuild without the settled units."""
         self._positions.clear()
         self._returned.clear()
         self._sorted = None

@@ -23,13 +23,13 @@ from timer_store.names import TIMER_TOPIC
 from timer_store.pending.records import RecordReader
 
 BATCH_ROWS = 4_096
-BATCH_BYTES_MAX = 8 << 20  # of the source records; a single one may exceed it
+BATCH_BYTES_MAX = 8 << 20  # of the source records; a single record may exceed it
 WHY_DAMAGED = "its record in the commit log is damaged"
 NOT_WRITABLE = "the store is not writable"
 
 
 class DecidingRecords:
-    """Appends markers and copies to one store."""
+    """Writer of markers and copies of one store."""
 
     def __init__(self, store: MessageStore, precision_ms: int) -> None:
         self._store, self._precision_ms = store, precision_ms
@@ -47,14 +47,14 @@ class DecidingRecords:
         return self._put(timers, None, now_ms, named)
 
     def put_copies(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
-        """Append a copy of each timer that is due at due_ms[i]; return which were refused."""
+        """Append a copy of each timer, due at due_ms[i]; return the refusals, by index."""
         return self._put(timers, due_ms, now_ms, False)
 
     def put_again(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
-        """Append a copy of each pending timer; return which were refused.
+        """Append a copy of each pending timer; return the refusals, by index.
 
-        A copy passes through the timer queue again and keeps all properties of its client. As
-        TIMER_DELAY_* count from the store time of the first record, it has its exact due time.
+        A copy passes through the timer queue again and keeps all properties of its client. It has
+        its exact due time, because TIMER_DELAY_* count from the store time of the first record.
 
         Args:
             due_ms: (n,) i8: due times in their units.
@@ -69,7 +69,7 @@ class DecidingRecords:
         """Append markers (`due_ms` None) or copies; return the refusals, by index.
 
         Args:
-            keeps: Markers keep the keys of their targets, copies keep their time.
+            keeps: Markers have the keys of their targets; copies keep their due time.
         """
         refused: dict[int, str] = {}
         first = 0
@@ -105,9 +105,9 @@ class DecidingRecords:
             size = min(file.size, log.end - file.base)
             source = kernels.Source(file.data, file.base, size, self._frames)
             if due_ms is None:
-                kernels.mark(source, timers, order[low:high], context, keeps, made)
+                kernels.make_markers(source, timers, order[low:high], context, keeps, made)
             else:
-                kernels.copy_to(source, timers, order[low:high], due_ms, context, keeps, made)
+                kernels.make_copies(source, timers, order[low:high], due_ms, context, keeps, made)
         batch.staging_len = int(made.at[0])
 
 

@@ -1,4 +1,4 @@
-"""Cancel, move, fire: one decision, one log record, one response.
+"""Decisions about pending timers: cancel, move, fire; one log record each, then the response.
 
     pending   in the near stage; with a unit in a slot that is not staged yet; or in the queue,
               not enqueued
@@ -12,10 +12,10 @@ Check and decision happen on one thread without an await in between, so a cancel
 delivered, and a delivered one is never reported as cancelled. If the store refuses a record, its
 timer does not change.
 
-A move and a fire also put a marker with the same origin, so that an Apache broker that opens the
-store finds the old unit cancelled. It comes after the deciding record; a crash between the two only
-affects an Apache broker, because our recovery reads origins. A move inside one slot puts no marker,
-which would cancel the copy.
+A move and a fire also append a marker with the same origin, by which an Apache broker that opens
+the store cancels the old unit. The marker follows the deciding record; a crash between the two
+affects an Apache broker only, because DueMQ's recovery reads origins. A move inside one slot
+appends no marker, because the marker would cancel the copy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from timer_store.layout import Mask, Offsets, Rows
 from timer_store.log.slot_choice import candidates
 from timer_store.state import TimerState
 
-NOWHERE, STAGED, QUEUED = -1, -2, -3  # instead of a unit's place
+NOWHERE, STAGED, QUEUED = -1, -2, -3  # places that are not positions of units
 
 
 class Decisions:
@@ -44,7 +44,9 @@ class Decisions:
     def __init__(self, state: TimerState) -> None:
         self._state = state
         self._records = state.deciding
-        self._queued: deque[tuple[int, int]] = deque()  # queue offset, log end before its decision
+        self._queued: deque[tuple[int, int]] = (
+            deque()
+        )  # queue offset of a timer, log end before its decision
         self.cancelled = self.moved = self.fired = 0
 
     # -- places of timers -----------------------------------------------------------------------
@@ -68,7 +70,7 @@ class Decisions:
         return found
 
     def _in_queue(self, rows: Rows) -> Mask:
-        """Return which timers are not enqueued yet, and not settled either."""
+        """Return which timers are neither enqueued nor settled."""
         ahead = rows["queue_offset"] >= self._state.position.queue_offset
         if ahead.any():
             ahead &= ~is_among(rows["phys_offset"], self._state.enqueue.skip)
@@ -79,7 +81,7 @@ class Decisions:
     def _in_slots(self, rows: Rows) -> Offsets:
         """Return the positions of units in slots that are not loaded yet.
 
-        A timer whose slot is being rolled may have two: the later one is returned, which counts.
+        A timer whose slot is being rolled may have two units; the later one counts and is returned.
         """
         state, position = self._state, self._state.position
         precision_ms = state.config.precision_ms
@@ -123,7 +125,7 @@ class Decisions:
         state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
 
     def give_back(self, entry: JournalEntry, rows: Rows, places: Offsets, name_at: Offsets) -> None:
-        """Return messages to their level after their ownership record was appended.
+        """Return messages to their level, after their ownership record was appended.
 
         Args:
             rows, places: All pending messages that the record names; see `places`.
@@ -141,7 +143,7 @@ class Decisions:
         state.claims.add_returned(rows["phys_offset"][left], passed[left])
 
     def _skip(self, rows: Rows, log_end: int) -> None:
-        """Exclude timers of the queue from enqueueing."""
+        """Exclude timers of the queue from later enqueueing."""
         enqueue = self._state.enqueue
         enqueue.skip = distinct(enqueue.skip, rows["phys_offset"])
         self._queued.append((int(rows["queue_offset"].max()), log_end))
@@ -149,7 +151,7 @@ class Decisions:
     def scan_from(self) -> int:
         """Return the log offset after which the decisions about unenqueued timers are.
 
-        The queue is fetched again from the checkpoint on, and with it those timers.
+        A start enqueues the queue from the checkpoint on again, and with it those timers.
         """
         state = self._state
         while self._queued and self._queued[0][0] < state.position.queue_offset:
@@ -180,7 +182,7 @@ class Decisions:
         return decided
 
     def move(self, offsets: Offsets, due_ms: Offsets, hooks: Any = None) -> Decided:
-        """Move timers to other due times; those in the past are delivered now."""
+        """Move timers to other due times; a timer with a due time in the past is delivered now."""
         state = self._state
         rows, places, decided = self._look(offsets)
         now_ms = state.clock.now_ms()
@@ -209,7 +211,7 @@ class Decisions:
     def _with_room(
         self, at: Offsets, was_ms: Offsets, due_ms: Offsets, decided: Decided
     ) -> Offsets:
-        """Return the timers whose target slot has room, or does not change."""
+        """Return the timers whose target slot has room, or is their current slot."""
         config, width_ms = self._state.config, self._state.config.precision_ms
         if not config.flow_control or config.slot_timers_max >= INT_MAX:
             return at
@@ -231,7 +233,7 @@ class Decisions:
         return decided
 
     def _look(self, offsets: Offsets) -> tuple[Rows, Offsets, Decided]:
-        """Return records, places, and the verdicts of those that are not pending."""
+        """Return the records and places of timers, and the verdicts of those not pending."""
         assert distinct(offsets).size == offsets.size, "each timer once"
         rows = self._state.records.read(offsets)
         places = self.places(rows)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 BINS_MAX = 10_000
-SCAN_UNITS = 1 << 20  # read in one piece
+SCAN_UNITS = 1 << 20  # maximum units read in one piece
 Bins = npt.NDArray[np.int64]
 
 

@@ -3,10 +3,10 @@
     lap 0    near stage, then the slots after it: timers that are due in their slot
     lap k    the same slots again: timers that roll and are due k windows later
 
-A timer that rolls is in slot T = due - k windows, so each lap is in due order, and the laps follow
-each other. A cursor is the last timer returned. Timers that are enqueued, delivered or rolled
-meanwhile may be in a page or not; all others are returned once. (Timers that were rolled before
-timerRollWindowSlot was changed are listed with their current slot.)
+A timer that rolls is in slot T = due - k windows, so each lap is in due order, and so is the
+sequence of laps. A cursor is the last timer returned. Timers that are enqueued, delivered or rolled
+between two pages may be in a page or not; all others are returned once. (Timers that were rolled
+before timerRollWindowSlot was changed are listed by their current slot.)
 
 One call reads a bounded number of units. It may return fewer timers than requested, even none, and
 a cursor to continue with. Records are read only for the timers of the page.
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 LIMIT_MAX: Final = 1_000
-LOOK_UNITS: Final = 16_384  # read in one call, unless a single slot has more
-PART_ROWS: Final = 16_384  # of a slot, at a time
+LOOK_UNITS: Final = 16_384  # maximum units read in one call; a single slot may have more
+PART_ROWS: Final = 16_384  # units of a slot per part
 PART_ROWS_MIN: Final = 256
 KEY_RECORDS_MAX: Final = 1_000
-TOGETHER_UNITS: Final = 4_096  # of small slots that are read together
+TOGETHER_UNITS: Final = 4_096  # maximum units of small slots that are read together
 SLOTS_TOGETHER: Final = 4_096
 LONG_MAX: Final = (1 << 63) - 1
-CLOCK_SLACK_MS: Final = 86_400_000  # records may have been stored by a clock ahead of ours
+CLOCK_SLACK_MS: Final = 86_400_000  # tolerance for records stored by a clock ahead of this one
 FOUND = np.dtype(
     [
         ("due_ms", "i8"),
@@ -94,9 +94,9 @@ class Query:
     """Selection of timers.
 
     Attributes:
-        topic: only this real topic; empty: every one.
-        key: only timers with this message key or unique key; empty: any.
-        from_ms, to_ms: only those due at or after `from_ms` and before `to_ms`.
+        topic: Real topic; empty: all.
+        key: Message key or unique key; empty: all.
+        from_ms, to_ms: Due times from `from_ms` to before `to_ms`.
         skip: Number of timers to skip before the page.
         limit: Maximum timers of the page.
     """
@@ -134,7 +134,7 @@ class Page:
     """Page of a list.
 
     Attributes:
-        timers: plain data, one each.
+        timers: Plain data of each timer.
         skipped: Number of timers of `Query.skip` that were skipped.
         cursor: Position of the next page, None at the end.
         damage: Unreadable parts of the timer log.
@@ -156,7 +156,7 @@ def list_timers(timers: TimerStore, query: Query) -> Page:
 
 
 def next_due_ms(timers: TimerStore) -> int | None:
-    """Return when the next timer is due; None if none is pending, or none was found at once."""
+    """Return the due time of the next timer; None without one, or if the first call found none."""
     staged_ms = timers.stage.next_due_ms
     if staged_ms is not None:
         return staged_ms
@@ -165,7 +165,7 @@ def next_due_ms(timers: TimerStore) -> int | None:
 
 
 class Walk:
-    """Walk of one call along stage and slots.
+    """Walk of one call through stage and slots.
 
     Attributes:
         goes_on: Position of the next call; None at the end.
@@ -269,7 +269,7 @@ class Walk:
         laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
         self._note_laps(laps)
         here = (laps == self._at.lap) & self._query.matches(rows)
-        for mine in np.unique(slots["tick"][[0, -1]]).tolist():  # only these can be begun
+        for mine in np.unique(slots["tick"][[0, -1]]).tolist():  # the others wait for the next step
             after = self._after(mine * self._precision_ms)
             if after is not None:
                 here &= is_after(rows, after) | (slot_ms != mine * self._precision_ms)

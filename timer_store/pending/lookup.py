@@ -1,12 +1,12 @@
 """Pending timers found by key, id or topic: the timer store's `PendingMessages`.
 
-    log offset   of any record that the timer ever had: a moved one is followed copy by copy
+    log offset   of any record of the timer: the copies of a moved timer are followed
     key          UNIQ_KEY or one of KEYS, from the key index of the timer topic
     topic        from the timer queue, piece by piece
 
-Timers that are no longer pending get a verdict: the marker of a cancel has the keys of its target,
-those of moves and fires have none. A marker of a client does not prove a cancel, so the target's
-delivery is looked up.
+Timers that are no longer pending have a verdict. The marker of a cancel has the keys of its target;
+markers of moves and fires have none. A marker of a client does not prove a cancel, so the delivery
+of its target is looked up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 PIECE_UNITS = 8_192
-MOVES_MAX = 10_000  # moves of one timer that are followed
+MOVES_MAX = 10_000  # maximum moves of one timer that are followed
 
 
 class PendingTimers:
@@ -62,7 +62,7 @@ class PendingTimers:
         return due_ms
 
     async def _follow(self, row: Row) -> tuple[Any, Verdict]:
-        """Return the newest copy of a timer that is not pending itself, and its verdict."""
+        """Return the newest copy of a timer that is no longer pending, and its verdict."""
         unique = self._unique_of(row)
         if not unique:
             return row, Verdict.DELIVERED
@@ -107,7 +107,7 @@ class PendingTimers:
         gone[asked[waits]] = Verdict.DONE
         await self._report_gone(keys, rows, asked, gone)
         offsets, due_ms = rows["phys_offset"][waits], rows["due_ms"][waits]
-        offsets, firsts = np.unique(offsets, return_index=True)  # of two keys: once
+        offsets, firsts = np.unique(offsets, return_index=True)  # found by two keys: listed once
         return Found(offsets, due_ms[firsts], asked[waits][firsts], gone)
 
     async def _records(self, keys: Sequence[str]) -> tuple[Matches, Rows]:
@@ -218,6 +218,6 @@ class PendingTimers:
 
 
 def _all_of(rows: Rows) -> Found:
-    """Return pending timers, found by one name."""
+    """Return the result of a lookup that found pending timers by one name."""
     asked, gone = np.zeros(rows.size, np.int64), np.full(1, Verdict.DONE, np.int8)
     return Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), asked, gone)

@@ -21,14 +21,14 @@ class PendingCounts:
     """Pending timers.
 
     Args:
-        topics: names of topic indexes.
+        topics: Names of topics by index.
         file_bytes: size of a commit log file.
     """
 
     def __init__(self, topics: TopicTable, file_bytes: int) -> None:
         self._topics, self._file_bytes = topics, file_bytes
         self._by_topic: Counts = np.zeros(64, np.int64)  # by topic index + 1; 0: topic unknown
-        self._by_file: dict[int, int] = {}  # first log offset of the file: timers
+        self._by_file: dict[int, int] = {}  # pending timers, by the first log offset of the file
         self.total = 0
 
     def note(self, topic_index: npt.NDArray[np.int32], phys_offset: Offsets, sign: int) -> None:

@@ -20,7 +20,7 @@ ReadTransferred = Callable[[Offsets], tuple[Rows, Offsets]]
 
 
 class RecordReader:
-    """Reads timers by the log offset of their record.
+    """Reader of timers by the log offset of their record.
 
     Args:
         read_transferred: Returns the transferred level messages among records at log offsets,
@@ -95,7 +95,7 @@ def name_topics(store: MessageStore, timed: Rows) -> None:
 
 
 def _add_topic(store: MessageStore, phys_offset: int, alike: list[tuple[int, bytes]]) -> int:
-    """Give the real topic of one record its index; -1: it cannot be a topic."""
+    """Return the index of the real topic of a record, -1 if its name is invalid."""
     name = store.read_record(phys_offset).properties.get("REAL_TOPIC", "")
     if not is_topic_name(name):
         return -1

@@ -96,6 +96,7 @@ class GroupService:
         connect: Callable[[str], Outbound],
     ) -> None:
         check_group(group)
+        self.group = group
         self._host, self._group, self._config = host, group, config
         self._files, self._clock = files, clock
         self.lease = Lease(config.heartbeat_limit_ms)

@@ -6,8 +6,9 @@
     ingest       frames of one connection to rows of a batch
     answers      rows of a batch to answer frames
 
-Whatever a kernel does not take for certain it leaves to the plain way; what it takes, the plain
-way would take too, with the same columns and bytes. No kernel reads or writes past its bounds.
+The kernels handle common frames. All others are left to the *plain way*, the handlers in Python.
+For a frame that both accept, columns and bytes are the same. No kernel reads or writes outside its
+arrays.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One pass over a JSON header: positions of the field values of a send.
+"""Compiled scan of a JSON header in one pass: positions of the field values of a send.
 
-`spans` is (SLOT_COUNT + 1, 3) i8, filled for the slots whose bit is set in the answer; other rows
-are leftovers, the last one is scratch. -1 instead of the bits: the header is not one that we take
-for certain (a key twice, a nested value, a number with a fraction, text that needs decoding outside
-the properties, not JSON).
+`spans` is (SLOT_COUNT + 1, 3) i8, filled for the slots whose bit is set in the result; other rows
+have no meaning, and the last one is scratch. The result is -1 for a header of the plain way: not
+JSON, a duplicate key, a nested value, a number with a fraction, or text outside the properties that
+needs decoding.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import equals
 
 Spans = npt.NDArray[np.int64]
-COLON, COMMA, OPEN, CLOSE = 58, 44, 123, 125
-SLOT_EXT = -2
-SLOT_NONE = -1
+COLON, COMMA, OPEN, CLOSE = b":,{}"
+LETTER_A, LETTER_F, LETTER_N, LETTER_T = b"afnt"
+NAME_BYTES = 32  # of a row in a table of names
+SLOT_EXT = -2  # the key of the object with the fields
+SLOT_NONE = -1  # an unknown key
 OTHER = np.int64(1) << SLOT_OTHER
 PROPERTIES = layout.SEND_FIELDS.index("properties")
 
 
 def name_table(names: tuple[str, ...]) -> npt.NDArray[np.uint8]:
-    """Return (n, 32) u1: each name's size, then its bytes."""
-    table = np.zeros((len(names), 32), np.uint8)
+    """Return (n, NAME_BYTES) u1: the size of each name, then its bytes."""
+    table = np.zeros((len(names), NAME_BYTES), np.uint8)
     for row, name in zip(table, names, strict=True):
-        assert len(name) < 32
+        assert len(name) < NAME_BYTES
         row[0] = len(name)
         row[1 : len(name) + 1] = np.frombuffer(name.encode(), np.uint8)
     return table
@@ -69,7 +71,7 @@ EXT_FIELDS = np.frombuffer(b"extFields", np.uint8).copy()
 
 @kernel
 def find_name(table: Bytes, data: Bytes, pos: int, size: int) -> int:
-    """Return the row of `table` (see `name_table`) that names data[pos:pos+size], or -1."""
+    """Return the row of `table` (see `name_table`) with the name data[pos:pos+size], or -1."""
     for i in range(table.shape[0]):
         if table[i, 0] != size or table[i, 1] != data[pos]:
             continue
@@ -87,7 +89,7 @@ def find_name(table: Bytes, data: Bytes, pos: int, size: int) -> int:
 def field_slot(data: Bytes, pos: int, size: int) -> int:
     """Return the slot of a key of extFields, or SLOT_NONE."""
     if size == 1:
-        letter = np.int64(data[pos]) - 97
+        letter = np.int64(data[pos]) - LETTER_A
         return letter if 0 <= letter < FIELD_NAMES.shape[0] else SLOT_NONE
     if size == 0:
         return SLOT_NONE
@@ -128,7 +130,7 @@ def read_key(data: Bytes, pos: int, end: int) -> Any:
 
 @kernel
 def read_value(data: Bytes, pos: int, end: int, span: Spans) -> int:
-    """Read a scalar into `span` (3,); return the position behind it, or -1."""
+    """Read a scalar into `span` (3,); return the position after it, or -1."""
     first = data[pos]
     span[SPAN_START] = pos
     if first == QUOTE:
@@ -137,9 +139,9 @@ def read_value(data: Bytes, pos: int, end: int, span: Spans) -> int:
         span[SPAN_END] = stop
         span[SPAN_KIND] = kind
         return stop + 1 if stop >= 0 else -1
-    if first == 116 or first == 102 or first == 110:
-        word = TRUE if first == 116 else FALSE if first == 102 else NULL
-        kind = KIND_TRUE if first == 116 else KIND_FALSE if first == 102 else KIND_NULL
+    if first == LETTER_T or first == LETTER_F or first == LETTER_N:
+        word = TRUE if first == LETTER_T else FALSE if first == LETTER_F else NULL
+        kind = KIND_TRUE if first == LETTER_T else KIND_FALSE if first == LETTER_F else KIND_NULL
         stop = pos + word.size
         span[SPAN_END] = stop
         span[SPAN_KIND] = kind
@@ -152,7 +154,7 @@ def read_value(data: Bytes, pos: int, end: int, span: Spans) -> int:
 
 @kernel
 def next_member(data: Bytes, pos: int, end: int) -> Any:
-    """Behind a value: return (position of the next key or behind the object or -1, more)."""
+    """Return (position of the next key, or after the object, or -1; whether a key is there)."""
     pos = skip_blank(data, pos, end)
     if pos >= end:
         return -1, False
@@ -165,7 +167,7 @@ def next_member(data: Bytes, pos: int, end: int) -> Any:
 
 @kernel
 def open_object(data: Bytes, pos: int, end: int) -> Any:
-    """Return (position of the first key or behind the object or -1, more)."""
+    """Return (position of the first key, or after the object, or -1; whether a key is there)."""
     if pos >= end or data[pos] != OPEN:
         return -1, False
     pos = skip_blank(data, pos + 1, end)
@@ -176,7 +178,7 @@ def open_object(data: Bytes, pos: int, end: int) -> Any:
 
 @kernel
 def note(slot: int, seen: int, span: Spans, spans: Spans) -> int:
-    """Keep `span` in `slot`; return the new bits, or -1 for a key twice or text to decode."""
+    """Copy `span` to `slot`; return the new bits, -1 for a duplicate key or text to decode."""
     is_properties = slot == PROPERTIES or slot == PROPERTIES + SLOT_LONG
     if span[SPAN_KIND] == KIND_RICH_TEXT and not is_properties:
         return -1
@@ -192,7 +194,7 @@ def note(slot: int, seen: int, span: Spans, spans: Spans) -> int:
 
 @kernel
 def scan_fields(data: Bytes, pos: int, end: int, spans: Spans) -> Any:
-    """Scan extFields from its brace; return (position behind it or -1, bits or -1)."""
+    """Scan extFields from its brace; return (position after it or -1, bits or -1)."""
     seen = np.int64(0)
     span = spans[spans.shape[0] - 1]
     pos, more = open_object(data, pos, end)
@@ -212,7 +214,7 @@ def scan_fields(data: Bytes, pos: int, end: int, spans: Spans) -> Any:
 
 @kernel
 def scan_header(data: Bytes, pos: int, end: int, spans: Spans) -> int:
-    """Scan data[pos:end]; return the bits of the slots that were found, or -1."""
+    """Scan data[pos:end]; return the bits of the slots that are found, or -1."""
     seen, fields, ext_count = np.int64(0), np.int64(0), 0
     span = spans[spans.shape[0] - 1]
     pos, more = open_object(data, skip_blank(data, pos, end), end)

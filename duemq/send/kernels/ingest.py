@@ -4,9 +4,9 @@
                           | spans of the fields   | unescaped             |
     batch    PUT row <----+    WIRE row           +--> staging <----------+ + broker's properties
 
-The kernel goes from frame to frame until one is incomplete, broken, not a send that it takes for
-certain, or the batch is full; it says which, and where. Nothing of a frame that it did not take is
-left in the batch.
+The kernel reads frame after frame until one is incomplete, broken, or for the plain way, or until
+the batch is full; it returns which of these, and the position. The batch contains nothing of the
+frame at which it stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from duemq.net.layout import PREFIX_BYTES
+from duemq.net.layout import PREFIX_BYTES, WORD_BYTES
 from duemq.send.kernels.header import Spans, scan_header
 from duemq.send.kernels.properties import scan_properties
 from duemq.send.kernels.signature import is_signed, may_send
@@ -25,6 +25,7 @@ from duemq.send.layout import (
     HEADER_BYTES_MAX,
     KIND_NULL,
     KIND_NUMBER,
+    KIND_RICH_TEXT,
     KIND_TEXT,
     KIND_TRUE,
     SEND_REQUIRED,
@@ -52,7 +53,7 @@ from message_store.kernels.bytes import Bytes, copy, get_i4, get_u4
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import parse_number
 from message_store.kernels.topics import TopicNames, find_topic
-from message_store.layout import SYS_BORN_IPV6, SYS_STORE_IPV6, SYS_TRANSACTION_MASK
+from message_store.layout import ENTRY_END, SYS_BORN_IPV6, SYS_STORE_IPV6, SYS_TRANSACTION_MASK
 
 (GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG) = range(8)
 (PROPERTIES, RECONSUME, UNIT_MODE, MAX_RECONSUME, BATCH, BROKER_NAME) = range(8, 14)
@@ -60,19 +61,23 @@ REQUIRED = (1 << SEND_REQUIRED) - 1 | 1 << PROPERTIES
 CODE_SEND, CODE_SEND_V2 = 10, 310
 INT_MAX = 0x7FFF_FFFF
 NO_NUMBER = -(1 << 62)
-PERCENT = 37
+FRAME_INCOMPLETE, FRAME_BROKEN = -1, -2
+HEADER_BYTES_MASK = 0xFFFFFF  # the highest byte of the header length is its encoding
+PERCENT = ord("%")  # first byte of %RETRY% and %DLQ% topics
+PERM_WRITE = 2  # PermName.PERM_WRITE
+UPPER_CASE = 0xDF  # mask that makes a letter upper case
 TRUE_UPPER = np.frombuffer(b"TRUE", np.uint8).copy()
 
 
 class Peer(NamedTuple):
-    """What the kernel knows of the connection."""
+    """Facts about the connection."""
 
     born: npt.NDArray[Any]  # (1,) HOST
     grant: npt.NDArray[Any]  # (1,) GRANT
 
 
 class Into(NamedTuple):
-    """Where the kernel writes, and what is the same for every frame of a turn."""
+    """Output of the kernel, and values that all frames of a turn share."""
 
     rows: npt.NDArray[Any]  # (n,) PUT
     wire: npt.NDArray[Any]  # (n,) WIRE
@@ -86,7 +91,7 @@ class Into(NamedTuple):
 
 @kernel
 def field_number(data: Bytes, spans: Spans, slot: int, limit: int) -> int:
-    """Return the integer in `slot`, or NO_NUMBER; `limit` is the greatest."""
+    """Return the integer in `slot`, NO_NUMBER if it is absent, invalid or above `limit`."""
     kind = spans[slot, SPAN_KIND]
     if kind != KIND_NUMBER and kind != KIND_TEXT:
         return NO_NUMBER
@@ -111,13 +116,14 @@ def is_false(data: Bytes, spans: Spans, slot: int, seen: int) -> bool:
     if kind != KIND_TEXT or end - start != TRUE_UPPER.size:
         return True
     for i in range(TRUE_UPPER.size):
-        if data[start + i] & 0xDF != TRUE_UPPER[i]:
+        if data[start + i] & UPPER_CASE != TRUE_UPPER[i]:
             return True
     return False
 
 
 @kernel
 def set_hosts(row: Any, born: Any, store: Any, sys_flag: int) -> None:
+    """Set both hosts, and the system flags with the bits for their kinds."""
     row["born_ip_hi"] = born["ip_hi"]
     row["born_ip_lo"] = born["ip_lo"]
     row["born_port"] = born["port"]
@@ -131,7 +137,7 @@ def set_hosts(row: Any, born: Any, store: Any, sys_flag: int) -> None:
 
 @kernel
 def set_defaults(row: Any) -> None:
-    """Set what a client's message never brings."""
+    """Set the columns that no client sets."""
     row["real_topic_index"] = -1
     row["real_queue_id"] = 0
     row["prepared_offset"] = 0
@@ -143,7 +149,7 @@ def set_defaults(row: Any) -> None:
 
 @kernel
 def take_numbers(data: Bytes, spans: Spans, base: int, seen: int, row: Any) -> bool:
-    """Take the numeric fields; False: one is missing, no number, or for the plain way."""
+    """Set the numeric fields; return False if one is missing, invalid, or for the plain way."""
     queue_id = field_number(data, spans, base + QUEUE_ID, INT_MAX)
     sys_flag = field_number(data, spans, base + SYS_FLAG, INT_MAX)
     born_ms = field_number(data, spans, base + BORN_MS, -NO_NUMBER - 1)
@@ -165,7 +171,7 @@ def take_numbers(data: Bytes, spans: Spans, base: int, seen: int, row: Any) -> b
 
 @kernel
 def take_topic(data: Bytes, spans: Spans, slot: int, row: Any, topics: TopicNames) -> bool:
-    """Find the topic; False: unknown, closed, without this queue, or a retry topic."""
+    """Find the topic; return False if it is unknown, closed, a retry topic, or lacks this queue."""
     start, end = spans[slot, SPAN_START], spans[slot, SPAN_END]
     if spans[slot, SPAN_KIND] != KIND_TEXT or start == end or data[start] == PERCENT:
         return False
@@ -175,21 +181,21 @@ def take_topic(data: Bytes, spans: Spans, slot: int, row: Any, topics: TopicName
     topic = topics.topics[index]
     row["topic_index"] = index
     queues = max(topic["write_queues"], topic["read_queues"])
-    return topic["closed"] == 0 and topic["perm"] & 2 != 0 and row["queue_id"] < queues
+    return topic["closed"] == 0 and topic["perm"] & PERM_WRITE != 0 and row["queue_id"] < queues
 
 
 @kernel
 def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, into: Into) -> bool:
-    """Stage the properties with the broker's own behind them; False: for the plain way."""
+    """Stage the properties, then those of the broker; return False for the plain way."""
     staging, state = into.staging, into.state
     start = state[STATE_STAGED]
-    if spans[slot, SPAN_KIND] > 2:
+    if spans[slot, SPAN_KIND] > KIND_RICH_TEXT:
         return False
     end = unescape(data, spans[slot, SPAN_START], spans[slot, SPAN_END], staging, start)
     if end <= start or not scan_properties(staging, start, end, row):
         return False
-    if staging[end - 1] != 2:
-        staging[end] = 2
+    if staging[end - 1] != ENTRY_END:
+        staging[end] = ENTRY_END
         end += 1
     copy(staging, end, into.suffix, 0, into.suffix.size)
     end += into.suffix.size
@@ -201,7 +207,7 @@ def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, into: Into) 
 
 @kernel
 def strings_are_present(spans: Spans, base: int) -> bool:
-    """Return whether the mandatory fields have a value: null is none."""
+    """Return whether the mandatory fields have a value other than null."""
     for slot in range(base, base + SEND_REQUIRED):
         if spans[slot, SPAN_KIND] == KIND_NULL:
             return False
@@ -212,7 +218,7 @@ def strings_are_present(spans: Spans, base: int) -> bool:
 def is_permitted(
     data: Bytes, header: int, body: int, end: int, seen: int, into: Into, grant: Any
 ) -> bool:
-    """Return whether the account of `grant` signed the frame and may send; False: ask Python."""
+    """Return whether the account of `grant` signed the frame and may send; else Python decides."""
     topic_index = into.rows[into.state[STATE_ROWS]]["topic_index"]
     if not may_send(topic_index, grant) or body - header > HEADER_BYTES_MAX:
         return False
@@ -223,7 +229,7 @@ def is_permitted(
 def take_send(
     data: Bytes, header: int, body: int, end: int, peer: Peer, into: Into, topics: TopicNames
 ) -> bool:
-    """Fill the next row from one frame; False: the plain way must look at it."""
+    """Fill the next row from one frame; return False for the plain way."""
     spans, state = into.spans, into.state
     seen = scan_header(data, header, body, spans)
     code_and_opaque = np.int64(1) << SLOT_CODE | np.int64(1) << SLOT_OPAQUE
@@ -258,6 +264,7 @@ def take_send(
 
 @kernel
 def stage_body(data: Bytes, body: int, end: int, row: Any, into: Into) -> None:
+    """Copy the body to the staging buffer."""
     at = into.state[STATE_STAGED]
     copy(into.staging, at, data, body, end - body)
     row["body_pos"] = at
@@ -267,6 +274,7 @@ def stage_body(data: Bytes, body: int, end: int, row: Any, into: Into) -> None:
 
 @kernel
 def set_wire(wire: Any, opaque: int, queue_id: int, flag: int, state: Any) -> None:
+    """Set the columns that the response needs."""
     wire["opaque"] = opaque
     wire["connection"] = state[STATE_CONNECTION]
     wire["queue_id"] = queue_id
@@ -275,35 +283,39 @@ def set_wire(wire: Any, opaque: int, queue_id: int, flag: int, state: Any) -> No
 
 @kernel
 def frame_end(data: Bytes, pos: int, end: int, frame_bytes_max: int) -> int:
-    """Return the end of the frame at `pos`, -1 if it is incomplete, -2 if it cannot be one."""
-    if end - pos < 4:
-        return -1
+    """Return the end of the frame at `pos`, FRAME_INCOMPLETE or FRAME_BROKEN."""
+    if end - pos < WORD_BYTES:
+        return FRAME_INCOMPLETE
     length = get_i4(data, pos)
-    if length < 4 or length > frame_bytes_max:
-        return -2
+    if length < WORD_BYTES or length > frame_bytes_max:
+        return FRAME_BROKEN
     if end - pos < PREFIX_BYTES:
-        return -1
-    if get_u4(data, pos + 4) & 0xFFFFFF > length - 4:
-        return -2
-    return pos + 4 + length if pos + 4 + length <= end else -1
+        return FRAME_INCOMPLETE
+    if get_u4(data, pos + WORD_BYTES) & HEADER_BYTES_MASK > length - WORD_BYTES:
+        return FRAME_BROKEN
+    stop = pos + WORD_BYTES + length
+    return stop if stop <= end else FRAME_INCOMPLETE
 
 
 @kernel
 def take_frames(data: Bytes, pos: int, end: int, peer: Peer, into: Into, topics: TopicNames) -> Any:
-    """Take sends from data[pos:end] until something stops; return (STOP_*, where)."""
+    """Read sends from data[pos:end] up to a STOP_*; return it with its position."""
     state = into.state
     while True:
         stop = frame_end(data, pos, end, state[STATE_FRAME_MAX])
         if stop < 0:
-            return (STOP_INCOMPLETE if stop == -1 else STOP_BROKEN), pos
+            return (STOP_INCOMPLETE if stop == FRAME_INCOMPLETE else STOP_BROKEN), pos
         state[STATE_FRAME_END] = stop
         staged = state[STATE_STAGED]
         room = into.staging.size - staged - into.suffix.size - 1
         if state[STATE_ROWS] >= into.rows.size or room < stop - pos:
             return STOP_FULL, pos
         header = pos + PREFIX_BYTES
-        body = header + (get_u4(data, pos + 4) & 0xFFFFFF)
-        if data[pos + 4] != 0 or not take_send(data, header, body, stop, peer, into, topics):
+        body = header + (get_u4(data, pos + WORD_BYTES) & HEADER_BYTES_MASK)
+        # the first byte of the header length is the encoding; 0 is JSON
+        if data[pos + WORD_BYTES] != 0 or not take_send(
+            data, header, body, stop, peer, into, topics
+        ):
             state[STATE_STAGED] = staged
             return STOP_PLAIN, pos
         state[STATE_ROWS] += 1
@@ -329,16 +341,16 @@ def take_sends(
     names: Bytes,
     table: Any,
 ) -> Any:
-    """Take sends from data[pos:end] until something stops.
+    """Read sends from data[pos:end] up to a STOP_*.
 
     Args:
-        born, grant: the members of `Peer`.
-        rows to signing: the members of `Into`. They come one by one, as a tuple costs some 5 us a
-            call. `state` says how far rows and staging are used, and is moved on.
-        topics, names, table: of TopicArrays.
+        born, grant: Members of `Peer`.
+        rows to signing: Members of `Into`, one by one, because a tuple takes about 5 us a call.
+            `state` has the used parts of rows and staging, and advances.
+        topics, names, table: Members of TopicArrays.
 
-    Returns (STOP_*, where the frame begins that was not taken); STATE_FRAME_END is where it ends
-    (STOP_PLAIN, STOP_FULL).
+    Returns (STOP_*, start of the frame at which it stopped). STATE_FRAME_END is the end of that
+    frame (STOP_PLAIN, STOP_FULL).
     """
     into = Into(rows, wire, staging, suffix, home, spans, state, signing)
     return take_frames(data, pos, end, Peer(born, grant), into, TopicNames(topics, names, table))

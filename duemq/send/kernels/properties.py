@@ -28,11 +28,12 @@ from message_store.layout import (
 UNIQ_BYTES_MAX = 255
 NUMBER_BYTES_MAX = 18
 NO_NUMBER = -(1 << 62)
+BLANK, QUOTE, BACKSLASH, DELETE = ord(" "), ord('"'), ord("\\"), 127
 
 # Index of a name here is its case in `take_property`.
 UNIQ_KEY, TAGS, DELAY, WAIT, SEC, MS, DELIVER, OUT, DEL = range(9)
 REAL_TOPIC, REAL_QID, INNER_NUM, SHARDING_KEY, DUE, ROLLS, ENQUEUE, DEQUEUE = range(9, 17)
-INNER_BASE = 17  # this case and all after it are left to the slow path
+INNER_BASE = 17  # this case and all later ones are left to the plain way
 NAMES = name_table(
     (
         *("UNIQ_KEY", "TAGS", "DELAY", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
@@ -55,20 +56,20 @@ FALSE = np.frombuffer(b"false", np.uint8).copy()
 
 @kernel
 def is_clean(data: Bytes, pos: int, end: int) -> bool:
-    """Return whether the text can stand in an answer's JSON as it is."""
+    """Return whether a text needs no escapes in the JSON of an answer."""
     for i in range(pos, end):
-        if data[i] <= 32 or data[i] >= 127 or data[i] == 34 or data[i] == 92:
+        if data[i] <= BLANK or data[i] >= DELETE or data[i] == QUOTE or data[i] == BACKSLASH:
             return False
     return end - pos <= UNIQ_BYTES_MAX
 
 
 @kernel
 def take_timer(kind: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
-    """Note a timer property unless one that goes before it is there; False: not for certain."""
+    """Note a timer property unless one that precedes it is noted; False: for the plain way."""
     if end - pos > NUMBER_BYTES_MAX:
         return False
     known = row["timer_kind"]
-    if known == TIMER_ILLEGAL:  # of which of the three?
+    if known == TIMER_ILLEGAL:  # the invalid one may be any of the three
         return False
     if known == TIMER_NONE or kind <= known:
         value = parse_number(data, pos, end, NO_NUMBER)
@@ -79,6 +80,7 @@ def take_timer(kind: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
 
 @kernel
 def flag_of(case: int) -> int:
+    """Return the PROP_* bit of a property."""
     if case == OUT:
         return PROP_TIMER_OUT
     if case == DEL:
@@ -92,7 +94,7 @@ def flag_of(case: int) -> int:
 
 @kernel
 def take_property(case: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
-    """Note one property in the columns; False: not for certain."""
+    """Note one property in the columns; return False for the plain way."""
     if case == UNIQ_KEY:
         row["uniq_pos"] = pos
         row["uniq_len"] = end - pos

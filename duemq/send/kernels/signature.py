@@ -2,8 +2,8 @@
 
     values of the fields, in the order of their names | body  --> digest --> Base64 == Signature
 
-A kernel says yes only to an account, a topic and a signature that Python has accepted before or
-would accept; every other frame is decoded and checked in Python (`duemq.auth.gate`).
+The kernel accepts only an account, a topic and a signature that Python has accepted before or would
+accept. All other frames are decoded and checked in Python (`duemq.auth.gate`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _SLOTS |= {name: SLOT_LONG + index for index, name in enumerate(layout.SEND_FIEL
 _SLOTS |= {layout.ACCESS_KEY_FIELD: SLOT_ACCESS_KEY}
 SIGNED_SLOTS = np.array([_SLOTS[name] for name in sorted(_SLOTS)], np.int64)
 NOT_SIGNED = np.int64(1) << SLOT_OTHER
-SIGNATURE_BYTES = 28
+SIGNATURE_BYTES = 28  # Base64 of a digest
+PADDING = ord("=")
 LETTERS = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8
 ).copy()
@@ -107,7 +108,7 @@ def digest_content(data: Bytes, body: int, end: int, size: int, signing: Any, gr
     while end - body >= BLOCK_BYTES:
         add_block(state, words, data, body)
         body += BLOCK_BYTES
-    used = size % BLOCK_BYTES  # not 0 only if the body ended before a block was full
+    used = size % BLOCK_BYTES  # above 0 if the body ended before a block was full
     copy(signing["last"], 0, values, size - used, used)
     copy(signing["last"], used, data, body, end - body)
     add_last(state, words, signing["last"], used + end - body, total)
@@ -131,7 +132,7 @@ def is_base64_of(data: Bytes, pos: int, digest: Bytes) -> bool:
         wrong |= data[at] ^ LETTERS[first >> 2]
         wrong |= data[at + 1] ^ LETTERS[(first & 3) << 4 | second >> 4]
         wrong |= data[at + 2] ^ LETTERS[(second & 15) << 2 | third >> 6]
-        wrong |= data[at + 3] ^ (LETTERS[third & 63] if group < 6 else np.uint8(61))
+        wrong |= data[at + 3] ^ (LETTERS[third & 63] if group < 6 else np.uint8(PADDING))
     return wrong == 0
 
 

@@ -1,4 +1,4 @@
-"""Strict JSON strings and numbers, as bytes. Positions are indexes; -1 means "decode in Python"."""
+"""Compiled reader of JSON strings and numbers. A position of -1 stands for the plain way."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from message_store.kernels.bytes import Bytes, copy
 from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8
 
-QUOTE, BACKSLASH = 34, 92
+QUOTE, BACKSLASH, MINUS, ZERO, NINE = b'"\\-09'
+LETTER_U, UPPER_A, UPPER_F = b"uAF"
+BLANK, TAB, NEWLINE, RETURN = b" \t\n\r"  # lower bytes than BLANK are control characters
+ASCII_END = 128
+UPPER_CASE = 0xDF  # mask that makes a letter upper case
+DIGITS_MAX = 18  # such a number fits into 64 bits
 ONES = np.uint64(0x0101010101010101)
 HIGHS = np.uint64(0x8080808080808080)
 QUOTES = np.uint64(0x2222222222222222)
 BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 BLANKS = np.uint64(0x2020202020202020)
-# What stands behind a backslash: itself, or the byte it means. 0: not allowed.
+# By the byte after a backslash: the byte of this escape; 0: invalid.
 ESCAPES = np.zeros(256, np.uint8)
 for _name, _byte in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
     ESCAPES[_name] = _byte
@@ -25,9 +30,11 @@ for _name, _byte in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
 
 @kernel
 def plain_run(data: Bytes, pos: int, end: int) -> int:
-    """Return where the first quote, backslash, control or non-ASCII byte stands, or `end`."""
+    """Return the position of the first quote, backslash, control or non-ASCII byte, or `end`."""
     while pos + 8 <= end:
         x = load_u8(data, np.int64(pos))
+        # The high bit of a byte in `found` is set if the byte is one of these: for ASCII by x
+        # itself, for the others by a borrow of the subtraction.
         quote, slash = x ^ QUOTES, x ^ BACKSLASHES
         found = x | ((x - BLANKS) & ~x) | ((quote - ONES) & ~quote) | ((slash - ONES) & ~slash)
         if found & HIGHS != np.uint64(0):
@@ -35,7 +42,7 @@ def plain_run(data: Bytes, pos: int, end: int) -> int:
         pos += 8
     while pos < end:
         byte = data[pos]
-        if byte == QUOTE or byte == BACKSLASH or byte < 32 or byte >= 128:
+        if byte == QUOTE or byte == BACKSLASH or byte < BLANK or byte >= ASCII_END:
             break
         pos += 1
     return pos
@@ -43,7 +50,8 @@ def plain_run(data: Bytes, pos: int, end: int) -> int:
 
 @kernel
 def skip_blank(data: Bytes, pos: int, end: int) -> int:
-    while pos < end and (data[pos] == 32 or data[pos] in (9, 10, 13)):
+    """Return the position after the white space at `pos`."""
+    while pos < end and (data[pos] == BLANK or data[pos] in (TAB, NEWLINE, RETURN)):
         pos += 1
     return pos
 
@@ -54,7 +62,7 @@ def string_end(data: Bytes, pos: int, end: int) -> Any:
     kind = KIND_TEXT
     while True:
         pos = plain_run(data, pos, end)
-        if pos >= end or data[pos] < 32:
+        if pos >= end or data[pos] < BLANK:
             return -1, kind
         if data[pos] == QUOTE:
             return pos, kind
@@ -64,14 +72,14 @@ def string_end(data: Bytes, pos: int, end: int) -> Any:
 
 @kernel
 def number_end(data: Bytes, pos: int, end: int) -> int:
-    """Return the end of a JSON integer of at most 18 digits, or -1."""
-    if pos < end and data[pos] == 45:
+    """Return the end of a JSON integer of at most DIGITS_MAX digits, or -1."""
+    if pos < end and data[pos] == MINUS:
         pos += 1
     start = pos
-    while pos < end and 48 <= data[pos] <= 57:
+    while pos < end and ZERO <= data[pos] <= NINE:
         pos += 1
     count = pos - start
-    if count == 0 or count > 18 or (count > 1 and data[start] == 48):
+    if count == 0 or count > DIGITS_MAX or (count > 1 and data[start] == ZERO):
         return -1
     return pos
 
@@ -84,10 +92,10 @@ def hex4(data: Bytes, pos: int, end: int) -> int:
     value = 0
     for i in range(4):
         byte = np.int64(data[pos + i])
-        if 48 <= byte <= 57:
-            digit = byte - 48
-        elif 65 <= (byte & 0xDF) <= 70:
-            digit = (byte & 0xDF) - 55
+        if ZERO <= byte <= NINE:
+            digit = byte - ZERO
+        elif UPPER_A <= (byte & UPPER_CASE) <= UPPER_F:
+            digit = (byte & UPPER_CASE) - UPPER_A + 10
         else:
             return -1
         value = value * 16 + digit
@@ -96,7 +104,7 @@ def hex4(data: Bytes, pos: int, end: int) -> int:
 
 @kernel
 def put_utf8(out: Bytes, at: int, point: int) -> int:
-    """Write one code point; return the position behind it."""
+    """Write one code point as UTF-8; return the position after it."""
     if point < 0x80:
         out[at] = point
         return at + 1
@@ -126,6 +134,7 @@ def utf8_size(data: Bytes, pos: int, end: int) -> int:
     for i in range(1, size):
         if data[pos + i] & 0xC0 != 0x80:
             return 0
+    # the first byte may restrict the second: no overlong forms, surrogates or points past the end
     second = np.int64(data[pos + 1])
     overlong = (first == 0xE0 and second < 0xA0) or (first == 0xF0 and second < 0x90)
     outside = (first == 0xED and second >= 0xA0) or (first == 0xF4 and second >= 0x90)
@@ -134,18 +143,18 @@ def utf8_size(data: Bytes, pos: int, end: int) -> int:
 
 @kernel
 def unescape_one(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> Any:
-    """Write what the escape behind a backslash means; return (pos or -1, at)."""
+    """Write the character of the escape after a backslash; return (pos or -1, at)."""
     if pos >= end:
         return -1, at
-    if data[pos] != 117:
+    if data[pos] != LETTER_U:
         out[at] = ESCAPES[data[pos]]
         return (pos + 1 if ESCAPES[data[pos]] else -1), at + 1
     unit = hex4(data, pos + 1, end)
     pos += 5
     if unit < 0 or 0xDC00 <= unit < 0xE000:
         return -1, at
-    if 0xD800 <= unit < 0xDC00:
-        paired = pos + 1 < end and data[pos] == BACKSLASH and data[pos + 1] == 117
+    if 0xD800 <= unit < 0xDC00:  # the first half of a surrogate pair
+        paired = pos + 1 < end and data[pos] == BACKSLASH and data[pos + 1] == LETTER_U
         low = hex4(data, pos + 2, end) if paired else -1
         if low < 0xDC00 or low >= 0xE000:
             return -1, at
@@ -156,9 +165,9 @@ def unescape_one(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> Any:
 
 @kernel
 def unescape(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> int:
-    """Write the text of a JSON string as UTF-8; return the position behind it, or -1.
+    """Write the text of a JSON string as UTF-8; return the position after it, or -1.
 
-    `out` has room for end - pos bytes: no escape is shorter than what it means.
+    `out` has room for end - pos bytes, as no escape is shorter than its character.
     """
     while True:
         run = plain_run(data, pos, end)
@@ -172,7 +181,7 @@ def unescape(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> int:
             if pos < 0:
                 return -1
             continue
-        size = utf8_size(data, pos, end) if data[pos] >= 128 else 0
+        size = utf8_size(data, pos, end) if data[pos] >= ASCII_END else 0
         if size == 0:
             return -1
         copy(out, at, data, pos, size)

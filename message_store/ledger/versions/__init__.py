@@ -1,5 +1,5 @@
 """Steps of the ledger's schema, oldest first. A released step is never edited: add another one.
 
-`alembic -c` is not needed: schema.py runs them. Make a new one by hand from the newest, and let
-tests/message_store/ledger/test_schema.py checks that models and steps agree.
+schema.py runs the steps, without `alembic -c`. Write a new step by hand, after the newest one;
+tests/message_store/ledger/test_schema.py compares tables and steps.
 """

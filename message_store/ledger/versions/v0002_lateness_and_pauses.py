@@ -1,6 +1,6 @@
-"""Samples of rate and lateness; why a level is paused; whether a verification agreed.
+"""Samples of rate and lateness; cause of a pause; result of a verification.
 
-The last two could be asked of other columns before, but not by a query that is read aloud.
+The last two could be derived from other columns before, but only by long queries.
 """
 
 from __future__ import annotations

@@ -41,10 +41,10 @@ def expected(topic: str, level: str, extra: dict[str, str], sys_flag: int) -> tu
     digits = level.lstrip("-").isdigit()
     number = int(level) if digits else 0
     if number <= 0 or topic not in ("T", "U") or sys_flag & 0xC in (4, 12):
-        return kernels.LEFT, 0
+        return kernels.UNCHANGED, 0
     delay_ms = int(DELAYS[min(number, 3)])
     if delay_ms < 0 or "TIMER_DEL_UNIQKEY" in extra:
-        return kernels.LEFT, 0
+        return kernels.UNCHANGED, 0
     if number > 3 or extra.keys() & {
         "TIMER_DELAY_MS",
         "TIMER_OUT_MS",
@@ -53,7 +53,7 @@ def expected(topic: str, level: str, extra: dict[str, str], sys_flag: int) -> tu
     }:
         return kernels.UNHANDLED, 0
     if "DELAy" in extra or "A" in extra:
-        return kernels.LEFT, 0
+        return kernels.UNCHANGED, 0
     return kernels.ROUTED, 77 if (number, topic) == (3, "U") else delay_ms
 
 

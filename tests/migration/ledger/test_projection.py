@@ -73,7 +73,7 @@ def test_each_step_in_words() -> None:
         "planned -> routing: Friday",
         "new messages are timers, fence 100; orders: 5000 ms",
         "routing -> draining",
-        "44 of [10, 60), 6 settled ahead",
+        "44 of [10, 60), 6 settled before",
         "paused: lunch",
         "resumed",
         "40 of [60, 100)",
@@ -109,7 +109,7 @@ def test_steps_that_follow_each_other_are_one_event() -> None:
         assert isinstance(event, EventRecord)
     events = story.snapshot().events
     assert [(event.text, event.mark_offset) for event in events] == [
-        ("900 of [0, 1000), 100 settled ahead, 100 steps", 0),
+        ("900 of [0, 1000), 100 settled before, 100 steps", 0),
         ("7 of [0, 7)", 50),
         ("1 of [2000, 2001)", 101),
         ("15 messages, 3 steps", 102),

@@ -189,7 +189,7 @@ def test_another_stores_ledger_is_refused(opener: Opener) -> None:
     opener("s-1").write([PLAN])
     with pytest.raises(LedgerOfAnotherStore, match=r"belongs to store s-1 \(/stores/one\)") as told:
         opener("s-2")
-    assert "Name this store's own ledger" in str(told.value)
+    assert "Give the URL of this store's ledger" in str(told.value)
     assert opener("s-1").plans() == [PLAN]
 
 
@@ -308,7 +308,7 @@ def test_a_server_that_goes_away_and_comes_back(postgres: Server) -> None:
     postgres.stop()
     try:
         for use in (opened, lambda: ledger.write([PLAN]), ledger.plans):
-            with pytest.raises(LedgerUnavailable, match="Work goes on without it"):
+            with pytest.raises(LedgerUnavailable, match="Work continues without it"):
                 use()
     finally:
         postgres.start()
@@ -320,7 +320,7 @@ def test_a_server_that_goes_away_and_comes_back(postgres: Server) -> None:
     ("url", "why"),
     [
         ("nonsense", "cannot be read"),
-        ("mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d: such a database is not served"),
+        ("mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d: this kind of database is not supported"),
         ("sqlite://", "not served"),
         ("sqlite:///:memory:", "not served"),
     ],

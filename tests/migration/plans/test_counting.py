@@ -66,7 +66,7 @@ def test_a_disk_without_room_blocks(rig: MigrationRig, monkeypatch: pytest.Monke
     monkeypatch.setattr(MessageStore, "disk_bytes", _disk(total, percent, room=1_039))
     found = obstacle(plan_of(rig, 4), ObstacleKind.NO_ROOM)
     assert found.blocks
-    assert found.text == "1,040 bytes of timer units, room for 1,039: make room"
+    assert found.text == "1,040 bytes of timer units, room for 1,039: free disk space"
     monkeypatch.setattr(MessageStore, "disk_bytes", _disk(total, percent, room=1_040))
     assert plan_of(rig, 4).obstacles == []
 

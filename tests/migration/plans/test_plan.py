@@ -88,7 +88,7 @@ def test_other_text_is_refused(text: str | bytes, why: str) -> None:
     [
         ({"store_id": "s-2"}, "made for store s-1, this is store s-2"),
         ({"now_ms": NOW_MS + AGE_MS_MAX + 1}, "7 days old"),
-        ({"now_ms": NOW_MS - 5_000}, "5 s from now: the clock was set back"),
+        ({"now_ms": NOW_MS - 5_000}, "5 s in the future: the clock was set back"),
         ({"levels": [4]}, r"level 4 is not in it \(its levels: 3, 5\)"),
         ({"delays_ms": {3: 10_000}}, "level 5 no longer exists"),
         ({"delays_ms": DELAYS | {5: 90_000}}, "level 5 meant 60000 ms .* means 90000 ms now"),
@@ -107,8 +107,8 @@ def test_a_plan_fits_its_own_store_until_it_is_old() -> None:
 
 
 def test_a_blocking_obstacle_must_be_gone_first() -> None:
-    obstacle = Obstacle(kind=ObstacleKind.NO_ROOM, text="make room", blocks=True)
-    with pytest.raises(PlanError, match="make room"):
+    obstacle = Obstacle(kind=ObstacleKind.NO_ROOM, text="free space", blocks=True)
+    with pytest.raises(PlanError, match="free space"):
         checked(replace(PLAN, obstacles=[obstacle]))
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.kept_promises import KEPT, WHOLE, count_kept
 from reconciliation.audit.summary import summarize, write_parquet
-from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, audit, look
+from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, audit, take_survey
 from reconciliation.jobs.jobs import forecast, lateness, repair
 from reconciliation.scan.options import FORMAT
 from reconciliation.spark.read import audit_stores, read_table
@@ -89,7 +89,7 @@ def test_a_brief_audit_counts_as_the_whole_one(spark: Any, seed: int) -> None:
     queues = [row for store in stores for row in store.queues if row["store"] in names]
     cursors = [row for store in stores for row in store.cursors if row["store"] in names]
     lean = AuditTables(messages, queues, cursors)
-    survey = look(*lean.frames(spark), AuditConfig(late_ms=1_500))
+    survey = take_survey(*lean.frames(spark), AuditConfig(late_ms=1_500))
     assert not survey.met & WHOLE
     assert survey.events is not None, "something rare touches some"
     brief = count_kept(survey, lean.tallies(spark))

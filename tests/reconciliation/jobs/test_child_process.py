@@ -205,4 +205,4 @@ def test_a_program_that_cannot_run_reports_it(
 
 def test_a_ledger_that_was_named_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["/s", "--ledger", "mysql://x/y"]) == COULD_NOT_RUN
-    assert "such a database is not served" in json.loads(capsys.readouterr().out)["why"]
+    assert "this kind of database is not supported" in json.loads(capsys.readouterr().out)["why"]

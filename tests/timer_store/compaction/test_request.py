@@ -65,7 +65,7 @@ def test_no_room_is_answered(rig, disk):
     disk.percent = 89.999
     found = ask(rig)
     assert (found["started"], found["waits"]) == (False, "no_room")
-    assert "make room" in found["why"]
+    assert "free space" in found["why"]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"dry": true}', b'{"dry_run": 1}'])

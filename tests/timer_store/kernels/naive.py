@@ -44,10 +44,10 @@ def timed(data: bytes, phys_offset: int, size: int, topics: TopicTable, precisio
     return (due_ms, due_ms - 1, origin, *topic, kind)
 
 
-def held(
+def redirect(
     message: dict[str, Any], topics: TopicTable, now_ms: int, max_ms: int, precision_ms: int
 ) -> tuple[int, int]:
-    """Return (status, TIMER_OUT_MS or -1) of a message behind the put hook."""
+    """Return (status, TIMER_OUT_MS or -1) of a message after the put hook."""
     status, properties, topic = message["status"], message["properties"], message["topic"]
     if status or message["sys_flag"] & 12 not in (0, 8) or topic == HALF_TOPIC:
         return status, -1

@@ -81,7 +81,7 @@ def test_faults(data, pos):
         assert found == naive.fault(data, BASE, BASE + at, tick, PRECISION)
 
 
-def test_a_circle_is_no_chain():
+def test_a_circle_is_a_fault():
     one = Unit(BASE + WIDTH, 1, TICKS[0] * PRECISION, 0, 0, 99, 0, 5)
     two = Unit(BASE, 1, TICKS[0] * PRECISION, 0, 100, 99, 0, 5)
     found, pos, fault = naive.follow(one.pack() + two.pack(), BASE, BASE + WIDTH, TICKS[0], 1_000)
@@ -105,7 +105,7 @@ def wanted_rows(data, pos, tick, skip):
     rows = []
     for (at, unit), gone in zip(kept, settled, strict=True):
         row = staged(at, unit, PRECISION)
-        rows.append((*row[:-1], layout.STAGED_SETTLED if gone else layout.STAGED_WAITING))
+        rows.append((*row[:-1], layout.STAGED_SETTLED if gone else layout.STAGED_PENDING))
     markers = sum(
         is_plain_marker(unit) and not gone for (_, unit), gone in zip(kept, settled, strict=True)
     )
@@ -128,7 +128,7 @@ def test_collect(data, pos, tick, skip, room):
 
 
 @given(files(), places, st.sampled_from(TICKS), offsets, st.integers(1, 6), st.data())
-def test_least(data, pos, tick, skip, room, drawn):
+def test_collect_first(data, pos, tick, skip, room, drawn):
     units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
     timers = []
     for at, unit in units:
@@ -139,7 +139,7 @@ def test_least(data, pos, tick, skip, room, drawn):
     wanted = sorted(row for row in timers if row[:2] > after)
     walk, heap = new_walk(pos), np.zeros((room, 3), np.int64)
     key = (tick, PRECISION)
-    chain.least(array(data), BASE, key, after, skip, walk, heap)
+    chain.collect_first(array(data), BASE, key, after, skip, walk, heap)
     assert walk[chain.WALK_ROWS] == len(wanted)
     assert (walk[chain.WALK_POS], walk[chain.WALK_FAULT]) == (end, fault)
     found = sorted(heap[: min(room, len(wanted)), :2].tolist())
@@ -201,12 +201,14 @@ def test_match(data, first, second, some, others):
 
 
 @given(files(), st.lists(st.tuples(st.integers(0, 14), st.sampled_from(TICKS)), max_size=9))
-def test_guess_is_never_wrong_and_complete_where_units_are_in_order(data, asked):
+def test_find_in_log_order_is_never_wrong_and_complete_where_units_are_in_order(data, asked):
     wanted = np.array([n * 100 for n, _ in asked], np.int64)
     ticks = np.array([tick for _, tick in asked], np.int64)
     count = len(data) // WIDTH
     found = np.full(wanted.size, -1, np.int64)
-    chain.guess(array(data), BASE, BASE + count * WIDTH, wanted, ticks, PRECISION, found)
+    chain.find_in_log_order(
+        array(data), BASE, BASE + count * WIDTH, wanted, ticks, PRECISION, found
+    )
     sizes = [int.from_bytes(data[n * WIDTH : n * WIDTH + 4], "big") for n in range(count)]
     units = [naive.unpack(data, n * WIDTH) if sizes[n] == WIDTH else None for n in range(count)]
     good = {}

@@ -56,7 +56,7 @@ def naive_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
     return kept | {"TIMER_DELIVER_MS": str(due_ms), "TIMER_OUT_MS": str(out_ms)}
 
 
-def naive_again(properties: dict[str, str], due_ms: int) -> dict[str, str]:
+def naive_kept_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
     """What `timer_store.dequeue.gather.add_roll` makes of them."""
     times = properties.get("TIMER_ROLL_TIMES", "0")
     dropped = ("TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "__CRC32#")
@@ -110,7 +110,7 @@ def test_markers_and_copies(targets, named, later_ms):
             assert copy.prepared_offset == origin_of(old.phys_offset)
         assert made.put_again(rows, rows["due_ms"].copy(), 77) == {}
         for old, copy in zip(olds, new_records(store, 3 * count), strict=True):
-            assert copy.properties == naive_again(old.properties, old_due[old.phys_offset])
+            assert copy.properties == naive_kept_copy(old.properties, old_due[old.phys_offset])
             assert (copy.body, copy.born_ms, copy.flag) == (old.body, old.born_ms, old.flag)
             assert copy.prepared_offset == origin_of(old.phys_offset)
         units = store.units(TIMER_TOPIC, 0, count, 2 * count)

@@ -19,9 +19,9 @@ timer = st.tuples(
 timers = st.lists(timer, max_size=30, unique_by=lambda t: t[:2])
 
 
-def held_of(values):
-    """Return HELD rows."""
-    held = np.zeros(len(values), layout.HELD)
+def stage_rows(values):
+    """Return STAGE_ROW rows."""
+    held = np.zeros(len(values), layout.STAGE_ROW)
     for row, (due_ms, phys_offset, topic, settled) in zip(held, values, strict=True):
         row["due_ms"], row["phys_offset"], row["topic_hash"] = due_ms, phys_offset, topic
         row["write_ms"] = ~phys_offset if settled else phys_offset
@@ -55,22 +55,22 @@ def test_ascends(numbers):
 
 
 @given(timers, st.data())
-def test_pick(values, data):
+def test_copy_staged(values, data):
     order = data.draw(st.permutations(range(len(values))))
-    held = held_of(values)
+    held = stage_rows(values)
     rows = np.zeros(len(values), layout.STAGED)
-    for name in layout.HELD.names:
+    for name in layout.STAGE_ROW.names:
         rows[name] = held[name]
-    out = np.zeros(len(values), layout.HELD)
-    kernels.pick(rows, np.array(order, np.int32), out)
+    out = np.zeros(len(values), layout.STAGE_ROW)
+    kernels.copy_staged(rows, np.array(order, np.int32), out)
     assert out.tolist() == [held[i].tolist() for i in order]
 
 
 @given(timers, timers)
 def test_merge(a, b):
     both = [value for value in a + b if not value[3]]
-    out = np.zeros(len(a) + len(b), layout.HELD)
-    count = kernels.merge(held_of(sorted(a)), held_of(sorted(b)), out)
+    out = np.zeros(len(a) + len(b), layout.STAGE_ROW)
+    count = kernels.merge(stage_rows(sorted(a)), stage_rows(sorted(b)), out)
     keys = [value[:2] for value in values_of(out[:count])]
     assert keys == sorted(value[:2] for value in both)
     assert sorted(values_of(out[:count])) == sorted(both)
@@ -79,7 +79,7 @@ def test_merge(a, b):
 @given(timers, st.integers(-1, 8))
 def test_bound_and_skip_settled(values, due_ms):
     values = sorted(values)
-    held = held_of(values)
+    held = stage_rows(values)
     wanted = sum(value[0] <= due_ms for value in values)
     assert kernels.bound(held, 0, held.size, due_ms) == wanted
     first = next((i for i, value in enumerate(values) if not value[3]), len(values))
@@ -102,8 +102,8 @@ def test_interleave(values):
     n = len(values)
     spots, ranks, starts = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n + 1, np.int32)
     table = np.zeros((128, 2), np.int32)
-    out = np.zeros(n, layout.HELD)
-    held = held_of(values)
+    out = np.zeros(n, layout.STAGE_ROW)
+    held = stage_rows(values)
     kernels.interleave(held, spots, ranks, starts, table, out)
     wanted = []
     for _, group in groupby([v for v in values if not v[3]], key=lambda v: v[0]):
@@ -115,7 +115,7 @@ def test_interleave(values):
     assert kernels.is_mixed(held) == mixed
 
 
-def naive_draw(values, first, count_max, bytes_max, alone):
+def naive_take_batch(values, first, count_max, bytes_max, alone):
     drawn, total = [], 0
     while first < len(values) and len(drawn) < count_max:
         if not values[first][3]:
@@ -129,12 +129,12 @@ def naive_draw(values, first, count_max, bytes_max, alone):
 
 
 @given(timers, st.integers(0, 5), st.integers(0, 9), st.integers(-10, 900), st.booleans())
-def test_draw(values, first, count_max, bytes_max, alone):
+def test_take_batch(values, first, count_max, bytes_max, alone):
     first = min(first, len(values))
     out = np.zeros(count_max, layout.STAGED)
     limits = (count_max, bytes_max, int(alone))
-    at, count, total = kernels.draw(held_of(values), first, len(values), limits, out)
-    wanted_at, wanted, wanted_total = naive_draw(values, first, count_max, bytes_max, alone)
+    at, count, total = kernels.take_batch(stage_rows(values), first, len(values), limits, out)
+    wanted_at, wanted, wanted_total = naive_take_batch(values, first, count_max, bytes_max, alone)
     assert (at, total) == (wanted_at, wanted_total)
     got = [(int(r["due_ms"]), int(r["phys_offset"]), int(r["topic_hash"])) for r in out[:count]]
     assert got == [value[:3] for value in wanted]
@@ -148,7 +148,7 @@ def test_draw(values, first, count_max, bytes_max, alone):
     timers, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 50)), max_size=9), st.booleans()
 )
 def test_find(turns, values, wanted, settle):
-    held = held_of(sorted(values, key=lambda v: (v[0], v[2] if turns else v[1])))
+    held = stage_rows(sorted(values, key=lambda v: (v[0], v[2] if turns else v[1])))
     waiting = {value[:2] for value in values if not value[3]}
     expected = []
     for key in wanted:

@@ -30,7 +30,9 @@ TEXTS: dict[str, tuple[dict[str, str], bool]] = {
 
 
 @pytest.mark.parametrize(("text", "renames"), TEXTS.values(), ids=TEXTS)
-def test_one_byte_over_and_back(text: dict[str, str], renames: bool, tmp_path: Path) -> None:
+def test_one_byte_changes_and_changes_back(
+    text: dict[str, str], renames: bool, tmp_path: Path
+) -> None:
     with open_store(tmp_path) as store:
         held = text | {"REAL_TOPIC": "Real", "REAL_QID": "2"}
         row = put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties=held)
@@ -55,7 +57,7 @@ def test_one_byte_over_and_back(text: dict[str, str], renames: bool, tmp_path: P
 
 
 @pytest.mark.parametrize(("text", "renames"), TEXTS.values(), ids=TEXTS)
-def test_what_was_read_is_renamed_by_place(
+def test_records_read_before_are_renamed_by_offset(
     text: dict[str, str], renames: bool, tmp_path: Path
 ) -> None:
     """In two log files, a record without the name between those with one."""
@@ -83,7 +85,7 @@ def test_what_was_read_is_renamed_by_place(
         assert records.unnamed == (0 if renames else 12)
 
 
-def test_what_cannot_be_read_is_a_timer_without_a_topic(tmp_path: Path) -> None:
+def test_an_unreadable_record_is_a_timer_without_a_topic(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties={"DELAY": "3"})
         row = put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties={"DELAY": "3"})
@@ -95,7 +97,9 @@ def test_what_cannot_be_read_is_a_timer_without_a_topic(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(-(1 << 62), 1 << 62), max_size=9), st.integers(0, 8), st.integers())
-def test_due_times_are_times_that_timers_know(codes: list[int], at: int, promised: int) -> None:
+def test_due_times_of_transferred_messages_are_valid_for_timers(
+    codes: list[int], at: int, promised: int
+) -> None:
     units: Any = np.zeros(len(codes), [("tags_code", "i8")])
     units["tags_code"] = codes
     promised = max(min(promised, 1 << 62), -(1 << 62))
@@ -110,7 +114,7 @@ names = st.sampled_from(
 
 
 @given(st.lists(names, max_size=5))
-def test_renamed_touches_the_only_one(entries: list[bytes]) -> None:
+def test_only_a_single_entry_is_renamed(entries: list[bytes]) -> None:
     text = b"\x02".join(entries)
     both = [entry for entry in entries if entry in (b"DELAY\x013", b"DELAy\x013")]
     wanted = text.replace(b"DELAy\x013", b"DELAY\x013") if len(both) == 1 else text
@@ -127,9 +131,7 @@ def test_renamed_touches_the_only_one(entries: list[bytes]) -> None:
         (TIMER_TOPIC, {"TIMER_OUT_MS": "1", "DUEMQ_DUE_MS": "2"}, FROM_TIMER),
     ],
 )
-def test_what_a_record_was_born_as(
-    topic: str, text: dict[str, str], kind: int, tmp_path: Path
-) -> None:
+def test_kind_of_a_record(topic: str, text: dict[str, str], kind: int, tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         row = put_one(store, topic, properties=text)
         assert kind_of(store.read_record(int(row["phys_offset"]))) == kind

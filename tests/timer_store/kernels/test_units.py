@@ -123,7 +123,7 @@ def test_relink(found, room, skip, gone):
                 wanted.append((pos, before))
             newest[tick] = pos
     for tick in newest:
-        model.hang(tick, skip)
+        model.append_to_chain(tick, skip)
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)
     skipped, fixes, pos = np.array(sorted(skip), np.int64), [], base
     end = base + len(found) * WIDTH
@@ -139,7 +139,7 @@ def test_relink(found, room, skip, gone):
         empty(pages)
 
 
-def test_relink_stops_at_what_is_no_unit():
+def test_relink_stops_at_bytes_that_are_not_a_unit():
     unit = Unit(-1, 1, READ_MS, 0, 0, 99, 0, 5)
     data = np.frombuffer(unit.pack() + b"\0" * 68, np.uint8)
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)

@@ -85,10 +85,10 @@ def test_add_num(slots_, asked, by):
 
 
 @given(wheels, st.integers(-1, 5_000), st.integers(0, 12))
-def test_slots_behind(slots_, log_end, room):
+def test_slots_after(slots_, log_end, room):
     with wheel_of(slots_) as pages:
         out = np.zeros(room, layout.CURSOR)
-        count = kernels.slots_behind(WHEEL, pages, log_end, out)
+        count = kernels.slots_after(WHEEL, pages, log_end, out)
         wanted = {(tick, last) for tick, (_, last, _) in slots_.items() if last >= log_end}
         assert count == len(wanted)
         found = {(int(row["tick"]), int(row["pos"])) for row in out[: min(count, room)]}

@@ -142,7 +142,7 @@ def test_relink_makes_the_wheel_from_the_log(made, data, skip):
         ticks = {unit.slot_ms // SECOND for unit in model.units.values()}
         for tick in ticks:
             if tick >= from_ms // SECOND:
-                model.hang(tick, skip)
+                model.append_to_chain(tick, skip)
         same_wheel(units, model)
         for tick in sorted(ticks):
             if tick >= from_ms // SECOND:

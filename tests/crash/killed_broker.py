@@ -1,4 +1,4 @@
-"""A broker process that is started and killed over and over, and what arrived in the end."""
+"""A broker process that a test starts and kills repeatedly."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.crash import volatile
-from tests.crash.books import PendingCounts, number_of, read_all
-from tests.crash.volatile import VolatileDisk
+from tests.crash import volatile_disk
+from tests.crash.sent_messages import SentMessages, number_of, read_all
+from tests.crash.volatile_disk import VolatileDisk
 from tests.support.child_process import Child
 from tests.support.duemq_server import start_command
 from tests.support.free_ports import LOOPBACK, free_ports, listening
@@ -20,11 +20,11 @@ START_S, DELIVER_S = 240.0, 60.0  # the first start may compile kernels
 ROOT = Path(__file__).parents[2]
 
 
-class Victim:
-    """One store directory whose broker is started and killed over and over.
+class KilledBroker:
+    """A store directory and the broker process on it.
 
     Args:
-        keys: of the configuration, those that are not left to the lot.
+        keys: configuration keys with fixed values; `start` draws others at random.
     """
 
     def __init__(self, home: Path, seed: int, **keys: str) -> None:
@@ -35,19 +35,23 @@ class Victim:
         self._disk: VolatileDisk | None = None
 
     def on_volatile_disk(self, *, delay_ms: float) -> VolatileDisk:
-        """Run the broker so that only what it syncs survives a cut; each sync takes a while."""
+        """Run the broker on a simulated disk that keeps only synced data.
+
+        Args:
+            delay_ms: upper bound of the random duration of a sync.
+        """
         self.root.mkdir(parents=True, exist_ok=True)
         self._disk = disk = VolatileDisk(self.root, self.home / "disk")
         self._env |= {
-            volatile.ROOT: str(disk.root),
-            volatile.DISK: str(disk.home),
-            volatile.DELAY: str(delay_ms),
+            volatile_disk.ROOT: str(disk.root),
+            volatile_disk.DISK: str(disk.home),
+            volatile_disk.DELAY: str(delay_ms),
         }
         return disk
 
     @property
     def root(self) -> Path:
-        """Where its store lies."""
+        """Return the store directory."""
         return self.home / "store"
 
     @property
@@ -55,7 +59,7 @@ class Victim:
         return f"{LOOPBACK}:{self.port}"
 
     def start(self) -> None:
-        """Start with a configuration drawn by lot: sync or async delivery, sync or async flush."""
+        """Start the broker with a partly random configuration."""
         keys = {
             "listenPort": str(self.port),
             "brokerIP1": LOOPBACK,
@@ -81,8 +85,8 @@ class Victim:
         log = self.home / "broker.log"
         command = start_command(conf)
         if self._disk is not None:
-            command[command.index("duemq")] = volatile.__name__
-        self.child = Child("victim", command, log_path=log, env=self._env)
+            command[command.index("duemq")] = volatile_disk.__name__
+        self.child = Child("broker", command, log_path=log, env=self._env)
         until(self._is_up, seconds=START_S, what="the broker listens")
 
     def _is_up(self) -> bool:
@@ -95,34 +99,40 @@ class Victim:
         self.child.kill()
 
 
-def arrived(victim: Victim, books: PendingCounts) -> list[Any] | None:
-    """Return all that has arrived; None: the broker is busy and does not answer yet."""
+def read_delivered(broker: KilledBroker, sent: SentMessages) -> list[Any] | None:
+    """Return all messages of the topic, None if the broker does not answer in time."""
     try:
-        return asyncio.run(read_all(books, victim.address))
+        return asyncio.run(read_all(sent, broker.address))
     except TimeoutError:
         return None
 
 
-def settled(victim: Victim, books: PendingCounts) -> bool:
-    """Return whether everything acknowledged has arrived."""
-    found = arrived(victim, books)
-    return found is not None and books.acknowledged <= {number_of(record) for record in found}
+def all_delivered(broker: KilledBroker, sent: SentMessages) -> bool:
+    """Return whether all acknowledged messages have been delivered."""
+    found = read_delivered(broker, sent)
+    return found is not None and sent.acknowledged <= {number_of(record) for record in found}
 
 
-def arrivals(victim: Victim, books: PendingCounts) -> list[Any]:
-    """Start, wait until everything acknowledged has arrived, return all that ever did."""
-    victim.start()
+def wait_for_deliveries(broker: KilledBroker, sent: SentMessages) -> list[Any]:
+    """Start the broker, wait for all acknowledged messages, and return all messages delivered.
+
+    The broker is killed once more before the result is read: no message may be delivered again.
+    """
+    broker.start()
     try:
         until(
-            lambda: settled(victim, books),
+            lambda: all_delivered(broker, sent),
             seconds=DELIVER_S,
-            what="all acknowledged arrive",
+            what="all acknowledged messages are delivered",
             poll_s=0.5,
         )
-        victim.kill()  # once more: nothing may come a second time
-        victim.start()
+        broker.kill()
+        broker.start()
         return until(
-            lambda: arrived(victim, books), seconds=DELIVER_S, what="the broker answers", poll_s=0.5
+            lambda: read_delivered(broker, sent),
+            seconds=DELIVER_S,
+            what="the broker answers",
+            poll_s=0.5,
         )
     finally:
-        victim.kill()
+        broker.kill()

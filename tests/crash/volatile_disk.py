@@ -1,16 +1,18 @@
-"""A broker whose disk forgets: only what was synced survives a power cut.
+"""A simulated disk that loses data which was not synced before a power cut.
 
-python -m tests.crash.volatile ARGUMENTS    runs `duemq ARGUMENTS` with the syncs below watched
+    python -m tests.crash.volatile_disk ARGUMENTS
 
-    store/           what the process sees: the page cache
-    disk/inodes/N    content of inode N when it was synced last
-    disk/live/N      a second name of inode N: its number is not used again
-    disk/names.json  path to inode, as the directories were on the disk
+runs `duemq ARGUMENTS` and records its syncs in these files:
 
-`cut` puts together what a machine finds after its power came back: of each file what was synced and
-any pages written since, names as they were synced or as they were seen last. It runs on every
-machine: no device mapper, no file system in user space. Writes through shared mappings count as
-well, for pages are compared, not calls. The boot id is a file of ours.
+    store/           the files as the process sees them, which stands for the page cache
+    disk/inodes/N    content of inode N at its last sync
+    disk/live/N      a second name of inode N, so that its number is not reused
+    disk/names.json  the directories at their last sync: paths and inode numbers
+
+`cut` writes the files that a machine could find after a power cut: of each file the synced content
+and random pages written later, and for each directory the synced names or the current ones. Writes
+through shared mappings are covered because `cut` compares pages. The test needs no device mapper
+and no file system in user space. A file replaces the boot ID of the operating system.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ BOOT_ID = "boot_id"
 
 
 class VolatileDisk:
-    """What of a directory is on the disk.
+    """The synced state of a directory.
 
     Args:
-        root: the directory that processes work in.
-        home: where it is kept what was synced.
+        root: the directory that the broker works in.
+        home: directory for the synced state.
     """
 
     def __init__(self, root: Path, home: Path) -> None:
@@ -53,7 +55,7 @@ class VolatileDisk:
     # -- in the broker's process ----------------------------------------------------------------
 
     def adopt(self) -> None:
-        """Take all that is there as synced, if nothing is known yet."""
+        """Record all existing files as synced if there is no record yet."""
         if (self.home / "names.json").exists():
             return
         for path in files_of(self.root):
@@ -62,7 +64,7 @@ class VolatileDisk:
         self._keep_names()
 
     def sync(self, fd: int) -> None:
-        """Have the file or directory of a descriptor survive, as it is now."""
+        """Record the current state of a file or directory as synced."""
         path, status = os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd)
         if not path.startswith(f"{self.root}{os.sep}") and path != str(self.root):
             return
@@ -72,7 +74,7 @@ class VolatileDisk:
                 return
             new = not (self.home / "inodes" / str(status.st_ino)).exists()
             self._keep(fd)
-            if new:  # a journal commits the name with the file
+            if new:  # a journaling file system commits the name together with the file
                 self._keep_names()
 
     def _keep(self, fd: int) -> None:
@@ -101,9 +103,9 @@ class VolatileDisk:
     # -- after the process was killed -----------------------------------------------------------
 
     def cut(self, chance: random.Random) -> None:
-        """Replace the directory by what a power cut leaves of it."""
+        """Replace the directory with what could remain of it after a power cut."""
         synced = json.loads((self.home / "names.json").read_text())
-        self._keep_names()  # gives a second name to what no sync has met
+        self._keep_names()  # also links files that were never synced
         seen = json.loads((self.home / "names.json").read_text())
         newest = {place: chance.random() < 0.5 for place in map(_folder, [*synced, *seen])}
         chosen = {path: n for path, n in synced.items() if not newest[_folder(path)]}
@@ -114,7 +116,7 @@ class VolatileDisk:
         for path, number in chosen.items():
             target = fresh / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_sparse(target, self._left_of(number, share, chance))
+            write_sparse(target, self._remains_of(number, share, chance))
         for folder in (path for path in self.root.rglob("*") if path.is_dir()):
             (fresh / folder.relative_to(self.root)).mkdir(parents=True, exist_ok=True)
         boot = (self.home / BOOT_ID).read_text()
@@ -124,8 +126,8 @@ class VolatileDisk:
         VolatileDisk(self.root, self.home)
         (self.home / BOOT_ID).write_text(f"boot {int(boot.split()[1]) + 1}")
 
-    def _left_of(self, number: int, share: float, chance: random.Random) -> npt.NDArray[Any]:
-        """Return what is left of a file: what was synced, and some of the pages since."""
+    def _remains_of(self, number: int, share: float, chance: random.Random) -> npt.NDArray[Any]:
+        """Return the synced content of a file with a share of the pages written later."""
         now = pages_of(self.home / "live" / str(number))
         kept = self.home / "inodes" / str(number)
         old = pages_of(kept) if kept.exists() else np.empty(0, np.uint8)
@@ -144,7 +146,7 @@ class VolatileDisk:
 
 
 def files_of(root: Path) -> list[Path]:
-    """Return the files below a directory; some may be gone already."""
+    """Return the files below a directory; some may have been deleted meanwhile."""
     return [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
 
 
@@ -158,7 +160,7 @@ def pages_of(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def copy_extents(source: int, target: int) -> None:
-    """Copy a file; holes stay holes."""
+    """Copy a sparse file with its holes."""
     size, pos = os.fstat(source).st_size, 0
     os.ftruncate(target, size)
     while pos < size:
@@ -172,7 +174,7 @@ def copy_extents(source: int, target: int) -> None:
 
 
 def write_sparse(path: Path, data: npt.NDArray[Any]) -> None:
-    """Write a file, pages of zeros as holes."""
+    """Write a file with holes in place of zeros."""
     with path.open("wb") as file:
         os.ftruncate(file.fileno(), data.size)
         for first in range(0, data.size, 1 << 20):
@@ -182,7 +184,7 @@ def write_sparse(path: Path, data: npt.NDArray[Any]) -> None:
 
 
 def watch(disk: VolatileDisk, delay_ms: float) -> None:
-    """Have every sync of this process go to `disk`; each takes up to `delay_ms`."""
+    """Redirect all syncs of this process to `disk`; each takes up to `delay_ms`."""
     chance = random.Random(os.getpid())
 
     def sync(fd: Any) -> None:
@@ -206,7 +208,7 @@ def watch(disk: VolatileDisk, delay_ms: float) -> None:
 
 
 def main() -> None:
-    """Run the command line of the broker on a disk that forgets."""
+    """Run the command line of the broker on the simulated disk."""
     disk = VolatileDisk(Path(os.environ[ROOT]), Path(os.environ[DISK]))
     disk.adopt()
     watch(disk, float(os.environ[DELAY]))

@@ -1,4 +1,4 @@
-"""The disk that forgets: what was synced survives a cut, what was not may not."""
+"""The simulated disk: synced data survives a power cut, other data may be lost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.volatile import BOOT_ID, PAGE_BYTES, VolatileDisk
+from tests.crash.volatile_disk import BOOT_ID, PAGE_BYTES, VolatileDisk
 
 SYNCED, LATER = b"a" * (3 * PAGE_BYTES), b"b" * (2 * PAGE_BYTES)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_synced_survives(tmp_path: Path, seed: int) -> None:
+def test_synced_data_survives(tmp_path: Path, seed: int) -> None:
     root = tmp_path / "store"
     (root / "log").mkdir(parents=True)
     disk, path = VolatileDisk(root, tmp_path / "disk"), root / "log" / "0"
@@ -32,7 +32,7 @@ def test_what_was_synced_survives(tmp_path: Path, seed: int) -> None:
     assert (tmp_path / "disk" / BOOT_ID).read_text() == "boot 1"
 
 
-def test_something_that_was_not_synced_is_lost(tmp_path: Path) -> None:
+def test_data_that_was_not_synced_may_be_lost(tmp_path: Path) -> None:
     lengths = set()
     for seed in range(12):
         root = tmp_path / str(seed) / "store"

@@ -1,11 +1,11 @@
-"""The books of a crash run: what was sent, what was acknowledged, what arrived.
+"""Record of the messages that a crash test sent, and its comparison with what arrived.
 
-A client of ours sends level messages and timers over real sockets and keeps one line per message;
-at the end the topic is read through a client from its first offset on and compared:
+The test's client sends level messages and timers over real sockets and records each of them. At the
+end it reads the whole topic and compares:
 
-    acknowledged       -> there exactly once
-    not acknowledged   -> there once or not at all
-    anything           -> stored not before its promise
+    acknowledged       -> delivered exactly once
+    not acknowledged   -> delivered at most once
+    every message      -> delivered no earlier than its due time
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.log.record import Record, decode_record
 
-BODY = struct.Struct("!qqi")  # sequence, born ms, which of the delays
+BODY = struct.Struct("!qqi")  # sequence number, send time in ms, index of the delay
 IN_FLIGHT = 64
-PULL_FLAGS = 4  # the subscription is in the request; do not hold it
+PULL_FLAGS = 4  # the request contains the subscription; the broker must not hold the pull
 CALL_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
-class PendingCounts:
-    """Every message of a run. `acknowledged` and `attempted` hold sequence numbers.
+class SentMessages:
+    """All messages of a run, identified by sequence numbers.
 
     Attributes:
-        delays_ms: of the levels.
-        timers_ms: delays of timers; a message has one of either, by its number.
+        delays_ms: delays of the levels.
+        timers_ms: delays of the timers; the sequence number decides which delay a message has.
+        attempted: number of messages sent, and the next sequence number.
+        refused: number of refusals by response code.
     """
 
     topic: str
@@ -44,25 +46,25 @@ class PendingCounts:
     acknowledged: set[int] = field(default_factory=set)
     refused: Counter[int] = field(default_factory=Counter)
 
-    def choice(self, number: int) -> int:
-        """Return which of all delays a message has."""
+    def delay_index(self, number: int) -> int:
+        """Return the index of a message's delay among `delays_ms` and `timers_ms`."""
         return number % (len(self.delays_ms) + len(self.timers_ms))
 
     def faults(self, arrived: list[Record]) -> list[str]:
-        """Return every line of the books that does not add up."""
+        """Return a description of each loss, duplicate, unknown message and early delivery."""
         found = []
         counts = Counter(number_of(record) for record in arrived)
         lost = sorted(self.acknowledged - counts.keys())
-        doubled = sorted(number for number, count in counts.items() if count > 1)
-        foreign = sorted(number for number in counts if not 0 <= number < self.attempted)
-        for what, numbers in (("lost", lost), ("doubled", doubled), ("unknown", foreign)):
+        duplicated = sorted(number for number, count in counts.items() if count > 1)
+        unknown = sorted(number for number in counts if not 0 <= number < self.attempted)
+        for what, numbers in (("lost", lost), ("duplicated", duplicated), ("unknown", unknown)):
             if numbers:
                 found.append(f"{len(numbers)} {what}, the first: {numbers[:5]}")
         for record in arrived:
-            number, born_ms, choice = BODY.unpack_from(record.body)
-            early_ms = born_ms + (*self.delays_ms, *self.timers_ms)[choice] - record.store_ms
+            number, sent_ms, index = BODY.unpack_from(record.body)
+            early_ms = sent_ms + (*self.delays_ms, *self.timers_ms)[index] - record.store_ms
             if early_ms > 0:
-                found.append(f"message {number} of delay {choice} is {early_ms} ms early")
+                found.append(f"message {number} with delay {index} is {early_ms} ms early")
         return found
 
 
@@ -71,53 +73,53 @@ def number_of(record: Record) -> int:
     return int(BODY.unpack_from(record.body)[0])
 
 
-def send_request(books: PendingCounts, number: int, now_ms: int) -> Request:
-    """Return the send of message `number`; its delay and queue follow from the number."""
-    choice = books.choice(number)
-    delay = _delay(books, choice, number, now_ms)
+def send_request(sent: SentMessages, number: int, now_ms: int) -> Request:
+    """Return the send request of message `number`, which decides its delay and queue."""
+    index = sent.delay_index(number)
+    delay = _delay_property(sent, index, number, now_ms)
     properties = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02{delay}\x02"
     fields = {
         "a": "crash_producer",
-        "b": books.topic,
+        "b": sent.topic,
         "c": "TBW102",
-        "d": str(books.queues),
-        "e": str(number % books.queues),
+        "d": str(sent.queues),
+        "e": str(number % sent.queues),
         "f": "0",
         "g": str(now_ms),
         "h": "0",
         "i": properties,
         "j": "0",
     }
-    body = BODY.pack(number, now_ms, choice)
+    body = BODY.pack(number, now_ms, index)
     return Request(RequestCode.SEND_MESSAGE_V2, fields, body)
 
 
-def _delay(books: PendingCounts, choice: int, number: int, now_ms: int) -> str:
-    """Return the property that asks for a delay: a level, or a time in one of two ways."""
-    timer = choice - len(books.delays_ms)
+def _delay_property(sent: SentMessages, index: int, number: int, now_ms: int) -> str:
+    """Return the property for a delay: a level, or a relative or an absolute time."""
+    timer = index - len(sent.delays_ms)
     if timer < 0:
-        return f"DELAY\x01{choice + 1}"
-    delay_ms = books.timers_ms[timer]
+        return f"DELAY\x01{index + 1}"
+    delay_ms = sent.timers_ms[timer]
     if number // 16 % 2:
         return f"TIMER_DELAY_MS\x01{delay_ms}"
     return f"TIMER_DELIVER_MS\x01{now_ms + delay_ms}"
 
 
-async def send_until(books: PendingCounts, address: str, stop: asyncio.Event) -> None:
-    """Keep `IN_FLIGHT` sends under way until `stop` is set or the broker is gone."""
+async def send_until(sent: SentMessages, address: str, stop: asyncio.Event) -> None:
+    """Send, with `IN_FLIGHT` requests at a time, until `stop` is set or the broker is gone."""
     clock = SystemClock()
     async with RemotingClient(address) as client:
 
         async def one_lane() -> None:
             while not stop.is_set():
-                number = books.attempted
-                books.attempted += 1
-                request = send_request(books, number, clock.now_ms())
+                number = sent.attempted
+                sent.attempted += 1
+                request = send_request(sent, number, clock.now_ms())
                 answer = await client.call(request, timeout_s=CALL_TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
-                    books.acknowledged.add(number)
+                    sent.acknowledged.add(number)
                 else:
-                    books.refused[answer.code] += 1
+                    sent.refused[answer.code] += 1
 
         lanes = [asyncio.create_task(one_lane()) for _ in range(IN_FLIGHT)]
         for ended in await asyncio.gather(*lanes, return_exceptions=True):
@@ -126,7 +128,7 @@ async def send_until(books: PendingCounts, address: str, stop: asyncio.Event) ->
 
 
 def pull_request(topic: str, queue_id: int, offset: int) -> Request:
-    """Return a pull that is answered at once."""
+    """Return a pull request that the broker answers immediately."""
     fields = {
         "consumerGroup": "crash_reader",
         "topic": topic,
@@ -144,7 +146,7 @@ def pull_request(topic: str, queue_id: int, offset: int) -> Request:
 
 
 def records_of(answer: Response) -> list[Record]:
-    """Return the messages in a pull's answer."""
+    """Return the messages in the response to a pull."""
     body, found = bytes(answer.body), []  # type: ignore[arg-type]
     view = memoryview(body)
     while view:
@@ -154,14 +156,14 @@ def records_of(answer: Response) -> list[Record]:
     return found
 
 
-async def read_all(books: PendingCounts, address: str) -> list[Record]:
-    """Return every message of the topic, from the first offset of each queue on."""
+async def read_all(sent: SentMessages, address: str) -> list[Record]:
+    """Return all messages of the topic."""
     found: list[Record] = []
     async with RemotingClient(address) as client:
-        for queue_id in range(books.queues):
+        for queue_id in range(sent.queues):
             offset = 0
             while True:
-                answer = await client.call(pull_request(books.topic, queue_id, offset))
+                answer = await client.call(pull_request(sent.topic, queue_id, offset))
                 if answer.code != ResponseCode.SUCCESS:
                     break
                 found += records_of(answer)

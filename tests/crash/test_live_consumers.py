@@ -1,0 +1,97 @@
+"""Kills and power cuts of a broker with live consumers: nothing is lost or replaced.
+
+--consumer-kills N   number of kills (20; `make soak` uses more)
+--power-cuts N       number of power cuts (10)
+--seed N             seed of the run to repeat; a failing run prints its seed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.crash.killed_broker import KilledBroker
+from tests.crash.live_consumers import ConsumedMessages, consume_until
+from tests.crash.sent_messages import SentMessages, number_of, read_all, send_until
+from tests.crash.volatile_disk import VolatileDisk
+
+DELAYS_MS = (1_000, 2_000, 3_000)
+TIMERS_MS = (30, 100, 400, 1_700)
+DRAIN_S = 60.0
+KEYS = {"flushConsumerOffsetInterval": "200", "flushIntervalConsumeQueue": "100"}
+
+
+async def work_and_kill(
+    broker: KilledBroker, sent: SentMessages, groups: list[ConsumedMessages]
+) -> None:
+    """Send and consume until the broker is killed at a random moment."""
+    stop = asyncio.Event()
+    killer = threading.Timer(broker.random.uniform(0.1, 1.2), broker.kill)
+    killer.start()
+    try:
+        work = [consume_until(one, sent, broker.address, broker.random, stop) for one in groups]
+        await asyncio.gather(send_until(sent, broker.address, stop), *work)
+    finally:
+        killer.join()
+
+
+async def drain(
+    broker: KilledBroker, sent: SentMessages, groups: list[ConsumedMessages]
+) -> dict[tuple[int, int], int]:
+    """Consume the remaining messages; return the topic's messages by queue and queue offset."""
+    stop = asyncio.Event()
+    consuming = [
+        asyncio.create_task(consume_until(one, sent, broker.address, broker.random, stop))
+        for one in groups
+    ]
+    for _ in range(int(DRAIN_S / 0.1)):
+        if all(one.has_all(sent) for one in groups):
+            break
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(max(DELAYS_MS) / 1_000)  # unacknowledged messages may follow
+    stop.set()
+    await asyncio.gather(*consuming)
+    records = await read_all(sent, broker.address)
+    return {(record.queue_id, record.queue_offset): number_of(record) for record in records}
+
+
+def run(broker: KilledBroker, kills: int, disk: VolatileDisk | None) -> list[str]:
+    """Kill the broker repeatedly while groups consume; return the faults."""
+    sent = SentMessages("CrashC", queues=3, delays_ms=DELAYS_MS, timers_ms=TIMERS_MS)
+    groups = [
+        ConsumedMessages("steady", restarts=False),
+        ConsumedMessages("restarting", restarts=True),
+    ]
+    for _ in range(kills):
+        broker.start()
+        asyncio.run(work_and_kill(broker, sent, groups))
+        if disk is not None:
+            disk.cut(broker.random)
+    broker.start()
+    try:
+        stored = asyncio.run(drain(broker, sent, groups))
+    finally:
+        broker.kill()
+    counts = f"{sent.attempted} sent, {len(sent.acknowledged)} acknowledged, {len(stored)} stored"
+    assert len(sent.acknowledged) >= kills, f"too few messages were acknowledged: {counts}"
+    return [fault for one in groups for fault in one.check(sent, stored)]
+
+
+@pytest.mark.crash
+@pytest.mark.finding("E3")
+def test_kills_under_live_consumers(tmp_path: Path, consumer_kills: int, seed: int) -> None:
+    broker = KilledBroker(tmp_path, seed, **KEYS)
+    faults = run(broker, consumer_kills, None)
+    assert faults == [], f"seed {seed}, {consumer_kills} kills, log {tmp_path}/broker.log"
+
+
+@pytest.mark.crash
+@pytest.mark.finding("E3")
+def test_power_cuts_under_live_consumers(tmp_path: Path, power_cuts: int, seed: int) -> None:
+    broker = KilledBroker(tmp_path, seed, flushDiskType="SYNC_FLUSH", **KEYS)
+    disk = broker.on_volatile_disk(delay_ms=8.0)
+    faults = run(broker, power_cuts, disk)
+    assert faults == [], f"seed {seed}, {power_cuts} power cuts, log {tmp_path}/broker.log"
