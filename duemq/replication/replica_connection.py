@@ -27,6 +27,7 @@ ROUND_BYTES: Final = 2 << 20  # of the log, in one call of sendmsg
 ROUND_TRANSFERS: Final = 128
 LOOP_BYTES: Final = 256 << 10  # a longer range is sent by a thread
 RATE_MS: Final = 1_000
+NEWS_MS: Final = 100  # until a replica without new log is sent a new confirm offset
 Parts = list[memoryview | bytes]
 
 
@@ -157,14 +158,21 @@ class ReplicaConnection:
                 await self._clock.wait(self._grown, until_ms=self._silent_ms)
             elif self.offset < self._store.transfer_end:
                 await self._send_log(self.offset)
-            elif self._heartbeat_ms <= self._clock.now_ms() - self.written_ms:
+            elif self._header_pause_ms <= self._clock.now_ms() - self.written_ms:
                 await self._send([self.protocol.transfer_header(self.offset, 0)], on_loop=True)
             else:
                 if self.offset < (end := self._store.max_offset):  # with SYNC_FLUSH
                     self._store.flusher.when_durable(end, self._grown.set)
                 until_ms = min(self.written_ms + self._heartbeat_ms, self._silent_ms)
+                if self.protocol.expects_news(self.offset):
+                    until_ms = min(until_ms, self._clock.now_ms() + NEWS_MS)
                 await self._clock.wait(self._grown, until_ms=until_ms)
             self._check_silent()
+
+    @property
+    def _header_pause_ms(self) -> int:
+        """Pause after which an idle connection is sent a header without log."""
+        return NEWS_MS if self.protocol.has_news() else self._heartbeat_ms
 
     def _first_offset(self, start: int) -> int:
         """Return where the transfers begin for a replica that asked for `start`.
