@@ -60,10 +60,9 @@ from duemq.registry.table_journal import TableJournal, TableKind
 from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq.replication.config import ReplicationConfig
-from duemq.replication.controller.notifications import ControllerNotifications
-from duemq.replication.ha_address import HaAddressProcessor
 from duemq.replication.ha_server import HaServer
 from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.member_requests import member_requests, with_group
 from duemq.replication.membership import Membership
 from duemq.replication.replica import Replica, master_view, replica_of
 from duemq.send.answers import SendSettings
@@ -218,46 +217,44 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     return parts
 
 
-def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
+def _load_tables(
+    store: MessageStore, around: Surroundings
+) -> tuple[TopicManager, GroupManager, OffsetManager]:
     config, clock = around.config(), around.clock
     journal_log, epoch = StoreLog(store, clock), around.epoch
-
-    def has_replicas() -> bool:
-        return parts.ha_server is not None and parts.ha_server.has_replicas
-
     topics = TopicManager(
         config,
         store.topics,
         ConfigFile(store.config_path("topics.json")),
         clock,
         system_topics=[*around.plugins.system_topics(), JOURNAL_TOPIC],
-        journal=TableJournal(
-            TableKind.TOPIC, journal_log, TopicConfig.from_json,
-            has_replicas=has_replicas, epoch=epoch,
-        ),
-    )  # fmt: skip
+        journal=TableJournal(TableKind.TOPIC, journal_log, TopicConfig.from_json, epoch=epoch),
+    )
     topics.load()
     groups = GroupManager(
         ConfigFile(store.config_path("subscriptionGroup.json")),
         clock,
         auto_create=config.auto_create_group,
         groups_max=config.groups_max,
-        journal=TableJournal(
-            TableKind.GROUP, journal_log, GroupConfig.from_json,
-            has_replicas=has_replicas, epoch=epoch,
-        ),
-    )  # fmt: skip
+        journal=TableJournal(TableKind.GROUP, journal_log, GroupConfig.from_json, epoch=epoch),
+    )
     groups.load()
     offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
     offsets.load()
     offsets.follow(store, (TRANSACTIONS_GROUP,))
     offsets.fit(store.queue_bounds)
+    return topics, groups, offsets
+
+
+def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
+    config, clock = around.config(), around.clock
+    topics, groups, offsets = _load_tables(store, around)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
         hooks.append(refuse_timers)
-    parts = Parts(
+    return Parts(
         store=store,
         topics=topics,
         groups=groups,
@@ -281,7 +278,6 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
             host=(ipaddress.ip_address(config.broker_ip).packed, around.port),
         ),
     )
-    return parts
 
 
 def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
@@ -383,7 +379,9 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
 def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
     """Return what shows the broker to an operator and takes his decisions."""
     store, views = parts.store, around.plugins.admin_views()
-    views |= {REPLICATION_VIEW: _replication_view(parts, around)}
+    as_master = master_view(store, parts.ha_server, around.clock)
+    of_role = parts.replica.view if parts.replica else as_master
+    views |= {REPLICATION_VIEW: with_group(of_role, around.membership)}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     return [
@@ -416,35 +414,16 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     ]
 
 
-def _replication_view(parts: Parts, around: Surroundings) -> Callable[[], dict[str, object]]:
-    """Return the view of role, state and group."""
-    as_master = master_view(parts.store, parts.ha_server, around.clock)
-    of_role = parts.replica.view if parts.replica else as_master
-
-    def view() -> dict[str, object]:
-        group = around.membership.service.figures() if around.membership is not None else {}
-        return {**of_role(), **group}
-
-    return view
-
-
 def _member_requests(parts: Parts, around: Surroundings) -> Processor:
     """Return what answers the requests that members of a group send each other."""
-    address = f"{around.config().broker_ip}:{around.port}"
-    ha_address = f"{around.config().broker_ip}:{around.ha_port}"
-    is_master = parts.replica is None
-    if around.membership is None:
-        return HaAddressProcessor(
-            address, ha_address, lambda: parts.store.max_offset, is_master=is_master
-        )
-    service, epochs = around.membership.service, around.membership.epochs
-    return ControllerNotifications(
-        service.group,
-        notify=service.notify,
-        epochs=lambda: epochs.epochs.entries,
-        max_offset=lambda: parts.store.max_offset,
-        master=lambda: (address, ha_address) if is_master else None,
-        broker_id=lambda: parts.identity.broker_id,
+    ip = around.config().broker_ip
+    return member_requests(
+        parts.store,
+        around.membership,
+        f"{ip}:{around.port}",
+        f"{ip}:{around.ha_port}",
+        is_master=parts.replica is None,
+        registered_id=parts.identity.broker_id,
     )
 
 

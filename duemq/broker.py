@@ -22,7 +22,6 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from datetime import UTC
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +44,7 @@ from duemq.configuration.settings import (
     key_notices,
     resolved,
     settings_from,
+    values_in_force,
 )
 from duemq.exposure import local_only_notice, warn_if_exposed
 from duemq.name_servers import addresses_of, embedded_name_server, peer_client, registrar
@@ -53,20 +53,18 @@ from duemq.net.bound_socket import bind
 from duemq.net.server import RemotingServer
 from duemq.net.tls import load_tls
 from duemq.plugins import Host, Installed, PluginSet, installed_plugins
+from duemq.process_services import new_registry, new_scheduler
 from duemq.registry.data_version import DataVersion
 from duemq.replication.membership import Membership
 from duemq.stored_pins import stored_pins
 from message_store.clock import Clock, SystemClock
-from message_store.config import Properties, from_properties, to_properties
+from message_store.config import Properties
 from message_store.errors import DueMQError, UsageError
 from message_store.kernels.preparation import Preparation
 from message_store.masking import masked
 from message_store.store import MessageStore
 
 if TYPE_CHECKING:
-    from apscheduler.schedulers.asyncio import AsyncIOScheduler
-    from prometheus_client import CollectorRegistry
-
     from duemq.namesrv.server import NameServer
     from duemq.net.connection import Connection
     from duemq.send.ingest import Ingest
@@ -135,8 +133,6 @@ class Broker:
         self.access: AccessControl | None = None
         self._ha_socket: socket.socket | None = None
 
-    # -- what it is ---------------------------------------------------------------------------
-
     @property
     def config(self) -> BrokerConfig:
         """The broker's section in force."""
@@ -200,8 +196,8 @@ class Broker:
             self._ha_socket = stack.enter_context(bound)
         check_directories(self.settings.store)
         self.tls = load_tls(self.settings.tls)
-        self.metrics = _new_registry(self.config)
-        self.scheduler = _new_scheduler()
+        self.metrics = new_registry(self.config)
+        self.scheduler = new_scheduler()
         self.plugins = self._load_plugins()
         self._log_unused_keys()
         self.store = stack.enter_context(self._new_store())
@@ -334,8 +330,6 @@ class Broker:
             port = self.port - VIP_PORT_DISTANCE
             warn_if_exposed(purpose, self.config.bind_address, port, off=off, checked=checked)
 
-    # -- name servers -------------------------------------------------------------------------
-
     async def _start_namesrv(self, stack: AsyncExitStack) -> None:
         if not self.config.embedded_namesrv_enable:
             return
@@ -362,8 +356,6 @@ class Broker:
         if member is None or member.role.is_known:
             await stack.enter_async_context(self.registrar.running())
 
-    # -- metrics ------------------------------------------------------------------------------
-
     async def _serve_metrics(self, stack: AsyncExitStack) -> None:
         if self.config.metrics_exporter == "PROM":
             from duemq.metrics.exporter import serve_metrics
@@ -375,8 +367,6 @@ class Broker:
     def stops(self) -> bool:
         """Whether a stop was requested."""
         return self._stop.is_set()
-
-    # -- jobs ---------------------------------------------------------------------------------
 
     def _add_jobs(self) -> None:
         store = self.settings.store
@@ -494,13 +484,7 @@ class Broker:
 
     def all_properties(self) -> dict[str, str]:
         """Return every key with the value in force."""
-        properties, known = self.settings.properties, dict[str, str]()
-        of_plugins: list[object] = [
-            from_properties(each, properties) for each in self.plugins.sections()
-        ]
-        for section in (*self.settings.sections, *of_plugins):
-            known |= to_properties(section)
-        return {**properties, **known}
+        return values_in_force(self.settings, self.plugins.sections())
 
     def shown_properties(self) -> dict[str, str]:
         """Return `all_properties` without passwords, as request 26 answers."""
@@ -513,16 +497,3 @@ class Broker:
             self._file_state = state
             log.info("%s has changed", self._config_file)
             self.reload()
-
-
-def _new_registry(config: BrokerConfig) -> CollectorRegistry:
-    from duemq.metrics.native_metrics import NativeRegistry
-
-    return NativeRegistry(config.cluster_name, config.broker_name)
-
-
-def _new_scheduler() -> AsyncIOScheduler:
-    from apscheduler.schedulers.asyncio import AsyncIOScheduler
-
-    defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
-    return AsyncIOScheduler(timezone=UTC, job_defaults=defaults)

@@ -374,11 +374,12 @@ class MessageStore(StoreReader):
         In the checkpoint it is 0 while no run has required replicas: then all messages count.
         """
         self.replicated.require(min(self.checkpoint.confirm or self.log.end, self.log.end))
+        self.progress.write_checkpoint(self.checkpoint.physic_ms, self.checkpoint.index_ms)
 
     def _confirmed_to_keep(self) -> int:
         """Return `confirm_offset` for the checkpoint; 0 while no run has required replicas."""
         is_kept = self.replicated.required or self.checkpoint.confirm
-        return self.confirm_offset if is_kept else 0
+        return max(self.confirm_offset, 1) if is_kept else 0
 
     async def wait_durable(self, end_offset: int) -> bool:
         """Wait until the log is on the disk; return False after syncFlushTimeout."""

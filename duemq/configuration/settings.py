@@ -28,7 +28,14 @@ from duemq.replication.config import ReplicationConfig
 from duemq.replication.controller.config import ControllerConfig
 from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.role import Role
-from message_store.config import Properties, StoreConfig, from_properties, options, with_live
+from message_store.config import (
+    Properties,
+    StoreConfig,
+    from_properties,
+    options,
+    to_properties,
+    with_live,
+)
 from message_store.errors import ConfigError
 
 SECTIONS: tuple[type, ...] = (
@@ -144,6 +151,15 @@ def in_force(now: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
             taken[item.name], keys = with_live(old, new)
             later += keys
     return replace(now, **taken), later
+
+
+def values_in_force(settings: Settings, of_plugins: Iterable[type]) -> dict[str, str]:
+    """Return every key with its value, of a broker and of the sections of its plugins."""
+    known = dict[str, str]()
+    plugins: Iterable[object] = (from_properties(each, settings.properties) for each in of_plugins)
+    for section in (*settings.sections, *plugins):
+        known |= to_properties(section)
+    return {**settings.properties, **known}
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

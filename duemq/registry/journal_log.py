@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from delivery.own_records import put_own
@@ -12,10 +13,12 @@ from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq.registry.table_journal import TableKind
 from message_store.clock import Clock
 from message_store.errors import RequestError
+from message_store.replication.acknowledgement import Missing
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
+log = logging.getLogger(__name__)
 PERM_READ: Final = 4
 JOURNAL_TOPIC: Final = SystemTopic(TABLES_TOPIC, len(TableKind), PERM_READ)
 
@@ -25,6 +28,11 @@ class StoreLog:
 
     def __init__(self, store: MessageStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether replicas copy the log, or are configured to."""
+        return self._store.replicated.is_copied()
 
     @property
     def refusal(self) -> str:
@@ -66,9 +74,13 @@ class StoreLog:
     async def confirm(self) -> None:
         """Wait until disk and replicas have the log as far as messages need it.
 
+        A master that has no replica in sync changes its tables all the same.
+
         Raises:
             RequestError: They do not have it in time.
         """
         missing = await self._store.wait_confirmed(self._store.max_offset)
-        if missing:
+        if missing is Missing.NO_REPLICA:
+            log.warning("topics or groups were changed, but %s", missing.text)
+        elif missing:
             raise RequestError(missing.code, f"the change is in the log, but {missing.text}")

@@ -6,7 +6,7 @@
 The tables are files below config/, and replicas copy them only now and then. A master that has
 replicas therefore appends each change to the log as well: the changed rows, the deleted names, and
 the version of the table after the change. A change of a topic precedes the topic's first message. A
-snapshot has the whole table, in parts of bounded size; records between its parts are newer than it.
+snapshot has the whole table, in parts of bounded size; changes between its parts are newer than it.
 
 A start compares the version in the file with that of the last record, by state version (the
 master's epoch) and counter, which only grow along one log:
@@ -78,6 +78,11 @@ class JournalLog(Protocol):
     """The part of the message store that holds the journal."""
 
     @property
+    def is_copied(self) -> bool:
+        """Whether replicas copy the log, or are configured to."""
+        ...
+
+    @property
     def refusal(self) -> str:
         """Why nothing can be appended; empty if it can."""
         ...
@@ -115,7 +120,7 @@ class JournalLog(Protocol):
 class NoLog:
     """The journal of a table without one."""
 
-    refusal = ""
+    is_copied, refusal = False, ""
 
     def bounds(self, queue_id: int) -> tuple[int, int]:
         """Return those of an empty queue."""
@@ -137,7 +142,7 @@ class JournalRecord(Generic[R]):
     """One record.
 
     Attributes:
-        version: Of the table, after the change.
+        version: Of the table, after the change; of a snapshot's last part: the newest one so far.
         base: Queue offset of the snapshot that this record continues; -1: there is none.
         rows: Changed rows by name; None: the row was deleted.
         part: Number of this part of a snapshot; -1: a change.
@@ -190,7 +195,6 @@ class TableJournal(Generic[R]):
 
     Args:
         read_row: Returns the row of a JSON object and its name; raises ValueError.
-        has_replicas: Whether records are needed; once they are, they are until the next start.
         epoch: Epoch of this master; 0 without a controller.
     """
 
@@ -200,18 +204,17 @@ class TableJournal(Generic[R]):
         journal_log: JournalLog,
         read_row: Callable[[JsonObject, str], R],
         *,
-        has_replicas: Callable[[], bool] = lambda: False,
         epoch: int = 0,
     ) -> None:
         self._kind, self._log, self._read_row = kind, journal_log, read_row
-        self._has_replicas, self._epoch = has_replicas, epoch
+        self._epoch = epoch
         self._on = self._in_snapshot = False
-        self._base = -1
+        self._base, self._version = -1, DataVersion()
 
     @property
     def is_on(self) -> bool:
-        """Whether changes are appended."""
-        self._on = self._on or self._has_replicas()
+        """Whether changes are appended: from the first replica on, until the next start."""
+        self._on = self._on or self._log.is_copied
         return self._on
 
     # -- changes ------------------------------------------------------------------------------
@@ -246,6 +249,7 @@ class TableJournal(Generic[R]):
         except RequestError:
             self._base, self._in_snapshot = -1, False  # the log may have a part of the change
             raise
+        self._version = version
 
     async def confirm(self) -> None:
         """Wait until the last change survives a failover, as a message would.
@@ -264,14 +268,15 @@ class TableJournal(Generic[R]):
         if not self._needs_snapshot(len(table)):
             return
         _, base = self._log.bounds(self._kind.value)
-        self._in_snapshot = True
+        self._in_snapshot, self._version = True, version
         try:
             for number, (texts, is_last) in enumerate(_parts(dict(table))):
                 if not self._in_snapshot:
                     return
-                of_part = f'"part":{number},"last":{json.dumps(is_last)},'
                 known = base if is_last else self._base
-                self._log.append(self._kind.value, self._encode(version, known, texts, of_part))
+                of_part = f'"part":{number},"last":{json.dumps(is_last)},'
+                body = self._encode(self._version, known, texts, of_part)
+                self._log.append(self._kind.value, body)
                 self._base = known
                 await asyncio.sleep(0)
         except RequestError as error:
@@ -322,9 +327,10 @@ class _Reader(Generic[R]):
         self.first, self.end = journal_log.bounds(kind.value)
 
     def backwards(self) -> Iterator[JournalRecord[R]]:
-        """Yield the records from the end of the queue back."""
+        """Yield changes and last parts of snapshots, from the end of the queue back."""
         for at in range(self.end - 1, self.first - 1, -1):
-            if (record := self._read(at)) is not None:
+            record = self._read(at)
+            if record is not None and (record.part < 0 or record.is_last):
                 yield record
             if len(self._skipped) > SKIPPED_MAX:
                 return
@@ -332,26 +338,26 @@ class _Reader(Generic[R]):
     def from_snapshot(self, base: int) -> dict[str, R | None] | None:
         """Return all rows: a snapshot's and what follows; None: the snapshot is incomplete."""
         found = [record for at in range(base, self.end) if (record := self._read(at)) is not None]
-        version = found[0].version
-        parts = [record for record in found if record.part >= 0 and record.version == version]
-        last = next((record.part for record in parts if record.is_last), None)
-        if last is None or [record.part for record in parts[: last + 1]] != [*range(last + 1)]:
+        parts = [record for record in found if record.part >= 0]
+        count = next((n for n, record in enumerate(parts, start=1) if record.is_last), 0)
+        if not count or [record.part for record in parts[:count]] != [*range(count)]:
             return None
         rows: dict[str, R | None] = {}
-        for record in parts[: last + 1]:
+        for record in parts[:count]:
             rows |= record.rows
         for record in found:
-            if is_newer(record.version, version):
+            if record.part < 0:
                 rows |= record.rows
         return rows
 
     def newer_than(self, version: DataVersion) -> dict[str, R | None]:
-        """Return the rows of the records that are newer than a version."""
+        """Return the rows of the changes that are newer than a version."""
         rows: dict[str, R | None] = {}
         for record in self.backwards():
             if not is_newer(record.version, version):
                 break
-            rows = {**record.rows, **rows}
+            if record.part < 0:
+                rows = {**record.rows, **rows}
         return rows
 
     def _read(self, at: int) -> JournalRecord[R] | None:

@@ -39,12 +39,14 @@ class Replicated:
         refusal: Why messages are not even appended; empty if they are.
         is_given_up: Whether nothing more is confirmed: the broker is not the master any more.
         timeout_ms: Maximum time of one wait.
+        is_copied: Returns whether replicas copy the log, or are configured to.
     """
 
     def __init__(self) -> None:
         self.required = self.is_possible = self.is_given_up = False
         self.offset, self.timeout_ms = 0, 0
         self.refusal = ""
+        self.is_copied: Callable[[], bool] = lambda: False
         self._waits: dict[int, tuple[int, Callable[[], None]]] = {}  # in the order of the log
         self._last = 0
         self._waiters: set[asyncio.Event] = set()
