@@ -103,6 +103,7 @@ class GroupMember:
         self._vacant_epoch = -1
         self._proposals: list[Proposal] = []
         self._proposal_count = 0
+        self._was_refused, self._joined = False, 0
         self._required: frozenset[int] = frozenset()
         if identity is not None:
             self.state = State.REGISTERING if identity.is_assigned else State.APPLYING_ID
@@ -331,20 +332,41 @@ class GroupMember:
             self._proposals = []  # they were made to change an older set
 
     def _wanted(self, event: InSyncWanted) -> list[Command]:
-        ids = event.ids | {self.broker_id}
         self._proposals = [each for each in self._proposals if each.is_sent]
+        ids = self._next_set(event.ids | {self.broker_id})
         if ids != self.in_sync.ids and len(self._proposals) < PROPOSALS_MAX:
             self._proposal_count += 1
             wanted = SyncStateSet(ids, self.in_sync.epoch)
             self._proposals.append(Proposal(self._proposal_count, wanted))
         return []
 
+    def _next_set(self, ids: frozenset[int]) -> frozenset[int]:
+        """Return the set to propose next on the way to these ids.
+
+        The controller refuses a set as a whole for one id that it does not know, or counts as
+        dead, and a replica may name any id. So members leave first, and after a refusal others
+        join one at a time, in turn.
+        """
+        known = self.in_sync.ids
+        joining = sorted(ids - known)
+        if known - ids or not joining:
+            return ids & known
+        if not self._was_refused:
+            return ids
+        self._joined = next((each for each in joining if each > self._joined), joining[0])
+        return known | {self._joined}
+
     def _altered(self, event: InSyncAltered) -> list[Command]:
         self._update_in_sync(event.in_sync)
-        return self._ended(ProposalEnded(event.proposal))
+        self._was_refused = False
+        return self._remove(event.proposal)
 
     def _ended(self, event: ProposalEnded) -> list[Command]:
-        self._proposals = [each for each in self._proposals if each.number != event.proposal]
+        self._was_refused = True
+        return self._remove(event.proposal)
+
+    def _remove(self, number: int) -> list[Command]:
+        self._proposals = [each for each in self._proposals if each.number != number]
         return []
 
 
