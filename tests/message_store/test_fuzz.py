@@ -94,15 +94,15 @@ def has_all(store: MessageStore, name: str, log_end: int) -> None:
         if at + record.total_size <= log_end:
             assert store.read_record(at) == record
     for (topic, queue_id), units in queues.items():
-        wanted = [unit for unit in units if unit[0] + unit[1] <= log_end]
+        expected = [unit for unit in units if unit[0] + unit[1] <= log_end]
         first, end = store.queue_bounds(topic, queue_id)
-        assert first == 0 or not wanted
-        assert end >= len(wanted)
+        assert first == 0 or not expected
+        assert end >= len(expected)
         read: list[Unit] = []
-        while len(read) < len(wanted):
-            for u in store.units(topic, queue_id, len(read), len(wanted) - len(read)):
+        while len(read) < len(expected):
+            for u in store.units(topic, queue_id, len(read), len(expected) - len(read)):
                 read.append((int(u["phys_offset"]), int(u["size"]), int(u["tags_code"])))
-        assert read == wanted
+        assert read == expected
 
 
 def has_untouched(store: MessageStore, name: str, start: int, end: int) -> None:

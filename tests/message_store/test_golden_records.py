@@ -91,8 +91,8 @@ def test_every_received_message_is_in_the_log_as_it_was_received(
         record = decode_record(memoryview(log)[at : at + line["storeSize"]], at)
         assert seen_of_record(record) == seen_of_line(line)
         assert encode_offset_id(*record.store_host, at) == line["offsetMsgId"]
-        wanted = {k: v for k, v in properties_of(line).items() if k not in SET_BY_CLIENT}
-        assert record.properties == wanted
+        expected = {k: v for k, v in properties_of(line).items() if k not in SET_BY_CLIENT}
+        assert record.properties == expected
         assert line["sysFlag"] in (record.sys_flag, record.sys_flag & ~layout.SYS_COMPRESSED)
         assert body_of(record) == (line["body_len"], line["body_crc"])
 

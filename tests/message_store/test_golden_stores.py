@@ -154,11 +154,11 @@ def test_every_index_entry_resolves(golden: GoldenStore) -> None:
 
 def test_every_key_is_indexed(golden: GoldenStore) -> None:
     root = golden_store(golden.name)
-    wanted = {(at, key) for at, r in all_records(root).items() for key in key_hashes(r)}
+    expected = {(at, key) for at, r in all_records(root).items() for key in key_hashes(r)}
     paths = sorted((root / "index").iterdir())
     indexed = {(item[2], item[1]) for path in paths for item in index_items(path)}
-    assert {at for at, _ in wanted - indexed} == set(unindexed(golden.name, root))
-    assert indexed <= wanted
+    assert {at for at, _ in expected - indexed} == set(unindexed(golden.name, root))
+    assert indexed <= expected
 
 
 def unindexed(name: str, root: Path) -> list[int]:
@@ -185,21 +185,21 @@ def test_the_checkpoint_of_a_clean_store_is_its_last_record(name: str) -> None:
 
 
 def test_an_opened_store_has_the_same_queues(root: Path) -> None:
-    wanted = apache_queues(root)
+    expected = apache_queues(root)
     data = log_bytes(root)
     with open_golden(root) as store:
-        assert our_queues(store) == wanted
+        assert our_queues(store) == expected
         last, record = list(records(data))[-1]
         assert store.max_offset == last + record.total_size
         assert store.last_record == last
 
 
 def test_every_record_is_read_through_the_store(root: Path) -> None:
-    wanted = all_records(root)
+    expected = all_records(root)
     with open_golden(root) as store:
-        assert {at: store.read_record(at) for at in wanted} == wanted
+        assert {at: store.read_record(at) for at in expected} == expected
         seen = [int(at) for rows in store.scan(store.min_offset) for at in rows["phys_offset"]]
-        assert seen == sorted(wanted)
+        assert seen == sorted(expected)
 
 
 def test_every_key_finds_its_records(root: Path) -> None:
@@ -228,12 +228,12 @@ def test_the_client_saw_the_same_bounds_and_times(version: str, tmp_path: Path) 
 
 
 def test_lost_queues_are_rebuilt_byte_for_byte(root: Path) -> None:
-    wanted = queue_files(root)
+    expected = queue_files(root)
     shutil.rmtree(root / "consumequeue")
     (root / "abort").touch()  # so that the whole log is walked
     with open_golden(root):
         pass
-    assert queue_files(root) == wanted
+    assert queue_files(root) == expected
 
 
 @pytest.mark.parametrize("name", [s.name for s in STORES if s.clean])
@@ -254,11 +254,11 @@ def test_opening_and_closing_a_clean_store_changes_nothing(name: str, tmp_path: 
 
 
 def test_a_store_continues_where_apache_stopped(root: Path) -> None:
-    wanted = apache_queues(root)
+    expected = apache_queues(root)
     with open_golden(root) as store:
         end = store.max_offset
         row = put_one(store, "GoldenPlain", 2, b"one more")
-        assert (row["phys_offset"], row["queue_offset"]) == (end, len(wanted["GoldenPlain", 2]))
+        assert (row["phys_offset"], row["queue_offset"]) == (end, len(expected["GoldenPlain", 2]))
     with open_golden(root) as store:
         assert store.read_record(end).body == b"one more"
-        assert our_queues(store)["GoldenPlain", 2][:-1] == wanted["GoldenPlain", 2]
+        assert our_queues(store)["GoldenPlain", 2][:-1] == expected["GoldenPlain", 2]

@@ -62,8 +62,8 @@ def test_a_kill_between_two_writes_loses_no_key(stop_after: int) -> None:
     for key_hash in set(keys["key_hash"].tolist()):
         out = np.zeros(100, np.int64)
         found = out[: kernels.find_key(words, slots, key_hash, ALWAYS, out)].tolist()
-        wanted = keys["phys_offset"][keys["key_hash"] == key_hash].tolist()
-        assert set(found) == set(wanted)
+        expected = keys["phys_offset"][keys["key_hash"] == key_hash].tolist()
+        assert set(found) == set(expected)
 
 
 def replay(words: Any, slots: int, items: int, keys: Any, count: int) -> None:
@@ -101,11 +101,11 @@ class RecordingWords:
 
 def test_what_was_not_on_the_disk_is_made_again_after_a_power_cut(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-running", tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     (root / "checkpoint").write_bytes(bytes(layout.CHECKPOINT_BYTES))
     with service(root, log_end(root), trusted=False):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
 @pytest.mark.parametrize(
@@ -122,23 +122,23 @@ def test_a_header_that_cannot_be_right_is_made_again(
     tmp_path: Path, at: int, data: bytes, which: int
 ) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     path = sorted((root / "index").iterdir())[which]
     content = bytearray(path.read_bytes())
     content[at : at + len(data)] = data
     path.write_bytes(content)
     with service(root, log_end(root)):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
 def test_a_file_whose_making_was_cut_short_is_made_again(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     (root / "index" / "20991231235959999").touch()
     with service(root, log_end(root)):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
 @pytest.mark.parametrize(

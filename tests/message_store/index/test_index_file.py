@@ -53,12 +53,12 @@ from tests.support.stores import LOOPBACK, open_store, put_one
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_fold_makes_apaches_files_byte_for_byte(name: str, tmp_path: Path) -> None:
     root = copy_golden_store(name, tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     for path in (root / "index").iterdir():
         path.unlink()
     with service(root, log_end(root)):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
 @pytest.mark.parametrize("golden", STORES, ids=str)
@@ -79,10 +79,10 @@ def test_the_plain_rules_are_the_folds(golden: GoldenStore, tmp_path: Path) -> N
 @pytest.mark.parametrize("golden", STORES, ids=str)
 def test_apaches_files_are_gone_on_with(golden: GoldenStore, tmp_path: Path) -> None:
     root = copy_golden_store(golden.name, tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     with service(root, log_end(root)):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
 keyed = st.lists(
@@ -141,9 +141,9 @@ def test_keys_are_read_off_a_record(
     out, scratch = np.zeros(20_000, layout.KEYED), np.zeros(1, layout.SCANNED)
     bytes_ = np.frombuffer(data, np.uint8)
     count, pos, _ = kernels.collect_keys(bytes_, 0, bytes_.size, 4_096, scratch, out)
-    wanted = [] if rolled_back else keys_of(decode_record(memoryview(data), 4_096))
+    expected = [] if rolled_back else keys_of(decode_record(memoryview(data), 4_096))
     assert pos == len(data)
-    assert out[:count]["key_hash"].tolist() == [index_hash(key) for key in wanted]
+    assert out[:count]["key_hash"].tolist() == [index_hash(key) for key in expected]
     assert set(out[:count]["phys_offset"].tolist()) <= {4_096}
 
 

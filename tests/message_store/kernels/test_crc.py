@@ -42,11 +42,11 @@ def test_kernels_use_the_fastest_way():
 
 
 @pytest.mark.parametrize(
-    ("name", "features", "wanted"),
+    ("name", "features", "expected"),
     [("generic", "", False), ("generic", "+sse2,+pclmul", True), ("", "+sse2", False),
      ("znver1", None, False)],
 )  # fmt: skip
-def test_another_target_than_this_processor(monkeypatch, name, features, wanted):
+def test_another_target_than_this_processor(monkeypatch, name, features, expected):
     monkeypatch.setattr(kernels.config, "CPU_NAME", name)
     monkeypatch.setattr(kernels.config, "CPU_FEATURES", features)
-    assert kernels.can_fold() is wanted
+    assert kernels.can_fold() is expected

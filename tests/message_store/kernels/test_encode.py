@@ -46,13 +46,13 @@ def test_group_units(columns, first, behind):
     touched = np.zeros((max(end - first, 1), 4), np.int64)
     out = np.full(max(end - first, 1) * 20, 0xEE, np.uint8)
     blocks = encode.group_units(rows, first, end, counts, touched, out)
-    wanted = naive.group_units(rows[first:end])
+    expected = naive.group_units(rows[first:end])
     assert not counts.any()
     found = {}
     for slot, start, queue_offset, stop in touched[:blocks].tolist():
         found[slot] = (queue_offset, naive.leading_units(out[start * 20 : stop * 20].tobytes()))
-    assert found == wanted
-    assert list(found) == list(wanted)
+    assert found == expected
+    assert list(found) == list(expected)
 
 
 @pytest.mark.parametrize(

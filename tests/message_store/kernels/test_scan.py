@@ -65,11 +65,11 @@ def same(rows, found, data: bytes, topics: TopicTable, base: int) -> None:
         )
         assert row["damage"] == (0 if fits else layout.DAMAGE_BODY_CRC)
         start = int(row["phys_offset"]) - base
-        for name, wanted in [
+        for name, expected in [
             ("body", record.body), ("topic", record.topic.encode()), ("prop", record.property_text),
         ]:  # fmt: skip
             at = start + int(row[f"{name}_pos"])
-            assert data[at : at + int(row[f"{name}_len"])] == wanted
+            assert data[at : at + int(row[f"{name}_len"])] == expected
 
 
 @given(st.lists(messages, max_size=8), st.sampled_from(TAILS))
@@ -147,13 +147,13 @@ def block_of(units_) -> bytes:
 @given(st.lists(units, max_size=20) | st.binary(max_size=200).map(naive.leading_units))
 def test_units_are_read_up_to_the_first_empty_one(units_):
     block = block_of(units_)
-    wanted = naive.leading_units(block)
+    expected = naive.leading_units(block)
     out = np.zeros(len(units_), layout.UNIT)
     data = np.frombuffer(block or b"\0", np.uint8)
     count = scan.read_units(data, out)
     found = [(int(u["phys_offset"]), int(u["size"]), int(u["tags_code"])) for u in out[:count]]
-    assert found == wanted
-    assert scan.valid_units(data, len(units_)) == len(wanted)
+    assert found == expected
+    assert scan.valid_units(data, len(units_)) == len(expected)
 
 
 @given(st.binary(min_size=1, max_size=60), st.lists(st.tuples(st.integers(0, 59),
@@ -161,10 +161,10 @@ def test_units_are_read_up_to_the_first_empty_one(units_):
 def test_copy_ranges(data, ranges):
     inside = [(start, size) for start, size in ranges if start + size <= len(data)]
     chosen = np.array([(BASE + start, 0, size, 0) for start, size in inside], layout.UNIT)
-    wanted = b"".join(data[start : start + size] for start, size in inside)
-    out = np.full(len(wanted) + 2, 0xEE, np.uint8)
+    expected = b"".join(data[start : start + size] for start, size in inside)
+    out = np.full(len(expected) + 2, 0xEE, np.uint8)
     scan.copy_ranges(np.frombuffer(data, np.uint8), chosen, BASE, out)
-    assert out.tobytes() == wanted + b"\xee\xee"
+    assert out.tobytes() == expected + b"\xee\xee"
 
 
 def test_known_units():
@@ -179,5 +179,5 @@ def test_known_units():
 @given(st.lists(st.tuples(st.integers(90, 130), st.integers(-1, 30)), max_size=8))
 def test_leading_units_inside(pairs):
     chosen = np.array([(start, 0, size, 0) for start, size in pairs], layout.UNIT)
-    wanted = naive.leading_inside(pairs, 100, 130)
-    assert scan.leading_inside(chosen, 100, 130) == (len(wanted), sum(wanted))
+    expected = naive.leading_inside(pairs, 100, 130)
+    assert scan.leading_inside(chosen, 100, 130) == (len(expected), sum(expected))

@@ -99,8 +99,10 @@ def test_the_compiled_encoder_redirects_as_5_3_3_does():
     row["due_delay_ms"] = 10_000
     made = encoded(batch, topics, 0, T0)
     size, properties = 158, 0x2B  # one trailing separator more than 4.9.8
-    wanted = SCHEDULE_RECORD[4:113] + properties.to_bytes(2, "big") + SCHEDULE_RECORD[115:] + b"\2"
-    assert made == size.to_bytes(4, "big") + wanted
+    expected = (
+        SCHEDULE_RECORD[4:113] + properties.to_bytes(2, "big") + SCHEDULE_RECORD[115:] + b"\2"
+    )
+    assert made == size.to_bytes(4, "big") + expected
     assert row["tags_code"] == T0 + 10_000
 
 
@@ -256,20 +258,20 @@ def test_kernel_and_plain_encoder_write_the_same_bytes(messages_, log_start, sto
     batch, topics = PutBatch(2, 1), TopicTable()
     fill(batch, topics, messages_)
     made = encoded(batch, topics, log_start, store_ms)
-    wanted, numbers = b"", {}
+    expected, numbers = b"", {}
     for message in messages_:
         queue = (message["topic"], message["queue_id"])
         queue_offset = numbers.setdefault(queue, 0)
         numbers[queue] += 1
-        wanted += encode_record(
+        expected += encode_record(
             topic=message["topic"],
             property_text=written_text(message),
             queue_offset=queue_offset,
-            phys_offset=log_start + len(wanted),
+            phys_offset=log_start + len(expected),
             store_ms=store_ms,
             **{k: v for k, v in message.items() if k not in OTHER},
         )
-    assert made == wanted
+    assert made == expected
 
 
 @pytest.mark.parametrize("kind", [layout.SYS_PREPARED, layout.SYS_ROLLBACK])

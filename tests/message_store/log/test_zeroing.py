@@ -89,7 +89,7 @@ def test_only_a_file_that_was_cut_is_extended(
 # -- a start that dies, or fails, at any step ---------------------------------------------------
 
 
-class Death(BaseException):
+class SimulatedCrash(BaseException):
     """The process ends here."""
 
 
@@ -121,8 +121,8 @@ class Steps:
 FAULTS = pytest.mark.parametrize(
     ("fault", "after"),
     [
-        (Death(), False),
-        (Death(), True),
+        (SimulatedCrash(), False),
+        (SimulatedCrash(), True),
         (OSError(errno.ENOSPC, "No space left on device"), False),
         (OSError(errno.EIO, "Input/output error"), False),
     ],
@@ -170,7 +170,7 @@ def test_a_start_that_ends_at_any_step_leaves_a_store_that_opens(
         try:
             with open_store(root):
                 survived, steps.left = steps.left > 0, None
-        except (Death, OSError, StoreFull):
+        except (SimulatedCrash, OSError, StoreFull):
             pass
         steps.left = None
         with open_store(root) as store:

@@ -46,10 +46,11 @@ def test_apache_s_checkpoints(store, physic_ms, logics_ms, index_ms, confirm):
 
 
 @pytest.mark.parametrize(
-    ("physic_ms", "logics_ms", "wanted"), [(9_000, 8_000, 5_000), (8_000, 9_000, 5_000), (0, 9, 0)]
+    ("physic_ms", "logics_ms", "expected"),
+    [(9_000, 8_000, 5_000), (8_000, 9_000, 5_000), (0, 9, 0)],
 )
-def test_the_smaller_time_less_three_seconds_counts(physic_ms, logics_ms, wanted):
-    assert Checkpoint(Path(), (physic_ms, logics_ms, 0, 0, 0)).min_timestamp_ms == wanted
+def test_the_smaller_time_less_three_seconds_counts(physic_ms, logics_ms, expected):
+    assert Checkpoint(Path(), (physic_ms, logics_ms, 0, 0, 0)).min_timestamp_ms == expected
 
 
 def test_an_update_keeps_what_it_does_not_name(tmp_path):

@@ -105,14 +105,14 @@ def test_a_failed_start_leaves_no_trace(tmp_path):
 def test_opening_twice_without_a_message_keeps_the_checkpoint(tmp_path):
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
-        wanted = put_one(store, "T")["store_ms"]
+        expected = put_one(store, "T")["store_ms"]
     for _ in range(2):
         with open_store(tmp_path, clock) as store:
-            assert store.checkpoint.physic_ms == wanted
+            assert store.checkpoint.physic_ms == expected
             assert store.last_record == 0
     clock.advance(-400)
     with open_store(tmp_path, clock) as store:
-        assert put_one(store, "T")["store_ms"] == wanted  # time stands still, also over a restart
+        assert put_one(store, "T")["store_ms"] == expected  # time stands still, also over a restart
 
 
 @pytest.mark.parametrize("gone", [0, 1])

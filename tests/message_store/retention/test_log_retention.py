@@ -62,7 +62,7 @@ def test_expired_files_that_were_requested_go_at_any_hour():
 
 
 @pytest.mark.parametrize(
-    ("rule", "ages", "used", "wanted"),
+    ("rule", "ages", "used", "expected"),
     [
         ("there is room", [OLD, OLD, OLD], 750, Wanted()),
         ("expired files above 75 %, never the last", [OLD, OLD, OLD], 760, Wanted(200, 10)),
@@ -71,11 +71,11 @@ def test_expired_files_that_were_requested_go_at_any_hour():
         ("any file above 85 %", [NEW, NEW, NEW], 851, Wanted(200, 1)),
     ],
 )
-def test_what_is_wanted(rule, ages, used, wanted):
+def test_what_is_wanted(rule, ages, used, expected):
     files = [FileFacts(end=(i + 1) * 100, modified_ms=age) for i, age in enumerate(ages)]
     config = small_config(Path("/x"))
     found = plan_wanted(files, config, now_ms=NOW_MS, used=used, free=1_000 - used)
-    assert found == wanted, rule
+    assert found == expected, rule
 
 
 def test_a_pin_is_asked_unless_it_is_the_owners(tmp_path):

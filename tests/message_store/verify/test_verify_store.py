@@ -302,11 +302,11 @@ ERRORS: list[tuple[Callable[[Path], None], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("plant", "wanted"), ERRORS, ids=lambda x: getattr(x, "__name__", ""))
-def test_a_fault_is_found(root: Path, plant: Callable[[Path], None], wanted: set[str]) -> None:
+@pytest.mark.parametrize(("plant", "expected"), ERRORS, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_fault_is_found(root: Path, plant: Callable[[Path], None], expected: set[str]) -> None:
     plant(root)
     report = verify_store(root)
-    assert kinds(report, "error") == wanted, [str(found) for found in report.findings]
+    assert kinds(report, "error") == expected, [str(found) for found in report.findings]
     assert not report.ok
 
 
