@@ -1,4 +1,4 @@
-"""Numbers, digits, copies and CRC-32 against Python's own."""
+"""Kernels for numbers, digits, copies and CRC-32 compared with Python."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_copy(data, pos, size, out_pos):
 
 
 @pytest.mark.parametrize("value", [0, 9, 10, -1, -9, -10, 10**18, -(10**18)])
-def test_digits_at_the_edges(value):
+def test_digits_at_limits(value):
     check_digits(value)
 
 

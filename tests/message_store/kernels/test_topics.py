@@ -1,4 +1,4 @@
-"""Topic names to numbers, against a dictionary."""
+"""The table of topic names compared with a dictionary."""
 
 from __future__ import annotations
 

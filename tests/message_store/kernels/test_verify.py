@@ -1,4 +1,4 @@
-"""The checks of a store, compiled, beside the plain decoder."""
+"""Kernels that check a store, compared with the Python decoder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def record(phys_offset: int, **changes: Any) -> bytes:
 
 
 def decoded(data: bytes, pos: int) -> Record | None:
-    """Return the record that starts here and says so itself."""
+    """Return the record at `pos` if it contains its own position."""
     try:
         found = decode_record(memoryview(data)[pos:], BASE + pos, check_crc=False)
     except RecordUnreadable:
@@ -55,7 +55,7 @@ def test_the_next_record_is_found(noise: bytes, pieces: list[tuple[int, str]], s
         piece = bytes(60) if kind == "zeros" else piece
         data[pos : pos + len(piece)] = piece[: max(SIZE - pos, 0)]
     scratch = np.zeros(1, layout.SCANNED)
-    # no pages behind: a byte read past the end would be one of the guard's
+    # without padding: a byte read past the end would be one of the guard
     guarded = np.frombuffer(bytes(data) + record(0)[:40], np.uint8)
     found = kernels.find_record(guarded, start, SIZE, BASE, scratch[0])
     expected = (pos for pos in range(start, SIZE) if decoded(bytes(data), pos))
@@ -134,7 +134,7 @@ def test_an_item_is_compared_with_its_record(item: dict[str, int], expected: int
     st.integers(1, 6),
     st.lists(st.tuples(st.integers(10, 60), st.integers(-1, 25)), max_size=3),
 )
-def test_items_are_reached_that_a_query_finds(
+def test_reachable_items_are_those_that_a_query_finds(
     hashes: list[int], slots: int, changes: list[tuple[int, int]]
 ) -> None:
     words = np.zeros(10 + slots + 30 * 5, np.uint32)
