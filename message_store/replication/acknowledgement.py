@@ -2,7 +2,7 @@
 
     append --> disk (SYNC_FLUSH) --> replicas (SYNC_MASTER) --> confirmed: answered, readable
 
-One offset for all messages, which only grows. Whoever knows the replicas advances it; a batch of
+One offset for all messages, which only grows. The HA server advances it; a batch of
 messages waits for it once. Source: GroupTransferService
 """
 
@@ -50,6 +50,11 @@ class Replicated:
         self._waits: dict[int, tuple[int, Callable[[], None]]] = {}  # in the order of the log
         self._last = 0
         self._waiters: set[asyncio.Event] = set()
+
+    @property
+    def has_waits(self) -> bool:
+        """Whether anything waits for a higher offset."""
+        return bool(self._waits)
 
     def require(self, offset: int) -> None:
         """Make replicas a condition from now on.

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from duemq.net.allowed_networks import Sources
 from duemq.replication import ha_server
 from duemq.replication.config import ReplicationConfig
 from duemq.replication.ha_server import HaServer
@@ -152,7 +153,7 @@ def test_with_sync_flush_only_synced_bytes_are_transferred(tmp_path: Path) -> No
         synced = bench.store.max_offset
         peer = await bench.connect(synced)
         await until(lambda: bench.server.connections[0].offset == synced)
-        with bench.store.flusher._syncing:  # the disk is slow
+        with bench.store.flusher.syncing:  # the disk is slow
             fill(bench.store, 3, first=400)
             await asyncio.sleep(0)
             bench.clock.advance(5_000)
@@ -324,7 +325,7 @@ def test_an_address_that_is_not_named_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(bench: Bench) -> None:
-        monkeypatch.setattr(type(bench.server._sources), "allows", lambda self, address: False)
+        monkeypatch.setattr(Sources, "allows", lambda self, address: False)
         await (await bench.connect(0)).closed()
         assert not bench.server.connections
 

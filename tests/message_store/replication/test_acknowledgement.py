@@ -65,7 +65,7 @@ def test_a_wait_has_an_end_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -
         replicated = possible(timeout_ms=1)
         waits = [replicated.wait(end) for end in range(1, 100)]
         assert set(await asyncio.gather(*waits)) == {Missing.REPLICAS}
-        assert not replicated._waits
+        assert not replicated.has_waits
 
     run(work)
 
@@ -124,7 +124,7 @@ def test_replicas_are_not_asked_for_what_is_not_on_the_disk(tmp_path: Path) -> N
         changes = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 10}
         with open_store(tmp_path, **changes) as opened:
             store = of_sync_master(opened)
-            with store.flusher._syncing:
+            with store.flusher.syncing:
                 put_one(store, "T")
                 store.replicated.advance(store.max_offset)
                 assert await store.wait_confirmed(store.max_offset) is Missing.DISK
