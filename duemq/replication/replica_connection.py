@@ -31,6 +31,7 @@ ROUND_TRANSFERS: Final = 128
 LOOP_BYTES: Final = 1 << 20  # a longer range is sent by a thread
 COLLECT_MS: Final = 5  # between two transfers that no message waits for
 RATE_MS: Final = 1_000
+NEWS_MS: Final = 100  # until a replica without new log is sent a new confirm offset
 Parts = list[memoryview | bytes]
 
 
@@ -163,13 +164,21 @@ class ReplicaConnection:
             elif self.offset < self._store.transfer_end:
                 await self._collect(self.offset)
                 await self._send_log(self.offset)
-            elif (idle_ms := self._clock.steady_ms() - self._written_ms) >= self._heartbeat_ms:
+            elif (idle_ms := self._clock.steady_ms() - self._written_ms) >= self._header_pause_ms:
                 await self._send([self.protocol.transfer_header(self.offset, 0)], on_loop=True)
             else:
                 if self.offset < (end := self._store.max_offset):  # with SYNC_FLUSH
                     self._store.flusher.when_durable(end, self._grown.set)
-                await self._wait(self._grown, min(self._heartbeat_ms - idle_ms, self._left_ms))
+                pause_ms = min(self._heartbeat_ms - idle_ms, self._left_ms)
+                if self.protocol.expects_news(self.offset):
+                    pause_ms = min(pause_ms, NEWS_MS)
+                await self._wait(self._grown, pause_ms)
             self._check_silent()
+
+    @property
+    def _header_pause_ms(self) -> int:
+        """Pause after which an idle connection is sent a header without log."""
+        return NEWS_MS if self.protocol.has_news() else self._heartbeat_ms
 
     async def _collect(self, start: int) -> None:
         """Wait until the next transfer from `start` is worthwhile."""

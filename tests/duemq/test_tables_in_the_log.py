@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from duemq.broker import Broker
-from duemq.cli.failover_demo.processes import looks
 from duemq.net.codes import RequestCode
 from duemq.registry.groups import GroupConfig
 from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq.registry.topic_config import TopicConfig
 from duemq.replication.role import Role
 from duemq.role_runner import RoleRunner
+from tests.support.replica_rig import until
 from tests.support.running_broker import Asker, asking, running, small
 
 REPLICA = Role(is_replica=True, own_id=2)
 MASTER = Role(is_replica=False, own_id=2)
-WAIT_S_MAX = 60.0
 ALONE = {"brokerRole": "SYNC_MASTER", "enableAutoInSyncReplicas": "true"}
-
-
-async def until(probe: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S_MAX):
-        async for _ in looks(0.01):
-            if probe():
-                return
 
 
 @asynccontextmanager
