@@ -85,7 +85,7 @@ class ReplicaConnection:
 
     @property
     def replica_id(self) -> int | None:
-        """Id of the replica; None before its handshake, or if the framing has no ids."""
+        """Id of the replica; None before the handshake, and in DefaultHA."""
         return self.protocol.replica_id
 
     @property

@@ -27,7 +27,6 @@ class Flusher:
     Attributes:
         durable: Log offset up to which everything is on the disk.
         failure: Error that stopped the thread; nothing is durable after that.
-        syncing: Held while a sync runs.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Flusher:
         self._after_flush = after_flush
         self._on_failure = on_failure
         self._wake = threading.Condition()
-        self.syncing = threading.Lock()
+        self._syncing = threading.Lock()
         self._wanted = 0
         self._stopping = False
         self._waiters: list[tuple[int, asyncio.Future[bool], asyncio.AbstractEventLoop]] = []
@@ -139,7 +138,7 @@ class Flusher:
         Raises:
             OSError: The disk refused it, now or before; messages appended since may be lost.
         """
-        with self.syncing:
+        with self._syncing:
             self._flush()
 
     def _flush(self) -> None:

@@ -2,7 +2,7 @@
 
     append --> disk (SYNC_FLUSH) --> replicas (SYNC_MASTER) --> confirmed: answered, readable
 
-One offset for all messages, which only grows. The HA server advances it; a batch of
+One offset for all messages, which only grows. The bookkeeping of replicas advances it; a batch of
 messages waits for it once. Source: GroupTransferService
 """
 
@@ -51,10 +51,9 @@ class Replicated:
         self._last = 0
         self._waiters: set[asyncio.Event] = set()
 
-    @property
-    def has_waits(self) -> bool:
-        """Whether anything waits for a higher offset."""
-        return bool(self._waits)
+    def __len__(self) -> int:
+        """Return the number of waits in progress."""
+        return len(self._waits)
 
     def require(self, offset: int) -> None:
         """Make replicas a condition from now on.

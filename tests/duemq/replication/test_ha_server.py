@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -22,6 +23,7 @@ from duemq.replication.replica_connection import COLLECT_MS
 from message_store.clock import FakeClock
 from message_store.store import MessageStore
 from tests.duemq.replication.test_ha_client import until
+from tests.duemq.test_sync_flush import disk as disk
 from tests.message_store.replication.test_raw_append import FILE_BYTES, fill, log_of
 from tests.support.ha_peer import Peer, connect
 from tests.support.stores import open_store
@@ -145,7 +147,9 @@ def test_an_empty_master_waits_for_its_first_message(tmp_path: Path) -> None:
     with_master(tmp_path, work, count=0)
 
 
-def test_with_sync_flush_only_synced_bytes_are_transferred(tmp_path: Path) -> None:
+def test_with_sync_flush_only_synced_bytes_are_transferred(
+    tmp_path: Path, disk: threading.Event
+) -> None:
     """A replica that has more than its master after a power cut cannot follow it again."""
 
     async def work(bench: Bench) -> None:
@@ -153,11 +157,12 @@ def test_with_sync_flush_only_synced_bytes_are_transferred(tmp_path: Path) -> No
         synced = bench.store.max_offset
         peer = await bench.connect(synced)
         await until(lambda: bench.server.connections[0].offset == synced)
-        with bench.store.flusher.syncing:  # the disk is slow
-            fill(bench.store, 3, first=400)
-            await asyncio.sleep(0)
-            bench.clock.advance(5_000)
-            assert await peer.transfer() == (synced, 0)
+        disk.clear()
+        fill(bench.store, 3, first=400)
+        await asyncio.sleep(0)
+        bench.clock.advance(5_000)
+        assert await peer.transfer() == (synced, 0)
+        disk.set()
         await peer.copy(bench.store.max_offset)
 
     with_master(tmp_path, work, store_keys={"flush_disk_type": "SYNC_FLUSH"})
