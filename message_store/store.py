@@ -40,9 +40,11 @@ from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
 from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
 from message_store.replication.acknowledgement import Missing, Replicated
-from message_store.replication.raw_append import Bytes, RawAppender
+from message_store.replication.raw_append import RawAppender
+from message_store.replication.suspicion import Bytes
 from message_store.replication.truncation import complete
 from message_store.retention.log_retention import Retention
+from message_store.topic_removal import erase
 from message_store.write_gate import DISK_FULL, WriteGate
 
 SERVICE_NOT_AVAILABLE = 14
@@ -86,7 +88,10 @@ class MessageStore(StoreReader):
             Deletions(self.config_path("deletedTopics.json")),
         )
         self.appender = Appender(self.log, self.topics, config, clock, self.descriptors)
-        self.raw = RawAppender(self.log, self.appender, self.queues, self.rules, self.descriptors)
+        self.raw = RawAppender(
+            self.log, self.appender, self.queues, self.rules, self.descriptors, clock,
+            self._notify, self._restart_topic,
+        )  # fmt: skip
         self.replicated = Replicated()
         self.read_only = ""
         self.fence: Callable[[], str] = str
@@ -361,6 +366,11 @@ class MessageStore(StoreReader):
         """Take a topic's queues out of the store; return what `topic_removal` is to erase."""
         return self.progress.detach_topic(name)
 
+    def _restart_topic(self, name: str) -> None:
+        """Remove the queues of a topic that the master of a replica has deleted."""
+        self.flush()  # the messages must be on the disk before their removal is
+        erase(self.queues, self.detach_topic(name))
+
     # -- durability ---------------------------------------------------------------------------
 
     @property
@@ -374,11 +384,12 @@ class MessageStore(StoreReader):
         In the checkpoint it is 0 while no run has required replicas: then all messages count.
         """
         self.replicated.require(min(self.checkpoint.confirm or self.log.end, self.log.end))
+        self.progress.write_checkpoint(self.checkpoint.physic_ms, self.checkpoint.index_ms)
 
     def _confirmed_to_keep(self) -> int:
         """Return `confirm_offset` for the checkpoint; 0 while no run has required replicas."""
         is_kept = self.replicated.required or self.checkpoint.confirm
-        return self.confirm_offset if is_kept else 0
+        return max(self.confirm_offset, 1) if is_kept else 0
 
     async def wait_durable(self, end_offset: int) -> bool:
         """Wait until the log is on the disk; return False after syncFlushTimeout."""

@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from message_store.log.commit_log import sync_directory
 from message_store.queues.consume_queues import QueueSet
-from message_store.store import MessageStore
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
 
 
 def remove_topic(store: MessageStore, name: str) -> None:

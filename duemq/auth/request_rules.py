@@ -132,7 +132,7 @@ RULES: Final[Mapping[int, Rule]] = {
 OWN_RULES: Final[Mapping[int, Rule]] = {
     **_on_cluster(Action.CREATE, 18, 200, 225),
     **_on_cluster(Action.LIST, 21, 201, 206, 224, 304, 305, 311, 312, 313),
-    **_on_cluster(Action.GET, 26, 28, 43, 45, 60, 61, 106, 319, 907, 9001, 9002),
+    **_on_cluster(Action.GET, 26, 28, 43, 45, 60, 61, 106, 319, 907, 1007, 9001, 9002),
     **_on_cluster(Action.UPDATE, 25, 306, 316, 318, 329, 9014, 9015),
     **_on_cluster(Action.UPDATE, *DECISIONS),
     **_named(Action.PUB, _topic(), codes=(324,)),

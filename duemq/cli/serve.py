@@ -81,13 +81,18 @@ def serve_broker(
     set_up_logging(logging_file)
     _raise_descriptor_limit()
     from duemq.cli.kernels import compile_if_needed
+    from duemq.replication.config import ReplicationConfig
 
-    kernels = compile_if_needed(from_properties(StoreConfig, properties))
+    is_member = _is_member(properties)
+    is_replica = from_properties(ReplicationConfig, properties).is_replica
+    kernels = compile_if_needed(
+        from_properties(StoreConfig, properties), is_replicated=is_member or is_replica
+    )
 
     def read_again() -> Properties:
         return collect_properties(file, overrides)
 
-    run = _run_member if _is_member(properties) else _run_broker
+    run = _run_member if is_member else _run_broker
     why = run_loop(run(properties, file, read_again, kernels, as_json))
     if why:
         fail(f"stopped: {why}", Exit.STORE)

@@ -73,6 +73,7 @@ def autoswitch_sessions(
 
     async def begin() -> AutoSwitchSession:
         own = OwnLog(
+            begin=store.min_offset,
             end=store.max_offset,
             epochs=epochs.epochs,
             record_before=lambda offset: record_before(store, offset),

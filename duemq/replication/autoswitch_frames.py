@@ -188,12 +188,14 @@ class OwnLog:
         record_before: Returns offset and bytes of the last record that ends at a log offset or
             before; None: there is none, or it cannot be read.
         master_epoch: Epoch of the master as a controller named it; `NO_EPOCH`: not known.
+        begin: Its first offset.
     """
 
     end: int
     epochs: Epochs
     record_before: Callable[[int], tuple[int, bytes] | None]
     master_epoch: int = NO_EPOCH
+    begin: int = 0
 
 
 class AutoSwitchStream(LogStream):
@@ -262,7 +264,7 @@ class AutoSwitchStream(LogStream):
                 f"newer master was elected, and the one at this address does not know"
             )
         if not own.end:
-            self.epochs = _of_log(own.epochs, 0, master.epochs)
+            self.epochs = _equal_epochs(own, master)
             return 0
         if not own.epochs.entries:
             return self._continue_without_epochs(own, master)
@@ -272,9 +274,14 @@ class AutoSwitchStream(LogStream):
                 f"this log and the master's have no epoch in common (here {_text(own.epochs)}; "
                 f"there {_text(master.epochs)}): {DIVERGED}"
             )
+        if point < own.begin:
+            raise ReplicationFault(
+                f"this log begins at {own.begin}, the master's is another one from {point} on: "
+                f"{DIVERGED}"
+            )
         if point < own.end:
             return self._truncate(own, master, point)
-        self.epochs = _of_log(own.epochs, own.end, master.epochs)
+        self.epochs = _equal_epochs(own, master)
         last = own.record_before(own.end)
         if last is None or last[0] + len(last[1]) < own.end:  # it may have expired at the master
             last = own.end, b""
@@ -289,7 +296,7 @@ class AutoSwitchStream(LogStream):
                 f"this log ends at {own.end}, the master's at {master.log_end}, and this one has "
                 f"no epochs to compare: {DIVERGED}"
             )
-        self.epochs = master.epochs.before(own.end)
+        self.epochs = _equal_epochs(own, master)
         self.place(last[0], repeated=last[1])
         return last[0]
 
@@ -329,6 +336,8 @@ class AutoSwitchStream(LogStream):
         entry = EpochEntry(epoch, start)
         if entry != self._entry:  # Apache's master enters an epoch by a transfer without log
             self._entry, self.heartbeats = entry, 0
+        if size and offset and not self.is_placed:
+            self.epochs = Epochs()  # the log begins after those that are known at offset 0
         self.begin(offset, size)
         self._enter(entry, offset, size)
         self.confirm_offset = max(self.confirm_offset, confirm)
@@ -357,10 +366,16 @@ class AutoSwitchStream(LogStream):
             raise ReplicationFault(f"the master's epochs are invalid: {error}") from error
 
 
-def _of_log(epochs: Epochs, end: int, shared: Epochs) -> Epochs:
-    """Return the epochs of a log of this end; one that begins there has to be the master's too."""
-    at_end = [e for e in epochs.entries if e.start_offset == end and e in shared.entries]
-    return Epochs((*epochs.before(end).entries, *at_end))
+def _equal_epochs(own: OwnLog, master: Answer) -> Epochs:
+    """Return the epochs of a log that is equal to the master's up to its end.
+
+    They are the master's, also one that begins at this end: a replica that is elected, or compared
+    with others, then has the newest epoch although nothing was written in it. Older ones remain,
+    which the master may have removed.
+    """
+    first = master.epochs.entries[0].epoch
+    older = [each for each in own.epochs.before(own.end).entries if each.epoch < first]
+    return Epochs((*older, *master.epochs.before(own.end + 1).entries))
 
 
 def _check_state(found: int, expected: int) -> None:

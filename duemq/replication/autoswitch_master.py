@@ -41,7 +41,7 @@ class AutoSwitchMaster:
         self._own_id, self._epochs, self._confirm_offset = own_id, epochs, confirm_offset
         self._file_bytes = file_bytes
         self._frames = ReplicaFrames()
-        self._answers = b""
+        self._answers, self._confirmed = b"", 0
         self._handshake: Handshake | None = None
         self.start: int | None = None
         self.acknowledged = 0
@@ -107,4 +107,16 @@ class AutoSwitchMaster:
     def transfer_header(self, offset: int, size: int) -> bytes:
         """Return the bytes before `size` bytes of log; 0: a heartbeat."""
         entry = self._epochs().covering(offset) or NO_LOG
-        return Transfer(offset, size, entry, self._confirm_offset()).encode()
+        self._confirmed = self._confirm_offset()
+        return Transfer(offset, size, entry, self._confirmed).encode()
+
+    def has_news(self) -> bool:
+        """Return whether the confirm offset has grown since the last header.
+
+        Consumers of the replica may read up to it.
+        """
+        return self._confirm_offset() > self._confirmed
+
+    def expects_news(self, offset: int) -> bool:
+        """Return whether something before `offset` was not confirmed in the last header."""
+        return self._confirmed < offset

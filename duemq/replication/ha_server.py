@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from duemq.net.allowed_networks import parse_sources
@@ -33,6 +33,7 @@ from message_store.store import MessageStore
 log = logging.getLogger(__name__)
 REPLICAS_MAX: Final = 16
 BACKLOG: Final = 16
+FINISH_S_MAX: Final = 2.0  # for the last transfers when the master stops
 
 
 class HaServer:
@@ -61,8 +62,11 @@ class HaServer:
         self._socket, self._store, self._clock = bound, store, clock
         self._role, self._config = role, config()
         self._sources = parse_sources(REPLICAS_FROM, self._config.replicas_from, own_addresses)
-        self._refused = Notices(log)
+        self._refused, self._lost = Notices(log), Notices(log)
+        self._connected = Notices(log, logging.INFO)
+        self._reported = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
         self.connections: list[ReplicaConnection] = []
         self.failure = ""
         self.in_sync: InSyncReplicas | SyncStateSetReplicas = (
@@ -109,14 +113,42 @@ class HaServer:
         with ThreadPoolExecutor(REPLICAS_MAX, thread_name_prefix="replication") as bulk:
             self._bulk = bulk
             loop.add_reader(self._socket, self._accept)
+            looking = loop.create_task(self._look(), name="replicas in sync")
             try:
                 yield
+                await self._finish_transfers()
             finally:
+                self._is_stopping = True
                 loop.remove_reader(self._socket)
-                for task in self._tasks:
+                for task in (*self._tasks, looking):
                     task.cancel()
-                if self._tasks:
-                    await asyncio.wait(self._tasks)
+                await asyncio.wait({*self._tasks, looking})
+
+    async def _look(self) -> None:
+        """Count the replicas again now and then: the configuration may have changed."""
+        never = asyncio.Event()
+        while True:
+            self.in_sync.update()
+            until_ms = self._clock.now_ms() + self._role.heartbeat_ms
+            await self._clock.wait(never, until_ms=until_ms)
+
+    async def _finish_transfers(self) -> None:
+        """Let replicas acknowledge the last messages, so that one of them can take over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_S_MAX):
+                while self._behind():
+                    self._reported.clear()
+                    await self._reported.wait()
+
+    def _behind(self) -> bool:
+        """Return whether a replica in sync has not acknowledged all of the log."""
+        end = self._store.max_offset
+        ends = [each.acknowledged for each in self.connections if self.in_sync.is_in_sync(each)]
+        return any(each is None or each < end for each in ends)
+
+    def _on_report(self) -> None:
+        self._reported.set()
+        self.in_sync.update()
 
     def _on_append(self, batch: PutBatch) -> None:
         """Transfer the batch; a store dispatcher."""
@@ -158,7 +190,7 @@ class HaServer:
             transfer_bytes=self._config.transfer_bytes_max,
             heartbeat_ms=self._role.heartbeat_ms,
             idle_ms=self._role.idle_ms_max,
-            on_report=self.in_sync.update,
+            on_report=self._on_report,
             bulk=self._bulk,
         )  # fmt: skip
 
@@ -174,16 +206,17 @@ class HaServer:
         )
 
     async def _serve(self, connection: ReplicaConnection) -> None:
-        log.info("replica %s: connected", connection.address)
+        self._connected("replica %s: connected", connection.address)
         self.connections.append(connection)
         try:
             await connection.run()
         except (OSError, PeerError, StoreError) as error:
             self.failure = f"{connection.address}: {error or type(error).__name__}"
-            log.warning("replica %s: %s", connection.address, error or type(error).__name__)
+            self._lost("replica %s: %s", connection.address, error or type(error).__name__)
         except Exception:
             self.failure = f"{connection.address}: an error of this broker, see its log"
             log.exception("replica %s: the connection ends", connection.address)
         finally:
             self.connections.remove(connection)
-            self.in_sync.update()
+            if not self._is_stopping:  # else the sync state set stays, for the next election
+                self._on_report()

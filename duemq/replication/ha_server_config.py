@@ -38,9 +38,9 @@ class HaServerConfig:
         own=True,
     )
     transfer_bytes_max: int = option(
-        32 << 10,
+        1 << 20,
         "haTransferBatchSize",
-        "Maximum bytes of the log in one transfer.",
+        "Maximum bytes of the log in one transfer (RocketMQ: 32 KiB; its replicas take 4 MiB).",
         unit="bytes",
         minimum=1_024,
         maximum=TRANSFER_BYTES_MAX,

@@ -9,12 +9,14 @@ Source: DefaultHAService.inSyncReplicasNums, GroupTransferService, CommitLog.cal
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from duemq.replication.ha_server_config import HaServerConfig
-from message_store.replication.acknowledgement import Replicated
+from message_store.replication.acknowledgement import Missing, Replicated
 
+log = logging.getLogger(__name__)
 MASTER = 1  # counts as a replica
 
 
@@ -44,6 +46,7 @@ class InSyncReplicas:
     ) -> None:
         self._replicated, self._config = replicated, config
         self._replicas, self._log_end = replicas, log_end
+        self._was_possible: bool | None = None
 
     def is_in_sync(self, replica: Replica) -> bool:
         """Return whether a replica's lag is small enough."""
@@ -60,10 +63,23 @@ class InSyncReplicas:
         ends = sorted((end for end in ends if log_end - end < config.gap_bytes_max), reverse=True)
         needed = needed_replicas(config, len(ends))
         replicated.timeout_ms = config.replica_timeout_ms
-        replicated.is_possible = needed <= len(ends)
         replicated.refusal = refusal_of(config, len(ends))
+        self._set_possible(needed <= len(ends), needed, len(ends))
         if replicated.is_possible:
             replicated.advance(ends[needed - 1] if needed else log_end)
+
+    def _set_possible(self, is_possible: bool, needed: int, found: int) -> None:
+        replicated = self._replicated
+        if is_possible and not self._was_possible:
+            log.info("%d replicas are in sync: messages are confirmed", found)
+        elif not is_possible and self._was_possible is not False:
+            log.warning(
+                "%d replicas are in sync, %d are needed: sends are answered %d, and consumers "
+                "receive nothing after log offset %d. Start a replica, or set "
+                "enableAutoInSyncReplicas=true to continue without",
+                found, needed, Missing.NO_REPLICA.code, replicated.offset,
+            )  # fmt: skip
+        replicated.is_possible = self._was_possible = is_possible
 
 
 def needed_replicas(config: HaServerConfig, in_sync: int) -> int:

@@ -30,6 +30,7 @@ class LogStream:
     Attributes:
         offset: Log offset of the first byte that was not taken yet.
         master_offset: End of the master's log as far as known from frames.
+        is_placed: Whether `offset` is known.
         is_idle: Whether the last frame was a heartbeat: the master has nothing more to send.
         heartbeats: Number of heartbeats since the last log bytes.
     """
@@ -37,7 +38,7 @@ class LogStream:
     def __init__(self) -> None:
         self.offset = self.master_offset = 0
         self.is_idle = False
-        self._placed = False
+        self.is_placed = False
         self._log: npt.NDArray[np.uint8] = np.empty(BUFFER_BYTES, np.uint8)
         self._size = 0
         self._repeated = b""  # what the master has to send first, as this log has it
@@ -93,7 +94,7 @@ class LogStream:
             known: Bytes of the log at `offset` that are pending without a transfer.
             repeated: Bytes of the log at `offset` that this log has.
         """
-        self._placed, self._repeated = True, repeated
+        self.is_placed, self._repeated = True, repeated
         self.offset = offset
         self.master_offset = max(self.master_offset, offset + len(repeated))
         self._log[: len(known)] = np.frombuffer(known, np.uint8)
@@ -114,9 +115,9 @@ class LogStream:
             ReplicationFault: They do not continue the log.
         """
         expected = self.offset + self._size
-        if not self._placed:
+        if not self.is_placed:
             self.offset, expected = max(offset, 0), offset
-        self._placed |= size > 0
+        self.is_placed |= size > 0
         if offset != expected:
             raise ReplicationFault(
                 f"the master continues at log offset {offset}, this replica's log ends at "

@@ -58,6 +58,14 @@ class MasterProtocol(Protocol):
         """Return the bytes before `size` bytes of log; 0: a heartbeat."""
         ...
 
+    def has_news(self) -> bool:
+        """Return whether a header would contain more than the last one."""
+        ...
+
+    def expects_news(self, offset: int) -> bool:
+        """Return whether a header will contain more, for a replica with the log up to `offset`."""
+        ...
+
 
 class DefaultHa:
     """The framing of DefaultHA: reports of 8 bytes, transfers with a header of 12.
@@ -109,3 +117,11 @@ class DefaultHa:
     def transfer_header(self, offset: int, size: int) -> bytes:
         """Return the header of a transfer."""
         return TRANSFER.pack(offset, size)
+
+    def has_news(self) -> bool:
+        """Return False: headers contain nothing about the log."""
+        return False
+
+    def expects_news(self, offset: int) -> bool:
+        """Return False."""
+        return False

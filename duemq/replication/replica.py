@@ -166,7 +166,7 @@ def _connection_view(
         "lagBytes": None if end is None else max(store.max_offset - end, 0),
         "lagMs": _lag_ms(store, end, now_ms),
         "inSync": is_in_sync,
-        "reportedMs": connection.read_ms,
+        "reportedMs": connection.reported_ms,
     }
 
 

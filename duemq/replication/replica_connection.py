@@ -4,8 +4,11 @@
     log grew ---------> views of the mapped log, each with a header --sendmsg--> replica
 
 Nothing is copied into this process's memory: what the socket does not take stays in the log. A
-short range is sent on the event loop, right after its append; a long one is read by a thread, as
-its pages may have to come from the disk.
+short range is sent on the event loop; a long one is read by a thread, as its pages may have to come
+from the disk.
+
+If messages wait for replicas, what was appended is sent at once. Otherwise it is collected for a
+few milliseconds: fewer and larger transfers cost both sides less.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ from message_store.store import MessageStore
 RECEIVE_BYTES: Final = 4_096
 ROUND_BYTES: Final = 2 << 20  # of the log, in one call of sendmsg
 ROUND_TRANSFERS: Final = 128
-LOOP_BYTES: Final = 256 << 10  # a longer range is sent by a thread
+LOOP_BYTES: Final = 1 << 20  # a longer range is sent by a thread
+COLLECT_MS: Final = 5  # between two transfers that no message waits for
 RATE_MS: Final = 1_000
+NEWS_MS: Final = 100  # until a replica without new log is sent a new confirm offset
 Parts = list[memoryview | bytes]
 
 
@@ -43,7 +48,7 @@ class ReplicaConnection:
     Attributes:
         protocol: What the replica reported.
         offset: Log offset of the next transfer, None before the first report.
-        read_ms, written_ms: When bytes of the replica came last, and when it was sent some.
+        reported_ms: When the replica reported last, ms since 1970.
         transferred: Bytes that the socket took, headers included.
     """
 
@@ -65,12 +70,13 @@ class ReplicaConnection:
         self._socket, self._store, self._clock = connection, store, clock
         self._transfer_bytes, self._bulk = transfer_bytes, bulk
         self._heartbeat_ms, self._idle_ms, self._on_report = heartbeat_ms, idle_ms, on_report
-        self._grown = Signal()
+        self._grown, self._never = Signal(), Signal()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.offset: int | None = None
-        self.read_ms = self.written_ms = clock.now_ms()
+        self.reported_ms = clock.now_ms()
+        self._read_ms = self._written_ms = self._sent_ms = clock.steady_ms()
         self.transferred = 0
-        self._rate = self.read_ms, 0, 0  # since when, bytes before that, bytes per second before
+        self._rate = self._read_ms, 0, 0  # since when, bytes before that, bytes per second before
 
     @property
     def acknowledged(self) -> int | None:
@@ -89,7 +95,7 @@ class ReplicaConnection:
 
     def bytes_per_s(self) -> int:
         """Return the bytes per second since this was asked last, a second ago or more."""
-        now_ms, (since_ms, before, rate) = self._clock.now_ms(), self._rate
+        now_ms, (since_ms, before, rate) = self._clock.steady_ms(), self._rate
         if now_ms - since_ms >= RATE_MS:
             rate = (self.transferred - before) * 1_000 // (now_ms - since_ms)
             self._rate = now_ms, self.transferred, rate
@@ -131,7 +137,7 @@ class ReplicaConnection:
             data = self._socket.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectionResetError("the replica closed the connection")
-            self.read_ms = self._clock.now_ms()
+            self.reported_ms, self._read_ms = self._clock.now_ms(), self._clock.steady_ms()
             self.protocol.receive(data, self._store.max_offset)
         except BlockingIOError:
             return
@@ -154,17 +160,32 @@ class ReplicaConnection:
             if self.offset is None and self.protocol.start is not None:
                 self.offset = self._first_offset(self.protocol.start)
             if self.offset is None:
-                await self._clock.wait(self._grown, until_ms=self._silent_ms)
+                await self._wait(self._grown, self._left_ms)
             elif self.offset < self._store.transfer_end:
+                await self._collect(self.offset)
                 await self._send_log(self.offset)
-            elif self._heartbeat_ms <= self._clock.now_ms() - self.written_ms:
+            elif (idle_ms := self._clock.steady_ms() - self._written_ms) >= self._header_pause_ms:
                 await self._send([self.protocol.transfer_header(self.offset, 0)], on_loop=True)
             else:
                 if self.offset < (end := self._store.max_offset):  # with SYNC_FLUSH
                     self._store.flusher.when_durable(end, self._grown.set)
-                until_ms = min(self.written_ms + self._heartbeat_ms, self._silent_ms)
-                await self._clock.wait(self._grown, until_ms=until_ms)
+                pause_ms = min(self._heartbeat_ms - idle_ms, self._left_ms)
+                if self.protocol.expects_news(self.offset):
+                    pause_ms = min(pause_ms, NEWS_MS)
+                await self._wait(self._grown, pause_ms)
             self._check_silent()
+
+    @property
+    def _header_pause_ms(self) -> int:
+        """Pause after which an idle connection is sent a header without log."""
+        return NEWS_MS if self.protocol.has_news() else self._heartbeat_ms
+
+    async def _collect(self, start: int) -> None:
+        """Wait until the next transfer from `start` is worthwhile."""
+        store, since_ms = self._store, self._clock.steady_ms() - self._sent_ms
+        is_short = store.transfer_end - start < LOOP_BYTES
+        if is_short and since_ms < COLLECT_MS and not store.replicated.required:
+            await self._wait(self._never, COLLECT_MS - since_ms)
 
     def _first_offset(self, start: int) -> int:
         """Return where the transfers begin for a replica that asked for `start`.
@@ -185,7 +206,7 @@ class ReplicaConnection:
     async def _send_log(self, start: int) -> None:
         """Send a part of the log from `start` on, as several transfers."""
         parts, end = self._next_round(start)
-        self.offset = end
+        self.offset, self._sent_ms = end, self._clock.steady_ms()
         await self._send(parts, on_loop=end - start <= LOOP_BYTES)
 
     def _next_round(self, start: int) -> tuple[Parts, int]:
@@ -215,7 +236,7 @@ class ReplicaConnection:
                     await asyncio.wait({sending})  # the socket is closed after that
                     raise
             if not parts:
-                self.written_ms = self._clock.now_ms()
+                self._written_ms = self._clock.steady_ms()
                 return
             await self._wait_writable()
 
@@ -234,19 +255,24 @@ class ReplicaConnection:
         loop, writable = asyncio.get_running_loop(), asyncio.Event()
         loop.add_writer(self._socket, writable.set)
         try:
-            await self._clock.wait(writable, until_ms=self._silent_ms)
+            await self._wait(writable, self._left_ms)
         finally:
             loop.remove_writer(self._socket)
         self._check_silent()
 
     # -- time -----------------------------------------------------------------------------------
 
+    async def _wait(self, event: asyncio.Event, duration_ms: int) -> None:
+        """Wait for an event, or so long; less if the clock is set meanwhile."""
+        await self._clock.wait(event, until_ms=self._clock.now_ms() + duration_ms)
+
     @property
-    def _silent_ms(self) -> int:
-        return self.read_ms + self._idle_ms
+    def _left_ms(self) -> int:
+        """Time that the replica has for its next report."""
+        return self._idle_ms - (self._clock.steady_ms() - self._read_ms)
 
     def _check_silent(self) -> None:
-        if self._clock.now_ms() >= self._silent_ms:
+        if self._left_ms <= 0:
             raise ReplicationFault(f"no report in {self._idle_ms} ms (haHousekeepingInterval)")
 
 

@@ -93,10 +93,14 @@ class QueueProgress:
                 durable_record=reached.last_record,
                 durable_units=reached.units,
             )
-        self._write_checkpoint(store_ms, index_ms)
+        self.write_checkpoint(store_ms, index_ms)
 
-    def _write_checkpoint(self, store_ms: int, index_ms: int) -> None:
-        """Write Apache's checkpoint; an old one only makes a recovery start earlier."""
+    def write_checkpoint(self, store_ms: int, index_ms: int) -> None:
+        """Write Apache's checkpoint; an old one only makes a recovery start earlier.
+
+        Args:
+            store_ms, index_ms: Store times up to which log and index are on the disk.
+        """
         self._checkpoint.confirm = self._confirmed()
         try:
             self._checkpoint.update(physic_ms=store_ms, logics_ms=store_ms, index_ms=index_ms)

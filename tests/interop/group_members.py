@@ -14,11 +14,23 @@ from duemq.net.server import RemotingServer
 from duemq.replication.controller.config import ControllerConfig
 from duemq.replication.controller.identity import IdentityFiles
 from duemq.replication.controller.notifications import ControllerNotifications
+from duemq.replication.controller.requests import GroupName
 from duemq.replication.controller.service import GroupService
 from message_store.clock import SystemClock
+from tests.interop.apache_controller import ApacheController
 from tests.support.free_ports import LOOPBACK
-from tests.support.group_host import GROUP, FakeHost
+from tests.support.group_host import FakeHost
 from tests.support.wait_until import until
+
+BEAT_MS, LIMIT_MS = 200, 6_000
+
+
+def config_of(controller: ApacheController) -> ControllerConfig:
+    """Return the configuration of a member: short periods."""
+    return ControllerConfig(
+        enabled=True, addresses=controller.address, heartbeat_ms=BEAT_MS,
+        heartbeat_limit_ms=LIMIT_MS, in_sync_check_ms=BEAT_MS,
+    )  # fmt: skip
 
 
 class Member:
@@ -43,6 +55,7 @@ class Member:
 async def member(
     home: Path,
     config: ControllerConfig,
+    group: GroupName,
     *,
     last_epoch: int = 0,
 ) -> AsyncIterator[Member]:
@@ -52,9 +65,9 @@ async def member(
         socket = stack.enter_context(bind(LOOPBACK, 0))
         host = FakeHost(f"{LOOPBACK}:{socket.getsockname()[1]}", last_epoch=last_epoch)
         files = IdentityFiles(config.identity_file(home))
-        service = GroupService(host, GROUP, config, files, clock, RemotingClient)
+        service = GroupService(host, group, config, files, clock, RemotingClient)
         notifications = ControllerNotifications(
-            GROUP,
+            group,
             notify=service.notify,
             epochs=lambda: host.epochs,
             max_offset=lambda: host.max_offset,

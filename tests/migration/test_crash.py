@@ -14,7 +14,7 @@ import pytest
 
 from delivery.ownership import OwnershipRefused
 from tests.migration.steps.test_drain import fill
-from tests.support.failing_disk import Death, Disk
+from tests.support.failing_disk import Disk, SimulatedCrash
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import open_store, put_one
 from timer_store.checkpoint.snapshot import CHECK_FILE, decode_check, write_check
@@ -132,12 +132,12 @@ def test_death_at_each_write(
         if step != "over" or not rig.timers.claims.returning:
             STEPS[step](rig)
     disk = Disk(monkeypatch, tmp_path)
-    disk.left, disk.torn = left, 30
-    with suppress(Death, OwnershipRefused):
+    disk.steps_left, disk.torn = left, 30
+    with suppress(SimulatedCrash, OwnershipRefused):
         STEPS[name](rig)
-    disk.dead = True
+    disk.crashed = True
     rig.kill()
-    disk.revive()
+    disk.restart()
     rig.open()
     assert rig.level_pending + rig.timers.counts.total == 60
     assert rig.verify(4).is_right

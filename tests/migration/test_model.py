@@ -33,7 +33,7 @@ from message_store.clock import FakeClock
 from message_store.log.record import Record
 from message_store.recovery import checkpoint
 from schedule_service.names import SCHEDULE_TOPIC
-from tests.support.failing_disk import Death, Disk, cut_log, lose_units
+from tests.support.failing_disk import Disk, SimulatedCrash, cut_log, lose_units
 from tests.support.migration_rig import MigrationRig
 from tests.support.naive_model import log_records
 from timer_store.names import TIMER_TOPIC
@@ -61,7 +61,7 @@ class Sent:
     level: int
 
 
-class MigrationAgainstAList(RuleBasedStateMachine):
+class MigrationMachine(RuleBasedStateMachine):
     """Every rule ends with a store that is open and at rest."""
 
     @initialize(stage_max=st.sampled_from([1_024, 5, 30]), seed=st.integers(0, 1 << 32))
@@ -239,12 +239,12 @@ class MigrationAgainstAList(RuleBasedStateMachine):
             "levels": rig.persist_levels,
             "advance": lambda: rig.advance(2_000),
         }
-        self.disk.left, self.disk.torn = left, torn
-        with suppress(Death, OwnershipRefused):
+        self.disk.steps_left, self.disk.torn = left, torn
+        with suppress(SimulatedCrash, OwnershipRefused):
             work[what]()
-        self.disk.dead = True
+        self.disk.crashed = True
         rig.kill()
-        self.disk.revive()
+        self.disk.restart()
         self._open_again(lost, 0)
 
     @rule(lost=losses)
@@ -254,12 +254,12 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         marks, names = store.mark.read(), self._level_names()
         self.rig.kill()
         self.boot += 1
-        self.disk.lose(self.chance)
+        self.disk.lose_unsynced(self.chance)
         end = self.chance.randint(min(durable, end), end)
         cut_log(self.root, end)
         lose_units(self.root, marks.durable if marks else 0)
         self._lose_names(names)
-        self.disk.revive()
+        self.disk.restart()
         for number, versions in list(self.told.items()):
             kept = [version for version in versions if version[0] <= end]
             self.told[number] = kept
@@ -334,7 +334,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
 
     @invariant()
     @precondition(lambda self: hasattr(self, "sent"))
-    def everything_adds_up(self) -> None:
+    def store_equals_model(self) -> None:
         rig, now_ms = self.rig, self.rig.clock.now_ms()
         assert not rig.failures
         arrived: Counter[int] = Counter()
@@ -364,15 +364,15 @@ class MigrationAgainstAList(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "rig"):
-            self.disk.revive()
+            self.disk.restart()
             if self.rig.is_open:
                 self.rig.kill()
             self.patch.undo()
             shutil.rmtree(self.root)
 
 
-TestMigrationAgainstAList = MigrationAgainstAList.TestCase
-TestMigrationAgainstAList.settings = settings(
+TestMigrationMachine = MigrationMachine.TestCase
+TestMigrationMachine.settings = settings(
     max_examples=int(os.environ.get("MIGRATION_MODELS", "20")),
     stateful_step_count=STEPS,
     suppress_health_check=list(HealthCheck),

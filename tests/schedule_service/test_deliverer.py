@@ -34,7 +34,7 @@ def topics():
 
 
 @pytest.mark.parametrize(
-    ("properties", "wanted"),
+    ("properties", "expected"),
     [
         ({"REAL_TOPIC": "T", "REAL_QID": "3"}, ("T", 3)),
         ({"REAL_TOPIC": "T", "REAL_QID": "+3"}, ("T", 3)),
@@ -49,12 +49,12 @@ def topics():
         ({"REAL_TOPIC": "unrouted", "REAL_QID": "0"}, "topic_missing"),
     ],
 )
-def test_target(topics, properties, wanted):
+def test_target(topics, properties, expected):
     found = target_of(record(**properties), topics, 3, routed=True)
     if isinstance(found, NoTarget):
-        assert found.reason == wanted
+        assert found.reason == expected
     else:
-        assert (topics.name(found[0]), found[1]) == wanted
+        assert (topics.name(found[0]), found[1]) == expected
 
 
 def test_without_routing_every_topic_that_is_known_exists(topics):

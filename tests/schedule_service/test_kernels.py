@@ -69,7 +69,7 @@ def test_redirect(values):
     for row, value in zip(rows, values, strict=False):
         for name, number in value.items():
             row[name] = number
-    wanted = [naive_redirect(value) for value in values]
+    expected = [naive_redirect(value) for value in values]
     report = np.full(len(values) + 1, 9, np.uint8)
     reported = kernels.redirect(rows, len(values), SCHEDULE, HALF, DELAYS, report)
     names = ["topic_index", "queue_id", "real_topic_index", "real_queue_id", "due_delay_ms"]
@@ -77,8 +77,8 @@ def test_redirect(values):
         (*(int(row[name]) for name in names), int(said))
         for row, said in zip(rows[: len(values)], report, strict=False)
     ]
-    assert got == wanted
-    assert reported == sum(row[5] != 0 for row in wanted)
+    assert got == expected
+    assert reported == sum(row[5] != 0 for row in expected)
 
 
 # -- track ----------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def test_track(values, cuts_max):
         row["queue_offset"], row["status"], row["sys_flag"] = offsets[queue], status, kind
         units.append((topic, queue, offsets[queue], due, status, kind))
         offsets[queue] += 1
-    wanted, wanted_cuts = naive_track(units, {})
+    expected, wanted_cuts = naive_track(units, {})
     last = np.full(4, -NEVER_MS, np.int64)
     place, added = np.zeros(4, np.int32), np.zeros((4, 4), np.int64)
     cuts = np.zeros((cuts_max, 3), np.int64)
     n, n_cuts = kernels.track(rows, len(values), SCHEDULE, last, place, added, cuts)
-    assert {queue: tuple(found) for queue, *found in added[:n].tolist()} == wanted
+    assert {queue: tuple(found) for queue, *found in added[:n].tolist()} == expected
     assert not place.any()
     assert [tuple(cut) for cut in cuts[:n_cuts].tolist()] == wanted_cuts[:cuts_max]
 

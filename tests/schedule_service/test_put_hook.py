@@ -45,8 +45,8 @@ def test_a_level_goes_to_the_schedule_topic(topics, hook, level, held, delay_ms,
     assert topics.name(int(row["topic_index"])) == SCHEDULE_TOPIC
     assert topics.name(int(row["real_topic_index"])) == "T"
     assert (row["queue_id"], row["real_queue_id"], row["due_delay_ms"]) == (held - 1, 3, delay_ms)
-    wanted = str(held) if int(level) > 2 else level
-    assert batch.properties(0) == {"KEYS": "k", "DELAY": wanted}
+    expected = str(held) if int(level) > 2 else level
+    assert batch.properties(0) == {"KEYS": "k", "DELAY": expected}
 
 
 @pytest.mark.parametrize(

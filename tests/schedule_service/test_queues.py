@@ -42,8 +42,8 @@ def test_a_tag_hash_is_no_time(store, queues, code):
     units["phys_offset"] = [row["phys_offset"] for row in rows]
     units["tags_code"] = [code, 1_700_000_123_456, code]
     store_ms = int(rows[0]["store_ms"])
-    wanted = [store_ms + 5_000, 1_700_000_123_456, store_ms + 9_000]
-    assert queues.due_ms(2, units).tolist() == wanted
+    expected = [store_ms + 5_000, 1_700_000_123_456, store_ms + 9_000]
+    assert queues.due_ms(2, units).tolist() == expected
     assert units["tags_code"][0] == code  # the caller's block is not touched
 
 

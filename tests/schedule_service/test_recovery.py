@@ -68,7 +68,7 @@ OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
 
 
 @pytest.mark.parametrize(
-    ("saved", "adopted", "wanted"),
+    ("saved", "adopted", "expected"),
     [
         (OURS, ADOPTED, Start(OURS, 500, is_ours=True)),
         (None, ADOPTED, Start(Saved({1: 2}), 100)),  # both files lost: the whole log is asked
@@ -79,14 +79,14 @@ OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
         (OLD, ADOPTED, Start(OLD, 100, is_ours=True)),
     ],
 )
-def test_plan_start(saved, adopted, wanted):
+def test_plan_start(saved, adopted, expected):
     supported = saved is None or (saved.log_offset or 0) <= 900
     found = plan_start(saved, adopted, log_min=100, log_end=900, is_supported=supported)
-    assert found == wanted
+    assert found == expected
 
 
 @pytest.mark.parametrize(
-    ("entry", "ahead", "wanted"),
+    ("entry", "ahead", "expected"),
     [
         (0, [], [(10, 50)]),
         (10, [], [(10, 50)]),
@@ -99,8 +99,8 @@ def test_plan_start(saved, adopted, wanted):
         (20, [(60, 70)], [(20, 50)]),
     ],
 )
-def test_what_waits(entry, ahead, wanted):
-    assert undelivered_ranges(entry, ahead, 10, 50) == wanted
+def test_what_waits(entry, ahead, expected):
+    assert undelivered_ranges(entry, ahead, 10, 50) == expected
 
 
 @given(st.integers(0, 40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4),
@@ -108,10 +108,10 @@ def test_what_waits(entry, ahead, wanted):
 def test_what_waits_against_a_set(entry, pieces, first, size):
     end = first + size
     ahead = sorted((low, low + n) for low, n in pieces)
-    wanted = {n for n in range(max(entry, first), end) if not any(a <= n < b for a, b in ahead)}
+    expected = {n for n in range(max(entry, first), end) if not any(a <= n < b for a, b in ahead)}
     found = undelivered_ranges(entry, ahead, first, end)
     numbers = [n for low, high in found for n in range(low, high)]
-    assert numbers == sorted(wanted)
+    assert numbers == sorted(expected)
 
 
 def test_a_level_that_was_not_read_keeps_its_saved_offset():
@@ -139,7 +139,7 @@ def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("saved", "wanted"),
+    ("saved", "expected"),
     [
         (Saved({1: 5, 2: 7}), None),
         (Saved({1: 9}), Saved({1: 8})),
@@ -147,9 +147,9 @@ def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
         (Saved({1: 2}, {1: [(3, 4), (6, 9), (9, 11)]}), Saved({1: 2}, {1: [(3, 4), (6, 8)]})),
     ],
 )
-def test_a_table_matches_the_queues(saved, wanted):
+def test_a_table_matches_the_queues(saved, expected):
     found = fitted(saved, {1: 8, 2: 7})
-    assert found is saved if wanted is None else found == wanted
+    assert found is saved if expected is None else found == expected
 
 
 @pytest.mark.parametrize("file", ["delayOffset.json", "delayLevels.json"])

@@ -131,7 +131,8 @@ class ControllerClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        clients, self._clients, self._peer = list(self._clients.values()), {}, None
+        clients, self._clients = list(self._clients.values()), {}
+        self._forget(self.leader)
         for client in clients:
             await client.close()
 

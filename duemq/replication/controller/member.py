@@ -15,8 +15,8 @@ Master epochs order everything. The controller increments the epoch at every ele
 that finds no master, so an epoch has at most one master. A view of an older epoch than the newest
 one seen is ignored. A member becomes master of an epoch only if the view names its id and its
 address, and only once: a process that starts after it was master of the epoch in its log must be
-elected again (`Resign`), because the log may have lost its end with the machine, and replicas could
-not tell the bytes written afterwards from the lost ones.
+elected again (`Resign`): its log may have lost its end with the machine, and in one epoch replicas
+cannot distinguish the bytes written afterwards from the lost ones.
 
 The sync state set may change at the controller before its answer is here. Until the outcome of a
 request is known, `required_ids` has the members of both sets; see `lease.py`.
@@ -103,6 +103,7 @@ class GroupMember:
         self._vacant_epoch = -1
         self._proposals: list[Proposal] = []
         self._proposal_count = 0
+        self._was_refused, self._joined = False, 0
         self._required: frozenset[int] = frozenset()
         if identity is not None:
             self.state = State.REGISTERING if identity.is_assigned else State.APPLYING_ID
@@ -331,20 +332,41 @@ class GroupMember:
             self._proposals = []  # they were made to change an older set
 
     def _wanted(self, event: InSyncWanted) -> list[Command]:
-        ids = event.ids | {self.broker_id}
         self._proposals = [each for each in self._proposals if each.is_sent]
+        ids = self._next_set(event.ids | {self.broker_id})
         if ids != self.in_sync.ids and len(self._proposals) < PROPOSALS_MAX:
             self._proposal_count += 1
             wanted = SyncStateSet(ids, self.in_sync.epoch)
             self._proposals.append(Proposal(self._proposal_count, wanted))
         return []
 
+    def _next_set(self, ids: frozenset[int]) -> frozenset[int]:
+        """Return the set to propose next on the way to these ids.
+
+        The controller refuses a set as a whole for one id that it does not know, or counts as
+        dead, and a replica may name any id. So members leave first, and after a refusal others
+        join one at a time, in turn.
+        """
+        known = self.in_sync.ids
+        joining = sorted(ids - known)
+        if known - ids or not joining:
+            return ids & known
+        if not self._was_refused:
+            return ids
+        self._joined = next((each for each in joining if each > self._joined), joining[0])
+        return known | {self._joined}
+
     def _altered(self, event: InSyncAltered) -> list[Command]:
         self._update_in_sync(event.in_sync)
-        return self._ended(ProposalEnded(event.proposal))
+        self._was_refused = False
+        return self._remove(event.proposal)
 
     def _ended(self, event: ProposalEnded) -> list[Command]:
-        self._proposals = [each for each in self._proposals if each.number != event.proposal]
+        self._was_refused = True
+        return self._remove(event.proposal)
+
+    def _remove(self, number: int) -> list[Command]:
+        self._proposals = [each for each in self._proposals if each.number != number]
         return []
 
 

@@ -5,7 +5,7 @@
     questions    1012, 1013, 1003, 1002, 1001, as the member asks them
     roles        GroupHost.become_master, become_replica: one at a time, always the newest
 
-A notification (1008) is only a reason to ask the leader at once: whoever sends one changes nothing.
+A notification (1008) is a reason to ask the leader at once and nothing else; it may be forged.
 
 Source: ReplicasManager
 """
@@ -138,6 +138,10 @@ class GroupService:
         if self.member.is_master:
             self._receive(InSyncWanted(self._host.caught_up))
 
+    async def close_connections(self) -> None:
+        """Give up the office, if any: the controller elects another member of the set at once."""
+        await self._client.close()
+
     def figures(self) -> GroupFigures:
         """Return the state for `duemq replicas` and tools; what is not known is None."""
         member = self.member
@@ -169,7 +173,7 @@ class GroupService:
                 yield
             finally:
                 self._stop()
-                await self._client.close()  # calls end, and the controller elects another
+                await self.close_connections()  # calls end, and the controller elects another
 
     def _stop(self) -> None:
         self.lease.revoke()

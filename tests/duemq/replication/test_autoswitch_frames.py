@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -164,15 +165,15 @@ MINE = [(1, 0), (2, 500), (4, 800)]
     ("log", "theirs", "their_end", "asked", "left"),
     [
         (own(0, []), [(3, 100)], 900, 0, []),
-        (own(0, [(1, 0)]), [(1, 0)], 900, 0, [(1, 0)]),
-        (own(0, [(1, 0)]), [(2, 0)], 900, 0, []),
+        (own(0, []), [(1, 0), (2, 0), (3, 100)], 900, 0, [(1, 0), (2, 0)]),
+        (own(0, [(1, 0)]), [(2, 0)], 900, 0, [(2, 0)]),
         (own(950, MINE), [(1, 0), (2, 500), (4, 800)], 950, 942, MINE),
-        (own(950, MINE), [(4, 800), (5, 950)], 990, 942, MINE),
+        (own(950, MINE), [(4, 800), (5, 950)], 990, 942, [*MINE, (5, 950)]),
         (own(800, MINE), MINE, 900, 792, MINE),
-        (own(800, MINE), [(1, 0), (2, 500), (5, 800)], 900, 792, MINE[:2]),
+        (own(800, MINE), [(1, 0), (2, 500), (5, 800)], 900, 792, [*MINE[:2], (5, 800)]),
         (own(800, MINE, last=700), MINE, 900, 800, MINE),  # its file is full
         (own(800, MINE, last=None), MINE, 900, 800, MINE),  # it cannot be read
-        (own(800, []), MINE, 900, 792, MINE[:2]),
+        (own(800, []), MINE, 900, 792, MINE),
     ],
 )
 def test_transfers_begin_with_the_last_record(
@@ -226,6 +227,7 @@ def answered(log: OwnLog, end: int, entries: list[tuple[int, int]]) -> AutoSwitc
         (own(950, []), [(1, 0)], 940, "no epochs to compare"),
         (own(950, [], last=None), [(1, 0)], 990, "no epochs to compare"),
         (own(950, [], last=900), [(1, 0)], 990, "no epochs to compare"),
+        (replace(own(950, MINE), begin=600), [(1, 0), (2, 500), (5, 550)], 990, "begins at 600"),
     ],
 )
 def test_another_log_is_refused(

@@ -119,6 +119,19 @@ def test_log_that_was_written_before_the_first_epoch_is_transferred_with_it() ->
     assert found.transfer_header(100, 400) == Transfer(100, 400, EpochEntry(2, 500), 900).encode()
 
 
+def test_a_growing_confirm_offset_is_news() -> None:
+    confirmed = [0]
+    found = AutoSwitchMaster(OWN_ID, lambda: EPOCHS, lambda: confirmed[0], file_bytes=FILE_BYTES)
+    found.transfer_header(0, 900)
+    assert not found.has_news()
+    assert found.expects_news(900)
+    confirmed[0] = 900
+    assert found.has_news()
+    found.transfer_header(900, 0)
+    assert not found.has_news()
+    assert not found.expects_news(900)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.binary(max_size=300)), min_size=1),
     st.integers(1, 100),

@@ -17,6 +17,7 @@ from duemq.replication.config import ReplicationConfig
 from duemq.replication.ha_server import HaServer
 from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.layout import REPORT
+from duemq.replication.replica_connection import COLLECT_MS
 from message_store.clock import FakeClock
 from message_store.store import MessageStore
 from tests.duemq.replication.test_ha_client import until
@@ -24,7 +25,18 @@ from tests.message_store.replication.test_raw_append import FILE_BYTES, fill, lo
 from tests.support.ha_peer import Peer, connect
 from tests.support.stores import open_store
 
-SYNC = ReplicationConfig(role="SYNC_MASTER")
+SYNC, ASYNC = ReplicationConfig(role="SYNC_MASTER"), ReplicationConfig()
+
+
+@pytest.fixture(autouse=True)
+def stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ha_server, "FINISH_S_MAX", 0)
+
+
+async def turns() -> None:
+    """Let the server do what it can do now."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 class Bench:
@@ -58,9 +70,9 @@ def with_master(
         config = HaServerConfig(**keys)
         with bound, open_store(root, clock, **(store_keys or {})) as store:
             fill(store, count)
-            server = HaServer(bound, store, role or ReplicationConfig(), lambda: config, clock)
+            server = HaServer(bound, store, role or SYNC, lambda: config, clock)
             bench = Bench(store, server, clock)
-            async with server.running(), bench.open:
+            async with bench.open, server.running():
                 await work(bench)
 
     asyncio.run(main())
@@ -95,17 +107,28 @@ def test_a_replica_continues_where_its_log_ends_also_inside_a_record(tmp_path: P
     with_master(tmp_path, work)
 
 
-def test_what_is_appended_is_transferred_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", [SYNC, ASYNC], ids=["sync", "async"])
+def test_what_is_appended_is_transferred_at_once_if_messages_wait_for_it(
+    tmp_path: Path, role: ReplicationConfig
+) -> None:
+    """Otherwise it is collected for some milliseconds."""
+
     async def work(bench: Bench) -> None:
         end = bench.store.max_offset
         peer = await bench.connect(end)
-        await until(lambda: bench.server.connections[0].offset == end)
-        fill(bench.store, 3, first=400)
+        await until(lambda: bench.server.connections and bench.server.connections[0].offset == end)
+        bench.clock.advance(COLLECT_MS)
+        for number in range(400, 403):
+            fill(bench.store, 1, first=number)
+            await turns()
+        if role is ASYNC:
+            bench.clock.advance(COLLECT_MS)
         await peer.copy(bench.store.max_offset)
         assert bytes(peer.log) == log_of(bench.store)[end:]
         assert peer.transfers[0][0] == end
+        assert len(peer.transfers) == (3 if role is SYNC else 2)
 
-    with_master(tmp_path, work)
+    with_master(tmp_path, work, role=role)
 
 
 def test_an_empty_master_waits_for_its_first_message(tmp_path: Path) -> None:
@@ -164,7 +187,7 @@ def test_an_idle_connection_gets_heartbeats(tmp_path: Path) -> None:
             assert await peer.transfer() == (end, 0)
             peer.report(end)
             read_ms = bench.clock.now_ms()
-            await until(lambda at=read_ms: bench.server.connections[0].read_ms == at)
+            await until(lambda at=read_ms: bench.server.connections[0].reported_ms == at)
 
     with_master(tmp_path, work)
 
@@ -307,3 +330,31 @@ def test_an_address_that_is_not_named_is_refused(
 
     with_master(tmp_path, work)
     assert "replicasFrom does not name its address" in caplog.text
+
+
+# -- the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acknowledges", [True, False])
+def test_a_stop_lets_replicas_have_the_last_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acknowledges: bool
+) -> None:
+    monkeypatch.setattr(ha_server, "FINISH_S_MAX", 60 if acknowledges else 0.01)
+    peers: list[Peer] = []
+
+    async def work(bench: Bench) -> None:
+        peer = await bench.connect(0)
+        await peer.transfer()
+        fill(bench.store, 100, first=400)
+        peers.append(peer)
+        if acknowledges:
+            following = asyncio.ensure_future(peer.follow())
+            bench.open.push_async_callback(ended, following)
+
+    async def ended(following: asyncio.Future[None]) -> None:
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await following
+
+    with_master(tmp_path, work)
+    with open_store(tmp_path) as store:
+        assert (sum(peers[0].transfers[-1]) == store.max_offset) == acknowledges

@@ -122,9 +122,7 @@ def test_no_order_of_reports_confirms_what_too_few_have() -> None:
             one = chance.choice(world.replicas)
             one.acknowledged = chance.randint(one.acknowledged or 0, world.log_end)
             world.in_sync.update()
-            have = [
-                end for end in range(0, world.log_end + 1)
-                if sum((r.acknowledged or 0) >= end for r in world.replicas) >= max(copies - 1, 1)
-            ]  # fmt: skip
+            ends = [replica.acknowledged or 0 for replica in world.replicas]
+            have = [end for end in ends if sum(e >= end for e in ends) >= max(copies - 1, 1)]
             highest = max([highest, *have])
             assert world.replicated.offset == highest

@@ -17,9 +17,9 @@ def store(root: Path, name: str, text: str | None, backup: str | None = None) ->
     """Return a store with a delayLevels.json of this text, None: without."""
     config = root / name / "config"
     config.mkdir(parents=True)
-    for file, wanted in (("delayLevels.json", text), ("delayLevels.json.bak", backup)):
-        if wanted is not None:
-            (config / file).write_text(wanted)
+    for file, expected in (("delayLevels.json", text), ("delayLevels.json.bak", backup)):
+        if expected is not None:
+            (config / file).write_text(expected)
     return str(root / name)
 
 

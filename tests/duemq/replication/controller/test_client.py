@@ -219,6 +219,17 @@ def test_addresses_that_controllers_name_are_not_kept() -> None:
     run(main())
 
 
+def test_a_closed_client_has_lost_its_leader() -> None:
+    async def main() -> None:
+        world = World()
+        await world.ask()
+        await world.client.close()
+        assert world.lost == 1
+        assert (await world.ask()).code == 0
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("answer", "address"),
     [

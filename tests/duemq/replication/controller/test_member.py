@@ -286,6 +286,39 @@ def test_nothing_is_proposed_when_nothing_changed() -> None:
     assert found.question is None
 
 
+def wants(found: GroupMember, *wanted: int) -> tuple[frozenset[int], int]:
+    """Return the set that is proposed on the way to this one, and the number of the proposal."""
+    found.receive(InSyncWanted(ids(*wanted)))
+    proposal, _ = found.send_proposal()
+    return proposal.wanted.ids, proposal.number
+
+
+def test_members_leave_before_others_join() -> None:
+    """One id that the controller refuses would keep a dead member in the set."""
+    found, number = proposed(2)
+    found.receive(InSyncAltered(number, SyncStateSet(ids(1, 2), 2)))
+    wanted, number = wants(found, 9)
+    assert wanted == ids(1)
+    found.receive(InSyncAltered(number, SyncStateSet(ids(1), 3)))
+    assert wants(found, 9)[0] == ids(1, 9)
+
+
+def test_after_a_refusal_members_join_one_at_a_time() -> None:
+    """A stranger with an id that the controller does not know keeps no member out."""
+    found, number = proposed(2, 3, 9)
+    found.receive(ProposalEnded(number))
+    tried = []
+    for _ in range(4):
+        wanted, number = wants(found, 2, 3, 9)
+        tried.append(wanted)
+        found.receive(ProposalEnded(number))
+    assert tried == [ids(1, 2), ids(1, 3), ids(1, 9), ids(1, 2)]
+    wanted, number = wants(found, 2, 3, 9)
+    assert wanted == ids(1, 3)
+    found.receive(InSyncAltered(number, SyncStateSet(ids(1, 3), 2)))
+    assert wants(found, 2, 3, 9)[0] == ids(1, 2, 3, 9)  # the others at once again
+
+
 def test_proposals_without_answers_are_bounded() -> None:
     found = member(MASTER_OF_3)
     for number in range(2, 40):
