@@ -244,7 +244,7 @@ def test_a_window_that_never_changes_never_fires() -> None:
 def test_apscheduler_takes_the_trigger() -> None:
     from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-    async def story() -> datetime | None:
+    async def steps() -> datetime | None:
         scheduler = AsyncIOScheduler(timezone=UTC)
         scheduler.start(paused=True)
         job = scheduler.add_job(print, WindowTrigger(parse_window(BERLIN)))
@@ -252,6 +252,6 @@ def test_apscheduler_takes_the_trigger() -> None:
         found: datetime | None = job.next_run_time
         return found
 
-    found = asyncio.run(story())
+    found = asyncio.run(steps())
     assert found is not None
     assert found.astimezone(ZoneInfo("Europe/Berlin")).hour in (1, 5)

@@ -30,7 +30,7 @@ def opened(url: str) -> AuditLedger:  # noqa: F811
     return AuditLedger.open(place(url, "s-1"), now_ms=NOW_MS)
 
 
-def test_what_is_written_is_read(url: str) -> None:  # noqa: F811
+def test_written_values_are_read(url: str) -> None:  # noqa: F811
     ledger = opened(url)
     ledger.write([RECORD])
     later = AuditRecord(audit_id="audit-2", started_ms=6, ended_ms=6, exit_code=2, why="no Java\0")

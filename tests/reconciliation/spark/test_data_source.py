@@ -45,7 +45,7 @@ def test_options_that_cannot_be(options: dict[str, str], why: str) -> None:
         parse_options(options)
 
 
-def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_other_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no store: it has neither commitlog"):
         read("messages", path=tmp_path)
 
