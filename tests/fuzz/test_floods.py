@@ -1,4 +1,4 @@
-"""Floods of connections and incomplete requests against a real broker: its resources are limited."""
+"""Floods of connections and incomplete requests at a real broker, which limits its resources."""
 
 from __future__ import annotations
 
