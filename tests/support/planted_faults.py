@@ -24,7 +24,7 @@ from message_store.layout import CQ_UNIT
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from schedule_service.names import SCHEDULE_TOPIC
-from tests.reconciliation.sewn import Log
+from tests.reconciliation.log_bytes import Log
 from tests.support.migration_rig import MigrationRig
 from timer_store.names import TIMER_TOPIC
 
