@@ -2,6 +2,7 @@
 
     every 10 s, and once when the master is known: 21, 201, 43 --> tables --> files below config/
                                                    45          --> delayOffset.json
+    every second while they are small:             43          --> consumer offsets
 
 After a master of Apache's, delayOffset.json is the progress of levels: its deliveries do not name
 their source records. After one of ours it spares a start from reading the whole log: it names the
@@ -28,7 +29,11 @@ from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 INTERVAL_MS: Final = 10_000
+OFFSETS_INTERVAL_MS: Final = 1_000
+OFFSETS_BYTES_MAX: Final = 256 << 10
+"""Consumer offsets of about 1,500 groups: 40 ms of the replica, 4 ms of the master for a copy."""
 CALL_S_MAX: Final = 10.0
+OFFSETS: Final = RequestCode.GET_ALL_CONSUMER_OFFSET
 Replace = Callable[[JsonObject], None]
 
 
@@ -58,6 +63,7 @@ class SlaveSynchronize:
         self._client: RemotingClient | None = None
         self._wake, self._stopping = asyncio.Event(), False
         self._asking = asyncio.Lock()
+        self._full_due_ms, self._answer_bytes = 0, dict[RequestCode, int]()
         self.address = ""
         self.failure = ""
         self.synchronized_ms: int | None = None
@@ -65,7 +71,7 @@ class SlaveSynchronize:
     def follow(self, address: str) -> None:
         """Copy from the broker at this address from now on."""
         if address and address != self.address:
-            self.address = address
+            self.address, self._full_due_ms = address, 0
             self._wake.set()
 
     async def run(self) -> None:
@@ -74,8 +80,17 @@ class SlaveSynchronize:
             self._wake.clear()
             if self.address:
                 await self._attempt()
-            await self._clock.wait(self._wake, until_ms=self._clock.now_ms() + INTERVAL_MS)
+            await self._clock.wait(self._wake, until_ms=self._next_ms())
         await self._close()
+
+    def _next_ms(self) -> int:
+        """Return when to copy next: consumer offsets sooner, if that is cheap."""
+        now_ms = self._clock.now_ms()
+        due_ms = self._full_due_ms if self._full_due_ms > now_ms else now_ms + INTERVAL_MS
+        size = self._answer_bytes.get(OFFSETS)
+        if self.failure or size is None or size > OFFSETS_BYTES_MAX:
+            return due_ms
+        return min(due_ms, now_ms + OFFSETS_INTERVAL_MS)
 
     def stop(self) -> None:
         """Make `run` return."""
@@ -83,15 +98,24 @@ class SlaveSynchronize:
         self._wake.set()
 
     async def _attempt(self) -> None:
+        now_ms = self._clock.now_ms()
+        is_full = now_ms >= self._full_due_ms or self._full_due_ms - now_ms > INTERVAL_MS
+        if is_full:
+            self._full_due_ms = now_ms + INTERVAL_MS
         try:
-            await self._copy()
+            if is_full:
+                await self._copy()
+            else:
+                self._tables[OFFSETS](await self._ask(OFFSETS))
         except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
             why = str(error) or type(error).__name__
             if why != self.failure:
                 log.warning("topics and offsets of %s are not copied: %s", self.address, why)
             self.failure = why
         else:
-            self.failure, self.synchronized_ms = "", self._clock.now_ms()
+            self.failure = ""
+            if is_full:
+                self.synchronized_ms = self._clock.now_ms()
 
     async def first_offset(self) -> int:
         """Ask the master for the first offset of its log.
@@ -142,6 +166,7 @@ class SlaveSynchronize:
         if answer.code:
             raise PeerError(f"{code.name} is answered {answer.code}: {answer.remark}")
         assert isinstance(answer.body, bytes | memoryview)  # as received
+        self._answer_bytes[code] = len(answer.body)
         try:
             table = json_dialect.loads(bytes(answer.body).decode())
         except ValueError as error:
