@@ -32,6 +32,7 @@ from message_store.log.flusher import Flusher
 from message_store.log.read_ahead import ReadAhead
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.deleted_topics import Deletions
+from message_store.queues.erase import erase
 from message_store.queues.topic_table import TopicTable
 from message_store.reader import StoreReader
 from message_store.recovery import recover
@@ -44,7 +45,6 @@ from message_store.replication.raw_append import RawAppender
 from message_store.replication.suspicion import Bytes
 from message_store.replication.truncation import complete
 from message_store.retention.log_retention import Retention
-from message_store.topic_removal import erase
 from message_store.write_gate import DISK_FULL, WriteGate
 
 SERVICE_NOT_AVAILABLE = 14

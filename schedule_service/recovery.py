@@ -33,6 +33,7 @@ from delivery.ownership import JournalEntry
 from delivery.ownership_projection import changes_of
 from message_store.json_dialect import backup_path, dumps, load_config, loads
 from message_store.ranges import distinct
+from message_store.store import MessageStore
 from schedule_service.cursor import (
     NEVER_MS,
     SEGMENTS_MAX,
@@ -104,7 +105,7 @@ def _ranges(value: Any, name: str) -> dict[int, list[Range]]:
     }
 
 
-def load_saved(store: Any) -> Saved | None:
+def load_saved(store: MessageStore) -> Saved | None:
     """Return the table of delayOffset.json, None if there is none.
 
     Its backup, one write older, if the log was truncated before the end that the newer one covers.
@@ -123,7 +124,7 @@ def load_saved(store: Any) -> Saved | None:
     return older if older.log_offset is not None and is_supported(store, older) else newest
 
 
-def is_supported(store: Any, saved: Saved) -> bool:
+def is_supported(store: MessageStore, saved: Saved) -> bool:
     """Return whether the log before the table's end is what it was when the table was taken."""
     return saved.log_offset is None or saved.log_offset <= store.unchanged_end(saved.generation)
 
@@ -215,7 +216,9 @@ def plan_start(
     return Start(saved, max(saved.log_offset, log_min), is_ours=True)
 
 
-def find_start(store: Any, adopted: Mapping[int, int] | None, saved: Saved | None) -> Start:
+def find_start(
+    store: MessageStore, adopted: Mapping[int, int] | None, saved: Saved | None
+) -> Start:
     """Return where recovery of an open store starts; `saved`: see `load_saved`."""
     return plan_start(
         saved,
@@ -300,7 +303,7 @@ class _Undelivered:
 
 
 def restore(
-    store: Any, queues: ScheduleQueues, start: Start, journal: Sequence[JournalEntry] = ()
+    store: MessageStore, queues: ScheduleQueues, start: Start, journal: Sequence[JournalEntry] = ()
 ) -> dict[int, LevelCursor]:
     """Return a cursor for every level that has a queue.
 
@@ -329,7 +332,7 @@ def restore(
     return {item.level: _cursor(queues, item) for item in undelivered}
 
 
-def _origins(store: Any, scan_from: int) -> Iterator[Offsets]:
+def _origins(store: MessageStore, scan_from: int) -> Iterator[Offsets]:
     """Yield the origins named in the log from an offset on, in bounded ascending blocks."""
     blocks: list[Offsets] = []
     for rows in store.scan(scan_from):

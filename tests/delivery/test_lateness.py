@@ -1,4 +1,4 @@
-"""Counting lateness by the batch."""
+"""Counting of lateness by batch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_quantiles_are_upper_bounds_and_at_most_the_latest(late, share, expected
     assert lateness.quantile_ms(share) == expected
 
 
-def test_nothing_is_known_of_no_delivery():
+def test_without_deliveries_there_are_no_quantiles():
     found = Lateness().as_dict()
     assert (found["p50"], found["p99"], found["max"]) == (None, None, None)
     assert len(found["buckets"]) == BOUNDS_MS.size + 1

@@ -1,4 +1,4 @@
-"""What a held record says about where it goes."""
+"""Target of a redirected record."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from duemq.replication.epoch_file import FILE_NAME, Epochs, read_epochs
+from tests.interop.apache import CONTROLLER_VERSIONS
 from tests.interop.apache_controller import ApacheController, ApacheMember, OurMember
 from tests.interop.replicas import COPIED_S
 from tests.interop.store_work import KEYS, TOPIC, Ledger, pull_topic, verify
@@ -63,11 +64,12 @@ def wait_equal(*servers: Server) -> None:
 @pytest.mark.parametrize(
     ("first", "second"), [(ours, apache), (apache, ours)], ids=["ours-apache", "apache-ours"]
 )
+@pytest.mark.parametrize("version", CONTROLLER_VERSIONS)
 def test_the_replica_of_a_mixed_group_takes_over_and_back(
-    first: Member, second: Member, tmp_path: Path
+    version: str, first: Member, second: Member, tmp_path: Path
 ) -> None:
     ledger = Ledger()
-    with ApacheController(VERSION, tmp_path / "controller") as controller:
+    with ApacheController(version, tmp_path / "controller") as controller:
         one, two = first(controller, tmp_path / "one"), second(controller, tmp_path / "two")
         with one, two:
             one.create_topic(TOPIC)

@@ -1,4 +1,4 @@
-"""The state table of deliveries."""
+"""State table of asynchronous deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled loops and their readable twins."""
+"""The kernels compared with naive implementations."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def store(tmp_path_factory):
 
 
 @given(st.lists(message, min_size=1, max_size=8), st.booleans())
-def test_read_due_makes_what_python_makes(store, messages, trailing):
+def test_read_due_equals_the_python_path(store, messages, trailing):
     schedule = store.topics.add(SCHEDULE_TOPIC)
     batch = PutBatch(8, 1)
     for body, pairs, born, stored, right_queue in messages:
@@ -201,7 +201,7 @@ def compare_ways(store, units, schedule):
             continue
         plain = PutBatch(1, 1)
         add_delivery(plain, record, *target)
-        if count == 0:  # only a property CRC in an unusual place is left to Python
+        if count == 0:  # Python handles only a property CRC in an unusual place
             assert b"__CRC32#" in record.property_text
             continue
         fast = rows[done]
@@ -233,7 +233,7 @@ def test_a_property_crc_at_the_end_is_omitted(store):
 
 
 @pytest.mark.parametrize("position", range(0, 160, 1))
-def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
+def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
     """Whatever byte of a record is damaged: the kernel never reads past it, nor a wrong body."""
     schedule = store.topics.add(SCHEDULE_TOPIC)
     batch = PutBatch(1, 1)
@@ -313,7 +313,7 @@ def test_units_of_one_batch(pairs, now_ms, bytes_max):
 
 
 @given(st.lists(st.integers(-20, 20), max_size=12))
-def test_due_times_and_those_that_are_none(codes):
+def test_legal_and_illegal_due_times(codes):
     out = np.zeros(len(codes), np.int64)
     hashes = kernels.due_times(units_of([(code, 1) for code in codes]), 8, out)
     assert (hashes, out.tolist()) == (sum(-8 <= code < 8 for code in codes), codes)

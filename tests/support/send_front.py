@@ -1,4 +1,4 @@
-"""A broker's front for tests: topics, a log in memory, the two ways of a send side by side."""
+"""The send path of a broker: topics, a log in memory, and both implementations of sends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ INPUTS = tuple(name for name in PUT.names or () if name not in RESULTS + POSITIO
 
 
 class FakeTopics:
-    """The topic manager's part that sends use."""
+    """The methods of the topic manager that sends use."""
 
     def __init__(self, table: TopicTable) -> None:
         self.table = table
@@ -59,6 +59,7 @@ class FakeTopics:
         return topic
 
     def find(self, name: str) -> TopicConfig | None:
+        """The method of the group manager that sends use."""
         return self.configs.get(name)
 
     async def create_for_send(
@@ -86,14 +87,14 @@ class FakeGroup:
 
 @dataclass
 class FakeLog:
-    """A store that only numbers messages."""
+    """A store that only assigns offsets."""
 
     max_offset: int = 0
     refusal: str = ""
     next_offset: dict[tuple[int, int], int] = field(default_factory=dict)
     bodies: list[bytes] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
-    syncs: bool | None = None  # None: at once; False: never in time
+    syncs: bool | None = None  # None: at once, False: never in time
     may_sync: asyncio.Event = field(default_factory=asyncio.Event)
     missing: Missing = Missing.DISK
     failure: Exception | None = None
@@ -159,7 +160,7 @@ class Front:
 
 
 class FastWay:
-    """The kernel on its own arrays."""
+    """The kernel with its arrays."""
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class FastWay:
         )  # fmt: skip
 
     def take(self, data: bytes, tail: bytes = b"") -> int:
-        """Run the kernel over `data` (with `tail` behind its end); return STOP_*."""
+        """Run the kernel over `data` followed by `tail`; return STOP_*."""
         self.state[layout.STATE_ROWS] = self.state[layout.STATE_STAGED] = 0
         buffer = np.frombuffer(data + tail, np.uint8).copy()
         arrays = self.table.arrays
@@ -193,7 +194,7 @@ class FastWay:
 
 
 def frame_of(header: bytes, body: bytes = b"body", serialize_type: int = 0) -> bytes:
-    """Return a frame with this header as it stands."""
+    """Return a frame with exactly this header."""
     word = serialize_type << 24 | len(header)
     return struct.pack("!iI", 4 + len(header) + len(body), word) + header + body
 
@@ -208,7 +209,7 @@ def send_request(
     *, code: int = 310, opaque: int = 1, body: bytes = b"body", oneway: bool = False,
     properties: str | None = "UNIQ_KEY\x01U1\x02", **changes: str | None,
 ) -> Request:  # fmt: skip
-    """Return a send; `changes` name fields the long way, None leaves one out."""
+    """Return a send request; `changes` has long field names, None removes a field."""
     values: dict[str, str | None] = dict(
         zip(layout.SEND_FIELDS, ("p", "T", "TBW102", "4", "1", "0", "1700", "0"), strict=False)
     )
@@ -223,7 +224,7 @@ def send_request(
 
 
 def row_of(batch: PutBatch, index: int = 0) -> dict[str, Any]:
-    """Return everything a row says that does not depend on where its bytes lie."""
+    """Return the values of a row that do not depend on positions."""
     row = batch.rows[index]
     found = {name: int(row[name]) for name in INPUTS}
     start, size = int(row["uniq_pos"]), int(row["uniq_len"])
@@ -235,6 +236,6 @@ def row_of(batch: PutBatch, index: int = 0) -> dict[str, Any]:
 
 
 def plain_way(front: Front, request: Request) -> tuple[PlainSend, PutBatch]:
-    """Fill a batch of its own the plain way."""
+    """Fill a batch with the Python implementation."""
     batch = PutBatch(64, 1 << 16)
     return front.sender.fill(request, BORN, batch), batch

@@ -217,7 +217,7 @@ def lost_commit_log(root: Path) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
-def test_damage_is_named(
+def test_damage_is_reported(
     root: Path, damage: Callable[[Path], None], severity: str, kind: str, file: str
 ) -> None:
     damage(root)

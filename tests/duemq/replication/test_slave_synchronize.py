@@ -1,107 +1,211 @@
-"""Tables that a replica copies: which, when, and what a failure does."""
+"""What a replica copies besides the log is never ahead of its log."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from delivery.plugin import Request, Response
-from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
-from duemq.replication.slave_synchronize import OFFSETS_BYTES_MAX, SlaveSynchronize
+from duemq.replication.slave_synchronize import INTERVAL_MS, SHARE, SlaveSynchronize
+from message_store import json_dialect
 from message_store.clock import FakeClock
-from tests.support.stores import open_store
+from message_store.replication.truncation import truncate_store
+from message_store.retention.pins import UNKNOWN
+from message_store.store import MessageStore
+from tests.message_store.replication.test_raw_append import fill, log_of
+from tests.support.stores import open_store, small_config
 
-TOPICS, OFFSETS = RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_CONSUMER_OFFSET
-FULL = [TOPICS, OFFSETS, RequestCode.GET_ALL_DELAY_OFFSET]
-OF_A_LONGER_LOG = b'{"commitLogOffset":1,"offsetTable":{}}'  # so no file is written
-TURNS = 20
+TURNS = 50
+OURS = {"commitLogOffset": 300, "logGeneration": 7, "deliveredAhead": {}}
 
 
-class FakeMaster(RemotingClient):
-    """A client whose requests a list records."""
+class Master:
+    """A broker that answers from a table; its log is as long as a test says."""
 
-    def __init__(self, asked: list[int], bodies: dict[int, bytes]) -> None:
-        super().__init__("127.0.0.1:1")
-        self.asked, self.bodies = asked, bodies
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.address = clock, ""
+        self.answers: dict[int, Any] = {
+            RequestCode.GET_ALL_TOPIC_CONFIG: {"topics": 1},
+            RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsets": 1},
+            RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {"1": 5}},
+        }
+        self.bounds = [0, 0]
+        self.asked: list[int] = []
+        self.slow_ms = 0
+
+    def connect(self, address: str) -> Master:
+        self.address = address
+        return self
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
-        self.asked.append(request.code)
-        return Response(body=self.bodies.get(request.code, OF_A_LONGER_LOG))
+        self.asked.append(int(request.code))
+        self.clock.advance(self.slow_ms)
+        first, end = map(str, self.bounds)
+        bounds = {"table": {"commitLogMinOffset": first, "commitLogMaxOffset": end}}
+        return Response(body=json.dumps(self.answers.get(request.code, bounds)).encode())
+
+    async def close(self) -> None:
+        pass
+
+    @property
+    def copies(self) -> int:
+        return self.asked.count(RequestCode.GET_ALL_DELAY_OFFSET)
 
 
-class Bench:
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock = clock
-        self.asked: list[int] = []
-        self.bodies: dict[int, bytes] = {}
+class Setting:
+    def __init__(self, store: MessageStore, clock: FakeClock) -> None:
+        self.store, self.clock, self.master = store, clock, Master(clock)
+        self.tables: list[Any] = []
+        self.progress: list[Any] = []
+        connect: Any = self.master.connect
+        self.synchronize = SlaveSynchronize(
+            {RequestCode.GET_ALL_TOPIC_CONFIG: self.tables.append},
+            {RequestCode.GET_ALL_CONSUMER_OFFSET: self.progress.append},
+            store,
+            clock,
+            connect,
+        )
 
-    async def after(self, step_ms: int) -> list[int]:
-        """Return the codes of the requests of the next time."""
-        self.asked.clear()
-        self.clock.set_ms(self.clock.now_ms() + step_ms)
+    def delay_offsets(self) -> Any:
+        path = self.store.config_path("delayOffset.json")
+        return json_dialect.loads(path.read_text()) if path.exists() else None
+
+    async def pass_ms(self, step_ms: int) -> None:
+        """Let time pass, and everything happen that can."""
+        await self.settle()
+        end_ms = self.clock.now_ms() + step_ms
+        while self.clock.now_ms() < end_ms:
+            self.clock.advance(min(20, end_ms - self.clock.now_ms()))
+            await self.settle()
+
+    async def settle(self) -> None:
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        return list(self.asked)
+        await asyncio.to_thread(self.store.flush)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+
+    async def until_taken(self, count: int) -> None:
+        """Return once so many copies were taken; the thread that writes files needs a while."""
+        for _ in range(1_000):
+            if self.synchronize.synchronized_ms is not None and len(self.progress) >= count:
+                return
+            await self.settle()
+        raise AssertionError("nothing was taken")
 
 
-def run(root: Path, work: Callable[[Bench, SlaveSynchronize], Awaitable[None]]) -> None:
-    bench = Bench(FakeClock())
+@asynccontextmanager
+async def synchronizing(root: Path, **changes: Any) -> AsyncIterator[Setting]:
+    clock = FakeClock()
+    with open_store(root, clock, **changes) as store:
+        setting = Setting(store, clock)
+        setting.synchronize.follow("master:1")
+        task = asyncio.create_task(setting.synchronize.run())
+        yield setting
+        setting.synchronize.stop()
+        await task
 
+
+def append(store: MessageStore, log: bytes) -> None:
+    at = store.max_offset
+    store.append_raw(at, np.frombuffer(log[at:], np.uint8))
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    with open_store(tmp_path_factory.mktemp("master")) as master:
+        fill(master, 50)
+        return log_of(master)
+
+
+@pytest.mark.parametrize("members", [{}, OURS], ids=["Apache", "ours"])
+def test_progress_is_taken_when_the_log_is_there(
+    tmp_path: Path, log: bytes, members: dict[str, Any]
+) -> None:
     async def main() -> None:
-        with open_store(root, bench.clock) as store:
-            synchronize = SlaveSynchronize(
-                {TOPICS: lambda table: None, OFFSETS: lambda table: None},
-                store, bench.clock, lambda address: FakeMaster(bench.asked, bench.bodies),
-            )  # fmt: skip
-            task = asyncio.create_task(synchronize.run())
-            await work(bench, synchronize)
-            synchronize.stop()
-            await task
+        async with synchronizing(tmp_path) as setting:
+            setting.master.answers[RequestCode.GET_ALL_DELAY_OFFSET] |= members
+            setting.master.bounds = [0, len(log)]
+            await setting.pass_ms(3_000)
+            assert setting.tables == [{"topics": 1}]
+            assert (setting.progress, setting.delay_offsets()) == ([], None)
+            assert setting.synchronize.first_needed is UNKNOWN
+            append(setting.store, log)
+            await setting.pass_ms(40)
+            await setting.until_taken(1)
+            assert setting.progress == [{"offsets": 1}]
+            assert setting.synchronize.first_needed == 0
+            found = setting.delay_offsets()
+            assert found["offsetTable"] == {1: 5}
+            assert found.get("logGeneration") == (0 if members else None)  # of this log
 
     asyncio.run(main())
 
 
-def test_offsets_follow_each_second_and_tables_every_ten(tmp_path: Path) -> None:
-    async def work(bench: Bench, synchronize: SlaveSynchronize) -> None:
-        assert await bench.after(60_000) == []
-        synchronize.follow("127.0.0.1:1")
-        assert await bench.after(0) == FULL
-        for _ in range(2):
-            for _ in range(9):
-                assert await bench.after(1_000) == [OFFSETS]
-            assert await bench.after(1_000) == FULL
+def test_progress_names_the_generation_of_this_log(tmp_path: Path, log: bytes) -> None:
+    with open_store(tmp_path) as store:
+        fill(store, 3)
+    truncate_store(small_config(tmp_path), FakeClock(), 0)
 
-    run(tmp_path, work)
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.answers[RequestCode.GET_ALL_DELAY_OFFSET] |= OURS
+            append(setting.store, log)
+            await setting.pass_ms(1_000)
+            await setting.until_taken(1)
+            assert setting.delay_offsets()["logGeneration"] == 1
 
-
-@pytest.mark.parametrize("is_large", [True, False])
-def test_offsets_of_many_groups_and_failures_wait_for_the_tables(
-    tmp_path: Path, is_large: bool
-) -> None:
-    async def work(bench: Bench, synchronize: SlaveSynchronize) -> None:
-        table = b'{"offsetTable":{}' + b" " * OFFSETS_BYTES_MAX + b"}"
-        bench.bodies[OFFSETS] = table if is_large else b"no JSON"
-        synchronize.follow("127.0.0.1:1")
-        assert OFFSETS in await bench.after(0)
-        assert bool(synchronize.failure) != is_large
-        for _ in range(9):
-            assert await bench.after(1_000) == []
-        bench.bodies.clear()
-        assert await bench.after(1_000) == FULL
-        assert await bench.after(1_000) == [OFFSETS]
-
-    run(tmp_path, work)
+    asyncio.run(main())
 
 
-def test_another_master_is_copied_at_once(tmp_path: Path) -> None:
-    async def work(bench: Bench, synchronize: SlaveSynchronize) -> None:
-        synchronize.follow("127.0.0.1:1")
-        assert await bench.after(0) == FULL
-        synchronize.follow("127.0.0.1:2")
-        assert await bench.after(0) == FULL
+def test_only_what_has_changed_is_taken_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            await setting.until_taken(1)
+            await setting.pass_ms(3 * INTERVAL_MS)
+            assert setting.master.copies >= 3
+            setting.master.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = {"offsets": 2}
+            setting.master.bounds = [500, 0]
+            await setting.pass_ms(2 * INTERVAL_MS)
+            await setting.until_taken(2)
+            assert setting.tables == [{"topics": 1}]
+            assert setting.progress == [{"offsets": 1}, {"offsets": 2}]
+            assert setting.synchronize.first_needed == 500
 
-    run(tmp_path, work)
+    asyncio.run(main())
+
+
+def test_a_slow_master_is_asked_less_often(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.slow_ms = 100
+            await setting.until_taken(1)
+            asked_ms = 4 * setting.master.slow_ms
+            await setting.pass_ms(SHARE * asked_ms - 500)
+            assert setting.master.copies == 1
+            await setting.pass_ms(1_000)
+            assert setting.master.copies == 2
+
+    asyncio.run(main())
+
+
+def test_another_master_ends_the_wait_for_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.bounds = [0, 1 << 40]
+            await setting.pass_ms(100)
+            setting.master.bounds = [0, 0]
+            setting.synchronize.follow("other:1")
+            await setting.until_taken(1)
+            assert setting.master.address == "other:1"
+
+    asyncio.run(main())

@@ -50,7 +50,7 @@ def run_scan(data: bytes, base: int = BASE, topics: TopicTable | None = None, ro
     block = np.frombuffer(b"\xda\xa3" + data + b"\xda\xa3\x20\xa7", np.uint8)
     out = np.zeros(room, layout.SCANNED)
     arrays = (topics or TopicTable()).arrays
-    count, pos, stop = scan.scan(block, 2, 2 + len(data), base, arrays, True, out)
+    count, pos, stop = scan.walk(block, 2, 2 + len(data), base, arrays, True, out)
     return out[:count], pos - 2, stop
 
 

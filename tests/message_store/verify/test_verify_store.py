@@ -135,7 +135,7 @@ def test_progress_is_reported(root: Path) -> None:
 
 
 def test_other_directories_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no store"):
+    with pytest.raises(UsageError, match="is not a store"):
         verify_store(tmp_path)
 
 

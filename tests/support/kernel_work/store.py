@@ -1,4 +1,4 @@
-"""Work on a store: writes, reads, searches, a restart after a loss of all that is derived."""
+"""Work on a store: writes, reads, searches, and a restart with only the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOPBACK = (b"\x7f\x00\x00\x01", 1)
 
 
 def use_store(root: Path) -> None:
-    """Use a store, open it again with nothing but its log, and verify it."""
+    """Use a store, reopen it with nothing but its log, and verify it."""
     config = StoreConfig(
         root_text=str(root),
         commitlog_file_bytes=4_096,
@@ -63,7 +63,7 @@ def _use(store: MessageStore) -> None:
         )
         batch.rows[at]["real_topic_index"] = batch.rows[at]["topic_index"]
     store.put(batch)
-    encode.unnumber(batch.rows, 0, 0, store.topics.arrays)  # a write that the disk refused
+    encode.unnumber(batch.rows, 0, 0, store.topics.arrays)  # a write refused by the disk
     store.gather(store.units("T", 0, 0, 10))
     store.search_offset("T", 0, store.clock.now_ms())
     store.query_keys("T", "a", 10, 0, store.clock.now_ms())
