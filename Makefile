@@ -1,6 +1,7 @@
 # DueMQ. Needs make and Python 3.11, 3.12 or 3.13; everything else is put into .venv.
 #
 #   make demo        a broker, a real RocketMQ client, messages of several levels, a live table
+#   make demo-ha     a group of two brokers: the master is killed under load (needs Java and Maven)
 #   make test        all tests
 #   make test-fast   tests without Java, real clients, kills and floods
 #   make lint        format, style and types
@@ -26,7 +27,7 @@ SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
 TEST_WORKERS ?= auto
 
-.PHONY: env demo test test-fast lint bench soak docs lock newest clean help
+.PHONY: env demo demo-ha test test-fast lint bench soak docs lock newest clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -49,6 +50,9 @@ $(VENV)/demo: pyproject.toml $(CONSTRAINTS)
 
 demo: $(VENV)/demo
 	@$(BIN)/python -m duemq demo
+
+demo-ha: $(VENV)/demo
+	@$(BIN)/python -m duemq demo-ha
 
 test: env
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from duemq.auth.signature import Credentials
 from tests.support.remoting_requests import max_offset
 from tests.support.server import Server
 
@@ -39,6 +40,7 @@ BODY_BYTES = 100
 WARM_MESSAGES = 100_000
 WARM_DELAY_MS = 1_000
 SEND_S_MAX = 3_600
+TOPIC_S_MAX = 60
 Found = dict[str, Any]
 
 
@@ -59,6 +61,7 @@ class Load:
     Attributes:
         run: what it does with a broker that is warmed up.
         alone: instead: what it does with our library in an empty folder, in a scale.
+        signed: With accounts: a user that is no super user signs every request.
         ours_only: Apache's broker cannot do it, or not in bearable time.
         apaches_only: Our broker refuses it.
     """
@@ -70,6 +73,7 @@ class Load:
     default: bool = True
     timers: bool = False
     migration: bool = False
+    signed: bool = False
     ours_only: bool = False
     apaches_only: bool = False
 
@@ -80,11 +84,13 @@ class Bench:
 
     Args:
         scale: Every count of messages is multiplied by this.
+        who: Signs every request; None: the server has no accounts.
     """
 
     server: Server
     wireload: Path
     scale: float
+    who: Credentials | None = None
     _topics: int = field(default=0)
 
     def count(self, messages: int) -> int:
@@ -95,7 +101,7 @@ class Bench:
         """Create a new topic."""
         self._topics += 1
         name = f"bench-{self._topics}"
-        self.server.create_topic(name, queue_count=QUEUE_COUNT)
+        self._run(self._words("mk", name))
         return name
 
     def send(self, topic: str, count: int, **options: object) -> Found:
@@ -163,11 +169,20 @@ class Bench:
     def _spawn(
         self, mode: str, topic: str, count: int, options: dict[str, object]
     ) -> subprocess.Popen[str]:
-        words = [str(self.wireload), mode, "-json", "-addr", self.server.broker_address]
-        words += ["-topic", topic, "-n", str(count), "-queues", str(QUEUE_COUNT)]
+        words = [*self._words(mode, topic), "-json", "-n", str(count)]
         for key, value in ({"size": BODY_BYTES} | options).items():
             words.append(f"-{key.replace('_', '-')}={str(value).lower()}")
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def _words(self, mode: str, topic: str) -> list[str]:
+        words = [str(self.wireload), mode, "-addr", self.server.broker_address]
+        words += ["-topic", topic, "-queues", str(QUEUE_COUNT)]
+        if self.who is not None:
+            words += ["-access-key", self.who.access_key, "-secret-key", self.who.secret]
+        return words
+
+    def _run(self, words: list[str]) -> None:
+        subprocess.run(words, check=True, timeout=TOPIC_S_MAX)
 
     def _finish(self, process: subprocess.Popen[str]) -> Found:
         try:

@@ -7,8 +7,9 @@
     python -m benchmarks.run --migration          migration of levels (about 15 minutes)
 
 Each load gets a fresh broker with an empty store for each server, warmed up, so that no load
-profits or suffers from another; both servers do a load right after each other, so that a busy
-machine is busy for both. Judge by ratio, and only on a quiet machine.
+profits or suffers from another; both servers do a load right after each other, and repetitions go
+through all loads in turn, so that a busy machine is busy for all. Judge by ratio, and only on a
+quiet machine.
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ from benchmarks import machine
 from benchmarks.bench import Bench, Load, Metric
 from benchmarks.loads import LOADS
 from benchmarks.report import RESULTS, Outcome, save, table
+from duemq.auth.signature import Credentials
 from tests.interop.apache import Apache
 from tests.interop.programs import go_program
+from tests.support import accounts
 from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
 WIRELOAD = Path(__file__).parent / "wireload"
 APACHE, OURS = "apache-5.3.3", "duemq"
 KEYS = {"timerWheelEnable": "true"}  # all else is what each broker ships
+ACCOUNTS = {APACHE: accounts.KEYS | accounts.PROVIDERS, OURS: accounts.KEYS}
+WHO = Credentials("bench", "bench-secret")
+PERMISSIONS = {"Topic:bench*": ["Pub", "Sub", "Create", "Get"], "Group:g_wireload": ["Sub"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +64,21 @@ def main(words: list[str]) -> int:
     for key, value in about.items():
         print(f"{key}: {value}")
     wireload = go_program(WIRELOAD)
-    outcomes: list[Outcome] = []
-    for load in options.loads:
-        servers = [OURS] if load.ours_only else options.servers
-        if load.apaches_only:
-            servers = [server for server in servers if server != OURS]
-        found = {name: Outcome(load, name) for name in servers}
-        for _ in range(options.repeat):
-            for name, outcome in found.items():
-                print(f"{load.name} at {name} ...", flush=True)
-                try_once(outcome, options, wireload)
-        outcomes += found.values()
+    outcomes = [Outcome(load, name) for load in options.loads for name in servers_of(load, options)]
+    for _ in range(options.repeat):
+        for outcome in outcomes:
+            print(f"{outcome.load.name} at {outcome.server} ...", flush=True)
+            try_once(outcome, options, wireload)
     about["load after"] = machine.load()
     print("\n" + table(outcomes, base=options.servers[0], ours=options.servers[-1]))
     print(f"\nsaved: {save(outcomes, facts, options.out)}")
     return 1 if any(outcome.error for outcome in outcomes) else 0
+
+
+def servers_of(load: Load, options: Options) -> list[str]:
+    """Return the servers that a load can be measured with."""
+    servers = [OURS] if load.ours_only else options.servers
+    return [server for server in servers if server != OURS or not load.apaches_only]
 
 
 def try_once(outcome: Outcome, options: Options, wireload: Path) -> None:
@@ -94,7 +100,10 @@ def measure(load: Load, name: str, options: Options, wireload: Path) -> list[Met
     try:
         if load.alone is not None:
             return load.alone(home, options.scale)
-        return _with_server(load, SERVERS[name](home, options), options, wireload)
+        server = SERVERS[name](home, options)
+        if load.signed:
+            server.keys |= ACCOUNTS[name]
+        return _with_server(load, server, options, wireload)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -104,6 +113,10 @@ def _with_server(load: Load, server: Server, options: Options, wireload: Path) -
     try:
         with server:
             bench = Bench(server, wireload, options.scale)
+            if load.signed:
+                steps = accounts.user_steps(WHO, PERMISSIONS)
+                accounts.prepare(server.broker_address, accounts.ROOT, steps)
+                bench.who = WHO
             bench.warm_up()
             return load.run(bench)
     finally:

@@ -24,9 +24,9 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from delivery.own_records import put_own
 from delivery.quarantine import NO_HOST
 from message_store.errors import OwnershipRefused, RecordUnreadable
-from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.queues.topic_table import QUEUES_MAX
 from message_store.ranges import Range, joined, minus
@@ -260,18 +260,8 @@ def append(store: MessageStore, record: OwnershipRecord, now_ms: int) -> Journal
     Raises:
         OwnershipRefused: The store is not writable; nothing has changed.
     """
-    batch = PutBatch(1, 1)
-    batch.add(
-        topic_index=store.topics.add(OWNERSHIP_TOPIC),
-        queue_id=OWNERSHIP_QUEUE,
-        body=encode(record),
-        properties=b"",
-        born_ms=now_ms,
-        born_host=NO_HOST,
-        store_host=NO_HOST,
-    )
-    batch.trusted = True
-    store.put(batch)
+    body = encode(record)
+    batch = put_own(store, OWNERSHIP_TOPIC, OWNERSHIP_QUEUE, body, now_ms=now_ms)
     row = batch.rows[0]
     if row["status"]:
         raise OwnershipRefused(batch.remarks.get(0, "the store is not writable"))

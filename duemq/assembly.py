@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from duemq.admin.views import AdminProcessor
 from duemq.auth.access import AccessControl
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.local_administration import LocalAdministration
+from duemq.auth.plain_requests import BrokerName, PlainRequests
+from duemq.auth.record_access import EveryRecord, RecordAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.decide import ACTIONS, DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
@@ -48,11 +51,19 @@ from duemq.pull.unsupported import UnservedProcessor
 from duemq.registry.client_requests import ClientProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import ConfigFile
+from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
-from duemq.registry.groups import GroupManager
+from duemq.registry.groups import GroupConfig, GroupManager
+from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog
+from duemq.registry.table_journal import TableJournal, TableKind
+from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.ha_server import HaServer
+from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.member_requests import member_requests, with_group
+from duemq.replication.membership import Membership
 from duemq.replication.replica import Replica, master_view, replica_of
 from duemq.send.answers import SendSettings
 from duemq.send.ingest import Ingest
@@ -62,6 +73,7 @@ from duemq.send.send import SendProcessor, SendRules
 from duemq.send.send_back import SendBackProcessor
 from duemq.send.send_header import broker_suffix
 from duemq.timers import refuse_timers, timers_are_held
+from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.half_messages import as_half
 from duemq.transactions.transactions import Transactions
 from message_store.clock import Clock
@@ -114,7 +126,13 @@ class Parts:
     identity: Identity
     transactions: Transactions | None = None
     replica: Replica | None = None
+    ha_server: HaServer | None = None
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
+
+    async def keep_snapshots(self) -> None:
+        """Have the log hold topics and groups as far as replicas need them."""
+        await self.topics.keep_snapshot()
+        await self.groups.keep_snapshot()
 
     def persist(self) -> None:
         """Write every changed table now.
@@ -143,7 +161,21 @@ class Surroundings:
     access: AccessControl | None = None
     kernels: Preparation = field(default_factory=Preparation)
     replication: Callable[[], ReplicationConfig] = ReplicationConfig
+    ha_server: Callable[[], HaServerConfig] = HaServerConfig
+    ha_socket: socket.socket | None = None
+    ha_port: int = 0
     connect: Callable[[str], RemotingClient] = RemotingClient
+    membership: Membership | None = None
+
+    @property
+    def records(self) -> RecordAccess:
+        """What decides about records that requests name by their offset."""
+        return self.access.gate if self.access is not None else EveryRecord()
+
+    @property
+    def epoch(self) -> int:
+        """Master epoch of this broker; 0 without a controller."""
+        return self.membership.role.epoch if self.membership is not None else 0
 
 
 def _access_of(around: Surroundings) -> AccessCheck:
@@ -164,8 +196,14 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     if around.replication().is_replica:
         tables = (parts.topics, parts.groups, parts.offsets)
         parts.replica = replica_of(
-            store, tables, parts.held, around.replication(), around.clock, around.connect
-        )
+            store, tables, parts.held, around.replication(), around.clock, around.connect,
+            around.membership,
+        )  # fmt: skip
+    elif around.ha_socket is not None:
+        parts.ha_server = HaServer(
+            around.ha_socket, store, around.replication(), around.ha_server, around.clock,
+            own_addresses=(around.config().broker_ip,), member=around.membership,
+        )  # fmt: skip
     store.add_dispatcher(parts.held.on_append)
     store.add_dispatcher(parts.stats.on_append)
     for dispatcher in around.plugins.dispatchers():
@@ -179,14 +217,18 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     return parts
 
 
-def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
+def _load_tables(
+    store: MessageStore, around: Surroundings
+) -> tuple[TopicManager, GroupManager, OffsetManager]:
     config, clock = around.config(), around.clock
+    journal_log, epoch = StoreLog(store, clock), around.epoch
     topics = TopicManager(
         config,
         store.topics,
         ConfigFile(store.config_path("topics.json")),
         clock,
-        system_topics=around.plugins.system_topics(),
+        system_topics=[*around.plugins.system_topics(), JOURNAL_TOPIC],
+        journal=TableJournal(TableKind.TOPIC, journal_log, TopicConfig.from_json, epoch=epoch),
     )
     topics.load()
     groups = GroupManager(
@@ -194,12 +236,20 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         clock,
         auto_create=config.auto_create_group,
         groups_max=config.groups_max,
+        journal=TableJournal(TableKind.GROUP, journal_log, GroupConfig.from_json, epoch=epoch),
     )
     groups.load()
-    offsets_file = ConfigFile(store.config_path("consumerOffset.json"))
+    offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
     offsets.load()
+    offsets.follow(store, (TRANSACTIONS_GROUP,))
     offsets.fit(store.queue_bounds)
+    return topics, groups, offsets
+
+
+def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
+    config, clock = around.config(), around.clock
+    topics, groups, offsets = _load_tables(store, around)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
@@ -233,10 +283,11 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
 def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     config, clock = around.config, around.clock
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
-    identity, put = parts.identity, parts.put_path.put_durable
+    identity, put = parts.identity, parts.put_path.put_confirmed
     clients = ClientProcessor(parts.clients, topics, groups, clock, config)
+    records = around.records
     transactions = Transactions(
-        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters
+        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters, records
     )
     parts.transactions = transactions
     transactions.recover()  # before plugins append anything
@@ -258,8 +309,9 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.stats,
             config,
             replication=around.replication,
+            access_version=lambda: records.version,
         ),
-        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config),
+        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
@@ -289,6 +341,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.clients,
             lambda: (store.index.safe_ms, store.max_offset),
             count_default=around.store_config.query_count_max,
+            records=around.records,
         ),
         ResetProcessor(
             store,
@@ -300,7 +353,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             identity,
             push=lambda: not around.config().server_side_reset,
         ),
-        ClientAdminProcessor(parts.clients, store, identity),
+        ClientAdminProcessor(parts.clients, store, identity, around.records),
         TopicAdminProcessor(
             store,
             parts.topics,
@@ -326,13 +379,14 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
 def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
     """Return what shows the broker to an operator and takes his decisions."""
     store, views = parts.store, around.plugins.admin_views()
-    views |= {REPLICATION_VIEW: parts.replica.view if parts.replica else master_view(store)}
+    as_master = master_view(store, parts.ha_server, around.clock)
+    of_role = parts.replica.view if parts.replica else as_master
+    views |= {REPLICATION_VIEW: with_group(of_role, around.membership)}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
-    users = around.access.accounts if around.access else None
-    accounts = [AccountRequests(users)] if users is not None else []
     return [
-        *accounts,
+        *_account_processors(parts, around),
+        _member_requests(parts, around),
         RuntimeInfo(
             store,
             parts.stats,
@@ -341,6 +395,7 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             started_ms=around.started_ms,
             figures=figures,
             ha_client=parts.replica.ha if parts.replica is not None else None,
+            ha_server=parts.ha_server,
         ),
         ConfigProcessor(
             around.values,
@@ -357,6 +412,34 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             parts.identity.broker_name,
         ),
     ]
+
+
+def _member_requests(parts: Parts, around: Surroundings) -> Processor:
+    """Return what answers the requests that members of a group send each other."""
+    ip = around.config().broker_ip
+    return member_requests(
+        parts.store,
+        around.membership,
+        f"{ip}:{around.port}",
+        f"{ip}:{around.ha_port}",
+        is_master=parts.replica is None,
+        registered_id=parts.identity.broker_id,
+    )
+
+
+def _account_processors(parts: Parts, around: Surroundings) -> list[Processor]:
+    """Return what shows and changes the accounts."""
+    access, config = around.access, around.config()
+    if access is not None and access.accounts is not None:
+        return [AccountRequests(access.accounts)]
+    if access is None or access.files is None:
+        return []
+    us = BrokerName(
+        cluster=config.cluster_name,
+        broker=parts.identity.broker_name,
+        address=f"{config.broker_ip}:{around.port}",
+    )
+    return [PlainRequests(access.files, us, around.clock)]
 
 
 def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
@@ -391,7 +474,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         region=config.region_id,
         trace_on=config.trace_on,
         body_bytes_max=body_bytes_max(store_config.message_bytes_max),
-        sync_flush=store_config.sync_flush,
+        confirmed=store_config.sync_flush or parts.store.replicated.required,
     )
     access = around.access.gate if around.access else None
     return Ingest(

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from datetime import UTC
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -39,9 +39,12 @@ from duemq.configuration.settings import (
     Settings,
     changed_values,
     check_directories,
+    in_force,
+    in_role,
     key_notices,
     resolved,
     settings_from,
+    values_in_force,
 )
 from duemq.exposure import local_only_notice, warn_if_exposed
 from duemq.name_servers import addresses_of, embedded_name_server, peer_client, registrar
@@ -50,19 +53,18 @@ from duemq.net.bound_socket import bind
 from duemq.net.server import RemotingServer
 from duemq.net.tls import load_tls
 from duemq.plugins import Host, Installed, PluginSet, installed_plugins
+from duemq.process_services import new_registry, new_scheduler
 from duemq.registry.data_version import DataVersion
+from duemq.replication.membership import Membership
 from duemq.stored_pins import stored_pins
 from message_store.clock import Clock, SystemClock
-from message_store.config import Properties, from_properties, to_properties, with_live
+from message_store.config import Properties
 from message_store.errors import DueMQError, UsageError
 from message_store.kernels.preparation import Preparation
 from message_store.masking import masked
 from message_store.store import MessageStore
 
 if TYPE_CHECKING:
-    from apscheduler.schedulers.asyncio import AsyncIOScheduler
-    from prometheus_client import CollectorRegistry
-
     from duemq.namesrv.server import NameServer
     from duemq.net.connection import Connection
     from duemq.send.ingest import Ingest
@@ -71,6 +73,7 @@ log = logging.getLogger(__name__)
 VIP_PORT_DISTANCE = 2
 KERNELS = "send", "ingest"  # groups of what is between a request and its answer
 PERSIST_MS = 3_000
+RESIGNED = "another member of the group is the master now: send to it"
 STATS_MS = 10_000
 PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
 DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"
@@ -86,6 +89,7 @@ class Broker:
         plugins: the installed ones, unless named here.
         config_file: where `properties` came from; changes by request 25 are written there.
         read_again: reads the configuration again, for `reload`.
+        membership: Of a broker in controller mode: its role and its group; None: as configured.
     Attributes:
         settings: the configuration in force.
         failure: Cause of a stop; empty while the broker runs or after a requested stop.
@@ -106,9 +110,11 @@ class Broker:
         config_file: Path | None = None,
         read_again: Callable[[], Properties] | None = None,
         kernels: Preparation | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self._kernels = kernels or Preparation()
-        self.settings = resolved(settings_from(properties))
+        self._membership = membership
+        self.settings = self._settings_from(properties)
         self.clock = clock or SystemClock()
         self.failure = ""
         self.metrics_port: int | None = None
@@ -125,8 +131,7 @@ class Broker:
         self.plugins = PluginSet({})
         self.namesrv: NameServer | None = None
         self.access: AccessControl | None = None
-
-    # -- what it is ---------------------------------------------------------------------------
+        self._ha_socket: socket.socket | None = None
 
     @property
     def config(self) -> BrokerConfig:
@@ -140,6 +145,14 @@ class Broker:
         return port
 
     @property
+    def ha_port(self) -> int:
+        """The port that replicas connect to while this broker is a master."""
+        if self._ha_socket is not None:
+            port: int = self._ha_socket.getsockname()[1]
+            return port
+        return self.settings.ha_server.port_after(self.port)
+
+    @property
     def address(self) -> str:
         """Address that clients connect to."""
         return f"{self.config.broker_ip}:{self.port}"
@@ -148,6 +161,10 @@ class Broker:
     def connections(self) -> frozenset[Connection]:
         """The connections that are open now."""
         return self._server.connections
+
+    def _settings_from(self, properties: Mapping[str, str]) -> Settings:
+        role = self._membership.role if self._membership is not None else None
+        return in_role(resolved(settings_from(properties)), role)
 
     # -- running ------------------------------------------------------------------------------
 
@@ -173,13 +190,19 @@ class Broker:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self._socket = stack.enter_context(bind(self.config.bind_address, self.config.listen_port))
+        if not self.settings.replication.is_replica:
+            port = self.settings.ha_server.port_after(self.config.listen_port)
+            bound = bind(self.config.bind_address, port, key="haListenPort")
+            self._ha_socket = stack.enter_context(bound)
         check_directories(self.settings.store)
         self.tls = load_tls(self.settings.tls)
-        self.metrics = _new_registry(self.config)
-        self.scheduler = _new_scheduler()
+        self.metrics = new_registry(self.config)
+        self.scheduler = new_scheduler()
         self.plugins = self._load_plugins()
         self._log_unused_keys()
         self.store = stack.enter_context(self._new_store())
+        if self._membership is not None:
+            self._membership.begin(self.store)
         self.access = self._open_access()
         self.parts = self._assemble()
         stack.callback(self._persist)
@@ -188,6 +211,7 @@ class Broker:
         stack.callback(self.scheduler.shutdown, wait=False)
         self._add_jobs()
         await self._run_role(stack)
+        await self.parts.keep_snapshots()
         await self._listen(stack)
         await self._register(stack)
         await self._serve_metrics(stack)
@@ -198,7 +222,8 @@ class Broker:
         """Run what a master runs, or what a replica runs."""
         if self.parts.replica is not None:
             await stack.enter_async_context(self.parts.replica.running())
-        else:
+        if self.parts.ha_server is not None:
+            await stack.enter_async_context(self.parts.ha_server.running())
             await stack.enter_async_context(self.plugins.running(self.store))
         for task in self.parts.tasks:
             await stack.enter_async_context(task)
@@ -243,9 +268,10 @@ class Broker:
         return open_access(self.settings.auth, directory, cluster, self.clock.now_ms)
 
     def _assemble(self) -> Parts:
-        pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
-        for name, pin in pins.items():
-            self.store.retention.add_pin(pin, owner=name)
+        if not self.settings.replication.is_replica:  # a replica has its master's pins
+            pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
+            for name, pin in pins.items():
+                self.store.retention.add_pin(pin, owner=name)
         around = Surroundings(
             config=lambda: self.settings.broker,
             store_config=self.settings.store,
@@ -259,7 +285,11 @@ class Broker:
             access=self.access,
             kernels=self._kernels,
             replication=lambda: self.settings.replication,
+            ha_server=lambda: self.settings.ha_server,
+            ha_socket=self._ha_socket,
+            ha_port=self.ha_port,
             connect=peer_client(self.settings.auth, self.tls.client),
+            membership=self._membership,
         )
         self._around = around
         return assemble(self.store, around)
@@ -301,8 +331,6 @@ class Broker:
             port = self.port - VIP_PORT_DISTANCE
             warn_if_exposed(purpose, self.config.bind_address, port, off=off, checked=checked)
 
-    # -- name servers -------------------------------------------------------------------------
-
     async def _start_namesrv(self, stack: AsyncExitStack) -> None:
         if not self.config.embedded_namesrv_enable:
             return
@@ -319,15 +347,15 @@ class Broker:
 
     async def _register(self, stack: AsyncExitStack) -> None:
         config, auth, topics = lambda: self.config, self.settings.auth, self.parts.topics
-        replica = self.parts.replica
+        replica, member = self.parts.replica, self._membership
+        follows = replica is not None and member is None  # a member follows its controller
         self.registrar = registrar(
             config, auth, topics, self.clock,
-            port=self.port, local=self.namesrv, tls=self.tls.client,
-            answered=replica.on_registered if replica is not None else lambda fields: None,
+            port=self.port, ha_port=self.ha_port, local=self.namesrv, tls=self.tls.client,
+            answered=replica.on_registered if replica and follows else lambda fields: None,
         )  # fmt: skip
-        await stack.enter_async_context(self.registrar.running())
-
-    # -- metrics ------------------------------------------------------------------------------
+        if member is None or member.role.is_known:
+            await stack.enter_async_context(self.registrar.running())
 
     async def _serve_metrics(self, stack: AsyncExitStack) -> None:
         if self.config.metrics_exporter == "PROM":
@@ -340,8 +368,6 @@ class Broker:
     def stops(self) -> bool:
         """Whether a stop was requested."""
         return self._stop.is_set()
-
-    # -- jobs ---------------------------------------------------------------------------------
 
     def _add_jobs(self) -> None:
         store = self.settings.store
@@ -370,6 +396,7 @@ class Broker:
     async def _persist_tables(self) -> None:
         await self.parts.topics.save()
         await self.parts.groups.save()
+        await self.parts.keep_snapshots()
 
     async def _look_at_disk(self) -> None:
         self.store.check_disk()
@@ -393,6 +420,12 @@ class Broker:
         """Stop because of a signal: no failure."""
         log.info("%s: stopping", name)
         self._stop.set()
+
+    def resign(self) -> None:
+        """Refuse all messages and end all waits for replicas: another member is the master."""
+        if not self.settings.replication.is_replica:
+            self.store.read_only = RESIGNED
+            self.store.replicated.give_up()
 
     async def stopped(self) -> None:
         """Wait until a stop is requested."""
@@ -440,30 +473,19 @@ class Broker:
         Raises:
             DueMQError: A value is invalid; nothing was changed.
         """
-        wanted = resolved(settings_from(properties))
-        broker, later = with_live(self.settings.broker, wanted.broker)
-        store, more = with_live(self.settings.store, wanted.store)
+        settings, later = in_force(self.settings, self._settings_from(properties))
         self.plugins.reconfigure(properties, self.settings.properties)
-        tls, certificates = with_live(self.settings.tls, wanted.tls)
-        auth, most = with_live(self.settings.auth, wanted.auth)
-        replication, roles = with_live(self.settings.replication, wanted.replication)
-        self.settings = Settings(properties, broker, tls, store, auth, replication)
-        self.store.config = store
+        self.settings = settings
+        self.store.config = settings.store
         self.version = self.version.next(self.clock.now_ms())
-        self.registrar.set_addresses(addresses_of(broker))
-        self.parts.groups.auto_create = broker.auto_create_group
-        if later := later + more + certificates + most + roles:
+        self.registrar.set_addresses(addresses_of(self.config))
+        self.parts.groups.auto_create = self.config.auto_create_group
+        if later:
             log.warning("in force after a restart: %s", ", ".join(later))
 
     def all_properties(self) -> dict[str, str]:
         """Return every key with the value in force."""
-        settings, known = self.settings, dict[str, str]()
-        sections = (settings.broker, settings.replication, settings.tls, settings.store)
-        for each in (*sections, settings.auth):
-            known |= to_properties(each)
-        for section in self.plugins.sections():
-            known |= to_properties(from_properties(section, self.settings.properties))
-        return {**self.settings.properties, **known}
+        return values_in_force(self.settings, self.plugins.sections())
 
     def shown_properties(self) -> dict[str, str]:
         """Return `all_properties` without passwords, as request 26 answers."""
@@ -476,16 +498,3 @@ class Broker:
             self._file_state = state
             log.info("%s has changed", self._config_file)
             self.reload()
-
-
-def _new_registry(config: BrokerConfig) -> CollectorRegistry:
-    from duemq.metrics.native_metrics import NativeRegistry
-
-    return NativeRegistry(config.cluster_name, config.broker_name)
-
-
-def _new_scheduler() -> AsyncIOScheduler:
-    from apscheduler.schedulers.asyncio import AsyncIOScheduler
-
-    defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
-    return AsyncIOScheduler(timezone=UTC, job_defaults=defaults)

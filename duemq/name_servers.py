@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from duemq.namesrv.server import NameServer
 
 log = logging.getLogger(__name__)
-HA_PORT_DISTANCE = 1
 
 
 def embedded_name_server(
@@ -93,6 +92,7 @@ def registrar(
     clock: Clock,
     *,
     port: int,
+    ha_port: int,
     local: NameServer | None,
     tls: ssl.SSLContext | None,
     answered: Answered = lambda fields: None,
@@ -101,6 +101,7 @@ def registrar(
 
     Args:
         port: Port that clients connect to.
+        ha_port: Port that replicas connect to.
         local: The embedded name server.
         tls: Context of connections to name servers; None: plaintext.
         answered: Called with each answer.
@@ -110,7 +111,7 @@ def registrar(
         cluster=now.cluster_name,
         broker_name=now.broker_name,
         address=f"{now.broker_ip}:{port}",
-        ha_address=f"{now.broker_ip}:{port + HA_PORT_DISTANCE}",
+        ha_address=f"{now.broker_ip}:{ha_port}",
         broker_id=now.broker_id,
     )
     made = Registrar(

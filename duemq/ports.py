@@ -8,14 +8,15 @@ from typing import Protocol
 
 from duemq.registry.topic_config import TopicConfig
 from message_store.log.batch import PutBatch
+from message_store.replication.acknowledgement import Missing
 
 PERM_READ = 4
 PERM_WRITE = 2
 
-Putter = Callable[[PutBatch], Awaitable[bool]]
-"""Runs the put hooks, appends, waits until durable unless WAIT=false; results are in the rows.
+Putter = Callable[[PutBatch], Awaitable[Missing | None]]
+"""Runs the put hooks, appends, waits until confirmed unless WAIT=false; results are in the rows.
 
-It returns False when something was stored, but the disk did not sync it in time."""
+It returns what is missing when something was stored, but not confirmed in time."""
 
 
 class TopicView(Protocol):

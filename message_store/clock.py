@@ -16,6 +16,10 @@ class Clock(Protocol):
         """Return milliseconds since the epoch."""
         ...
 
+    def steady_ms(self) -> int:
+        """Return milliseconds of a clock that is never set and counts the machine's sleep."""
+        ...
+
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
         """Return when `event` is set or the clock reaches `until_ms` (None: never).
 
@@ -64,12 +68,14 @@ def _finish(sleeper: asyncio.Future[None]) -> None:
 class SystemClock:
     """The machine's clock."""
 
-    WAIT_MS_MAX = (
-        1_000  # longest sleep before the wall clock is read again, as it may have been stepped
-    )
+    WAIT_MS_MAX = 1_000  # then read the wall clock again: it may have been stepped
+    STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has no such clock
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def steady_ms(self) -> int:
+        return time.clock_gettime_ns(self.STEADY) // 1_000_000
 
     def monotonic_s(self) -> float:
         """Return seconds on the monotonic clock, for durations and ids, never for due times."""
@@ -101,11 +107,15 @@ class FakeClock:
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
+        self._steady_ms = 0
         self._sleepers: list[tuple[int, int, asyncio.Event]] = []
         self._serial = 0
 
     def now_ms(self) -> int:
         return self._now_ms
+
+    def steady_ms(self) -> int:
+        return self._steady_ms
 
     def monotonic_s(self) -> float:
         return self._now_ms / 1_000
@@ -127,8 +137,13 @@ class FakeClock:
                 wait.cancel()
 
     def set_ms(self, now_ms: int) -> None:
-        """Step to `now_ms`; wake waits whose time has come, and all waits on a step back."""
-        back, self._now_ms = now_ms < self._now_ms, now_ms
+        """Step to `now_ms`; wake waits whose time has come; a step back wakes all.
+
+        A step back leaves the steady clock as it is.
+        """
+        back = now_ms < self._now_ms
+        self._steady_ms += max(now_ms - self._now_ms, 0)
+        self._now_ms = now_ms
         while self._sleepers and (back or self._sleepers[0][0] <= now_ms):
             heapq.heappop(self._sleepers)[2].set()
 

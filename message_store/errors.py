@@ -4,6 +4,7 @@ DueMQError
 ├── UsageError            our caller: a bad argument, a bad configuration
 │   ├── ConfigError
 │   ├── PluginError       a plugin that cannot be loaded, started or combined
+│   ├── NotARecordEnd     an offset that the log cannot be truncated to
 │   └── PortInUse         another process listens there
 ├── PeerError             the other side of a connection
 │   ├── FrameError        the stream is lost: close the connection
@@ -47,6 +48,15 @@ class PluginError(UsageError):
     def __init__(self, plugin: str, why: str) -> None:
         self.plugin, self.why = plugin, why
         super().__init__(f"plugin {plugin} {why}")
+
+
+class NotARecordEnd(UsageError):
+    """The log cannot be truncated to an offset; `nearest` are the ends of records around it."""
+
+    def __init__(self, offset: int, nearest: tuple[int, ...], why: str) -> None:
+        self.offset, self.nearest, self.why = offset, nearest, why
+        places = " or ".join(map(str, nearest))
+        super().__init__(f"the log cannot end at offset {offset}: {why}. Truncate it to {places}")
 
 
 class PeerError(DueMQError):

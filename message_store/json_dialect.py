@@ -12,6 +12,7 @@ A key may also be an object: `{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. I
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -20,8 +21,10 @@ from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, TypeVar
 
+from message_store import config_sums
 from message_store.errors import CorruptStore
 
+logger = logging.getLogger(__name__)
 DEPTH_MAX = 64
 TEXT_BYTES_MAX = 256 << 20
 _T = TypeVar("_T")
@@ -223,14 +226,16 @@ def write_config(path: Path, text: str) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
+    data = text.encode()
     with temporary.open("wb") as file:
-        file.write(text.encode())
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     old = _link_old(path)
     os.replace(temporary, path)
     if old is not None:
         os.replace(old, backup_path(path))
+    config_sums.note(path, data, previous=backup_path(path) if old is not None else None)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -261,12 +266,24 @@ def read_config(path: Path) -> str | None:
     for candidate in (path, backup_path(path)):
         try:
             if candidate.exists() and candidate.stat().st_size:
-                return candidate.read_text("utf-8", "replace")
+                return read_text(candidate)
         except OSError as error:
             failure = failure or error
+        except ValueError as error:
+            logger.warning("%s: %s", candidate, error)
     if failure is not None:
         raise failure
     return None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file as it was written.
+
+    Raises:
+        OSError: The disk cannot read it.
+        ValueError: The disk has changed it.
+    """
+    return config_sums.checked(path, path.read_bytes()).decode("utf-8", "replace")
 
 
 def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
@@ -280,11 +297,15 @@ def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
         if not candidate.exists() or not candidate.stat().st_size:
             continue
         try:
-            return decode(loads(candidate.read_text("utf-8", "replace")))
+            found = decode(loads(read_text(candidate)))
         except (
             *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
         ) as error:
             failure = failure or error
+            continue
+        if failure is not None:
+            logger.warning("%s: %s; %s is used", path, failure, candidate.name)
+        return found
     if failure is None:
         return None
     raise CorruptStore(

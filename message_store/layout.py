@@ -107,6 +107,13 @@ CHECKPOINT = np.dtype(
 assert CHECKPOINT.itemsize == 40
 CHECKPOINT_BYTES: Final = 4096
 
+# Checksums of the log's blocks, ours: one for each block of a log file.
+BLOCK_SUM = np.dtype(">u4")
+SUM_UNKNOWN: Final = 0
+# Checksum of the bytes from the last block's start to the log's end, after a clean stop.
+TAIL_SUM = np.dtype([("end", ">i8"), ("crc", ">u4"), ("own_crc", ">u4")])
+assert TAIL_SUM.itemsize == 16
+
 # One entry of a client's batch body up to its own body; MessageDecoder.encodeMessages.
 BATCH_ENTRY_HEAD = np.dtype(
     [
@@ -216,6 +223,21 @@ SCANNED = np.dtype(
     align=True,
 )
 DAMAGE_BODY_CRC: Final = 1
+IN_NO_QUEUE: Final = -2  # topic_index of a record that gets no unit
+
+# A record of a master's log on its way into its queue, native byte order; names as in PUT.
+QUEUED = np.dtype(
+    [
+        ("phys_offset", "i8"),
+        ("queue_offset", "i8"),
+        ("tags_code", "i8"),
+        ("record_size", "i4"),
+        ("queue_slot", "i4"),
+        ("sys_flag", "i4"),
+        ("status", "i4"),  # 0: it gets a unit
+    ],
+    align=True,
+)
 
 # A key of a record for an index file, in native byte order.
 KEYED = np.dtype(

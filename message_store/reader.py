@@ -6,6 +6,7 @@ Pulls get slices of the mapped log; no record is decoded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from message_store.log.unreadable import READS_MAX
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.topic_table import TopicTable
 from message_store.recovery import recover
+from message_store.recovery.truncations import Truncations
+from message_store.replication.acknowledgement import Replicated
 from message_store.text import index_hash
 
 QUERY_CANDIDATES_MAX = 1_024
@@ -38,21 +41,38 @@ class StoreReader:
     queues: QueueSet
     index: IndexService
     flusher: Flusher
+    truncations: Truncations
+    replicated: Replicated
     config: StoreConfig
 
     # -- reads --------------------------------------------------------------------------------
 
     @property
     def confirm_offset(self) -> int:
-        """Log offset up to which consumers may read: with SYNC_FLUSH what is on the disk.
+        """Log offset up to which consumers may read.
 
+        With SYNC_FLUSH that is on the disk, with SYNC_MASTER on replicas as well.
         Source: DefaultMessageStore.getConfirmOffset
         """
-        return self.flusher.durable if self.config.sync_flush else self.log.end
+        stored = self.transfer_end
+        return min(stored, self.replicated.offset) if self.replicated.required else stored
 
     def when_confirmed(self, offset: int, call: Callable[[], None]) -> None:
         """Have `call` called on the event loop once `confirm_offset` has reached `offset`."""
-        self.flusher.when_durable(offset, call)
+        if self.replicated.required:
+            call = partial(self.replicated.when_reached, offset, call)
+        if self.config.sync_flush:
+            self.flusher.when_durable(offset, call)
+        else:
+            call()
+
+    @property
+    def transfer_end(self) -> int:
+        """Log offset up to which replicas may copy: with SYNC_FLUSH what is on the disk.
+
+        A replica that had more than a master after a power cut could not follow it again.
+        """
+        return self.flusher.durable if self.config.sync_flush else self.log.end
 
     @property
     def min_offset(self) -> int:
@@ -64,10 +84,24 @@ class StoreReader:
         """Log offset after the last record."""
         return self.log.end
 
+    @property
+    def generation(self) -> int:
+        """Number of the log's last truncation; a checkpoint records it with its log offset."""
+        return self.truncations.generation
+
+    def unchanged_end(self, generation: int) -> int:
+        """Return the log offset before which the log is what it was in a generation."""
+        return min(self.truncations.floor(generation), self.log.end)
+
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return (first, one past the last) queue offset; (0, 0) if there is no such queue."""
         queue = self.queues.find(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int:
+        """Return the queue offset after the last message whose record ends by a log offset."""
+        queue = self.queues.find(topic, queue_id)
+        return 0 if queue is None else queue.end_before(log_offset)
 
     def readable_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return `queue_bounds` without the messages that consumers may not read yet.

@@ -32,6 +32,7 @@ from message_store.log.flusher import Flusher
 from message_store.log.read_ahead import ReadAhead
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.deleted_topics import Deletions
+from message_store.queues.erase import erase
 from message_store.queues.topic_table import TopicTable
 from message_store.reader import StoreReader
 from message_store.recovery import recover
@@ -39,7 +40,10 @@ from message_store.recovery.abort_file import AbortFile
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
 from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
-from message_store.replication.raw_append import Bytes, RawAppender
+from message_store.replication.acknowledgement import Missing, Replicated
+from message_store.replication.raw_append import RawAppender
+from message_store.replication.suspicion import Bytes
+from message_store.replication.truncation import complete
 from message_store.retention.log_retention import Retention
 from message_store.write_gate import DISK_FULL, WriteGate
 
@@ -55,6 +59,7 @@ class MessageStore(StoreReader):
         notice: Called with one line for each event that concerns the operator.
     Attributes:
         read_only: Why `put` refuses every message, as on a replica; empty: it does not.
+        fence: Returns why `put` refuses every message now, empty if it does not.
     Raises (on entering):
         StoreLocked: Another broker has the directory.
         StoreFull: No room for what recovery has to write.
@@ -83,8 +88,13 @@ class MessageStore(StoreReader):
             Deletions(self.config_path("deletedTopics.json")),
         )
         self.appender = Appender(self.log, self.topics, config, clock, self.descriptors)
-        self.raw = RawAppender(self.log, self.appender, self.queues, self.rules, self.descriptors)
+        self.raw = RawAppender(
+            self.log, self.appender, self.queues, self.rules, self.descriptors, clock,
+            self._notify, self._restart_topic,
+        )  # fmt: skip
+        self.replicated = Replicated()
         self.read_only = ""
+        self.fence: Callable[[], str] = str
         self.gate = WriteGate(self.root, self.log.directory, self._notify)
         self.retention = Retention(self)
         self.recovered: recover.Recovered | None = None
@@ -121,6 +131,7 @@ class MessageStore(StoreReader):
         crashed = self.abort_file.exists
         self.log.unreadable.notice = self.notice
         (self.root / "config").mkdir(exist_ok=True)
+        self.truncations = complete(self.config, self.clock, self.notice)
         self.mark = RecoveryMark.open(self.config_path("duemq.mark"))
         undo.callback(self.mark.close)
         marks = self.mark.read()
@@ -128,9 +139,11 @@ class MessageStore(StoreReader):
         self.queues.load()
         self.checkpoint = Checkpoint.load(self.root / "checkpoint")
         self.queues.until_readable(lambda: self._recover(crashed))
+        self.log.sums.open(self.log.end)
         self.progress = QueueProgress(
-            self.log, self.appender, self.queues, self.mark, self.checkpoint, self._notify
-        )
+            self.log, self.appender, self.queues, self.mark, self.checkpoint, self._notify,
+            confirmed=self._confirmed_to_keep,
+        )  # fmt: skip
         self.progress.mark_recovered()
         self.queues.lost.clear()
         self.index = IndexService(
@@ -157,6 +170,8 @@ class MessageStore(StoreReader):
         start, self.appender.last_record = recover.start_of(
             self.log, self.queues, self.mark, self.checkpoint, self.notice, crashed=crashed
         )
+        if self.appender.last_record < 0:  # something else may have written the log since
+            self.log.sums.withdraw(start)
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
         found = recover.recover(
@@ -169,6 +184,7 @@ class MessageStore(StoreReader):
         self.queues.correct_min(self.log.min_offset)
         self.queues.deletions.fit(self.log.min_offset, found.end)
         self.queues.deletions.write()
+        self._note_lost(found.end)
         self.recovered = found
         if found.records:
             self.appender.last_record = found.last_record
@@ -180,6 +196,18 @@ class MessageStore(StoreReader):
                 f"the last run did not end cleanly: {found.records} records from {start} on were "
                 f"checked, the log ends at {found.end}"
             )
+
+    def _note_lost(self, end: int) -> None:
+        """Record a truncation if the log has lost its end, or was replaced by another one."""
+        marks = self.mark.read()
+        if marks is None or marks.dispatched == self.log.min_offset:
+            return
+        if marks.dispatched > end:
+            self.truncations.note(end)
+        elif marks.last_record >= self.log.min_offset and not recover.record_ends_at(
+            self.log, marks.last_record, marks.dispatched
+        ):
+            self.truncations.note(0)
 
     def _synced_before(self, crashed: bool) -> int:
         """Return the log offset up to which the disk surely has the log."""
@@ -202,8 +230,10 @@ class MessageStore(StoreReader):
                 self.progress.mark_dispatched()
                 self.sync_queues()
                 self.abort_file.remove()
+                self.log.sums.close(self.log.end)
         except OSError as error:
             self.notice(f"{self.root} was not closed cleanly, the next start recovers it: {error}")
+        self.log.sums.close()
         self.mark.close()
         self.queues.close()
         self.log.close()
@@ -283,7 +313,7 @@ class MessageStore(StoreReader):
     @property
     def refusal(self) -> str:
         """Why they cannot, or an empty text."""
-        return self.read_only or self.gate.refusal
+        return self.read_only or self.gate.refusal or self.fence() or self.replicated.refusal
 
     def check_disk(self) -> None:
         """Refuse writes on a nearly full disk; accept them again when there is room.
@@ -336,6 +366,11 @@ class MessageStore(StoreReader):
         """Take a topic's queues out of the store; return what `topic_removal` is to erase."""
         return self.progress.detach_topic(name)
 
+    def _restart_topic(self, name: str) -> None:
+        """Remove the queues of a topic that the master of a replica has deleted."""
+        self.flush()  # the messages must be on the disk before their removal is
+        erase(self.queues, self.detach_topic(name))
+
     # -- durability ---------------------------------------------------------------------------
 
     @property
@@ -343,14 +378,32 @@ class MessageStore(StoreReader):
         """Log offset up to which everything is on the disk."""
         return self.flusher.durable
 
-    async def wait_durable(self, end_offset: int, *, always: bool = False) -> bool:
-        """Wait for group commit with SYNC_FLUSH; False after syncFlushTimeout. Else True at once.
+    def require_replicas(self) -> None:
+        """Make replicas a condition of `confirm_offset`, which begins where the last run left it.
 
-        With `always`: wait for the disk with ASYNC_FLUSH too.
+        In the checkpoint it is 0 while no run has required replicas: then all messages count.
         """
-        if not (self.config.sync_flush or always):
-            return True
+        self.replicated.require(min(self.checkpoint.confirm or self.log.end, self.log.end))
+        self.progress.write_checkpoint(self.checkpoint.physic_ms, self.checkpoint.index_ms)
+
+    def _confirmed_to_keep(self) -> int:
+        """Return `confirm_offset` for the checkpoint; 0 while no run has required replicas."""
+        is_kept = self.replicated.required or self.checkpoint.confirm
+        return max(self.confirm_offset, 1) if is_kept else 0
+
+    async def wait_durable(self, end_offset: int) -> bool:
+        """Wait until the log is on the disk; return False after syncFlushTimeout."""
         return await self.flusher.wait(end_offset, self.config.sync_flush_timeout_ms / 1_000)
+
+    async def wait_confirmed(self, end_offset: int) -> Missing | None:
+        """Wait until a message may be answered; return what is missing after the time limits.
+
+        With SYNC_FLUSH it waits for the disk (group commit), with SYNC_MASTER for replicas too;
+        otherwise it returns at once.
+        """
+        if self.config.sync_flush and not await self.wait_durable(end_offset):
+            return Missing.DISK
+        return await self.replicated.wait(end_offset) if self.replicated.required else None
 
     def flush(self) -> None:
         """Sync log and queues now, and mark all of both as synced."""
@@ -359,6 +412,7 @@ class MessageStore(StoreReader):
         self.sync_queues()
 
     def _after_flush(self, log_end: int) -> None:
+        self.log.sums.seal(log_end)
         now = self.clock.now_ms()
         if abs(now - self._queues_synced_ms) >= self.config.flush_queue_interval_ms:
             self._queues_synced_ms = now

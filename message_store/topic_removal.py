@@ -10,12 +10,12 @@ until retention removes them; `Deletions` keeps them out of queues that are rebu
 from __future__ import annotations
 
 import asyncio
-import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from message_store.log.commit_log import sync_directory
-from message_store.queues.consume_queues import QueueSet
-from message_store.store import MessageStore
+from message_store.queues.erase import erase
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
 
 
 def remove_topic(store: MessageStore, name: str) -> None:
@@ -37,28 +37,8 @@ async def remove_topic_in_thread(store: MessageStore, name: str) -> None:
         OSError: As `remove_topic`, or the log was not on the disk in time.
     """
     if store.queues.holds(name):
-        if not await store.wait_durable(store.max_offset, always=True):
+        if not await store.wait_durable(store.max_offset):
             raise OSError("the messages before the removal are not on the disk in time")
         await asyncio.to_thread(erase, store.queues, store.detach_topic(name))
     elif store.queues.deletions.unwritten:
         await asyncio.to_thread(store.queues.deletions.write)
-
-
-def erase(queues: QueueSet, detached: Path | None) -> None:
-    """Record the removals and remove the files of one. Any thread may call it.
-
-    Raises:
-        OSError: The disk refused the record, even after the files were removed.
-    """
-    try:
-        queues.deletions.write()
-    except OSError:
-        _remove_files(detached)  # this may make the room that the record needs
-        queues.deletions.write()
-    _remove_files(detached)
-    sync_directory(queues.directory)
-
-
-def _remove_files(detached: Path | None) -> None:
-    if detached is not None:
-        shutil.rmtree(detached, ignore_errors=True)  # the next start removes what is left

@@ -5,9 +5,9 @@
            between --> sleep until the next due time or retry, no polling
 
 Synchronous delivery: the next batch of a level is appended when the last one is acknowledged, that
-is, on the disk with SYNC_FLUSH. Asynchronous: up to scheduleAsyncDeliverMaxPendingLimit messages of
-a level are in flight. In both modes messages of a level are appended in order, and nothing
-overtakes a delivery that the store refused.
+is, on the disk with SYNC_FLUSH and on replicas with SYNC_MASTER. Asynchronous: up to
+scheduleAsyncDeliverMaxPendingLimit messages of a level are in flight. In both modes messages of a
+level are appended in order, and nothing overtakes a delivery that the store refused.
 
 Source: ScheduleMessageService.DeliverDelayedMessageTimerTask
 """
@@ -356,16 +356,16 @@ class LevelService:
         end = self._log_end_in_flight()
         if end is None:
             return False
-        if await self._store.wait_durable(end):
-            self.acknowledge_to(end)
-        else:
+        if await self._store.wait_confirmed(end):
             await self._pause()
+        else:
+            self.acknowledge_to(end)
         return True
 
     async def _pause(self) -> None:
-        """Pause while the disk is slow; records in the log are not put again."""
+        """Pause while the disk or a replica is slow; records in the log are not put again."""
         until_ms = self._clock.now_ms() + PAUSE_MS
-        await self._clock.wait(asyncio.Event(), until_ms=until_ms)
+        await self._clock.wait(self._stop, until_ms=until_ms)
 
     async def _acknowledge(self) -> None:
         """Acknowledge asynchronous deliveries as the log becomes durable."""
@@ -373,11 +373,11 @@ class LevelService:
             await self._sent.wait()
             self._sent.clear()
             while (end := self._log_end_in_flight()) is not None:
-                if await self._store.wait_durable(end):
+                if await self._store.wait_confirmed(end):
+                    await self._pause()
+                else:
                     self.acknowledge_to(end)
                     self._wake.set()
-                else:
-                    await self._pause()
 
     def _log_end_in_flight(self) -> int | None:
         ends = [lv.in_flight.log_end for lv in self.levels.values() if len(lv.in_flight)]

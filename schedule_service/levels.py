@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -145,19 +145,28 @@ def _table(promise: Promise) -> LevelTable:
     return LevelTable(promise.from_offset, parse_levels(promise.text))
 
 
-def encode_history(history: LevelHistory, adopted: dict[int, int]) -> str:
-    """Return the text of delayLevels.json.
+class StoredLevels(NamedTuple):
+    """Content of delayLevels.json.
 
-    Args:
+    Attributes:
         adopted: Level to the first queue offset that Apache had not delivered when DueMQ first
             opened the store; deliveries before it have no origin in the log.
+        generation: Number of the log's last truncation when the file was written.
     """
+
+    history: LevelHistory
+    adopted: dict[int, int]
+    generation: int = 0
+
+
+def encode_history(history: LevelHistory, adopted: dict[int, int], generation: int = 0) -> str:
+    """Return the text of delayLevels.json; see `StoredLevels`."""
     rows = [{"fromOffset": p.from_offset, "levels": p.text} for p in history.promises]
-    return dumps({"adopted": adopted, "history": rows})
+    return dumps({"adopted": adopted, "history": rows, "logGeneration": generation})
 
 
-def decode_history(data: Any) -> tuple[LevelHistory, dict[int, int]]:
-    """Return the history and the adopted offsets of a parsed delayLevels.json.
+def decode_history(data: Any) -> StoredLevels:
+    """Return the content of a parsed delayLevels.json.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError: The file is malformed.
@@ -167,6 +176,6 @@ def decode_history(data: Any) -> tuple[LevelHistory, dict[int, int]]:
     if not promises:
         raise ValueError("its history is empty")
     try:
-        return LevelHistory(promises), adopted
+        return StoredLevels(LevelHistory(promises), adopted, int(data.get("logGeneration", 0)))
     except ConfigError as error:
         raise ValueError(str(error)) from error

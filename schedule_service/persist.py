@@ -10,6 +10,7 @@ from typing import Any
 
 from message_store.clock import Clock
 from message_store.json_dialect import write_config
+from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from schedule_service.recovery import OFFSETS_FILE, Saved, encode_saved, take_saved
 
@@ -28,7 +29,13 @@ class OffsetKeeper:
     """
 
     def __init__(
-        self, store: Any, clock: Clock, service: LevelService, saved: Saved, *, version_step: int
+        self,
+        store: MessageStore,
+        clock: Clock,
+        service: LevelService,
+        saved: Saved,
+        *,
+        version_step: int,
     ) -> None:
         self._store, self._clock, self._service = store, clock, service
         self._saved, self._version_step = saved, version_step
@@ -42,8 +49,9 @@ class OffsetKeeper:
         """Return the current table with its data version."""
         cursors = [level.cursor for level in self._service.levels.values()]
         now = take_saved(
-            cursors, self._store.max_offset, self._saved, self._service.transfers.floors
-        )
+            cursors, self._store.max_offset, self._saved, self._service.transfers.floors,
+            generation=self._store.generation,
+        )  # fmt: skip
         delivered = sum(level.stats.delivered for level in self._service.levels.values())
         counter = self._first_counter + delivered // self._version_step
         if counter != self._saved.counter:
@@ -61,7 +69,7 @@ class OffsetKeeper:
             if now == self._written:
                 return True
             assert now.log_offset is not None
-            if not await self._store.wait_durable(now.log_offset, always=True):
+            if not await self._store.wait_durable(now.log_offset):
                 log.warning("%s is not written: the log is not on the disk yet", self._path)
                 return False
             self.durable = now.offsets
@@ -73,6 +81,6 @@ class OffsetKeeper:
             self._written = now
             return True
 
-    def apache_text(self) -> str:
-        """Return the table without DueMQ's members, for a slave (request code 45)."""
-        return encode_saved(self.current(), own=False)
+    def text(self) -> str:
+        """Return the table for a replica (request code 45); Apache's ignore DueMQ's members."""
+        return encode_saved(self.current())

@@ -17,6 +17,7 @@ from message_store.errors import ConfigError, CorruptStore
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
 from message_store.json_dialect import load_config, read_config, write_config
 from message_store.log.batch import PutBatch
+from message_store.recovery.truncations import Truncations
 from message_store.retention.pins import UNKNOWN, FirstPending
 from schedule_service.config import ScheduleConfig
 from schedule_service.decisions import PendingLevels
@@ -34,11 +35,10 @@ from schedule_service.persist import OffsetKeeper
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import (
-    OFFSETS_FILE,
     Saved,
-    decode_saved,
+    find_start,
     fitted,
-    plan_start,
+    load_saved,
     restore,
 )
 from schedule_service.stats import LevelCollector, LevelStats
@@ -172,7 +172,7 @@ class SchedulePlugin(PluginBase):
         ends = {level: queues.bounds(level)[1] for level in queues.levels}
         if self._adopted is not None:
             self._adopted = dict(fitted(Saved(offsets=self._adopted), ends).offsets)
-        start = plan_start(saved, self._adopted, log_min=store.min_offset, log_end=store.max_offset)
+        start = find_start(store, self._adopted, saved)
         start = replace(start, saved=fitted(start.saved, ends))
         self._offsets_rejected = saved is not None and start.saved is not saved
         if saved is None or saved.log_offset is None:
@@ -203,15 +203,19 @@ class SchedulePlugin(PluginBase):
     def _load_history(self) -> tuple[LevelHistory, dict[int, int]] | None:
         path = self._config_dir / HISTORY_FILE
         try:
-            return load_config(path, decode_history)
+            found = load_config(path, decode_history)
         except CorruptStore as error:
             log.error("%s Pending messages keep their due times unless their queue is lost.", error)
             return None
+        if found is None:
+            return None
+        floor = Truncations.load(self._config_dir.parent).floor(found.generation)
+        return found.history.trimmed(0, floor), found.adopted
 
     @staticmethod
     def _load_saved(store: Any) -> Saved | None:
         try:
-            return load_config(store.config_path(OFFSETS_FILE), decode_saved)
+            return load_saved(store)
         except CorruptStore as error:
             log.error("%s The deliveries are read from the log instead.", error)
             return None
@@ -225,7 +229,7 @@ class SchedulePlugin(PluginBase):
         if write:
             path, encoded = (
                 store.config_path(HISTORY_FILE),
-                encode_history(history, self._adopted or {}),
+                encode_history(history, self._adopted or {}, store.generation),
             )
             try:
                 if read_config(path) != encoded:
@@ -248,7 +252,7 @@ class SchedulePlugin(PluginBase):
     async def _answer_delay_offsets(self, request: Request) -> Response:
         """Answer request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
         assert self._running is not None
-        return Response(body=self._running.keeper.apache_text().encode())
+        return Response(body=self._running.keeper.text().encode())
 
     def _stats(self) -> dict[int, tuple[LevelStats, int, int | None]]:
         next_due_ms = self._next_due_ms

@@ -3,6 +3,7 @@
 Recovery has two sources. `delayOffset.json` is Apache's: level -> next queue offset. DueMQ adds
 
     commitLogOffset   end of the log when the table was taken; Apache ignores it
+    logGeneration     number of the log's last truncation at that time
     deliveredAhead    delivered ranges after the next offset (stored later, due earlier)
 
 and writes the file after the log is on the disk up to there. The log is the other source: every
@@ -30,8 +31,9 @@ import numpy.typing as npt
 
 from delivery.ownership import JournalEntry
 from delivery.ownership_projection import changes_of
-from message_store.json_dialect import dumps
+from message_store.json_dialect import backup_path, dumps, load_config, loads
 from message_store.ranges import distinct
+from message_store.store import MessageStore
 from schedule_service.cursor import (
     NEVER_MS,
     SEGMENTS_MAX,
@@ -59,6 +61,7 @@ class Saved:
         ahead: Level to delivered ranges after that, ascending.
         log_offset: End of the log when the table was taken; None: written by Apache.
         settled: Level to ranges after `offsets` that were settled before their due time.
+        generation: Number of the log's last truncation.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -68,6 +71,7 @@ class Saved:
     state_version: int = 0
     timestamp_ms: int = 0
     settled: Mapping[int, list[Range]] = field(default_factory=dict)
+    generation: int = 0
 
 
 def decode_saved(value: Any) -> Saved:
@@ -90,6 +94,7 @@ def decode_saved(value: Any) -> Saved:
         int(version.get("stateVersion", 0)),
         int(version.get("timestamp", 0)),
         settled,
+        int(value.get("logGeneration", 0)),
     )
 
 
@@ -98,6 +103,30 @@ def _ranges(value: Any, name: str) -> dict[int, list[Range]]:
         int(level): [(int(first), int(end)) for first, end in ranges]
         for level, ranges in (value.get(name) or {}).items()
     }
+
+
+def load_saved(store: MessageStore) -> Saved | None:
+    """Return the table of delayOffset.json, None if there is none.
+
+    Its backup, one write older, if the log was truncated before the end that the newer one covers.
+
+    Raises:
+        CorruptStore: Neither the file nor its backup can be read.
+    """
+    path = store.config_path(OFFSETS_FILE)
+    newest = load_config(path, decode_saved)
+    if newest is None or is_supported(store, newest):
+        return newest
+    try:
+        older = decode_saved(loads(backup_path(path).read_text("utf-8", "replace")))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return newest
+    return older if older.log_offset is not None and is_supported(store, older) else newest
+
+
+def is_supported(store: MessageStore, saved: Saved) -> bool:
+    """Return whether the log before the table's end is what it was when the table was taken."""
+    return saved.log_offset is None or saved.log_offset <= store.unchanged_end(saved.generation)
 
 
 def encode_saved(saved: Saved, *, own: bool = True) -> str:
@@ -111,6 +140,7 @@ def encode_saved(saved: Saved, *, own: bool = True) -> str:
     members: dict[str, Any] = {"dataVersion": version}
     if own:
         members = {"commitLogOffset": saved.log_offset, **members}
+        members["logGeneration"] = saved.generation
         members["deliveredAhead"] = {level: saved.ahead[level] for level in sorted(saved.ahead)}
         if saved.settled:
             members["settledAhead"] = {n: saved.settled[n] for n in sorted(saved.settled)}
@@ -122,11 +152,14 @@ def take_saved(
     log_offset: int,
     before: Saved,
     floors: Mapping[int, int] | None = None,
+    *,
+    generation: int = 0,
 ) -> Saved:
     """Return the table to save for cursors that cover every delivery before `log_offset`.
 
     Args:
         floors: Level to the maximum of Apache's offset for now, even if the cursor is after it.
+        generation: Number of the log's last truncation.
     """
     offsets, ahead, settled = dict(before.offsets), {}, {}
     for cursor in cursors:
@@ -138,7 +171,10 @@ def take_saved(
             ahead[cursor.level] = passed + cursor.delivered_ahead()
         if cursor.settled:
             settled[cursor.level] = cursor.settled_ranges()
-    return replace(before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled)
+    return replace(
+        before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled,
+        generation=generation,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +196,14 @@ def plan_start(
     *,
     log_min: int,
     log_end: int,
+    is_supported: bool,
 ) -> Start:
     """Return the table that recovery uses, and the log offset from which it scans.
 
     Args:
         saved: Contents of delayOffset.json, None if it is lost.
         adopted: Offsets of delayLevels.json, None if DueMQ never ran on this store.
+        is_supported: Whether the log before the table's end is what it was.
     """
     if saved is None:
         return Start(Saved(offsets=dict(adopted or {})), log_min)
@@ -173,9 +211,22 @@ def plan_start(
         saved.log_offset is None
     ):  # written by Apache: right, but without earlier deliveries of DueMQ's
         return Start(saved, log_end if adopted is None else log_min)
-    if saved.log_offset > log_end:  # the log lost its end, so the table is ahead of it
+    if not is_supported:  # the log lost its end: the table is ahead of it
         return Start(Saved(offsets=dict(adopted or {})), log_min)
     return Start(saved, max(saved.log_offset, log_min), is_ours=True)
+
+
+def find_start(
+    store: MessageStore, adopted: Mapping[int, int] | None, saved: Saved | None
+) -> Start:
+    """Return where recovery of an open store starts; `saved`: see `load_saved`."""
+    return plan_start(
+        saved,
+        adopted,
+        log_min=store.min_offset,
+        log_end=store.max_offset,
+        is_supported=saved is None or is_supported(store, saved),
+    )
 
 
 def fitted(saved: Saved, ends: Mapping[int, int]) -> Saved:
@@ -252,7 +303,7 @@ class _Undelivered:
 
 
 def restore(
-    store: Any, queues: ScheduleQueues, start: Start, journal: Sequence[JournalEntry] = ()
+    store: MessageStore, queues: ScheduleQueues, start: Start, journal: Sequence[JournalEntry] = ()
 ) -> dict[int, LevelCursor]:
     """Return a cursor for every level that has a queue.
 
@@ -281,7 +332,7 @@ def restore(
     return {item.level: _cursor(queues, item) for item in undelivered}
 
 
-def _origins(store: Any, scan_from: int) -> Iterator[Offsets]:
+def _origins(store: MessageStore, scan_from: int) -> Iterator[Offsets]:
     """Yield the origins named in the log from an offset on, in bounded ascending blocks."""
     blocks: list[Offsets] = []
     for rows in store.scan(scan_from):

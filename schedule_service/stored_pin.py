@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from message_store.errors import CorruptStore
-from message_store.json_dialect import load_config
 from message_store.retention.pins import UNKNOWN, FirstPending, first_pending
 from schedule_service.names import SCHEDULE_TOPIC
-from schedule_service.recovery import OFFSETS_FILE, Saved, decode_saved
+from schedule_service.recovery import Saved, is_supported, load_saved
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -24,9 +23,11 @@ def stored_pin(store: MessageStore) -> FirstPending:
     None if there is none; `UNKNOWN` if the file cannot be read.
     """
     try:
-        saved = load_config(store.config_path(OFFSETS_FILE), decode_saved) or Saved()
+        saved = load_saved(store)
     except CorruptStore:
         return UNKNOWN
+    if saved is None or not is_supported(store, saved):
+        saved = Saved()  # every unit of the queues may be pending
     topic = store.topics.find(SCHEDULE_TOPIC)
     if topic < 0:
         return None

@@ -36,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--migration-results", type=Path, default=None, help="file for the results of that run"
     )
+    group.addoption(
+        "--failovers", type=int, default=50, help="number of failures of a group's master"
+    )
     group.addoption("--decisions", type=int, default=600, help="number of random decisions")
     group.addoption("--mutations", action="store_true", help="test each condition of the audit")
     group.addoption("--planted", type=int, default=20_000, help="messages without faults")
@@ -46,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--kills"))
+
+
+@pytest.fixture(scope="session")
+def failovers(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--failovers"))
 
 
 @pytest.fixture(scope="session")

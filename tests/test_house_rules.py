@@ -23,6 +23,7 @@ PACKAGES = (
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 CLOCK_READERS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
+CLOCK_READERS |= {"clock_gettime", "clock_gettime_ns"}
 DATETIME_READERS = {"now", "utcnow", "today"}
 BIG_ENDIAN = re.compile(r"^[>!][a-zA-Z0-9?]")
 

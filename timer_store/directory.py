@@ -125,7 +125,7 @@ class TimerDirectory:
 
     async def durable(self) -> bool:
         """Wait until all put messages are on the disk; return False if the disk is too slow."""
-        return await self.store.wait_durable(self.store.max_offset, always=True)
+        return await self.store.wait_durable(self.store.max_offset)
 
     # -- decisions ------------------------------------------------------------------------------
 

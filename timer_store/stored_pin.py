@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 def stored_pin(store: MessageStore) -> FirstPending:
     """Return the log offset of the first record that the last checkpoint or a later timer needs.
 
-    Without a checkpoint of ours (an Apache broker ran last, or it is lost) every timer that is
-    still in the queue may be pending. None: no timer is pending.
+    Without a valid checkpoint of ours (an Apache broker ran last, it is lost, or the log was
+    truncated since) every timer that is still in the queue may be pending. None: no timer is
+    pending.
     """
     snapshot = SnapshotFiles(store.config_path("")).load()
-    if snapshot is None:
+    if snapshot is None or snapshot.log_offset > store.unchanged_end(snapshot.generation):
         return first_pending([_first_timer(store, 0), *_pending_transfers(store, 0)])
     return first_pending(
         [

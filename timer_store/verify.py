@@ -20,6 +20,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from message_store import config_sums
 from message_store.json_dialect import backup_path, loads
 from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
@@ -135,9 +136,11 @@ def _check_check(path: Path, facts: Facts) -> Check | None:
         facts.report.add(facts.bad, "timer-check", path, 0, text)
         return None
     data = path.read_bytes()
-    check = decode_check(data)
+    damaged = config_sums.is_damaged(path, data)
+    check = None if damaged else decode_check(data)
     if check is None:
-        text = f"its {len(data)} bytes are invalid: Apache's broker would deliver timers again"
+        why = config_sums.DAMAGED if damaged else f"its {len(data)} bytes are invalid"
+        text = f"{why}: Apache's broker would deliver timers again"
         facts.report.add("error", "timer-check", path, 0, text)
         return None
     if facts.saved is not None and not facts.saved.belongs(check):
@@ -161,7 +164,7 @@ def _check_metrics(path: Path, facts: Facts) -> None:
 
 def _unreadable(path: Path) -> str:
     try:
-        value = loads(path.read_text("utf-8"))
+        value = loads(config_sums.checked(path, path.read_bytes()).decode("utf-8"))
     except FileNotFoundError:
         return "it is missing"
     except (OSError, ValueError) as error:

@@ -25,18 +25,17 @@ def ingest(bench: Bench, *, messages: int, conns: int, depth: int, **kind: objec
     ]
 
 
-def make(name: str, what: str, **options: int) -> Load:
-    """Return an ingest load; those of timers and by TLS are not default."""
+def make(name: str, what: str, *, signed: bool = False, **options: int) -> Load:
+    """Return an ingest load; those of timers, by TLS and with accounts are not default."""
     timers = "delay" in options
+    default = not timers and not signed and "tls" not in options
 
     def run(bench: Bench) -> list[Metric]:
         if timers:
             bench.warm_up_timers()
         return ingest(bench, **options)
 
-    return Load(
-        name=name, what=what, run=run, default=not timers and "tls" not in options, timers=timers
-    )
+    return Load(name=name, what=what, run=run, default=default, timers=timers, signed=signed)
 
 
 WIDE = {"messages": 400_000, "conns": 4, "depth": 64}
@@ -60,6 +59,7 @@ LOADS = [
     ),
     make("ingest-plain-4x64", "plain messages, 4 connections x 64", **WIDE),
     make("ingest-plain-code10", "plain messages, SEND_MESSAGE instead of V2", code=10, **WIDE),
+    make("ingest-signed-4x64", "plain messages, accounts on", signed=True, **WIDE),
     make("ingest-tls-4x64", "plain messages by TLS", tls=True, **WIDE),
     make("ingest-timer-4x64", "timers in an hour", delay=HOUR_MS, **WIDE),
 ]

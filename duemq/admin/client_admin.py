@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from delivery.plugin import Request, RequestHandler, Response
+from duemq.auth.model import Action
+from duemq.auth.record_access import EveryRecord, RecordAccess
+from duemq.auth.signature import CREDENTIALS
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode, parse_object
@@ -32,7 +35,14 @@ VERSION_WITH_RELAYS = 62  # 3.1.8-SNAPSHOT
 class ClientAdminProcessor:
     """Answers 203, 204, 328, 307, 309, 223."""
 
-    def __init__(self, clients: ClientTable, store: MessageStore, identity: Identity) -> None:
+    def __init__(
+        self,
+        clients: ClientTable,
+        store: MessageStore,
+        identity: Identity,
+        records: RecordAccess | None = None,
+    ) -> None:
+        self._records = records or EveryRecord()
         self._clients, self._store, self._identity = clients, store, identity
 
     def handlers(self) -> dict[int, RequestHandler]:
@@ -81,14 +91,14 @@ class ClientAdminProcessor:
     async def running_info(self, request: Request) -> Response:
         """Relay 307 to the client it names; its answer goes back untouched."""
         channel = self._client(request)
-        return await self._relay(channel, Request(request.code, request.fields, request.body))
+        return await self._relay(channel, Request(request.code, relayed(request), request.body))
 
     async def consume_directly(self, request: Request) -> Response:
         """Relay 309 with the message to the client it names."""
         channel = self._client(request)
-        sent = dict(request.fields) | {"brokerName": self._identity.broker_name}
+        sent = relayed(request) | {"brokerName": self._identity.broker_name}
         sent = {name: value for name, value in sent.items() if value}
-        body = self._message(fields.text(request, "msgId")) if sent.get("msgId") else b""
+        body = self._message(request) if sent.get("msgId") else b""
         return await self._relay(channel, Request(request.code, sent, body))
 
     async def consumer_status(self, request: Request) -> Response:
@@ -144,16 +154,23 @@ class ClientAdminProcessor:
             text = f"consumer <{channel.client_id}> has disconnected: {fault}"
             return Response(ResponseCode.SYSTEM_ERROR, text)
 
-    def _message(self, offset_id: str) -> bytes:
+    def _message(self, request: Request) -> bytes:
+        offset_id = fields.text(request, "msgId")
         try:
             offset = decode_offset_id(offset_id)[2]
             record = self._store.read_queued(offset)
             check_readable(record.topic)
+            self._records.check_record(request, record.topic, Action.SUB, Action.GET)
             return bytes(self._store.record_bytes(offset, record.total_size))
         except (ValueError, RecordUnreadable) as fault:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"no message {offset_id}: {fault}"
             ) from fault
+
+
+def relayed(request: Request) -> dict[str, str]:
+    """Return the fields of a request without its credentials: the client could use them itself."""
+    return {name: text for name, text in request.fields.items() if name not in CREDENTIALS}
 
 
 def _asked(group: ConsumerGroup, only: str | None) -> list[Channel]:

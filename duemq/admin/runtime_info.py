@@ -16,6 +16,7 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode
 from duemq.replication.ha_client import HaClient, HaState
+from duemq.replication.ha_server import HaServer
 from message_store.clock import Clock
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ class RuntimeInfo:
         started_ms: int,
         figures: Sequence[Figures] = (),
         ha_client: HaClient | None = None,
+        ha_server: HaServer | None = None,
     ) -> None:
-        self._ha_client = ha_client
+        self._ha_client, self._ha_server = ha_client, ha_server
         self._store, self._stats, self._config = store, stats, config
         self._clock, self._started_ms, self._figures = clock, started_ms, figures
 
@@ -90,7 +92,7 @@ class RuntimeInfo:
         return Response(body=encode(body))
 
     async def ha_status(self, request: Request) -> Response:
-        """Answer the replicas of this master (none), or the connection of this replica."""
+        """Answer the replicas of this master, or the connection of this replica."""
         ha, end = self._ha_client, self._store.max_offset
         client = {
             "activated": ha is not None and ha.state is HaState.TRANSFER,
@@ -101,14 +103,30 @@ class RuntimeInfo:
             "maxOffset": end if ha is not None else 0,
             "transferredByteInSecond": 0,
         }
+        replicas = self._replicas(end)
         body = {
             "haClientRuntimeInfo": client,
-            "haConnectionInfo": [],
-            "inSyncSlaveNums": 0,
+            "haConnectionInfo": replicas,
+            "inSyncSlaveNums": sum(bool(each["inSync"]) for each in replicas),
             "master": ha is None,
             "masterCommitLogMaxOffset": end,
         }
         return Response(body=encode(body))
+
+    def _replicas(self, log_end: int) -> list[dict[str, str | int | bool]]:
+        """Return HAConnectionRuntimeInfo of each replica; -1 stands for what is not known."""
+        server = self._ha_server
+        return [] if server is None else [
+            {
+                "addr": each.address,
+                "diff": log_end - (-1 if (end := each.acknowledged) is None else end),
+                "inSync": server.in_sync.is_in_sync(each),
+                "slaveAckOffset": -1 if end is None else end,
+                "transferFromWhere": -1 if each.offset is None else each.offset,
+                "transferredByteInSecond": each.bytes_per_s(),
+            }
+            for each in server.connections
+        ]  # fmt: skip
 
     async def clean(self, request: Request) -> Response:
         """Remove what retention would remove anyway, now."""

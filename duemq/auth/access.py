@@ -81,7 +81,7 @@ def open_access(
     audit = AuditLog(now_ms)
     if config.acl_enable:
         files = PlainFiles(Path(config.home_text).expanduser())
-        gate = PlainGate(lambda: files.rules, lambda: files.version, audit)
+        gate = PlainGate(lambda: files.rules, lambda: files.version, audit, cluster)
         return AccessControl(gate, audit, files=files)
     path = accounts_path(config, config_directory)
     accounts = open_accounts(path)

@@ -25,6 +25,7 @@ from duemq.auth.model import (
     UserType,
     is_network,
 )
+from duemq.auth.policies import Policies
 
 USERS_MAX: Final = 10_000
 ENTRIES_MAX: Final = 10_000  # of one ACL
@@ -60,6 +61,7 @@ class Accounts:
     ) -> None:
         self._users, self._acls = dict(users or {}), dict(acls or {})
         self._store = store
+        self._policies: dict[str, Policies] = {}  # of ACLs that were asked for
         self.version = 0
 
     def __len__(self) -> int:
@@ -72,6 +74,13 @@ class Accounts:
     def acl(self, name: str) -> Acl | None:
         """Return the ACL of a user, None if it has none."""
         return self._acls.get(name)
+
+    def policies(self, name: str) -> Policies:
+        """Return what decides about the requests of a user."""
+        found = self._policies.get(name)
+        if found is None:
+            found = self._policies[name] = Policies(self._acls.get(name, Acl()))
+        return found
 
     def users(self, part: str = "") -> list[User]:
         """Return the users whose names contain `part`, by name."""
@@ -171,6 +180,7 @@ class Accounts:
     def _change(self, users: Users, acls: Acls) -> None:
         self._store(users, acls)
         self._users, self._acls = dict(users), dict(acls)
+        self._policies.clear()
         self.version += 1
 
     def _existing(self, name: str) -> User:

@@ -12,14 +12,13 @@ Apache's broker keeps the same objects in RocksDB, below `config/users` and `con
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from duemq.auth.accounts import AccountRefused, Accounts, Acls, Users, check_entries, check_name
 from duemq.auth.model import Acl, PolicyType, User, UserStatus, UserType
+from duemq.auth.secret_file import REPAIR, read_secrets, write_secrets
 from duemq.auth.wire import (
     acl_to_json,
     policies_from_json,
@@ -27,13 +26,12 @@ from duemq.auth.wire import (
     user_from_json,
     user_to_json,
 )
+from message_store import config_sums
 from message_store.errors import CorruptStore
 
 ACCOUNTS_FILE: Final = "duemq.accounts.json"
 FORMAT: Final = 1
-MODE: Final = 0o600
 FILE_BYTES_MAX: Final = 64 << 20
-_REMEDY: Final = "Repair it, or restore it from a copy"
 _USER_KEYS: Final = {"username", "password", "userType", "userStatus"}
 _ENTRY_KEYS: Final = {"resource", "actions", "decision", "sourceIps"}
 
@@ -55,23 +53,16 @@ def read_accounts(path: Path) -> tuple[Users, Acls]:
         CorruptStore: The file cannot be used; the text names the cause and what to do.
     """
     try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            _check_mode(path, found.st_mode)
-            if found.st_size > FILE_BYTES_MAX:
-                raise CorruptStore(path, 0, f"longer than {FILE_BYTES_MAX} bytes", _REMEDY)
-            data = file.read()
+        data = read_secrets(path, FILE_BYTES_MAX)
     except FileNotFoundError:
         return {}, {}
-    except OSError as error:
-        raise CorruptStore(path, 0, f"it cannot be read: {error.strerror}", _REMEDY) from error
     try:
-        return decode(data)
+        return decode(config_sums.checked(path, data))
     except json.JSONDecodeError as error:
         why = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise CorruptStore(path, error.pos, why, _REMEDY) from error
+        raise CorruptStore(path, error.pos, why, REPAIR) from error
     except (ValueError, RecursionError, AccountRefused) as error:
-        raise CorruptStore(path, 0, str(error), _REMEDY) from error
+        raise CorruptStore(path, 0, str(error), REPAIR) from error
 
 
 def write_accounts(path: Path, users: Users, acls: Acls) -> None:
@@ -80,20 +71,9 @@ def write_accounts(path: Path, users: Users, acls: Acls) -> None:
     Raises:
         OSError: The disk refused it; the old file is unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
-    with open(descriptor, "wb") as file:
-        file.write(encode(users, acls))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    data = encode(users, acls)
+    write_secrets(path, data)
+    config_sums.note(path, data)
 
 
 def encode(users: Users, acls: Acls) -> bytes:
@@ -130,17 +110,6 @@ def decode(data: bytes) -> tuple[Users, Acls]:
             raise ValueError(f"ACL {number}: {name} {why}")
         acls[name] = acl
     return users, acls
-
-
-def _check_mode(path: Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise CorruptStore(path, 0, "it is not a plain file", _REMEDY)
-    if mode & 0o007:
-        why = f"every user of this machine may use it (mode {stat.S_IMODE(mode):04o})"
-        remedy = (
-            f"Run `chmod 600 {path}`, and change the passwords in it if others have accounts here"
-        )
-        raise CorruptStore(path, 0, why, remedy)
 
 
 def _user(value: Mapping[str, object], where: str) -> User:

@@ -3,6 +3,7 @@
     {"event":"refused","user":"alice","from":"10.0.0.7:5012","code":310,"resource":"Topic:orders",
      "action":"Pub","why":"..."}
     {"event":"allowed","user":"admin","from":"127.0.0.1:4711","code":17,...}
+    {"event":"allowed","user":"admin","from":"127.0.0.1:4711","code":3001,"account":"alice",...}
 
 Lines are JSON of ASCII characters: a client cannot write a line end or a terminal's escape
 sequence. Texts are cut. A flood of refusals is counted, and the count is in the next line; lines of
@@ -32,6 +33,7 @@ class AuditEntry:
         peer: Address and port of the client.
         code: Request code.
         resource, action: What the account lacks, or was allowed to change; may be empty.
+        account: Account that the request is about, as it names it; may be empty.
     """
 
     user: str
@@ -40,6 +42,7 @@ class AuditEntry:
     resource: str = ""
     action: str = ""
     why: str = ""
+    account: str = ""
 
 
 class AuditLog:
@@ -81,6 +84,8 @@ class AuditLog:
     def _write(self, level: int, event: str, entry: AuditEntry, left_out: int = 0) -> None:
         line: dict[str, object] = {"event": event, "user": cut(entry.user), "from": entry.peer}
         line |= {"code": entry.code, "resource": cut(entry.resource), "action": entry.action}
+        if entry.account:
+            line["account"] = cut(entry.account)
         if entry.why:
             line["why"] = cut(entry.why)
         if left_out:

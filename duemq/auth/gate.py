@@ -4,8 +4,9 @@
                      code 16                          code 16
 
 Source: AuthenticationPipeline, AuthorizationPipeline, DefaultAuthenticationHandler,
-AclAuthorizationHandler of Apache 5.3.3. The remarks are Apache's. DueMQ differs in two points: the
-codes of `OWN_RULES` need a permission as well, and a permission needs a verified user.
+AclAuthorizationHandler of Apache 5.3.3. The remarks are Apache's. DueMQ differs in three points:
+the codes of `OWN_RULES` need a permission as well, a permission needs a verified user, and the
+topic of a record that a request names by its offset is checked (`check_record`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ from typing import Final
 from delivery.plugin import Request
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
 from duemq.auth.audit import AuditEntry, AuditLog
-from duemq.auth.model import Acl, Action, Decision, User, UserStatus, UserType
-from duemq.auth.request_rules import Access, accesses, is_of_clients
+from duemq.auth.model import Action, Decision, Resource, User, UserStatus, UserType
+from duemq.auth.request_rules import Access, TooManyNames, accesses, is_of_clients
 from duemq.auth.signature import ACCESS_KEY, is_signed
 from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 
 CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 REMARK_CHARACTERS_MAX: Final = 4_096  # names in it come from the client
-_NO_ACL: Final = Acl()
 
 
 class Refused(Exception):
@@ -77,12 +77,37 @@ class Gate:
         try:
             needed = self._check(request)
         except Refused as refusal:
-            self._audit.refused(entry_of(request, refusal.access, refusal.remark))
-            remark = refusal.remark[:REMARK_CHARACTERS_MAX]
-            raise RequestError(ResponseCode.NO_PERMISSION, remark) from None
+            raise self._error(request, refusal) from None
         for access in needed:
             if not CHANGES.isdisjoint(access.actions) and not is_of_clients(request.code):
                 self._audit.allowed(entry_of(request, access))
+
+    def check_record(self, request: Request, topic: str, *actions: Action) -> None:
+        """Check a request that names a record by its offset, once the topic of that is known.
+
+        Raises:
+            RequestError: With NO_PERMISSION.
+        """
+        if not self._rules.authorize or request.code in self._rules.free_codes:
+            return
+        try:
+            self._authorize(request, [Access(Resource.of_topic(topic), actions)])
+        except Refused as refusal:
+            raise self._error(request, refusal) from None
+
+    def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
+        """Return whether an account may do any of these with a topic now."""
+        user = self._accounts.user(account)
+        if user is None or user.status is UserStatus.DISABLE:
+            return False
+        if not self._rules.authorize or user.type is UserType.SUPER:
+            return True
+        entry = self._accounts.policies(account).decide(Resource.of_topic(topic), actions, address)
+        return entry is not None and entry.decision is Decision.ALLOW
+
+    def _error(self, request: Request, refusal: Refused) -> RequestError:
+        self._audit.refused(entry_of(request, refusal.access, refusal.remark))
+        return RequestError(ResponseCode.NO_PERMISSION, refusal.remark[:REMARK_CHARACTERS_MAX])
 
     def _check(self, request: Request) -> list[Access]:
         rules = self._rules
@@ -90,6 +115,8 @@ class Gate:
             self._authenticate(request)
         try:
             needed = accesses(request.code, request.fields, request.body, rules.cluster)
+        except TooManyNames as error:
+            raise Refused(str(error)) from None
         except (ValueError, RecursionError):
             if not rules.authorize or request.code in rules.free_codes:
                 return []
@@ -120,16 +147,24 @@ class Gate:
             raise Refused(f"User:{name} not found.")
         if user.type is UserType.SUPER:
             return
-        acl = self._accounts.acl(name) or _NO_ACL
+        policies = self._accounts.policies(name)
         address = request.peer.address[0] if request.peer is not None else ""
         for access in needed:
-            entry = acl.decide(access.resource, access.actions, address)
+            entry = policies.decide(access.resource, access.actions, address)
             if entry is not None and entry.decision is Decision.ALLOW:
                 continue
             why = "no matched policies." if entry is None else "the decision is deny."
             subject, key = SUBJECT_PREFIX + name, access.resource.key
             text = f"{subject} has no permission to access {key} from {address}, {why}"
             raise Refused(text, access)
+
+
+_ACCOUNT_FIELDS: Final = {
+    **dict.fromkeys((3001, 3002, 3003), "username"),
+    **dict.fromkeys((3006, 3007, 3008), "subject"),
+    **dict.fromkeys((50, 51), "accessKey"),
+}
+"""Header fields that name the account that a request changes."""
 
 
 def entry_of(request: Request, access: Access | None, why: str = "") -> AuditEntry:
@@ -142,4 +177,5 @@ def entry_of(request: Request, access: Access | None, why: str = "") -> AuditEnt
         access.resource.key if access else "",
         ",".join(action.value for action in access.actions) if access else "",
         why,
+        request.fields.get(_ACCOUNT_FIELDS.get(request.code, ""), ""),
     )

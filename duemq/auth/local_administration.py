@@ -7,23 +7,25 @@ from typing import Final
 
 from delivery.plugin import Request
 from duemq.auth.model import Action
-from duemq.auth.request_rules import OWN_RULES, RULES
+from duemq.auth.request_rules import DECISIONS, OWN_RULES, RULES
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 
 KEY: Final = "administerFrom"
-OF_APPLICATIONS: Final = frozenset({9011, 9012, 9013})
-"""Cancel, move, fire: changes that applications make to their own messages."""
+OF_GROUPS: Final = frozenset({906, 1008})
+"""What controllers and members of a group send; the handlers only read, or ask the controller."""
 ADMINISTRATIVE: Final = (
     frozenset(
         code
         for code, rule in {**RULES, **OWN_RULES}.items()
         if rule.action in {Action.CREATE, Action.UPDATE, Action.DELETE}
     )
-    - OF_APPLICATIONS
+    - set(DECISIONS)
+    - OF_GROUPS
 )
-"""Request codes that create, change or delete what other clients use."""
+"""Request codes that create, change or delete what other clients use; decisions are about an
+application's own messages."""
 
 
 class LocalAdministration:

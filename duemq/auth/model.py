@@ -15,10 +15,11 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cmp_to_key
+from functools import lru_cache
 from typing import Final, Self
 
 RETRY_PREFIX: Final = "%RETRY%"
+PARSED_MAX: Final = 4_096  # addresses and networks; parsing one takes longer than all else
 
 
 class Named(Enum):
@@ -129,6 +130,11 @@ class Resource:
         """Return a consumer group; the name of its retry topic also identifies it."""
         return cls(ResourceType.GROUP, name.removeprefix(RETRY_PREFIX))
 
+    @classmethod
+    def of_topic(cls, name: str) -> Resource:
+        """Return a topic; a retry topic is its consumer group."""
+        return cls.group(name) if is_retry_topic(name) else cls(ResourceType.TOPIC, name)
+
     @property
     def key(self) -> str:
         """The resource as `parse` reads it."""
@@ -205,21 +211,6 @@ class Acl:
     custom: tuple[PolicyEntry, ...] = ()
     default: tuple[PolicyEntry, ...] = ()
 
-    def decide(
-        self, resource: Resource, actions: Iterable[Action], address: str
-    ) -> PolicyEntry | None:
-        """Return the entry that decides about a request; None if none applies.
-
-        Entries of the custom policy precede those of the default policy. Among several, the order
-        is that of Apache 5.3.3 (`AclAuthorizationHandler.comparePolicyEntries`), which is not a
-        total order: Java's and Python's sort use the same algorithm, so the first is the same.
-        """
-        wanted = tuple(actions)
-        for entries in (self.custom, self.default):
-            if found := [e for e in entries if e.matches(resource, wanted, address)]:
-                return sorted(found, key=cmp_to_key(compare_entries))[0]
-        return None
-
 
 def compare_entries(a: PolicyEntry, b: PolicyEntry) -> int:
     """Compare two entries that match one request as Apache 5.3.3 does; the lesser one decides.
@@ -254,9 +245,19 @@ def contains(network: str, address: str) -> bool:
     if "/" not in network:
         return network == address
     try:
-        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+        return _address(address) in _network(network)
     except ValueError:
         return False
+
+
+@lru_cache(PARSED_MAX)
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(text)
+
+
+@lru_cache(PARSED_MAX)
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    return ipaddress.ip_network(text, strict=False)
 
 
 def is_network(text: str) -> bool:

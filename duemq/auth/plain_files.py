@@ -1,9 +1,9 @@
-"""Files of ACL 1.0: `conf/plain_acl.yml` and `conf/acl/*.yml` below rocketmqHome, with hot reload.
+"""Files of ACL 1.0: `conf/acl/*.yml` and `conf/plain_acl.yml` below rocketmqHome, with hot reload.
 
 A changed file is read again once it has stayed the same between two polls: a file that is being
 written may be valid YAML with half of its accounts. A file that is invalid, or that other users of
 the machine may read, changes nothing: the rules in force stay, the log and a metric show it. At a
-start it prevents the start.
+start it prevents the start. A request changes a file only while all files are as they are in force.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from duemq.auth.accounts import AccountRefused
 from duemq.auth.plain_rules import PlainRules, rules_of
+from duemq.auth.secret_file import REPAIR, read_secrets, write_secrets
 from message_store.errors import CorruptStore
 
 log = logging.getLogger(__name__)
@@ -23,15 +25,38 @@ POLL_MS: Final = 1_000
 FILE_BYTES_MAX: Final = 4 << 20
 FILES_MAX: Final = 1_000
 SUFFIXES: Final = (".yml", ".yaml")
-_REMEDY: Final = "Repair it, or restore it from a copy"
+Contents = dict[Path, bytes]
+"""The files in the order in which their accounts count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The files, decoded and checked."""
+
+    digest: bytes
+    values: dict[Path, object]
+    rules: PlainRules
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file that is to be replaced, and all files as they are afterwards."""
+
+    path: Path
+    data: bytes
+    after: Decoded
+
+    def write(self) -> None:
+        """Write the file; OSError: the disk refused it, the old one is unchanged."""
+        write_secrets(self.path, self.data)
 
 
 class PlainFiles:
     """The rules in the files, kept up to date by `poll`.
 
     Attributes:
-        rules: The rules in force.
-        version: Number of changes of them.
+        default: The file that receives new accounts.
+        version: Number of changes of the rules.
         failure_count: Changed files that could not be used.
 
     Raises:
@@ -39,28 +64,66 @@ class PlainFiles:
     """
 
     def __init__(self, home: Path) -> None:
-        self._home = home
-        found = self._read()
-        self.rules: PlainRules = _decoded(found)
-        self._digest = self._seen = _digest_of(found)
+        self._folder = home / "conf" / "acl"
+        self.default = home / "conf" / "plain_acl.yml"
+        self._now = decode(self._read())
+        self._seen = self._now.digest
         self.version = self.failure_count = 0
         self._failing = self._reported = ""
+
+    @property
+    def rules(self) -> PlainRules:
+        """The rules in force."""
+        return self._now.rules
+
+    @property
+    def values(self) -> dict[Path, object]:
+        """The decoded files in force, in the order in which their accounts count."""
+        return self._now.values
 
     def poll(self) -> None:
         """Use changed files that have stayed the same since the last poll."""
         try:
             found = self._read()
-            digest = _digest_of(found)
+            digest = digest_of(found)
             settled, self._seen = digest == self._seen, digest
-            rules = _decoded(found) if settled and digest != self._digest else None
+            new = decode(found) if settled and digest != self._now.digest else None
         except CorruptStore as error:
             self._report(str(error))
             return
         self._failing = self._reported = ""
-        if rules is not None:
-            self.rules, self._digest = rules, digest
-            self.version += 1
-            log.info("accounts of %s read again: %d", self._home, len(rules.accounts or {}))
+        if new is not None:
+            self._use(new)
+            log.info("accounts of %s read again: %d", self._folder.parent, len(new.rules.accounts))
+
+    def planned(self, path: Path, value: object) -> FileChange:
+        """Return the change that gives a file this value.
+
+        Raises:
+            AccountRefused: The files have changed and are not in force yet, or would be invalid.
+        """
+        try:
+            found = self._read()
+        except CorruptStore as error:
+            raise AccountRefused(str(error)) from error
+        if digest_of(found) != self._now.digest:
+            raise AccountRefused("a file has changed and is not in force yet: try again soon")
+        data = dumped(value)
+        if len(data) > FILE_BYTES_MAX:
+            raise AccountRefused(f"{path} would be longer than {FILE_BYTES_MAX} bytes")
+        try:
+            return FileChange(path, data, decode({**found, path: data}))
+        except CorruptStore as error:
+            raise AccountRefused(error.why) from error
+
+    def use(self, change: FileChange) -> None:
+        """Use a change that has been written."""
+        self._seen = change.after.digest
+        self._use(change.after)
+
+    def _use(self, new: Decoded) -> None:
+        self._now = new
+        self.version += 1
 
     def _report(self, failure: str) -> None:
         """Report a failure that has lasted since the last poll, once."""
@@ -70,51 +133,57 @@ class PlainFiles:
             log.error("the accounts stay as they are: %s", failure)
         self._failing = failure
 
-    def _read(self) -> list[tuple[Path, bytes]]:
-        paths = [self._home / "conf" / "plain_acl.yml"]
-        folder = self._home / "conf" / "acl"
-        paths += sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    def _read(self) -> Contents:
+        paths = sorted(path for path in self._folder.rglob("*") if path.suffix in SUFFIXES)
         if len(paths) > FILES_MAX:
-            raise CorruptStore(folder, 0, f"more than {FILES_MAX} files", "Remove unused ones")
-        return [(path, _read_file(path)) for path in paths]
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_mode & stat.S_IRWXO:
-                mode = stat.S_IMODE(found.st_mode)
-                why = f"every user of this machine may use it (mode {mode:04o})"
-                raise CorruptStore(path, 0, why, f"Run `chmod 600 {path}`")
-            if found.st_size > FILE_BYTES_MAX:
-                raise CorruptStore(path, 0, f"longer than {FILE_BYTES_MAX} bytes", _REMEDY)
-            return file.read()
-    except OSError as error:
+            raise CorruptStore(
+                self._folder, 0, f"more than {FILES_MAX} files", "Remove unused ones"
+            )
+        if not paths or self.default.exists():
+            paths.append(self.default)
         remedy = "aclEnable needs this file below rocketmqHome"
-        raise CorruptStore(path, 0, f"it cannot be read: {error.strerror}", remedy) from error
+        try:
+            return {path: read_secrets(path, FILE_BYTES_MAX, remedy) for path in paths}
+        except FileNotFoundError as error:
+            path = Path(os.fsdecode(error.filename))
+            raise CorruptStore(path, 0, f"it cannot be read: {error.strerror}", remedy) from error
 
 
-def _digest_of(files: list[tuple[Path, bytes]]) -> bytes:
+def digest_of(files: Contents) -> bytes:
+    """Return a number that changes with names and contents."""
     whole = hashlib.sha256()
-    for path, data in files:
+    for path, data in files.items():
         whole.update(f"{path} {len(data)} ".encode("utf-8", "surrogateescape") + data)
     return whole.digest()
 
 
-def _decoded(files: list[tuple[Path, bytes]]) -> PlainRules:
+def decode(files: Contents) -> Decoded:
+    """Return the decoded files.
+
+    Raises:
+        CorruptStore: One is invalid.
+    """
     import yaml  # only brokers with ACL 1.0 need it
 
-    values: list[tuple[str, object]] = []
-    for path, data in files:
+    values: dict[Path, object] = {}
+    for path, data in files.items():
         try:
-            values.append((str(path), yaml.safe_load(data)))
+            values[path] = yaml.safe_load(data)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             mark = getattr(error, "problem_mark", None)
             where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
             why = where + str(getattr(error, "problem", None) or "it is no YAML")
-            raise CorruptStore(path, mark.index if mark is not None else 0, why, _REMEDY) from None
+            raise CorruptStore(path, mark.index if mark is not None else 0, why, REPAIR) from None
     try:
-        return rules_of(values)
+        rules = rules_of((str(path), value) for path, value in values.items())
     except ValueError as error:
-        raise CorruptStore(files[0][0], 0, str(error), _REMEDY) from None
+        raise CorruptStore(next(reversed(files)), 0, str(error), REPAIR) from None
+    return Decoded(digest_of(files), values, rules)
+
+
+def dumped(value: object) -> bytes:
+    """Return a value as Apache's broker writes it."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, default_flow_style=False, sort_keys=False, allow_unicode=True)
+    return text.encode()

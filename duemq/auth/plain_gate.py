@@ -2,7 +2,8 @@
 
 Source: PlainAccessValidator.parse, PlainPermissionManager.validate of Apache 4.9.7. DueMQ checks
 some codes that Apache's broker leaves open to every account: batches as sends, pulls of the lite
-consumer as pulls, and changes of the broker as administration.
+consumer as pulls, locks and resets of a group as its consumption, the end of a transaction as a
+send; changes of broker and name server, and requests about accounts, as administration.
 """
 
 from __future__ import annotations
@@ -13,18 +14,29 @@ from typing import Final
 from delivery.plugin import Request
 from duemq.auth.audit import AuditLog
 from duemq.auth.gate import CHANGES, REMARK_CHARACTERS_MAX, entry_of
-from duemq.auth.model import RETRY_PREFIX, is_retry_topic
+from duemq.auth.model import RETRY_PREFIX, Action, is_retry_topic
 from duemq.auth.plain_rules import ADMIN_CODES, PUB, SUB, PlainAccount, PlainRefused, PlainRules
-from duemq.auth.request_rules import OWN_RULES, body_object, body_objects
+from duemq.auth.request_rules import OWN_RULES, accesses, is_known, objects_of
 from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
-from duemq.net.codes import ResponseCode
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.wire_json import parse_object
 from message_store.errors import RequestError
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
-OUR_ADMIN_CODES: Final = ADMIN_CODES | {
-    code for code, rule in OWN_RULES.items() if rule.action in CHANGES
-}
+OUR_ADMIN_CODES: Final = (
+    ADMIN_CODES
+    | {code for code, rule in OWN_RULES.items() if rule.action in CHANGES}
+    | {100, 102, 103, 104, 205, 216, 217, 327, 904}  # changes of a name server
+    | {9001, 9002}  # views of pending messages
+    | {
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+    }
+)
 Needed = Iterator[tuple[str | None, int]]
 
 
@@ -34,12 +46,18 @@ class PlainGate:
     Args:
         rules: Returns the rules in force.
         version: Returns a number that changes with them.
+        cluster: Name of the broker's cluster, for the audit log.
     """
 
     def __init__(
-        self, rules: Callable[[], PlainRules], version: Callable[[], int], audit: AuditLog
+        self,
+        rules: Callable[[], PlainRules],
+        version: Callable[[], int],
+        audit: AuditLog,
+        cluster: str,
     ) -> None:
         self._rules, self._version, self._audit = rules, version, audit
+        self._cluster = cluster
 
     @property
     def version(self) -> int:
@@ -60,15 +78,48 @@ class PlainGate:
         try:
             self._check(request)
         except PlainRefused as refusal:
-            self._audit.refused(entry_of(request, None, str(refusal)))
-            text = f"{EXCEPTION}: {refusal}"[:REMARK_CHARACTERS_MAX]
-            raise RequestError(ResponseCode.SYSTEM_ERROR, text) from None
-        if request.code in OUR_ADMIN_CODES:
-            self._audit.allowed(entry_of(request, None))
+            raise self._error(request, refusal) from None
+        if needs_admin(request.code):
+            for access in accesses(request.code, request.fields, request.body, self._cluster):
+                self._audit.allowed(entry_of(request, access))
+
+    def check_record(self, request: Request, topic: str, *actions: Action) -> None:
+        """Check a request that names a record by its offset, once the topic of that is known.
+
+        Raises:
+            RequestError: With SYSTEM_ERROR.
+        """
+        rules, address = self._rules(), _address(request)
+        if rules.is_free(address):
+            return
+        try:
+            account = _account(rules, request)
+            if not account.is_free(address):
+                account.check(request.code, {topic: _permission_of(actions)})
+        except PlainRefused as refusal:
+            raise self._error(request, refusal) from None
+
+    def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
+        """Return whether an account may do any of these with a topic now."""
+        rules = self._rules()
+        if rules.is_free(address):
+            return True
+        found = rules.account(account)
+        try:
+            if found is not None and not found.is_free(address):
+                found.check(0, {topic: _permission_of(actions)})
+        except PlainRefused:
+            return False
+        return found is not None
+
+    def _error(self, request: Request, refusal: PlainRefused) -> RequestError:
+        self._audit.refused(entry_of(request, None, str(refusal)))
+        text = f"{EXCEPTION}: {refusal}"[:REMARK_CHARACTERS_MAX]
+        return RequestError(ResponseCode.SYSTEM_ERROR, text)
 
     def _check(self, request: Request) -> None:
         rules = self._rules()
-        address = request.peer.address[0] if request.peer is not None else ""
+        address = _address(request)
         if rules.is_free(address):
             return
         account = _account(rules, request)
@@ -78,7 +129,20 @@ class PlainGate:
             raise PlainRefused(f"Check signature failed for accessKey={account.access_key}")
         needed = needed_permissions(request)
         if needed.get(TRACE_TOPIC) != PUB:
-            account.check(request.code, needed, OUR_ADMIN_CODES)
+            account.check(request.code, needed, needs_admin=needs_admin(request.code))
+
+
+def needs_admin(code: int) -> bool:
+    """Return whether only administrators make a request; also true of those of plugins."""
+    return code in OUR_ADMIN_CODES or not is_known(code)
+
+
+def _address(request: Request) -> str:
+    return request.peer.address[0] if request.peer is not None else ""
+
+
+def _permission_of(actions: tuple[Action, ...]) -> int:
+    return SUB if Action.SUB in actions else PUB
 
 
 def _account(rules: PlainRules, request: Request) -> PlainAccount:
@@ -115,6 +179,7 @@ def _send(topic_field: str, group_field: str) -> Callable[[Request], Needed]:
         topic = request.fields.get(topic_field)
         if is_retry_topic(topic):
             yield _group(request.fields.get(group_field)), SUB
+            yield topic, SUB
         else:
             yield topic, PUB
 
@@ -130,14 +195,26 @@ def _topic(permission: int) -> Callable[[Request], Needed]:
     return lambda request: iter([(request.fields.get("topic"), permission)])
 
 
+def _progress(group_field: str) -> Callable[[Request], Needed]:
+    def needed(request: Request) -> Needed:
+        yield _group(request.fields.get(group_field)), SUB
+        yield request.fields.get("topic"), SUB
+
+    return needed
+
+
+def _locked(request: Request) -> Needed:
+    yield _group(str(parse_object(request.body).get("consumerGroup") or "")), SUB
+
+
 def _one_group(field: str) -> Callable[[Request], Needed]:
     return lambda request: iter([(_group(request.fields.get(field)), SUB)])
 
 
 def _heartbeat(request: Request) -> Needed:
-    for consumer in body_objects(body_object(request.body).get("consumerDataSet")):
+    for consumer in objects_of(parse_object(request.body).get("consumerDataSet")):
         yield _group(str(consumer.get("groupName") or "")), SUB
-        for subscription in body_objects(consumer.get("subscriptionDataSet")):
+        for subscription in objects_of(consumer.get("subscriptionDataSet")):
             yield str(subscription.get("topic") or ""), SUB
 
 
@@ -148,6 +225,14 @@ _NEEDED: Final[Mapping[int, Callable[[Request], Needed]]] = {
     11: _pull,
     361: _pull,
     12: _topic(SUB),
+    37: _topic(PUB),
+    41: _locked,
+    42: _locked,
+    222: _progress("group"),
+    309: _progress("consumerGroup"),
+    314: _progress("destGroup"),
+    324: _topic(PUB),
+    325: lambda request: iter([(request.fields.get("b"), PUB)]),
     370: _topic(PUB),
     15: _pull,
     34: _heartbeat,

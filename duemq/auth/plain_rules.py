@@ -13,7 +13,7 @@ acl/plain/PlainPermissionManager, acl/common/Permission of Apache 4.9.7.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from duemq.auth.model import RETRY_PREFIX
@@ -23,7 +23,13 @@ DENY, PUB, SUB = 1, 4, 8
 ADMIN_CODES: Final = frozenset({17, 25, 200, 207, 215})
 KEY_CHARACTERS_MIN: Final = 7
 ACCOUNTS_MAX: Final = 10_000
-_PERMISSIONS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+PERMISSIONS: Final = {
+    "DENY": DENY,
+    "PUB": PUB,
+    "SUB": SUB,
+    "PUB|SUB": PUB | SUB,
+    "SUB|PUB": PUB | SUB,
+}
 _KEYS: Final = frozenset(
     {
         *("accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm"),
@@ -54,14 +60,14 @@ class PlainAccount:
     default_group: int
     permissions: Mapping[str, int]
 
-    def check(self, code: int, needed: Mapping[str, int], admin_codes: frozenset[int]) -> None:
+    def check(self, code: int, needed: Mapping[str, int], *, needs_admin: bool = False) -> None:
         """Raise PlainRefused if the account lacks a permission.
 
         Args:
             needed: Permissions by topic or retry topic.
-            admin_codes: Codes that only an administrator may use.
+            needs_admin: Whether only an administrator may make the request.
         """
-        if code in admin_codes and not self.admin:
+        if needs_admin and not self.admin:
             raise PlainRefused(
                 f"Need admin permission for request code={code}, but accessKey={self.access_key} "
                 "is not"
@@ -83,11 +89,11 @@ class PlainRules:
     """The accounts of all files."""
 
     free: tuple[Matcher, ...] = ()
-    accounts: Mapping[str, PlainAccount] | None = None
+    accounts: Mapping[str, PlainAccount] = field(default_factory=dict)
 
     def account(self, access_key: str) -> PlainAccount | None:
         """Return an account, None if there is none."""
-        return (self.accounts or {}).get(access_key)
+        return self.accounts.get(access_key)
 
     def is_free(self, address: str) -> bool:
         """Return whether requests of an address are not checked at all."""
@@ -157,9 +163,9 @@ def _permissions(
 def _permission(text: str, where: str) -> int:
     """Return a permission; Apache's broker takes an unknown word for DENY."""
     word = text.strip()
-    if word != "DENY" and word not in _PERMISSIONS:
+    if word not in PERMISSIONS:
         raise ValueError(f"{where}: {word!r} is not PUB, SUB, PUB|SUB or DENY")
-    return _PERMISSIONS.get(word, DENY)
+    return PERMISSIONS[word]
 
 
 def _mapping(value: object, where: str, known: frozenset[str]) -> Mapping[str, object]:

@@ -4,22 +4,32 @@ A request may proceed if the account has a permission for every access in the li
 have rules of their own, because topic names in them may name a consumer group; all others follow a
 table: the action, and the header fields that name topics, groups or clusters.
 
+Some accesses are DueMQ's: Apache's broker lets every authenticated user proceed with the codes of
+`OWN_RULES`, and looks only at the group of a request that writes to or reads a retry topic, not at
+the group that the topic belongs to.
+
 Source: DefaultAuthorizationContextBuilder and the RocketMQAction and RocketMQResource annotations
-of Apache 5.3.3's request headers. `OWN_RULES` are DueMQ's: Apache's broker lets every
-authenticated user proceed with these codes, DueMQ requires a permission.
+of Apache 5.3.3's request headers.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from duemq.auth.model import Action, Resource, ResourceType, is_retry_topic
+from duemq.messages.recall_handle import HandleError, decode_handle
+from duemq.net.wire_json import parse_object
 
 Fields = Mapping[str, str]
 LIST_SEPARATOR: Final = ";"
+ACCESSES_MAX: Final = 4_096  # of one request: others are served after its check
+
+
+class TooManyNames(ValueError):
+    """A request names more topics and groups than are checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +54,8 @@ class Named:
             return
         names = [n for n in text.split(self.separator) if n] if self.separator else [text]
         for name in names:
-            if self.type is ResourceType.TOPIC and is_retry_topic(name):
-                yield Resource.group(name)
-            else:
-                yield Resource(self.type, name)
+            is_topic = self.type is ResourceType.TOPIC
+            yield Resource.of_topic(name) if is_topic else Resource(self.type, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,8 @@ def _named(action: Action, *named: Named, codes: tuple[int, ...]) -> dict[int, R
     return {code: Rule(action, named) for code in codes}
 
 
+DECISIONS: Final = (9011, 9012, 9013)
+"""Cancel, move, fire: their bodies name topics; without one, they need the cluster."""
 _CONSUMER: Final = _group("consumerGroup")
 RULES: Final[Mapping[int, Rule]] = {
     **_named(Action.CREATE, _topic(), codes=(17,)),
@@ -122,9 +132,9 @@ RULES: Final[Mapping[int, Rule]] = {
 OWN_RULES: Final[Mapping[int, Rule]] = {
     **_on_cluster(Action.CREATE, 18, 200, 225),
     **_on_cluster(Action.LIST, 21, 201, 206, 224, 304, 305, 311, 312, 313),
-    **_on_cluster(Action.GET, 26, 28, 43, 45, 60, 61, 106, 319, 907, 9001, 9002),
+    **_on_cluster(Action.GET, 26, 28, 43, 45, 60, 61, 106, 319, 907, 1007, 9001, 9002),
     **_on_cluster(Action.UPDATE, 25, 306, 316, 318, 329, 9014, 9015),
-    **{code: Rule(Action.UPDATE, (_topic(),), cluster=True) for code in (9011, 9012, 9013)},
+    **_on_cluster(Action.UPDATE, *DECISIONS),
     **_named(Action.PUB, _topic(), codes=(324,)),
     **_named(Action.PUB, _topic("b"), codes=(325,)),
 }
@@ -145,16 +155,37 @@ def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Acces
         cluster: Name of the broker's cluster.
 
     Raises:
+        TooManyNames: It names too many resources.
         ValueError: If a body that names resources is malformed.
     """
-    known = code in RULES or code in _OF_CLIENTS or code in OPEN
-    own = OWN_RULES.get(code) or (None if known else OF_PLUGINS)
+    if code in DECISIONS:
+        return first_of(_decisions(body, cluster))
+    own = OWN_RULES.get(code) or (None if is_known(code) else OF_PLUGINS)
     if not fields:
         return own.accesses(fields, cluster) if own else []
     if (special := _OF_CLIENTS.get(code)) is not None:
-        return list(special(fields, body))
+        return first_of(special(fields, body))
     rule = RULES.get(code) or own
-    return rule.accesses(fields, cluster) if rule else []
+    return first_of(iter(rule.accesses(fields, cluster))) if rule else []
+
+
+def first_of(found: Iterator[Access]) -> list[Access]:
+    """Return different accesses, each once.
+
+    Raises:
+        TooManyNames: There are more than `ACCESSES_MAX`.
+    """
+    kept: dict[Access, None] = {}
+    for access in found:
+        kept[access] = None
+        if len(kept) > ACCESSES_MAX:
+            raise TooManyNames(f"a request may name at most {ACCESSES_MAX} topics and groups")
+    return list(kept)
+
+
+def is_known(code: int) -> bool:
+    """Return whether a request code has a rule of its own, or is open."""
+    return any(code in table for table in (RULES, OWN_RULES, _OF_CLIENTS, OPEN))
 
 
 def is_of_clients(code: int) -> bool:
@@ -185,7 +216,9 @@ def _send(topic_field: str, group_field: str) -> Callable[[Fields, bytes], Itera
             topic
         ):  # a consumer's retry: it needs its group, not a topic to publish to
             group = fields.get(group_field)
-            yield _on_group(group if group and group.strip() else topic, Action.SUB)
+            if group and group.strip():
+                yield _on_group(group, Action.SUB)
+            yield _on_group(topic, Action.SUB)
         else:
             yield _on_topic(topic, Action.PUB)
 
@@ -207,9 +240,12 @@ def _send_back(fields: Fields, body: bytes) -> Iterator[Access]:
 
 def _consume(*actions: Action) -> Callable[[Fields, bytes], Iterator[Access]]:
     def accesses_of_consumption(fields: Fields, body: bytes) -> Iterator[Access]:
-        if not is_retry_topic(fields.get("topic")):
-            yield _on_topic(fields.get("topic"), *actions)
+        topic = fields.get("topic")
+        if not is_retry_topic(topic):
+            yield _on_topic(topic, *actions)
         yield _on_group(fields.get("consumerGroup"), *actions)
+        if is_retry_topic(topic):
+            yield _on_group(topic, *actions)
 
     return accesses_of_consumption
 
@@ -219,9 +255,9 @@ def _query(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _heartbeat(fields: Fields, body: bytes) -> Iterator[Access]:
-    for consumer in body_objects(body_object(body).get("consumerDataSet")):
+    for consumer in objects_of(parse_object(body).get("consumerDataSet")):
         yield _on_group(str(consumer.get("groupName") or ""), Action.SUB)
-        for subscription in body_objects(consumer.get("subscriptionDataSet")):
+        for subscription in objects_of(consumer.get("subscriptionDataSet")):
             if not is_retry_topic(topic := str(subscription.get("topic") or "")):
                 yield _on_topic(topic, Action.SUB)
 
@@ -236,9 +272,9 @@ def _members(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _lock(fields: Fields, body: bytes) -> Iterator[Access]:
-    wanted = body_object(body)
+    wanted = parse_object(body)
     yield _on_group(str(wanted.get("consumerGroup") or ""), Action.SUB)
-    for queue in body_objects(wanted.get("mqSet")):
+    for queue in objects_of(wanted.get("mqSet")):
         if not is_retry_topic(topic := str(queue.get("topic") or "")):
             yield _on_topic(topic, Action.SUB)
 
@@ -264,15 +300,21 @@ _OF_CLIENTS: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] = 
 }
 
 
-def body_object(body: bytes) -> dict[str, object]:
-    """Return the JSON object of a body; ValueError: it is none."""
-    decoded: object = json.loads(body or b"{}")
-    if not isinstance(decoded, dict):
-        raise ValueError("the body is not a JSON object")
-    return decoded
+def _decisions(body: bytes, cluster: str) -> Iterator[Access]:
+    """Yield the topics of the messages that a body selects; the cluster, if it names none."""
+    wanted = parse_object(body)
+    topic = wanted.get("topic")
+    if topic:
+        yield Access(Resource.of_topic(str(topic)), (Action.UPDATE,))
+    elif wanted.get("ids") or wanted.get("keys") or not wanted.get("handles"):
+        yield Access(Resource(ResourceType.CLUSTER, cluster), (Action.UPDATE,))
+    handles = wanted.get("handles")
+    for handle in handles if isinstance(handles, list) else ():
+        with suppress(HandleError):  # it selects nothing
+            yield Access(Resource.of_topic(decode_handle(str(handle)).topic), (Action.UPDATE,))
 
 
-def body_objects(value: object) -> Iterator[dict[str, object]]:
+def objects_of(value: object) -> Iterator[dict[str, object]]:
     """Yield the objects in a list; nothing else is in other values."""
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))

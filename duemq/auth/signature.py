@@ -19,6 +19,8 @@ from delivery.plugin import Request
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
+CREDENTIALS: Final = frozenset({ACCESS_KEY, SIGNATURE, "SecurityToken"})
+"""Header fields that identify the account of a request."""
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 VERSION_4_9_3: Final = 399
 """Ordinal of V4_9_3 in MQVersion; clients up to it do not sign `_UNIQUE_KEY_QUERY`."""

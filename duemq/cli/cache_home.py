@@ -44,11 +44,16 @@ def _usual_directory() -> Path | None:
     """Return the default directory of `message_store.kernels`, None without a home directory."""
     if named := os.environ.get(CACHE_VARIABLE):
         return Path(named)
+    cache = user_cache()
+    return cache / "kernels" if cache is not None else None
+
+
+def user_cache() -> Path | None:
+    """Return the directory below which this user's caches are, None without a home directory."""
     try:
-        home = Path(os.environ.get(XDG_VARIABLE) or Path.home() / ".cache")
+        return Path(os.environ.get(XDG_VARIABLE) or Path.home() / ".cache") / "duemq"
     except RuntimeError:
         return None
-    return home / "duemq" / "kernels"
 
 
 def _fault(directory: Path) -> str:

@@ -30,14 +30,19 @@ FIRST = "send"
 AFTERWARDS = ("ingest", "levels", "timers", "pending_timers", "broker")
 
 
-def compile_if_needed(store: StoreConfig) -> Preparation:
-    """Compile what a broker on `store` waits for, with a notice; return what prepares the rest."""
+def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation:
+    """Compile what a broker on `store` waits for, with a notice; return what prepares the rest.
+
+    Args:
+        is_replicated: Whether the broker is, or may become, a replica: it needs everything, as a
+            kernel that is compiled on its first call would stop reports and heartbeats.
+    """
     from message_store.kernels.preparation import Preparation
     from message_store.kernels.registry import is_complete, kernels_of
 
     if is_complete():
         return Preparation()
-    is_new = not store.commitlog_dir.exists()
+    is_new = not store.commitlog_dir.exists() and not is_replicated
     print(f"duemq: {NOTICE_NEW if is_new else NOTICE}", file=sys.stderr, flush=True)
     if not is_new:
         _compile_all()

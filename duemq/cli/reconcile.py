@@ -159,6 +159,14 @@ def plan(
     reconcile_jobs.plan(_wanted(stores, as_of=as_of), where, as_json=as_json)
 
 
+@command(reconcile_app, "replicas", example="reconcile replicas /data/store-1 /data/store-2")
+def replicas(stores: Stores, *, spark: SparkOptions, as_json: AsJson = False) -> None:
+    """Compare the stores of a broker group, record by record. Exit code 1: they differ."""
+    from duemq.cli import reconcile_jobs
+
+    reconcile_jobs.replicas(_wanted(stores), _where(spark), as_json=as_json)
+
+
 @command(reconcile_app, "repair", example="reconcile repair /data/store --to lost.jsonl")
 def repair(
     stores: Stores,

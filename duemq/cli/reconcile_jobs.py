@@ -136,6 +136,34 @@ def plan(wanted: AuditRequest, where: Where, *, as_json: bool) -> None:
     _print(found, titles, last=lambda: text, as_json=as_json, as_of_ms=as_of_ms)
 
 
+def replicas(wanted: AuditRequest, where: Where, *, as_json: bool) -> None:
+    """Print whether the stores of a group have the same records; exit 1 if not."""
+    from reconciliation.jobs.replicas import COLUMNS, differences, extents
+    from reconciliation.scan.roles import Role
+    from reconciliation.spark.read import read_table
+
+    if len(wanted.stores) < 2:
+        raise UsageError("one store cannot be compared: name all stores of the group")
+
+    def work(spark: SparkSession) -> Found:
+        stores = read_table(spark, wanted.stores, "stores").persist()
+        found = differences(read_table(spark, wanted.stores, "messages", COLUMNS), stores)
+        places = ("store", "phys_offset", "damage")
+        gaps = read_table(spark, wanted.stores, "messages", places, roles=Role.GAP)
+        return {
+            "stores": _rows(extents(stores)),
+            "differences": _rows(found.limit(SHOWN_MAX)),
+            "unread": _rows(gaps.orderBy(*places)),
+        }
+
+    found = _ran(wanted, where, "replicas", work, as_json=as_json)
+    titles = {"stores": "Logs of the group", "differences": "Records that differ"}
+    text = "" if found["differences"] else "All records that the stores have in common are equal."
+    _print(found, titles, last=lambda: text, as_json=as_json)
+    if found["differences"]:
+        raise SystemExit(int(Exit.FOUND_FAULT))
+
+
 def repair(wanted: AuditRequest, where: Where, file: Path, *, as_json: bool) -> None:
     """Write lost and quarantined messages into a file for `duemq send --from`."""
     from reconciliation.jobs.jobs import TO_REPAIR

@@ -25,6 +25,7 @@ from message_store.descriptors import headroom, raise_descriptor_limit
 from message_store.errors import UsageError
 
 if TYPE_CHECKING:
+    from duemq.broker import Broker
     from message_store.kernels.preparation import Preparation
 
 log = logging.getLogger("duemq")
@@ -80,13 +81,19 @@ def serve_broker(
     set_up_logging(logging_file)
     _raise_descriptor_limit()
     from duemq.cli.kernels import compile_if_needed
+    from duemq.replication.config import ReplicationConfig
 
-    kernels = compile_if_needed(from_properties(StoreConfig, properties))
+    is_member = _is_member(properties)
+    is_replica = from_properties(ReplicationConfig, properties).is_replica
+    kernels = compile_if_needed(
+        from_properties(StoreConfig, properties), is_replicated=is_member or is_replica
+    )
 
     def read_again() -> Properties:
         return collect_properties(file, overrides)
 
-    why = run_loop(_run_broker(properties, file, read_again, kernels, as_json))
+    run = _run_member if is_member else _run_broker
+    why = run_loop(run(properties, file, read_again, kernels, as_json))
     if why:
         fail(f"stopped: {why}", Exit.STORE)
 
@@ -109,26 +116,58 @@ async def _run_broker(
 ) -> str:
     from duemq.broker import Broker
 
-    clock_started = asyncio.get_running_loop().time()
+    started_s = asyncio.get_running_loop().time()
     broker = Broker(properties, config_file=file, read_again=read_again, kernels=kernels)
     on_signals(broker.stop_for_signal, broker.reload)  # clients are served before the start ends
     async with broker:
-        gc.freeze()  # existing objects stay alive
-        gc.enable()
-        ready = {
-            "event": "ready",
-            "broker": broker.config.broker_name,
-            "address": broker.address,
-            "namesrv": broker.namesrv_address,
-            "metrics": broker.metrics_port,
-            "store": str(broker.settings.store.root),
-            "seconds": round(asyncio.get_running_loop().time() - clock_started, 3),
-        }
-        _announce(ready, as_json)
+        _on_ready(broker, started_s, as_json)
         await broker.stopped()
     if as_json:
         print_json_line({"event": "stopped", "why": broker.failure})
     return broker.failure
+
+
+def _is_member(properties: Properties) -> bool:
+    from duemq.replication.controller.config import ControllerConfig
+
+    return from_properties(ControllerConfig, properties).enabled
+
+
+async def _run_member(
+    properties: Properties,
+    file: Path | None,
+    read_again: Callable[[], Properties],
+    kernels: Preparation,
+    as_json: bool,
+) -> str:
+    from duemq.member_broker import MemberBroker
+
+    started_s = asyncio.get_running_loop().time()
+    member = MemberBroker(
+        properties, config_file=file, read_again=read_again, kernels=kernels,
+        on_serving=lambda broker: _on_ready(broker, started_s, as_json),
+    )  # fmt: skip
+    on_signals(member.stop_for_signal, member.reload)
+    failure = await member.run()
+    if as_json:
+        print_json_line({"event": "stopped", "why": failure})
+    return failure
+
+
+def _on_ready(broker: Broker, started_s: float, as_json: bool) -> None:
+    """Report that a broker serves; of a member, in each of its roles."""
+    gc.freeze()  # existing objects stay alive
+    gc.enable()
+    ready = {
+        "event": "ready",
+        "broker": broker.config.broker_name,
+        "address": broker.address,
+        "namesrv": broker.namesrv_address,
+        "metrics": broker.metrics_port,
+        "store": str(broker.settings.store.root),
+        "seconds": round(asyncio.get_running_loop().time() - started_s, 3),
+    }
+    _announce(ready, as_json)
 
 
 def _announce(ready: dict[str, Any], as_json: bool) -> None:

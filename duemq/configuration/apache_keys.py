@@ -66,20 +66,15 @@ _WITHOUT_EFFECT = {
         rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
         rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec
     """,
-    "a DueMQ broker is a master without replicas, or a replica": """
-        allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
-        brokerIP2 brokerNotActiveTimeoutMillis checkSyncStateSetPeriod controllerAddr
-        controllerHeartBeatTimeoutMills duplicationEnable enableAutoInSyncReplicas
-        enableControllerMode enableDLegerCommitLog enableRemoteEscape
-        enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
-        haFlowControlEnable haListenPort haMaxGapNotInSync
-        haMaxTimeSlaveNotCatchup haTransferBatchSize inSyncReplicas
-        isBrokerContainer isInBrokerContainer maxChecksumRange maxHaTransferByteInSecond
-        maxSlaveResendLength minInSyncReplicas offsetCheckInSlave replicasPerDiskPartition
-        sendHeartbeatTimeoutMillis skipPreOnline slaveTimeout
-        syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
+    "replicas copy as fast as they can, and no replica acts as the master": """
+        brokerIP2 brokerNotActiveTimeoutMillis duplicationEnable enableDLegerCommitLog
+        enableRemoteEscape enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
+        haFlowControlEnable isBrokerContainer isInBrokerContainer maxChecksumRange
+        maxHaTransferByteInSecond maxSlaveResendLength offsetCheckInSlave replicasPerDiskPartition
+        sendHeartbeatTimeoutMillis skipPreOnline syncBrokerMemberGroupPeriod
         syncMasterFlushOffsetWhenStartup totalReplicas
     """,
+    "a member asks for the master of its group with each heartbeat": "syncBrokerMetadataPeriod",
     "compaction topics are not offered": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
         compactionThreadNum enableCompaction maxOffsetMapSize
@@ -200,7 +195,10 @@ class Refusal:
     why: str
 
 
-_NO_GROUP = "DueMQ does not elect a master; remove this key, or keep Apache's broker"
+_NO_DLEDGER = (
+    "the commit log of DLedger has another format; for a group with election set "
+    "enableControllerMode=true and controllerAddr instead"
+)
 _NO_COPY = "plain_acl.yml is not turned into users; set aclEnable, or create the users by mqadmin"
 REFUSALS = (
     Refusal("migrateAuthFromV1Enabled", ("false",), _NO_COPY),
@@ -209,8 +207,7 @@ REFUSALS = (
         ("default",),
         "only file-based consume queues can be opened; let Apache's broker convert the store",
     ),
-    Refusal("enableDLegerCommitLog", ("false",), _NO_GROUP),
-    Refusal("enableControllerMode", ("false",), _NO_GROUP),
+    Refusal("enableDLegerCommitLog", ("false",), _NO_DLEDGER),
     Refusal(
         "enableConsumeQueueExt",
         ("false",),

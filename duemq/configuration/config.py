@@ -79,7 +79,10 @@ class BrokerConfig:
         "Name of this broker in routes, unique in the cluster; empty: the host's name.",
     )
     broker_id: int = option(
-        0, "brokerId", "0: master. Above 0: replica, with brokerRole=SLAVE.", minimum=0
+        0,
+        "brokerId",
+        "0: master. Above 0: replica, with brokerRole=SLAVE. Ignored with enableControllerMode.",
+        minimum=-1,
     )
     broker_ip: str = option(
         "",

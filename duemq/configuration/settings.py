@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from duemq.auth.config import AuthConfig
 from duemq.configuration.apache_keys import (
@@ -24,10 +25,28 @@ from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
 from duemq.replication.config import ReplicationConfig
-from message_store.config import Properties, StoreConfig, from_properties, options
+from duemq.replication.controller.config import ControllerConfig
+from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.role import Role
+from message_store.config import (
+    Properties,
+    StoreConfig,
+    from_properties,
+    options,
+    to_properties,
+    with_live,
+)
 from message_store.errors import ConfigError
 
-SECTIONS: tuple[type, ...] = (BrokerConfig, ReplicationConfig, TlsConfig, StoreConfig, AuthConfig)
+SECTIONS: tuple[type, ...] = (
+    BrokerConfig,
+    ReplicationConfig,
+    HaServerConfig,
+    ControllerConfig,
+    TlsConfig,
+    StoreConfig,
+    AuthConfig,
+)
 SHOWN_CHARS_MAX = 200
 _NAME_ANOTHER = "name one that the user of this process may write"
 
@@ -42,6 +61,13 @@ class Settings:
     store: StoreConfig
     auth: AuthConfig
     replication: ReplicationConfig
+    ha_server: HaServerConfig
+    controller: ControllerConfig
+
+    @property
+    def sections(self) -> tuple[object, ...]:
+        """The sections, without `properties`."""
+        return tuple(getattr(self, item.name) for item in fields(self) if item.name != "properties")
 
 
 def settings_from(properties: Mapping[str, str]) -> Settings:
@@ -55,7 +81,9 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
     check_refusals(properties)
     broker = from_properties(BrokerConfig, properties)
     replication = from_properties(ReplicationConfig, properties)
-    replication.check_id(broker.broker_id)
+    controller = from_properties(ControllerConfig, properties)
+    if not controller.enabled:
+        replication.check_id(broker.broker_id)
     return Settings(
         properties,
         broker,
@@ -63,6 +91,8 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
         from_properties(StoreConfig, properties),
         from_properties(AuthConfig, properties),
         replication,
+        from_properties(HaServerConfig, properties),
+        controller,
     )
 
 
@@ -97,6 +127,39 @@ def resolved(settings: Settings) -> Settings:
         broker_ip=broker.broker_ip or own_address(bind_address),
     )
     return replace(settings, broker=broker)
+
+
+def in_role(settings: Settings, role: Role | None) -> Settings:
+    """Return the settings of a broker that a controller gave this role; None: as configured."""
+    if role is None:
+        return settings
+    name = "SLAVE" if role.is_replica else "SYNC_MASTER"
+    return replace(
+        settings,
+        broker=replace(settings.broker, broker_id=role.registered_id),
+        replication=replace(settings.replication, role=name),
+    )
+
+
+def in_force(now: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
+    """Return `now` with the live values of `wanted`, and the keys whose change needs a restart."""
+    taken: dict[str, Any] = {"properties": wanted.properties}
+    later: list[str] = []
+    for item in fields(now):
+        if item.name not in taken:
+            old, new = getattr(now, item.name), getattr(wanted, item.name)
+            taken[item.name], keys = with_live(old, new)
+            later += keys
+    return replace(now, **taken), later
+
+
+def values_in_force(settings: Settings, of_plugins: Iterable[type]) -> dict[str, str]:
+    """Return every key with its value, of a broker and of the sections of its plugins."""
+    known = dict[str, str]()
+    plugins: Iterable[object] = (from_properties(each, settings.properties) for each in of_plugins)
+    for section in (*settings.sections, *plugins):
+        known |= to_properties(section)
+    return {**settings.properties, **known}
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

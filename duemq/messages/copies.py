@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from duemq.net.codes import ResponseCode
 from message_store import layout
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
+from message_store.replication.acknowledgement import Missing
 
 SMALL_BATCH_ROWS = 4
 STAGING_EXTRA_BYTES = 1_024
-STORED = (
-    0,
-    ResponseCode.FLUSH_DISK_TIMEOUT,
-    ResponseCode.SLAVE_NOT_AVAILABLE,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT,
-)
+STORED = (0, *(missing.code for missing in Missing))
 KEPT_FLAGS = 0x7FF & ~(layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6)
 
 
@@ -57,12 +52,9 @@ def add_copy(
     return row
 
 
-def not_synced(what: str) -> RequestError:
-    """Return the answer to a request whose records are in the log, but maybe not on the disk."""
-    return RequestError(
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        f"{what}, but the disk did not sync it in time (syncFlushTimeout): ask again to be sure",
-    )
+def not_confirmed(what: str, missing: Missing) -> RequestError:
+    """Return the answer to a request whose records are in the log, but not confirmed."""
+    return RequestError(missing.code, f"{what}, but {missing.text}: ask again to be sure")
 
 
 def refusal(batch: PutBatch, row: int = 0) -> str | None:

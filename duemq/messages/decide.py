@@ -22,6 +22,7 @@ import numpy as np
 
 from delivery.pending import Decided, Found, Offsets, PendingMessages, Verdict
 from delivery.plugin import Request, RequestHandler, Response
+from duemq.messages.copies import not_confirmed
 from duemq.messages.decision_results import Result, Tally, text_of
 from duemq.messages.recall_handle import HandleError, decode_handle
 from duemq.net.codes import ResponseCode
@@ -30,6 +31,7 @@ from message_store.errors import RecordUnreadable, RequestError, StoreError
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
+from message_store.replication.acknowledgement import Missing
 from message_store.text import decode_offset_id
 
 CANCEL_WAITING, MOVE_WAITING, FIRE_WAITING = 9_011, 9_012, 9_013
@@ -74,7 +76,7 @@ class Answer(msgspec.Struct):
 class Store(Protocol):
     """What is needed of the message store."""
 
-    async def wait_durable(self, end_offset: int) -> bool: ...
+    async def wait_confirmed(self, end_offset: int) -> Missing | None: ...
     def read_queued(self, phys_offset: int) -> Record: ...
 
 
@@ -113,12 +115,9 @@ class DecideProcessor:
             results = await job.run()
         except StoreError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        if job.log_end and not await self._store.wait_durable(job.log_end):
-            raise RequestError(
-                ResponseCode.FLUSH_DISK_TIMEOUT,
-                f"{sum(one.messages for one in results)} messages were decided on, but the disk "
-                f"did not sync in time: ask again to be sure",
-            )
+        if job.log_end and (missing := await self._store.wait_confirmed(job.log_end)):
+            count = sum(one.messages for one in results)
+            raise not_confirmed(f"{count} messages were decided on", missing)
         return Response(body=msgspec.json.encode(Answer(results, command.dry_run)))
 
     def _due_ms(self, code: int, command: DecisionRequest) -> int:

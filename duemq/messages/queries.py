@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from delivery.plugin import Request, RequestHandler, Response
+from duemq.auth.model import Action
+from duemq.auth.record_access import EveryRecord, RecordAccess
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode
@@ -31,6 +33,7 @@ class QueryProcessor:
     Args:
         indexed: gives store time and log offset up to which keys are indexed.
         count_default: messages of a query by unique key (`defaultQueryMaxNum`).
+        records: Decides about the topic of a record that 33 names.
     """
 
     def __init__(
@@ -40,7 +43,9 @@ class QueryProcessor:
         indexed: Callable[[], tuple[int, int]],
         *,
         count_default: int = 32,
+        records: RecordAccess | None = None,
     ) -> None:
+        self._records = records or EveryRecord()
         self._store, self._clients = store, clients
         self._indexed, self._count_default = indexed, count_default
 
@@ -83,6 +88,7 @@ class QueryProcessor:
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}: {fault}"
             )
         check_readable(record.topic)
+        self._records.check_record(request, record.topic, Action.SUB, Action.GET)
         return Response(body=bytes(self._store.record_bytes(offset, record.total_size)))
 
     async def queue_units(self, request: Request) -> Response:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from delivery.plugin import Recalled, Recalls, Request, RequestHandler, Response
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.copies import not_synced, refusal
+from duemq.messages.copies import not_confirmed, refusal
 from duemq.messages.recall_handle import HandleError, RecallHandle, decode_handle
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -155,14 +155,14 @@ class RecallProcessor:
             born_host=getattr(request.peer, "born_host", self._identity.host),
             store_host=self._identity.host,
         )
-        synced = await self._put(batch)
+        missing = await self._put(batch)
         fault = refusal(batch)
         if batch.rows[0]["status"] == ResponseCode.MESSAGE_ILLEGAL:  # beyond timerMaxDelaySec
             raise _illegal(f"timestamp invalid: {fault}")
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"recall failed: {fault}")
-        if not synced:
-            raise not_synced("the recall was stored")
+        if missing:
+            raise not_confirmed("the recall was stored", missing)
 
 
 def _illegal(why: str) -> RequestError:

@@ -10,9 +10,11 @@ from message_store.errors import UsageError
 
 
 @contextmanager
-def bind(host: str, port: int) -> Iterator[socket.socket]:
+def bind(host: str, port: int, *, key: str = "listenPort") -> Iterator[socket.socket]:
     """Yield a socket that has the port but does not listen yet; port 0: any free one.
 
+    Args:
+        key: Configuration key of the port, for the error.
     Raises:
         UsageError: The port cannot be had.
     """
@@ -25,6 +27,6 @@ def bind(host: str, port: int) -> Iterator[socket.socket]:
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {host}:{port}: {error.strerror}. Is another broker running? "
-                f"Set listenPort to a free port"
+                f"Set {key} to a free port"
             ) from error
         yield bound

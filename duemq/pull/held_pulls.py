@@ -91,6 +91,7 @@ class HeldPulls:
         self._watched = np.zeros(64, np.uint8)  # by slot: whether it has held pulls
         self._grown = np.zeros(64, np.int32)  # slots of a batch with held pulls
         self._unconfirmed: deque[tuple[int, set[Held]]] = deque()  # log end, pulls to wake
+        self._awaits_confirmed = False  # whether `_on_confirmed` will be called
         self._changed = asyncio.Event()
         self._stopping = False
 
@@ -173,24 +174,32 @@ class HeldPulls:
 
     def wake_when_confirmed(self, holders: Iterable[Held]) -> None:
         """Wake pulls once consumers may read the current end of the log."""
-        end = self._log.max_offset
-        if not self._unconfirmed or self._unconfirmed[-1][0] != end:
-            self._unconfirmed.append((end, set()))
-            if len(self._unconfirmed) == 1:
-                self._log.when_confirmed(end, self._on_confirmed)
-        awaiting = self._unconfirmed[-1][1]
-        for held in holders:
-            if held.awaits is None:  # else it is woken earlier
-                held.awaits = awaiting
-                awaiting.add(held)
+        more = {held for held in holders if held.awaits is None}  # the others are woken earlier
+        if not more:
+            return
+        end, unconfirmed = self._log.max_offset, self._unconfirmed
+        while unconfirmed and not unconfirmed[0][1]:  # all of them were released
+            unconfirmed.popleft()
+        if not unconfirmed or unconfirmed[-1][0] != end:
+            unconfirmed.append((end, set()))
+        awaiting = unconfirmed[-1][1]
+        awaiting |= more
+        for held in more:
+            held.awaits = awaiting
+        self._await_confirmed()
+
+    def _await_confirmed(self) -> None:
+        if self._unconfirmed and not self._awaits_confirmed:
+            self._awaits_confirmed = True
+            self._log.when_confirmed(self._unconfirmed[0][0], self._on_confirmed)
 
     def _on_confirmed(self) -> None:
         """Wake the pulls whose messages are readable now; check the others again later."""
+        self._awaits_confirmed = False
         confirmed = self._log.confirm_offset
         while self._unconfirmed and self._unconfirmed[0][0] <= confirmed:
             self._wake_all(self._unconfirmed.popleft()[1], Wake.ARRIVED)
-        if self._unconfirmed:
-            self._log.when_confirmed(self._unconfirmed[0][0], self._on_confirmed)
+        self._await_confirmed()
 
     def wake_slot(self, slot: int) -> None:
         """Wake every pull of a queue, whatever its filter: its progress was reset."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 RETRY = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+CHANGED = "the accounts have changed: pull again"
 FROM_MASTER = "this replica answers no pulls (slaveReadEnable=false): pull from the master"
 UNREADABLE_MAX = 16  # damaged records that one pull steps over
 WANTING_ALL_MAX = 1_024  # subscriptions of pulls that are kept
@@ -65,6 +66,7 @@ class PullProcessor:
 
     Args:
         config: gives the configuration in force.
+        access_version: Returns a number that changes with the accounts.
         replication: gives the role; a replica leaves pulls to the master, unless slaveReadEnable.
         held: Held pulls; its `on_append` must be a dispatcher of the store.
     """
@@ -81,7 +83,9 @@ class PullProcessor:
         config: Callable[[], BrokerConfig],
         limits: Callable[[], PullLimits] | None = None,
         replication: Callable[[], ReplicationConfig] = ReplicationConfig,
+        access_version: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._access_version = access_version
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
         self._offsets, self._clients, self._held = offsets, clients, held
@@ -124,12 +128,15 @@ class PullProcessor:
         return self._wait(held, admitted)
 
     async def _wait(self, held: Held, admitted: Admitted) -> Response | None:
+        version = self._access_version()
         try:
             why = await held.woken
         finally:
             self._held.release(held)
         if why is Wake.DROPPED:
             return None
+        if version != self._access_version():  # the next pull of the client is checked again
+            return self._answer(admitted, Outcome(RETRY, CHANGED, admitted.request.offset))
         outcome, wanted = self._read(admitted), admitted.request
         self._offsets.commit_pull(wanted.group, wanted.topic, wanted.queue_id, outcome.next_offset)
         return self._answer(admitted, outcome)

@@ -22,7 +22,6 @@ ASSIGNMENT: Final = "queue assignment by the broker (setClientRebalance(false))"
 UNSERVED: Final = {
     400: ("QUERY_ASSIGNMENT", ASSIGNMENT),
     401: ("SET_MESSAGE_REQUEST_MODE", POP),
-    402: ("GET_ALL_MESSAGE_REQUEST_MODE", POP),
     200_050: ("POP_MESSAGE", POP),
     200_051: ("ACK_MESSAGE", POP),
     200_052: ("PEEK_MESSAGE", POP),

@@ -15,6 +15,7 @@ from typing import Self
 import msgspec
 
 from delivery.plugin import Peer, Request, RequestHandler, Response
+from duemq.auth.signature import ACCESS_KEY
 from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -77,6 +78,7 @@ class ClientProcessor:
                 language=request.language,
                 version=request.version,
                 now_ms=self._clock.now_ms(),
+                account=request.fields.get(ACCESS_KEY, ""),
             )
             self._notify(changes)
             changed |= bool(changes)

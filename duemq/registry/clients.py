@@ -11,7 +11,7 @@ reconnecting client is there twice for a short time. ConsumerManager, ProducerMa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from delivery.plugin import Peer
@@ -24,13 +24,18 @@ GROUPS_OF_PEER_MAX = 4_096
 
 @dataclass(slots=True)
 class Channel:
-    """One member of a group."""
+    """One member of a group.
+
+    Attributes:
+        account: Account that signed the heartbeat; empty: none did.
+    """
 
     peer: Peer
     client_id: str
     language: str
     version: int
     seen_ms: int
+    account: str = ""
 
 
 @dataclass(slots=True)
@@ -119,10 +124,12 @@ class ClientTable:
         """Return the consumer groups that subscribe to a topic."""
         return sorted(g.name for g in self._consumers.values() if topic in g.subscriptions)
 
-    def producer(self, group: str) -> Channel | None:
-        """Return the connection of a producer group that was heard of last and is open."""
+    def producer(
+        self, group: str, may: Callable[[Channel], bool] = lambda channel: True
+    ) -> Channel | None:
+        """Return the open connection of a producer group that was heard of last and that may."""
         channels = self._producers.get(group, {}).values()
-        alive = [channel for channel in channels if not channel.peer.closed]
+        alive = [channel for channel in channels if not channel.peer.closed and may(channel)]
         return max(alive, key=lambda c: c.seen_ms, default=None)
 
     def find_client(self, client_id: str) -> Channel | None:
@@ -136,10 +143,17 @@ class ClientTable:
     # --- events
 
     def heartbeat(
-        self, heartbeat: Heartbeat, peer: Peer, *, language: str, version: int, now_ms: int
+        self,
+        heartbeat: Heartbeat,
+        peer: Peer,
+        *,
+        language: str,
+        version: int,
+        now_ms: int,
+        account: str = "",
     ) -> list[GroupChange]:
         """Take in one heartbeat; return the consumer groups that it changed."""
-        channel = Channel(peer, heartbeat.client_id, language, version, now_ms)
+        channel = Channel(peer, heartbeat.client_id, language, version, now_ms, account)
         for name in heartbeat.producers:
             if self._join(peer, "p" + name, now_ms):
                 self._producers.setdefault(name, {})[peer] = channel

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from message_store import json_dialect
+from message_store import config_sums, json_dialect
 from message_store.errors import CorruptStore
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
             raise ValueError(f"longer than {CONFIG_BYTES_MAX} bytes")
-        text = path.read_bytes().decode("utf-8")
+        text = config_sums.checked(path, path.read_bytes()).decode("utf-8")
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -6,6 +6,10 @@ The file never passes the durable log: it is written once the log is on the disk
 ended when the offsets were taken. At a start an offset after its queue's end is set to that end,
 for messages stored later get the offsets between the two and must be given. Apache does neither.
 
+A truncation of the log sets offsets to the end that their queue had then (`follow`): the messages
+that are stored after it get the same queue offsets as those that were cut. The progress of
+transactions is removed, for it depends on records of another queue; they are read again.
+
 A server-side reset is kept here until the consumer's next pull takes it over:
 until then queries answer it and the consumer's own commits are ignored (their callers see to that).
 Progress of pulls and pending resets live in memory only. Source: ConsumerOffsetManager
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from duemq.net.codes import ResponseCode
@@ -24,8 +28,10 @@ from duemq.registry.data_version import DataVersion
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.queues.topic_table import QUEUES_MAX
+from message_store.recovery.truncations import Truncations
 
 log = logging.getLogger(__name__)
+FILE_NAME = "consumerOffset.json"
 PAIRS_MAX = 1_000_000
 PAIRS_PER_TURN = 4_096  # copied within one turn of the loop
 NOTICES_MAX = 10
@@ -41,8 +47,16 @@ class DurableLog(Protocol):
 
     @property
     def max_offset(self) -> int: ...
-    async def wait_durable(self, end_offset: int, *, always: bool = False) -> bool: ...
+    async def wait_durable(self, end_offset: int) -> bool: ...
     def flush(self) -> None: ...
+
+
+class TruncatedLog(Protocol):
+    """The part of the message store that names its truncations."""
+
+    truncations: Truncations
+
+    def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int: ...
 
 
 class OffsetManager(Saved):
@@ -118,6 +132,27 @@ class OffsetManager(Saved):
         self._dirty |= count > 0
         return count
 
+    def follow(self, store: TruncatedLog, groups_read_again: Collection[str]) -> None:
+        """Fit the offsets to truncations of the log since the file was written.
+
+        Args:
+            groups_read_again: Groups whose progress is removed then.
+        Raises:
+            OSError: The disk refused it; the next start does it.
+        """
+        truncations = store.truncations
+        before = truncations.followed(FILE_NAME)
+        if before == truncations.generation:
+            return
+        floor = truncations.floor(before)
+        self.fit(lambda topic, queue_id: (0, store.queue_end_before(topic, queue_id, floor)))
+        for group in groups_read_again:
+            self.remove_group(group)
+        for _ in ("the file", "its backup"):
+            self._dirty = True
+            self.persist()
+        truncations.follow(FILE_NAME)
+
     def persist(self) -> None:
         """Sync the log, then write the file if it does not hold the offsets yet.
 
@@ -142,7 +177,7 @@ class OffsetManager(Saved):
         try:
             value = await self._snapshot()
             store = self._store
-            if store is None or await store.wait_durable(store.max_offset, always=True):
+            if store is None or await store.wait_durable(store.max_offset):
                 await self._file.save(value)
             else:
                 self._dirty = True

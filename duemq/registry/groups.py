@@ -18,6 +18,7 @@ from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject
 from duemq.registry.data_version import DataVersion, boolean, integer
 from duemq.registry.table_file import TableFile
+from duemq.registry.table_journal import NoLog, TableJournal, TableKind, merged, present
 from duemq.registry.topic_config import GROUP_ATTRIBUTES, alter_attributes
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -148,6 +149,7 @@ class GroupManager:
     Args:
         auto_create: asked each time whether an unknown group comes into being by being used.
         groups_max: groups kept; one more is refused.
+        journal: Changes in the log; None: they are in the file only.
     """
 
     def __init__(
@@ -157,12 +159,14 @@ class GroupManager:
         *,
         auto_create: bool = True,
         groups_max: int = GROUPS_MAX,
+        journal: TableJournal[GroupConfig] | None = None,
     ) -> None:
         self._file = TableFile(file, "subscriptionGroupTable")
         self._dirty = False
         self._unsaved: set[str] = set()  # groups that came into being by being used
         self._clock, self._groups_max = clock, groups_max
         self.auto_create = auto_create
+        self._journal = journal or TableJournal(TableKind.GROUP, NoLog(), GroupConfig.from_json)
         self._table: dict[str, GroupConfig] = {}
         self._forbidden: dict[str, Any] = {}
         self._extra: dict[str, Any] = {}
@@ -172,7 +176,7 @@ class GroupManager:
     # -- file ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read subscriptionGroup.json over the groups every broker has.
+        """Read subscriptionGroup.json and the journal over the groups every broker has.
 
         Raises:
             CorruptStore: The file is there but neither it nor its backup can be used.
@@ -184,6 +188,10 @@ class GroupManager:
             version, self._extra, self._forbidden, self._table = found
             self.version = version or self.version
             self._dirty = self._file.has_changes
+        replayed = self._journal.replay(self.version)
+        if replayed is not None:
+            self._table, self.version = replayed.applied_to(self._table), replayed.version
+            self._dirty = True
         for name in DEFAULT_GROUPS:
             self._table.setdefault(name, GroupConfig(name=name))
 
@@ -246,6 +254,10 @@ class GroupManager:
             async with self._changing:
                 await self._write_whole(self._table.copy(), self.version)
 
+    async def keep_snapshot(self) -> None:
+        """Append the table to the journal where its last snapshot there no longer suffices."""
+        await self._journal.keep_snapshot(self._table, self.version)
+
     async def _write_whole(self, table: Mapping[str, GroupConfig], version: DataVersion) -> None:
         was_dirty, self._dirty = self._dirty, False
         unsaved, self._unsaved = self._unsaved, set()
@@ -281,8 +293,13 @@ class GroupManager:
         if name_fault(name, bytes_max=GROUP_BYTES_MAX) or len(self._table) >= self._groups_max:
             return None
         created = GroupConfig(name=name)
-        self._table[name] = created
-        self.version = self.version.next(self._clock.now_ms())
+        version = self._journal.version_after(self.version, self._clock.now_ms())
+        try:
+            self._journal.check()
+            self._journal.append({name: created}, version)
+        except RequestError:
+            return created  # the next use keeps it
+        self._table[name], self.version = created, version
         self._unsaved.add(name)
         self._dirty = True
         log.info("group %s created: it is being used", name)
@@ -314,6 +331,7 @@ class GroupManager:
             await self._save(changed)
             self._table |= changed
         log.info("groups set: %.2000s", [group.name for group in groups])
+        await self._journal.confirm()
 
     def _altered(self, group: GroupConfig) -> GroupConfig:
         old = self._table.get(group.name)
@@ -337,28 +355,37 @@ class GroupManager:
         async with self._changing:
             if name not in self._table:
                 return False
-            await self._save({}, {k: group for k, group in self._table.items() if k != name})
+            await self._save({name: None})
             self._table.pop(name, None)
         log.info("group %s deleted", name)
+        await self._journal.confirm()
         return True
 
-    async def _save(
-        self, changed: Mapping[str, GroupConfig], whole: Mapping[str, GroupConfig] | None = None
-    ) -> None:
-        """Put changed groups, and those that were only used so far, on the disk.
+    async def _save(self, rows: Mapping[str, GroupConfig | None]) -> None:
+        """Put changed groups, None for deleted ones, and those only used so far, on the disk.
 
-        Args:
-            whole: the table to write instead, where groups go.
+        The caller changes the table in the same turn of the event loop.
         """
-        version = self.version.next(self._clock.now_ms())
+        self._journal.check()
+        before = self.version
+        version = self._journal.version_after(before, self._clock.now_ms())
+        kept = present(rows)
         try:
-            if whole is not None or self._file.wants_whole:
-                await self._write_whole(whole or {**self._table, **changed}, version)
+            if len(kept) < len(rows) or self._file.wants_whole:
+                await self._write_whole(merged(self._table, rows), version)
             else:
-                await self._append(changed, version)
+                await self._append(kept, version)
         except OSError as error:
             text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
+        if self.version != before:  # a group came into being by being used
+            version = self._journal.version_after(self.version, self._clock.now_ms())
+            self._dirty = True
+        try:
+            self._journal.append(rows, version)
+        except RequestError:
+            self._dirty = True  # the file has what the table does not get
+            raise
         self.version = version
 
     async def _append(self, changed: Mapping[str, GroupConfig], version: DataVersion) -> None:

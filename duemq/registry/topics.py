@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from delivery.plugin import SystemTopic
@@ -21,21 +21,12 @@ from duemq.net.codes import ResponseCode
 from duemq.registry import topic_config
 from duemq.registry.config_file import ConfigFile, JsonObject
 from duemq.registry.data_version import DataVersion
-from duemq.registry.internal_topics import (
-    HALF_TOPIC,
-    OFFSET_MOVED_TOPIC,
-    OP_HALF_TOPIC,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
-    SYSTEM_PREFIX,
-    TIMER_TOPIC,
-    is_internal,
-)
+from duemq.registry.default_topics import PERM_BOTH, at_least, default_topics
+from duemq.registry.internal_topics import SYSTEM_PREFIX, is_internal
 from duemq.registry.table_file import TableFile
+from duemq.registry.table_journal import NoLog, TableJournal, TableKind, merged, present
 from duemq.registry.topic_config import (
     PERM_INHERIT,
-    PERM_READ,
-    PERM_WRITE,
     RETRY_PREFIX,
     TopicConfig,
 )
@@ -46,7 +37,6 @@ from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 
 log = logging.getLogger(__name__)
 SHOWN_MAX = 8  # topics in one line of the log
-PERM_BOTH = PERM_READ | PERM_WRITE
 _FILE_MEMBERS = frozenset({"dataVersion", "topicConfigTable"})
 
 TopicListener = Callable[[Sequence[TopicConfig]], Awaitable[None]]
@@ -59,6 +49,7 @@ class TopicManager:
     Args:
         config: names of cluster and broker, automatic creation and its template.
         system_topics: topics that plugins bring; they get at least so many queues.
+        journal: Changes in the log; None: they are in the file only.
     Attributes:
         changed: awaited after topics were created or changed; see `TopicListener`.
         removed: called with the name of a topic that was deleted.
@@ -74,10 +65,12 @@ class TopicManager:
         *,
         system_topics: Sequence[SystemTopic] = (),
         changed: TopicListener | None = None,
+        journal: TableJournal[TopicConfig] | None = None,
     ) -> None:
         self._config, self._routing, self._clock = config, routing, clock
         self._file = TableFile(file, "topicConfigTable")
         self._plugin_topics = tuple(system_topics)
+        self._journal = journal or TableJournal(TableKind.TOPIC, NoLog(), TopicConfig.from_json)
         self._extra: dict[str, Any] = {}
         self._table: dict[str, TopicConfig] = {}
         self._defaults = default_topics(config, system_topics)
@@ -91,7 +84,7 @@ class TopicManager:
     # -- file ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read topics.json over the topics every broker has, and set the routing of all.
+        """Read topics.json and the journal over the topics every broker has; set their routing.
 
         Call it when the store is open: without the file, the store's queues name the topics.
 
@@ -99,18 +92,21 @@ class TopicManager:
             CorruptStore: The file is there but neither it nor its backup can be used.
         """
         self.version = DataVersion(0, self._clock.now_ms())
+        table = dict[str, TopicConfig]()
         found = self._file.load(self._decode)
         if found is not None:
             self.version, self._extra, table = found
-            self._dirty = self._file.has_changes
-        else:
+        replayed = self._journal.replay(self.version)
+        if found is None and not (replayed and replayed.is_whole):
             table = self._rescued()
-            self._dirty = True
+        if replayed is not None:
+            table, self.version = replayed.applied_to(table), replayed.version
+        self._dirty = found is None or replayed is not None or self._file.has_changes
         table |= {name: topic for name, topic in self._defaults.items() if name not in table}
         if not self._config.auto_create_topic:
             table.pop(topic_config.TEMPLATE_TOPIC, None)
         for wanted in self._plugin_topics:
-            table[wanted.name] = _at_least(table[wanted.name], wanted.queues)
+            table[wanted.name] = at_least(table[wanted.name], wanted.queues)
         for topic in table.values():
             self._install(topic)
         topic_config.report_not_served(table.values())
@@ -344,6 +340,7 @@ class TopicManager:
             log.info("topic %s set: %s", topic.name, topic.to_json())
         if changes:
             await self.announce(changes)
+            await self._journal.confirm()
 
     def _check_update(self, topic: TopicConfig) -> None:
         check_name(topic.name)
@@ -380,13 +377,13 @@ class TopicManager:
         async with self._changing:
             if name not in self._table:
                 return False
-            table = {key: topic for key, topic in self._table.items() if key != name}
-            await self._save({}, table)
+            await self._save({name: None})
             del self._table[name]
             self._routing.set_routing(name, write_queues=0, read_queues=0, perm=0)
         if self.removed is not None:
             self.removed(name)
         log.info("topic %s deleted", name)
+        await self._journal.confirm()
         return True
 
     async def _change(self, topics: Sequence[TopicConfig]) -> None:
@@ -403,25 +400,33 @@ class TopicManager:
         for topic in topics:
             self._install(topic)
 
-    async def _save(
-        self, changed: Mapping[str, TopicConfig], whole: Mapping[str, TopicConfig] | None = None
-    ) -> None:
-        """Put changed topics on the disk under the next version.
+    async def _save(self, rows: Mapping[str, TopicConfig | None]) -> None:
+        """Put changed topics, None for deleted ones, on the disk and into the journal.
 
-        Args:
-            whole: the table to write instead, where topics go.
+        The caller changes the table in the same turn of the event loop.
         """
-        version = self.version.next(self._clock.now_ms())
+        self._journal.check()
+        version = self._journal.version_after(self.version, self._clock.now_ms())
+        kept = present(rows)
         try:
-            if whole is not None or self._file.wants_whole:
-                await self._write_whole(whole or {**self._table, **changed}, version)
+            if len(kept) < len(rows) or self._file.wants_whole:
+                await self._write_whole(merged(self._table, rows), version)
             else:
-                await asyncio.to_thread(self._file.append, changed, version)
+                await asyncio.to_thread(self._file.append, kept, version)
                 self._dirty = True
         except OSError as error:
             text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text) from error
+        try:
+            self._journal.append(rows, version)
+        except RequestError:
+            self._dirty = True  # the file has what the table does not get
+            raise
         self.version = version
+
+    async def keep_snapshot(self) -> None:
+        """Append the table to the journal where its last snapshot there no longer suffices."""
+        await self._journal.keep_snapshot(self._table, self.version)
 
     def _install(self, topic: TopicConfig) -> None:
         self._table[topic.name] = topic
@@ -451,42 +456,6 @@ def check_name(name: str) -> None:
     if fault:
         text = f"The specified topic is illegal: {fault}"
         raise RequestError(ResponseCode.INVALID_PARAMETER, text)
-
-
-def default_topics(
-    config: BrokerConfig, system_topics: Iterable[SystemTopic] = ()
-) -> dict[str, TopicConfig]:
-    """Return the topics that a broker has from the start, by name. TopicConfigManager.init"""
-    cluster, broker = config.cluster_name, config.broker_name
-    rows = [
-        (SELF_TEST_TOPIC, 1, PERM_BOTH),
-        ("BenchmarkTest", 1024, PERM_BOTH),
-        (cluster, 16, 7 if config.cluster_topic_enable else PERM_INHERIT),
-        (broker, 1, 7 if config.broker_topic_enable else PERM_INHERIT),
-        (OFFSET_MOVED_TOPIC, 1, PERM_BOTH),
-        (SCHEDULE_TOPIC, 18, PERM_BOTH),
-        (f"{cluster}_REPLY_TOPIC", 1, PERM_BOTH),
-        (f"rmq_sys_REVIVE_LOG_{cluster}", 8, PERM_BOTH),
-        (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
-        (HALF_TOPIC, 1, PERM_BOTH),
-        (OP_HALF_TOPIC, 1, PERM_BOTH),
-        (TIMER_TOPIC, 1, PERM_BOTH),
-    ]
-    if config.auto_create_topic:
-        rows.append((topic_config.TEMPLATE_TOPIC, config.default_topic_queues, 7))
-    if config.trace_topic_enable:
-        rows.append((config.trace_topic, 1, PERM_BOTH))
-    rows.extend((topic.name, topic.queues, topic.perm) for topic in system_topics)
-    return {
-        name: TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
-        for name, queues, perm in rows
-    }
-
-
-def _at_least(topic: TopicConfig, queues: int) -> TopicConfig:
-    return topic.replace(
-        read_queues=max(topic.read_queues, queues), write_queues=max(topic.write_queues, queues)
-    )
 
 
 def _queue_counts(routing: TopicTable) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,8 @@ from duemq.configuration.config import parse_addresses
 from message_store.config import option
 from message_store.errors import ConfigError
 
-MASTERS = ("ASYNC_MASTER", "SYNC_MASTER")
+SYNC_MASTER = "SYNC_MASTER"
+MASTERS = ("ASYNC_MASTER", SYNC_MASTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,8 @@ class ReplicationConfig:
     role: str = option(
         "ASYNC_MASTER",
         "brokerRole",
-        "SLAVE: copy the log of a master, with a brokerId above 0. The masters have no replicas "
-        "yet.",
+        "SYNC_MASTER: messages are answered and consumed when replicas have them (inSyncReplicas). "
+        "SLAVE: copy the log of a master, with a brokerId above 0.",
         choices=(*MASTERS, "SLAVE"),
     )
     ha_master_address: str = option(
@@ -68,9 +69,9 @@ class ReplicationConfig:
         """Compare the role with the broker's id.
 
         Raises:
-            ConfigError: A replica with the id 0, or a master with another one.
+            ConfigError: A replica without an id above 0, or a master with an id that is not 0.
         """
-        if self.is_replica and not broker_id:
+        if self.is_replica and broker_id <= 0:
             why = "a replica has a brokerId above 0, such as brokerId=1"
             raise ConfigError("brokerRole", self.role, why)
         if broker_id and not self.is_replica:

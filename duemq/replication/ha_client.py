@@ -1,16 +1,15 @@
 """HA client: copies the log of a master into the store of this replica.
 
-    connect --> report the log's end --> transfers --> MessageStore.append_raw --> report
-       ^                                    |
-       +------ 5 s after any failure -------+
+    connect --> greeting --> transfers --> MessageStore.append_raw --> report
+       ^                         |
+       +--- 5 s after a failure -+
 
-To a report of 0, Apache's master answers with the last file of its log only. An empty replica
-therefore reports the first offset of the master's log, and 1 if that is 0: the byte before it, the
-first one of a record's size, is 0, as no record has 16 MiB.
+A `Session` is the framing of one connection: DefaultHA (`default_ha`) or, in controller mode,
+AutoSwitchHA (`autoswitch_client`). With flushDiskType=SYNC_FLUSH a report is the log on the disk,
+else the log that was written. Nothing is reported before the master has repeated the last record of
+this log (`log_stream`).
 
-With flushDiskType=SYNC_FLUSH a report is the log on the disk, else the log that was written.
-
-Source: DefaultHAClient
+Source: DefaultHAClient, AutoSwitchHAClient
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
+from typing import Protocol
 
 from duemq.net.client import split_address
+from duemq.replication.autoswitch_frames import TruncationNeeded
 from duemq.replication.config import ReplicationConfig
-from duemq.replication.ha_frames import TransferStream
-from duemq.replication.layout import REPORT
+from duemq.replication.log_stream import LogStream
 from message_store.clock import Clock
 from message_store.errors import PeerError, ReplicationFault
 from message_store.store import MessageStore
@@ -33,8 +33,39 @@ from message_store.store import MessageStore
 log = logging.getLogger(__name__)
 RETRY_MS = 5_000
 CONNECT_S_MAX = 5.0
+FLUSH_S_MAX = 5.0
 RECEIVE_BYTES = 1 << 20
-FIRST_BYTE = b"\0"
+
+
+class Session(Protocol):
+    """What a framing sends and reads on one connection.
+
+    Attributes:
+        stream: Reads what the master sends.
+    """
+
+    @property
+    def stream(self) -> LogStream: ...
+
+    def greeting(self) -> bytes:
+        """Return what is sent first."""
+        ...
+
+    def on_received(self) -> bytes:
+        """React to what the stream was fed, before its log is appended; return what to send.
+
+        Raises:
+            OSError: The disk refused to write what has to be there before the log.
+        """
+        ...
+
+    def report(self, log_end: int) -> bytes:
+        """Return the report of a log's end; empty: it cannot be reported (yet)."""
+        ...
+
+
+Open = Callable[[], Awaitable[Session]]
+"""Begins a connection. Raises PeerError or OSError if what it needs is not known."""
 
 
 class HaState(Enum):
@@ -43,6 +74,7 @@ class HaState(Enum):
     NO_MASTER = "no connection"
     CONNECTING = "connecting"
     TRANSFER = "transfer"
+    TRUNCATION = "log to be truncated"
     STOPPED = "stopped"
 
 
@@ -50,7 +82,10 @@ class HaClient:
     """The connection of a replica to its master.
 
     Args:
-        first_offset: Asks the master for the first offset of its log.
+        open_session: Begins a connection.
+        on_truncation: Called with a log offset when this log has to be truncated to it, which is
+            done while the store is closed. The master is asked again every 5 s.
+        retry_ms: Pause after a connection has failed.
     Attributes:
         state: What it does now.
         master_offset: End of the master's log as far as known; None before the first transfer.
@@ -63,14 +98,18 @@ class HaClient:
         store: MessageStore,
         config: ReplicationConfig,
         clock: Clock,
-        first_offset: Callable[[], Awaitable[int]],
+        open_session: Open,
+        on_truncation: Callable[[int], None] = lambda offset: None,
+        *,
+        retry_ms: int = RETRY_MS,
     ) -> None:
-        self._first_offset = first_offset
+        self._retry_ms = retry_ms
+        self._open_session, self._on_truncation = open_session, on_truncation
         self._store, self._config, self._clock = store, config, clock
         self._address = config.ha_master_address
         self._wake, self._stop = asyncio.Event(), asyncio.Event()
         self._buffer = bytearray(RECEIVE_BYTES)
-        self._socket: socket.socket | None = None
+        self._connection: tuple[socket.socket, Session] | None = None
         self._work: asyncio.Task[None] | None = None
         self.state = HaState.NO_MASTER
         self.master_offset: int | None = None
@@ -96,7 +135,7 @@ class HaClient:
             self._wake.clear()
             if self._address:
                 await self._attempt()
-            until_ms = self._clock.now_ms() + RETRY_MS
+            until_ms = self._clock.now_ms() + self._retry_ms
             await self._clock.wait(self._wake, until_ms=until_ms)
         self.state = HaState.STOPPED
 
@@ -116,26 +155,33 @@ class HaClient:
         except asyncio.CancelledError:
             if not (self._stop.is_set() or self._wake.is_set()):
                 raise
+            self.state = HaState.NO_MASTER
+        except TruncationNeeded as needed:
+            self.state = HaState.TRUNCATION
+            self._failed(needed)
+            self._on_truncation(needed.offset)
         except (OSError, PeerError) as error:
+            self.state = HaState.NO_MASTER
             self._failed(error)
         finally:
             self._work.cancel()
             self._work = None
-            self.state = HaState.NO_MASTER
 
     def _failed(self, error: Exception) -> None:
         why = str(error) or f"no answer ({type(error).__name__})"
         if why != self.failure:
             log.warning(
-                "replication from %s: %s; trying again every %d s",
-                self._address, why, RETRY_MS // 1_000,
+                "replication from %s: %s; trying again every %g s",
+                self._address, why, self._retry_ms / 1_000,
             )  # fmt: skip
         self.failure = why
 
     async def _copy(self) -> None:
         host, port = split_address(self._address)
         loop = asyncio.get_running_loop()
-        report, stream = await self._begin()
+        if self._reports_durable:
+            await self._store.flusher.wait(self._store.max_offset, FLUSH_S_MAX)
+        session = await self._open_session()
         [(family, kind, number, _, where), *_] = await loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
         )
@@ -144,39 +190,21 @@ class HaClient:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.timeout(CONNECT_S_MAX):
                 await loop.sock_connect(connection, where)
-            self._socket = connection
+            self._connection = connection, session
+            await self._send(session.greeting())
             reports = asyncio.create_task(self._report_when_idle())
             try:
-                await self._receive(connection, report, stream)
+                await self._receive(connection, session)
             finally:
                 reports.cancel()
                 with suppress(asyncio.CancelledError):
                     await reports
-                self._socket = None
+                self._connection = None
 
-    async def _begin(self) -> tuple[int, TransferStream]:
-        """Return the first report of a connection, and what reads the transfers after it.
-
-        Raises:
-            PeerError: The first offset of the master's log is unknown.
-        """
-        end = self._store.max_offset
-        if end:
-            return end, TransferStream(end)
-        if self._config.sync_from_last_file:
-            return 0, TransferStream(None)
-        first = await self._first_offset()
-        if first:
-            return first, TransferStream(first)
-        return len(FIRST_BYTE), TransferStream(0, FIRST_BYTE)
-
-    async def _receive(
-        self, connection: socket.socket, report: int, stream: TransferStream
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        await self._send_report(report)
+    async def _receive(self, connection: socket.socket, session: Session) -> None:
+        loop, stream = asyncio.get_running_loop(), session.stream
         self.state, self.failure = HaState.TRANSFER, ""
-        log.info("replication from %s begins at log offset %d", self._address, stream.offset)
+        log.info("replication from %s begins", self._address)
         view = memoryview(self._buffer)
         while True:
             async with asyncio.timeout(self._config.idle_ms_max / 1_000):
@@ -184,7 +212,9 @@ class HaClient:
             if not size:
                 raise ConnectionResetError("the master closed the connection")
             self.read_ms = self._clock.now_ms()
+            was_compared = stream.is_compared
             stream.feed(view[:size])
+            await self._send(session.on_received())
             taken = self._store.append_raw(stream.offset, stream.pending)
             stream.take(taken)
             if stream.is_idle and stream.pending.size:
@@ -193,31 +223,37 @@ class HaClient:
                     f"size was damaged on its way, or at the master (run duemq verify there)"
                 )
             self.master_offset = stream.master_offset
-            if taken:
+            if taken or stream.is_compared > was_compared:
                 await self._report()
+
+    @property
+    def _reports_durable(self) -> bool:
+        return self._store.config.sync_flush
 
     async def _report(self) -> None:
         """Report the end of this log: on the disk with SYNC_FLUSH."""
         end = self._store.max_offset
-        if not end:
-            return  # a report of 0 is a request for the last file
-        if self._store.config.sync_flush and self._store.durable_offset < end:
-            self._store.when_confirmed(end, self._report_soon)
+        if self._reports_durable and self._store.durable_offset < end:
+            self._store.flusher.when_durable(end, self._report_soon)
             return
         await self._send_report(end)
 
     def _report_soon(self) -> None:
-        if self._socket is not None:
+        if self._connection is not None:
             asyncio.get_running_loop().create_task(self._send_quietly())
 
     async def _send_quietly(self) -> None:
         with suppress(OSError):
             await self._send_report(self._store.durable_offset)
 
-    async def _send_report(self, offset: int) -> None:
-        if self._socket is not None:
+    async def _send_report(self, log_end: int) -> None:
+        if self._connection is not None and self._connection[1].stream.is_compared:
+            await self._send(self._connection[1].report(log_end))
+
+    async def _send(self, data: bytes) -> None:
+        if data and self._connection is not None:
             self.written_ms = self._clock.now_ms()
-            await asyncio.get_running_loop().sock_sendall(self._socket, REPORT.pack(offset))
+            await asyncio.get_running_loop().sock_sendall(self._connection[0], data)
 
     async def _report_when_idle(self) -> None:
         never = asyncio.Event()

@@ -1,7 +1,9 @@
 """Replica: what a broker does while its role is SLAVE.
 
     name server --(103: master's addresses)--> HaClient           log
-                                           `-> SlaveSynchronize   topics, groups, consumer offsets
+    or controller                          `-> SlaveSynchronize   topics, groups, consumer offsets
+
+In controller mode the controller names the master, and the master its replication port (906).
 
 The store refuses messages of clients, and no plugin runs: nothing is delivered here.
 """
@@ -18,13 +20,19 @@ from duemq.pull.held_pulls import HeldPulls
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
+from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.default_ha import default_sessions
+from duemq.replication.ha_address import HaAddressFinder
 from duemq.replication.ha_client import HaClient
+from duemq.replication.ha_server import HaServer
+from duemq.replication.membership import Membership
+from duemq.replication.replica_connection import ReplicaConnection
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from message_store.clock import Clock
 from message_store.store import MessageStore
 
-ReplicationView = dict[str, str | int | None]
+ReplicationView = dict[str, object]
 READ_ONLY = "this broker is a replica (brokerRole=SLAVE): send to the master"
 
 
@@ -32,8 +40,14 @@ class Replica:
     """The tasks of a replica. `running` is a context manager around them."""
 
     def __init__(
-        self, store: MessageStore, held: HeldPulls, ha: HaClient, tables: SlaveSynchronize
+        self,
+        store: MessageStore,
+        held: HeldPulls,
+        ha: HaClient,
+        tables: SlaveSynchronize,
+        finder: HaAddressFinder | None = None,
     ) -> None:
+        self._finder = finder
         self._held = held
         store.read_only = READ_ONLY  # also for what the broker does before `running`
         self._store = store
@@ -51,11 +65,19 @@ class Replica:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.ha.run(), name="replication")
             tasks.create_task(self.tables.run(), name="slave synchronize")
+            if self._finder is not None:
+                tasks.create_task(self._finder.run(self.ha.follow), name="master's HA address")
             try:
                 yield
             finally:
                 self.ha.stop()
                 self.tables.stop()
+                if self._finder is not None:
+                    self._finder.stop()
+
+    @property
+    def _finder_failure(self) -> str:
+        return self._finder.failure if self._finder is not None else ""
 
     def view(self) -> ReplicationView:
         """Return the state for `duemq replicas` and tools; what is not known is None."""
@@ -69,7 +91,7 @@ class Replica:
             "masterLogEnd": master,
             "lagBytes": None if master is None else max(master - end, 0),
             "tablesCopiedMs": self.tables.synchronized_ms,
-            "failure": self.ha.failure or self.tables.failure,
+            "failure": self.ha.failure or self._finder_failure or self.tables.failure,
         }
 
 
@@ -80,19 +102,80 @@ def replica_of(
     config: ReplicationConfig,
     clock: Clock,
     connect: Callable[[str], RemotingClient],
+    member: Membership | None = None,
 ) -> Replica:
     """Return the replica that a broker of these parts is, not running."""
     topics, groups, offsets = tables
     copied = {
         RequestCode.GET_ALL_TOPIC_CONFIG: topics.replace_by,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.replace_by,
-        RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by,
     }
-    synchronize = SlaveSynchronize(copied, store.config_path("delayOffset.json"), clock, connect)
-    ha = HaClient(store, config, clock, synchronize.first_offset)
-    return Replica(store, held, ha, synchronize)
+    progress = {RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by}
+    synchronize = SlaveSynchronize(copied, progress, store, clock, connect)
+    store.retention.add_pin(lambda: synchronize.first_needed, owner="the master's log")
+    if member is None:
+        sessions = default_sessions(
+            store, synchronize.first_offset, from_last_file=config.sync_from_last_file
+        )
+        return Replica(store, held, HaClient(store, config, clock, sessions), synchronize)
+    store.require_replicas()
+    sessions = autoswitch_sessions(
+        store,
+        member.epochs,
+        member.handshake(from_last_file=config.sync_from_last_file),
+        on_confirmed=store.replicated.advance,
+        master_epoch=lambda: member.role.epoch,
+    )
+    ha = HaClient(
+        store, config, clock, sessions, member.truncate, retry_ms=HaAddressFinder.RETRY_MS
+    )
+    if not member.role.master_address:
+        return Replica(store, held, ha, synchronize)
+    synchronize.follow(member.role.master_address)
+    finder = HaAddressFinder(connect(member.role.master_address), clock)
+    return Replica(store, held, ha, synchronize, finder)
 
 
-def master_view(store: MessageStore) -> Callable[[], ReplicationView]:
+def master_view(
+    store: MessageStore, server: HaServer | None, clock: Clock
+) -> Callable[[], ReplicationView]:
     """Return what answers the same of a master."""
-    return lambda: {"role": "MASTER", "state": "serves", "logEnd": store.max_offset}
+
+    def view() -> ReplicationView:
+        found: ReplicationView = {"role": "MASTER", "state": "serves", "logEnd": store.max_offset}
+        if store.replicated.required:
+            found["confirmedOffset"] = store.confirm_offset
+        if server is not None:
+            found["failure"] = server.failure
+            found["replicas"] = [
+                _connection_view(each, store, server.in_sync.is_in_sync(each), clock.now_ms())
+                for each in server.connections
+            ]
+        return found
+
+    return view
+
+
+def _connection_view(
+    connection: ReplicaConnection, store: MessageStore, is_in_sync: bool, now_ms: int
+) -> ReplicationView:
+    end = connection.acknowledged
+    return {
+        "id": connection.protocol.replica_id,
+        "address": connection.address,
+        "acknowledged": end,
+        "lagBytes": None if end is None else max(store.max_offset - end, 0),
+        "lagMs": _lag_ms(store, end, now_ms),
+        "inSync": is_in_sync,
+        "reportedMs": connection.reported_ms,
+    }
+
+
+def _lag_ms(store: MessageStore, end: int | None, now_ms: int) -> int | None:
+    """Return the age of the first message that a replica has not; None: it is not known."""
+    if end is None:
+        return None
+    if end >= store.max_offset:
+        return 0
+    stored_ms = store.store_ms(end)  # -1 inside a record, where replicas of Apache's may be
+    return None if stored_ms < 0 else max(now_ms - stored_ms, 0)

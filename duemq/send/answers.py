@@ -1,9 +1,9 @@
-"""Responses to the sends of one batch: immediate, or after the sync.
+"""Responses to the sends of one batch: immediate, or when it is confirmed.
 
 rows that the kernel took     answered by the kernel, one write per connection
 rows that were refused        their code and remark, from here
 sends that Python filled      one answer for all rows of a client's batch, from here
-SYNC_FLUSH                    written now, sent when the batch is on the disk
+SYNC_FLUSH, SYNC_MASTER       written now, sent when the batch is confirmed
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ from message_store.kernels.kernel import entry
 from message_store.layout import PROP_WAIT_FALSE
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
+from message_store.replication.acknowledgement import Missing
 from message_store.text import encode_offset_id
 
 log = logging.getLogger(__name__)
-HELD_TURNS_MAX: Final = 8  # turns whose responses wait for the disk
+HELD_TURNS_MAX: Final = 8  # turns whose responses wait for disk or replicas
 _PLACEHOLDER = "@"
 
 
@@ -57,7 +58,7 @@ class SendSettings:
         suffix: encoded properties that the broker adds to every message.
         store_host: address bytes and port that records and message ids name.
         broker_name: what recall handles name.
-        sync_flush: Whether responses wait for the disk.
+        confirmed: Whether responses wait for the disk or for replicas.
     """
 
     suffix: bytes
@@ -67,7 +68,7 @@ class SendSettings:
     trace_on: bool = True
     body_bytes_max: int = 4 << 20
     frame_bytes_max: int = codec.FRAME_BYTES_MAX
-    sync_flush: bool = False
+    confirmed: bool = False
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ class Answering:
 
     @property
     def is_behind(self) -> bool:
-        """Whether too many responses wait for the disk, so that the next turn should wait too."""
+        """Whether too many responses wait, so that the next turn should wait too."""
         return len(self._held) >= HELD_TURNS_MAX
 
     async def drain(self) -> None:
@@ -185,7 +186,7 @@ class Answering:
             wire: (n,) WIRE, one row a message.
             connections: by the number that `wire` names.
         """
-        if not self._settings.sync_flush:
+        if not self._settings.confirmed:
             _write(self._stored(batch, wire, connections, WAIT_ANY))
             if self._meter is not None:
                 self._meter.sends(batch.count, self._refused_count, self._since_ms)
@@ -265,7 +266,7 @@ class Answering:
         plain, self.plain = self.plain, []
         for each in plain:
             response = self._response(batch, each.send)
-            held = self._settings.sync_flush and response.code == ResponseCode.SUCCESS
+            held = self._settings.confirmed and response.code == ResponseCode.SUCCESS
             if each.send.before_answer is None and not held:
                 each.connection.respond(each.request, response, each.serialize_type)
             elif not each.request.oneway:
@@ -277,8 +278,8 @@ class Answering:
         end_offset = self._store.max_offset
         if each.send.before_answer is not None:
             await each.send.before_answer()
-        if waits and not await self._store.wait_durable(end_offset):
-            response = _flush_timeout(response)
+        if waits and (missing := await self._store.wait_confirmed(end_offset)):
+            response = _unconfirmed(response, missing)
         each.connection.respond(each.request, response, each.serialize_type)
 
     def _response(self, batch: PutBatch, send: PlainSend) -> Response:
@@ -309,23 +310,25 @@ class Answering:
         handle = RecallHandle(topic, self._settings.broker_name, time_text, send.transaction_id)
         return handle.encode()
 
-    # Answers that wait for the disk.
+    # Answers that wait for disk and replicas.
 
     def _hold(self, answers: Written, count: int) -> None:
         if answers:
             noted = (count, self._refused_count, self._since_ms)
             release = self._release(self._store.max_offset, answers, noted)
-            task = asyncio.get_running_loop().create_task(release, name="wait for the disk")
+            task = asyncio.get_running_loop().create_task(release, name="wait until confirmed")
             self._held.add(task)
             task.add_done_callback(self._released)
 
     async def _release(
         self, end_offset: int, answers: Written, noted: tuple[int, int, int]
     ) -> None:
-        durable = await self._store.wait_durable(end_offset)
+        missing = await self._store.wait_confirmed(end_offset)
         if self._meter is not None:
             self._meter.sends(*noted)
-        _write([(to, data if durable else _flush_timeouts(data)) for to, data in answers])
+        if missing:
+            answers = [(to, _all_unconfirmed(data, missing)) for to, data in answers]
+        _write(answers)
 
     def _released(self, task: asyncio.Task[None]) -> None:
         self._held.discard(task)
@@ -344,18 +347,18 @@ def _unique_id(batch: PutBatch, row: Any) -> str | None:
     return batch.staging[pos : pos + size].tobytes().decode() if size else None
 
 
-def _flush_timeout(response: Response) -> Response:
-    text = "the message is stored, but the disk did not sync in time"
-    return replace(response, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=text)
+def _unconfirmed(response: Response, missing: Missing) -> Response:
+    text = f"the message is stored, but {missing.text}"
+    return replace(response, code=missing.code, remark=text)
 
 
-def _flush_timeouts(data: bytes) -> bytes:
-    """Return JSON answers with FLUSH_DISK_TIMEOUT instead of success."""
+def _all_unconfirmed(data: bytes, missing: Missing) -> bytes:
+    """Return JSON answers with the code of what is missing instead of success."""
     view, pos, out = memoryview(data), 0, bytearray()
     while (frame := codec.next_frame(view, pos, len(data))) is not None:
         answer = codec.decode_frame(view, frame)
         assert isinstance(answer, codec.Answer)
-        out += codec.encode_response(_flush_timeout(answer.response), answer.opaque)[0]
+        out += codec.encode_response(_unconfirmed(answer.response, missing), answer.opaque)[0]
         pos = frame.end
     return bytes(out)
 

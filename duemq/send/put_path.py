@@ -8,7 +8,8 @@
    without a timer store, `refuse_timers` instead of it (`duemq.assembly`)
 2. `refuse_together`       a client's batch is accepted or refused as one
 3. `MessageStore.put`      encodes, appends, writes queue units, calls dispatchers
-4. `wait_durable`          waits for the disk, with `flushDiskType=SYNC_FLUSH`
+4. `wait_confirmed`        waits for the disk, with `flushDiskType=SYNC_FLUSH`, and for replicas,
+                           with `brokerRole=SYNC_MASTER`
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from message_store import layout
 from message_store.clock import Clock
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
+from message_store.replication.acknowledgement import Missing
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class LogStore(Protocol):
     @property
     def refusal(self) -> str: ...
     def put(self, batch: PutBatch) -> None: ...
-    async def wait_durable(self, end_offset: int) -> bool: ...
+    async def wait_confirmed(self, end_offset: int) -> Missing | None: ...
 
 
 def refuse_together(batch: PutBatch) -> None:
@@ -95,16 +97,18 @@ class PutPath:
             if row["status"] == 0 and row["phys_offset"] < 0:
                 batch.refuse(index, ResponseCode.SYSTEM_ERROR, why)
 
-    async def put_durable(self, batch: PutBatch) -> bool:
-        """Append, and wait for the disk as configured unless every message has WAIT=false.
+    async def put_confirmed(self, batch: PutBatch) -> Missing | None:
+        """Append, and wait for disk and replicas unless every message has WAIT=false.
 
         Returns:
-            False when something was stored, but the disk did not sync it in time.
+            What is missing when something was stored, but not confirmed in time.
         """
         self.put(batch)
         rows = batch.filled
         waits = (rows["status"] == 0) & (rows["prop_flags"] & layout.PROP_WAIT_FALSE == 0)
-        if waits.any() and not await self.store.wait_durable(self.store.max_offset):
-            log.warning("%d messages were stored but the disk did not sync in time", batch.count)
-            return False
-        return True
+        if not waits.any():
+            return None
+        missing = await self.store.wait_confirmed(self.store.max_offset)
+        if missing:
+            log.warning("a batch of %d messages was stored, but %s", batch.count, missing.text)
+        return missing

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delivery.plugin import Request, RequestHandler, Response
+from duemq.auth.model import Action
+from duemq.auth.record_access import EveryRecord, RecordAccess
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.copies import add_copy, batch_for, not_synced, refusal
+from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -75,7 +77,9 @@ class SendBackProcessor:
         identity: Identity,
         stats: BrokerStats,
         config: Callable[[], BrokerConfig],
+        records: RecordAccess | None = None,
     ) -> None:
+        self._records = records or EveryRecord()
         self._store, self._topics, self._groups = store, topics, groups
         self._put, self._identity = put, identity
         self._stats, self._config = stats, config
@@ -91,8 +95,9 @@ class SendBackProcessor:
         group = self._group(name)
         if group.retry_queues <= 0:
             return Response(fields={})
-        await self._topic(RETRY_PREFIX + name, group.retry_queues)
         record = self._record(phys_offset)
+        self._records.check_record(request, record.topic, Action.SUB)
+        await self._topic(RETRY_PREFIX + name, group.retry_queues)
         times_max = _times_max(request, group)
         retry = plan_retry(name, record.reconsume_times, times_max, level)
         queues = 1 if retry.dead else group.retry_queues
@@ -123,9 +128,9 @@ class SendBackProcessor:
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
         # WAIT=false is in the copy as Apache writes it, but the consumer forgets the message
-        # once this is answered: with SYNC_FLUSH the copy must be on the disk by then.
-        if not await self._store.wait_durable(self._store.max_offset):
-            raise not_synced("the message was sent back")
+        # once this is answered: the copy must be confirmed by then.
+        if missing := await self._store.wait_confirmed(self._store.max_offset):
+            raise not_confirmed("the message was sent back", missing)
 
     def _group(self, name: str) -> GroupView:
         group = self._groups.find(name)

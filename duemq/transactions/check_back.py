@@ -6,12 +6,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from delivery.plugin import Request
+from duemq.auth.model import Action
+from duemq.auth.record_access import RecordAccess
 from duemq.net.codes import RequestCode
 from duemq.ports import Identity
-from duemq.transactions.half_messages import CLIENT_ID_KEY, HALF_TOPIC, TRANSACTION_ID
+from duemq.registry.clients import Channel, ClientTable
+from duemq.transactions.half_messages import (
+    CLIENT_ID_KEY,
+    HALF_TOPIC,
+    PRODUCER_GROUP,
+    TRANSACTION_ID,
+)
 from message_store.log.properties import encode_properties
 from message_store.log.record import Host, Record, encode_again
 from message_store.text import encode_offset_id
+
+
+def producer_of(
+    properties: Mapping[str, str], clients: ClientTable, records: RecordAccess
+) -> Channel | None:
+    """Return a producer that may read a half message: one that may publish to its topic."""
+
+    def may(channel: Channel) -> bool:
+        address, topic = channel.peer.address[0], properties.get("REAL_TOPIC", "")
+        return records.account_may(channel.account, address, topic, Action.PUB)
+
+    return clients.producer(properties.get(PRODUCER_GROUP, ""), may)
 
 
 def check_request(

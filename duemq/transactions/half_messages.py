@@ -201,3 +201,14 @@ def immunity(record: Record, timeout_ms: int) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         return timeout_ms
     return int(text) * 1_000
+
+
+def mismatch(half: Record, producer_group: str, queue_offset: int) -> str:
+    """Return why a record is not the half message that a request names; empty: it is."""
+    if half.topic != HALF_TOPIC:
+        return "Find prepared transaction message failed"
+    if half.properties.get(PRODUCER_GROUP) != producer_group:
+        return "The producer group wrong"
+    if half.queue_offset != queue_offset:
+        return "The transaction state table offset wrong"
+    return ""

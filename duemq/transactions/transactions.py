@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Self
 
 from delivery.plugin import Request, RequestHandler, Response
 from delivery.redirected import queue_number
+from duemq.auth.model import Action
+from duemq.auth.record_access import EveryRecord, RecordAccess
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.copies import add_copy, batch_for, not_synced, refusal
+from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
 from duemq.metrics.meters import Meters
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -32,7 +34,7 @@ from duemq.ports import PERM_READ, PERM_WRITE, Identity, Offsets, Putter, Topics
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import Access, client_access
 from duemq.transactions import half_messages
-from duemq.transactions.check_back import check_request
+from duemq.transactions.check_back import check_request, producer_of
 from duemq.transactions.half_messages import (
     CHECK_TIMES,
     GIVEN_UP_TOPIC,
@@ -50,6 +52,7 @@ from message_store.clock import Clock
 from message_store.errors import RecordUnreadable, RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
+from message_store.replication.acknowledgement import Missing
 from message_store.text import GROUP_BYTES_MAX, decode_offset_id, name_fault
 
 if TYPE_CHECKING:
@@ -75,7 +78,9 @@ class Transactions:
         clock: Clock,
         config: Callable[[], BrokerConfig],
         meters: Meters | None = None,
+        records: RecordAccess | None = None,
     ) -> None:
+        self._records = records or EveryRecord()
         self._store, self._topics = store, topics
         self._offsets, self._clients = offsets, clients
         self._put, self._identity = put, identity
@@ -108,15 +113,17 @@ class Transactions:
             if batch.filled["status"][:last].any():
                 batch.refuse(last, ResponseCode.MESSAGE_ILLEGAL, "the message before was refused")
 
-    async def _put_bound(self, batch: PutBatch, half_offset: int) -> tuple[str | None, bool]:
+    async def _put_bound(
+        self, batch: PutBatch, half_offset: int
+    ) -> tuple[str | None, Missing | None]:
         """Put a message and its op record.
 
         Returns:
-            Why the message was not stored, None if it was; whether the disk synced both in time.
+            Why the message was not stored, None if it was; what both lack to be confirmed.
         """
         self._bound.add(id(batch))
         try:
-            synced = await self._put(batch)
+            missing = await self._put(batch)
         finally:
             self._bound.discard(id(batch))
         fault, op_fault = refusal(batch), refusal(batch, batch.count - 1)
@@ -125,7 +132,7 @@ class Transactions:
                 self.halves.take_op(self.halves.op_read, [half_offset])
         elif fault is None:
             self._owed.append(half_offset)
-        return fault, synced
+        return fault, missing
 
     def _write_owed(self) -> None:
         """Write the op records that are owed, if the store takes them now."""
@@ -154,28 +161,29 @@ class Transactions:
             return None
         self._fold_ops()
         half = self._half_of(request)
+        self._records.check_record(request, half.properties.get("REAL_TOPIC", ""), Action.PUB)
         self._check_immunity(request, half)
         offset = half.queue_offset
         if self.halves.is_finished(offset) or offset in self._ending:
-            if not await self._store.wait_durable(self._store.max_offset):
-                raise not_synced("the transaction was ended before")
+            if missing := await self._store.wait_confirmed(self._store.max_offset):
+                raise not_confirmed("the transaction was ended before", missing)
             return Response(remark=f"half message {offset} is finished already", fields={})
         self._ending.add(offset)
         try:
-            synced = await self._finish(half, commit=verdict == COMMIT)
+            missing = await self._finish(half, commit=verdict == COMMIT)
         finally:
             self._ending.discard(offset)
-        if not synced:
-            raise not_synced("the transaction was ended")
+        if missing:
+            raise not_confirmed("the transaction was ended", missing)
         return Response(fields={})
 
-    async def _finish(self, half: Record, *, commit: bool) -> bool:
-        """Append the end of a transaction; return whether the disk synced it in time."""
+    async def _finish(self, half: Record, *, commit: bool) -> Missing | None:
+        """Append the end of a transaction; return what it lacks to be confirmed."""
         batch = batch_for(half)
         if commit:
             self._add_commit(batch, half)
         self._add_op(batch, half.queue_offset)
-        fault, synced = await self._put_bound(batch, half.queue_offset)
+        fault, missing = await self._put_bound(batch, half.queue_offset)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
         self.halves.finish(half.queue_offset, half_messages.same_half(half))
@@ -186,7 +194,7 @@ class Transactions:
             self._meters.commit_s.add(age_ms // 1_000, topic)
         else:
             self._meters.rollbacks.add(topic)
-        return synced
+        return missing
 
     def _add_commit(self, batch: PutBatch, half: Record) -> None:
         topic, queue_id = _target(half)
@@ -206,7 +214,7 @@ class Transactions:
         phys_offset = fields.long(request, "commitLogOffset")
         queue_offset = fields.long(request, "tranStateTableOffset")
         half = self._read(phys_offset)
-        fault = _mismatch(half, fields.text(request, "producerGroup"), queue_offset)
+        fault = half_messages.mismatch(half, fields.text(request, "producerGroup"), queue_offset)
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{fault}, commitLogOffset {phys_offset}")
         same = half_messages.same_half(half)
@@ -323,15 +331,16 @@ class Transactions:
             text = f"only messages in {GIVEN_UP_TOPIC} can be resumed, not in {record.topic}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         properties = dict(record.properties)
+        self._records.check_record(request, properties.get("REAL_TOPIC", ""), Action.UPDATE)
         properties[CHECK_TIMES] = "0"
         batch = batch_for(record)
         self._add_half(batch, record, properties)
-        synced = await self._put(batch)
+        missing = await self._put(batch)
         fault = refusal(batch)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"Put message back error: {fault}")
-        if not synced:
-            raise not_synced("the half message was put back")
+        if missing:
+            raise not_confirmed("the half message was put back", missing)
         return Response()
 
     async def run(self) -> None:
@@ -405,7 +414,7 @@ class Transactions:
         copy = batch.rows[row]
         same = half_messages.same_half(half)
         self.halves.replace(half.queue_offset, int(copy["queue_offset"]), same)
-        producer = self._clients.producer(properties.get(PRODUCER_GROUP, ""))
+        producer = producer_of(properties, self._clients, self._records)
         if producer is None:
             text = "half message %d is pending: no producer of group %s is connected"
             self._unasked(text, half.queue_offset, properties.get(PRODUCER_GROUP))
@@ -478,16 +487,6 @@ def _target(half: Record) -> tuple[str, int]:
             + (f": {fault}" if fault else ""),
         )
     return topic, queue_id
-
-
-def _mismatch(half: Record, producer_group: str, queue_offset: int) -> str:
-    if half.topic != HALF_TOPIC:
-        return "Find prepared transaction message failed"
-    if half.properties.get(PRODUCER_GROUP) != producer_group:
-        return "The producer group wrong"
-    if half.queue_offset != queue_offset:
-        return "The transaction state table offset wrong"
-    return ""
 
 
 def _offset_of_id(request: Request) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import shutil
 import threading
 from pathlib import Path
 from typing import Self
@@ -149,6 +150,30 @@ class IndexService:
                 return
             if count := file.cut(log_end):
                 logger.warning("%s: %d keys of lost records are removed", file.path, count)
+
+    def truncate(self, log_end: int) -> None:
+        """Remove the items of records at or after a log offset, while the store is closed.
+
+        An index that is not used is removed: it could not follow the log later.
+
+        Raises:
+            CorruptStore: A file of another size or with a stray name.
+            OSError: The disk refused it.
+        """
+        if not self._directory.is_dir():
+            return
+        if not self.enabled:
+            shutil.rmtree(self._directory)
+            return
+        self._load(None)
+        try:
+            self._cut(log_end)
+            for file in self._files:
+                file.sync()
+        finally:
+            for file in self._files:
+                file.close()
+            self._files.clear()
 
     def _end_of(self, newest: IndexFile) -> int:
         """Return the log offset to continue at, after the last completely indexed record."""

@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 from message_store.errors import CorruptStore, RecordUnreadable
 from message_store.layout import BLANK_RECORD, MAGIC_BLANK, packer
+from message_store.log.block_sums import DIRECTORY as SUMS
+from message_store.log.block_sums import BlockSums
 from message_store.log.page_guard import GuardedMap
 from message_store.log.unreadable import UnreadablePlaces
 from message_store.log.zeroing import whole_size, zero_range
@@ -205,6 +207,7 @@ class CommitLog(NumberedLog[LogFile]):
     def __init__(self, directory: Path, file_bytes: int) -> None:
         super().__init__(directory, file_bytes, LogFile)
         self.unreadable = UnreadablePlaces(self)
+        self.sums = BlockSums(directory.parent / SUMS, lambda: self.files)
 
     def load(self, *, synced: int = 0) -> None:
         """Open every file; set `end` to the end of the last one.
@@ -284,6 +287,7 @@ class CommitLog(NumberedLog[LogFile]):
 
     def truncate(self, end: int, *, files_min: int = 1) -> None:
         """Drop everything from `end` on; one file stays: its name is the offset to continue at."""
+        self.sums.withdraw(end)
         super().truncate(end, files_min=files_min)
 
 

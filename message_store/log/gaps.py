@@ -144,6 +144,7 @@ def bridge(log: CommitLog, gap: Gap, store_ms: int) -> None:
         OSError: The disk refused it.
     """
     file = log.file_of(gap.start)
+    log.sums.withdraw(gap.start)
     pos = gap.start - file.base
     directory = log.directory.parent / "truncated"
     directory.mkdir(exist_ok=True)

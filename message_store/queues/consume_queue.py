@@ -265,11 +265,13 @@ class ConsumeQueue:
     def _zero_from(self, offset: int) -> None:
         """Zero the units from `offset` on in the last file."""
         base = self._bases[-1]
-        fd = self._files.get(self._path(base))
-        zero_range(fd, max(offset * UNIT_BYTES - base, 0), self.file_bytes)
+        path = self._path(base)
+        zero_range(self._files.get(path), max(offset * UNIT_BYTES - base, 0), self.file_bytes)
+        self._files.mark_dirty(path)  # else a power cut may bring the units back
 
     def _drop_last(self) -> None:
         self._remove(self._bases.pop())
+        self._files.mark_dirty(str(self.directory))
         self._write_base = -1
 
     def write(self, first_offset: int, block: memoryview) -> None:

@@ -45,6 +45,19 @@ class Checkpoint:
         """Store time after which records must be dispatched again after a crash."""
         return max(0, min(self.physic_ms, self.logics_ms) - MIN_TIMESTAMP_SLACK_MS)
 
+    def truncate(self, offset: int, store_ms: int) -> None:
+        """Lower everything to a log offset and the store time of the record before it.
+
+        Raises:
+            OSError: The disk refused it; the old times remain.
+        """
+        self.flushed, self.confirm = min(self.flushed, offset), min(self.confirm, offset)
+        self.update(
+            physic_ms=min(self.physic_ms, store_ms),
+            logics_ms=min(self.logics_ms, store_ms),
+            index_ms=min(self.index_ms, store_ms),
+        )
+
     def update(self, *, physic_ms: int, logics_ms: int, index_ms: int) -> None:
         """Write new times in place: one write of 40 bytes, never a shorter file.
 
@@ -124,8 +137,9 @@ class RecoveryMark:
             self._map, self._pages = _mapped(path, fd)
         finally:
             os.close(fd)
-        self._sequence, self._marks, boot_id = newest_marks(self._map[:_FILE_BYTES])
-        self.same_boot = bool(self._boot_id) and boot_id.rstrip(b"\0") == self._boot_id
+        self._sequence, self._marks, self._found_boot_id = newest_marks(self._map[:_FILE_BYTES])
+        found = self._found_boot_id.rstrip(b"\0")
+        self.same_boot = bool(self._boot_id) and found == self._boot_id
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -157,13 +171,26 @@ class RecoveryMark:
     def update(self, **changes: int) -> None:
         """Replace fields of the marks and write them. Any thread may call it."""
         with self._lock:
-            marks = (self._marks or NO_MARKS)._replace(**changes)
-            self._marks = marks
-            self._write(marks)
+            self._write((self._marks or NO_MARKS)._replace(**changes), self._boot_id)
 
-    def _write(self, marks: Marks) -> None:
+    def truncate(self, offset: int, record: int, units: int) -> None:
+        """Lower the marks to a log offset, the last record before it and the sum of queues' ends.
+
+        The boot id stays as found: a crash before may have been a power cut.
+        """
+        marks = self._marks
+        if marks is None:
+            return
+        if marks.dispatched > offset:
+            marks = marks._replace(dispatched=offset, last_record=record, units=units)
+        if marks.durable > offset:
+            marks = marks._replace(durable=offset, durable_record=record, durable_units=units)
+        self._write(marks, self._found_boot_id)
+
+    def _write(self, marks: Marks, boot_id: bytes) -> None:
+        self._marks = marks
         self._sequence += 1
-        body = BODY.pack(self._sequence, *marks, self._boot_id)
+        body = BODY.pack(self._sequence, *marks, boot_id)
         at = (self._sequence & 1) * SLOT_BYTES
         data = body + zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
         self._map[at : at + len(data)] = data

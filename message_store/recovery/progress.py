@@ -13,7 +13,11 @@ from message_store.recovery.checkpoint import Checkpoint, Marks, RecoveryMark
 
 
 class QueueProgress:
-    """Writer of the recovery mark and the checkpoint while a store is open."""
+    """Writer of the recovery mark and the checkpoint while a store is open.
+
+    Args:
+        confirmed: Returns the log offset up to which consumers may read.
+    """
 
     def __init__(
         self,
@@ -23,9 +27,11 @@ class QueueProgress:
         mark: RecoveryMark,
         checkpoint: Checkpoint,
         notice: Callable[[str], None],
+        confirmed: Callable[[], int],
     ) -> None:
         self._log, self._appender, self._queues = log, appender, queues
         self._mark, self._checkpoint, self._notice = mark, checkpoint, notice
+        self._confirmed = confirmed
         self._marked = 0  # log offset of the last mark
         self._synced_before: Marks | None = None  # marks at the last sync of the queues
         self._checkpoint_failed = False
@@ -87,10 +93,15 @@ class QueueProgress:
                 durable_record=reached.last_record,
                 durable_units=reached.units,
             )
-        self._write_checkpoint(store_ms, index_ms)
+        self.write_checkpoint(store_ms, index_ms)
 
-    def _write_checkpoint(self, store_ms: int, index_ms: int) -> None:
-        """Write Apache's checkpoint; an old one only makes a recovery start earlier."""
+    def write_checkpoint(self, store_ms: int, index_ms: int) -> None:
+        """Write Apache's checkpoint; an old one only makes a recovery start earlier.
+
+        Args:
+            store_ms, index_ms: Store times up to which log and index are on the disk.
+        """
+        self._checkpoint.confirm = self._confirmed()
         try:
             self._checkpoint.update(physic_ms=store_ms, logics_ms=store_ms, index_ms=index_ms)
             self._checkpoint_failed = False

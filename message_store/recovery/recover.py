@@ -41,9 +41,9 @@ from message_store.queues.consume_queues import QueueSet, is_topic_name
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from message_store.ranges import minus
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
+from message_store.recovery.truncated_bytes import save_tail
 
 CHUNK_RECORDS = 32_768
-TAIL_SEARCH_BYTES_MAX = 64 << 20
 NOTICES_MAX = 20
 GAPS_MAX = 1_000
 WRITE_BYTES = 8 << 20
@@ -381,28 +381,12 @@ def _skip_blank(log: CommitLog, end: int) -> int:
 
 
 def _save_tail(log: CommitLog, end: int, notice: Callable[[str], None]) -> None:
-    """Copy the bytes after `end` that are not zero to a file."""
-    pieces = [
-        _used(file, max(end - file.base, 0)) for file in log.files if file.base + file.size > end
-    ]
-    tail = b"".join(pieces)
-    if not tail:
-        return
-    path = log.directory.parent / "truncated" / f"{end:020d}"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(tail)
-    notice(
-        f"the log ends at {end}; {len(tail)} bytes after it are not a valid record and were moved "
-        f"to {path}"
-    )
-
-
-def _used(file: LogFile, pos: int) -> bytes:
-    if not file.has_data(pos, pos + TAIL_SEARCH_BYTES_MAX):
-        return b""
-    data = file.data[pos : pos + TAIL_SEARCH_BYTES_MAX]
-    used = np.flatnonzero(data)
-    return data[: int(used[-1]) + 1].tobytes() if used.size else b""
+    """Keep the bytes after `end` that are not zero in files."""
+    for path, size in save_tail(log, end):
+        notice(
+            f"the log ends at {end}; {size} bytes after it are not a valid record and were moved "
+            f"to {path}"
+        )
 
 
 def dispatch(rows: Rows, queues: QueueSet, rules: Sequence[TagsCodeRule], log: CommitLog) -> int:

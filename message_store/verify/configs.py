@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from message_store import json_dialect, layout
+from message_store import config_sums, json_dialect, layout
 from message_store.verify.files import is_offset
 from message_store.verify.report import Report
 
@@ -58,7 +58,7 @@ def _read(path: Path) -> tuple[Any, str]:
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
             return None, f"longer than {CONFIG_BYTES_MAX} bytes"
-        text = path.read_bytes().decode("utf-8")
+        text = config_sums.checked(path, path.read_bytes()).decode("utf-8")
         if not text.strip():
             return None, "it is empty"
         value = json_dialect.loads(text)

@@ -2,18 +2,20 @@
 
 Retention removes old records of the ownership journal, so the projection is written to a file with
 its queue offset, and a start continues from there. The file may be lost as long as the whole
-journal is retained. It may be old; a file ahead of the log's end is ignored.
+journal is retained. It may be old; a file ahead of the log's end is ignored. So is one from before
+a truncation of the log that cut its last record; its backup is older and may be valid.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from delivery import ownership
 from delivery.ownership_projection import JournalProjection, LevelProjection
 from message_store.errors import CorruptStore, RecordUnreadable
-from message_store.json_dialect import dumps, load_config, write_config
+from message_store.json_dialect import backup_path, dumps, load_config, loads, write_config
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -21,26 +23,28 @@ if TYPE_CHECKING:
 PROJECTION_FILE: Final = "duemq.migration.json"
 
 
-def encode(projection: JournalProjection) -> str:
-    """Return the text of duemq.migration.json."""
+def encode(projection: JournalProjection, generation: int = 0) -> str:
+    """Return the text of duemq.migration.json; `generation`: of the log."""
     levels = {str(number): asdict(level) for number, level in sorted(projection.levels.items())}
     return dumps(
         {
             "at": projection.next_offset,
             "commitLogOffset": projection.log_offset,
             "levels": levels,
+            "logGeneration": generation,
         }
     )
 
 
-def decode(value: Any) -> JournalProjection:
-    """Return the projection of a parsed duemq.migration.json.
+def decode(value: Any) -> tuple[JournalProjection, int]:
+    """Return the projection of a parsed duemq.migration.json, and the generation of the log.
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: The file is malformed.
     """
     levels = {int(number): LevelProjection(**level) for number, level in value["levels"].items()}
-    return JournalProjection(levels, int(value["at"]), int(value["commitLogOffset"]))
+    found = JournalProjection(levels, int(value["at"]), int(value["commitLogOffset"]))
+    return found, int(value.get("logGeneration", 0))
 
 
 def fitted(store: MessageStore, found: JournalProjection) -> JournalProjection:
@@ -70,8 +74,19 @@ def load(store: MessageStore) -> JournalProjection:
     Raises:
         CorruptStore: Neither the file nor its `.bak` can be read.
     """
-    found = load_config(store.config_path(PROJECTION_FILE), decode)
-    return JournalProjection() if found is None else fitted(store, found)
+    path = store.config_path(PROJECTION_FILE)
+    newest = load_config(path, decode)
+    for found in (newest, _backup(path)):
+        if found is not None and found[0].log_offset <= store.unchanged_end(found[1]):
+            return fitted(store, found[0])
+    return JournalProjection()
+
+
+def _backup(path: Path) -> tuple[JournalProjection, int] | None:
+    try:
+        return decode(loads(backup_path(path).read_text("utf-8", "replace")))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return None
 
 
 def restore(store: MessageStore) -> JournalProjection:
@@ -91,4 +106,4 @@ def write(store: MessageStore, projection: JournalProjection) -> None:
     Raises:
         OSError: The disk refused it; the old file stays.
     """
-    write_config(store.config_path(PROJECTION_FILE), encode(projection))
+    write_config(store.config_path(PROJECTION_FILE), encode(projection, store.generation))

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from message_store import config_sums
 from message_store.json_dialect import write_config
 from migration.plans.plan import Plan, PlanError, from_json, to_json
 
@@ -50,6 +51,7 @@ class PlanFiles:
         if not _ID.fullmatch(plan_id) or not path.exists():
             raise PlanError(plan_id, "this broker has no such plan")
         try:
-            return from_json(path.read_bytes(), source=str(path))
-        except OSError as error:
+            data = config_sums.checked(path, path.read_bytes())
+        except (OSError, ValueError) as error:
             raise PlanError(plan_id, f"{path} cannot be read ({error})") from error
+        return from_json(data, source=str(path))

@@ -266,7 +266,7 @@ class _Work:
             await self.owners.keeper.leave()
             service.migrations.cover()
             await level_keeper.persist()
-            await self.store.wait_durable(self.store.max_offset, always=True)
+            await self.store.wait_durable(self.store.max_offset)
             await service.write()
             ledger.stop()
             while not writing.done():

@@ -99,14 +99,19 @@ def codes_listed(server: str) -> set[int]:
 
 
 def test_the_request_codes_are_those_served(tmp_path: Path) -> None:
-    async def served() -> tuple[set[int], set[int]]:
-        keys = {"embeddedNamesrvPort": "0", "authenticationEnabled": "true"}
-        properties = small(tmp_path, embeddedNamesrvEnable="true", **keys)
-        async with Broker(properties, plugins=PLUGINS) as broker:
+    plain_acl = tmp_path / "conf" / "plain_acl.yml"
+    plain_acl.parent.mkdir()
+    plain_acl.touch(0o600)
+    plain_acl.write_text("accounts: []\n")
+
+    async def served(**keys: str) -> tuple[set[int], set[int]]:
+        keys |= {"embeddedNamesrvEnable": "true", "embeddedNamesrvPort": "0"}
+        async with Broker(small(tmp_path, **keys), plugins=PLUGINS) as broker:
             assert broker.namesrv is not None
             return set(broker.parts.dispatcher) | SEND_CODES, set(broker.namesrv.handlers())
 
-    ours, namesrv = asyncio.run(served())
+    ours, namesrv = asyncio.run(served(authenticationEnabled="true"))
+    ours |= asyncio.run(served(aclEnable="true", rocketmqHome=str(tmp_path)))[0]
     told = {int(code) for code in re.findall(r"\b9\d{3}\b", section("Request codes"))}
     assert told == ours & OUR_CODES
     assert codes_listed("Broker") == ours - OUR_CODES - UNSERVED.keys()

@@ -54,7 +54,7 @@ async def administrate(broker: Broker, asker: Asker) -> None:
     )
     migration: Any = broker.plugins.plugins["migration"]
     migration.parts.service.migrations.catch_up()
-    assert await broker.store.wait_durable(broker.store.max_offset, always=True)
+    assert await broker.store.wait_durable(broker.store.max_offset)
     offset = {"consumerGroup": "g", "topic": "New", "queueId": 0, "commitOffset": 1}
     assert (await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)).code == 0
     for job in broker.scheduler.get_jobs():

@@ -18,6 +18,8 @@ from tests.support.requirements import need_commands
 from tests.support.server import READY_S, Server, write_properties
 
 VERSIONS = ("4.9.7", "5.3.3")
+CONTROLLER_VERSIONS = ("5.3.3", "5.5.0")
+NEWEST = "5.5.0"  # for the tests that differ between 5.x
 POM = Path(__file__).parent / "maven" / "pom.xml"
 FETCH_S = 1_200
 ADMIN_S = 60
@@ -54,7 +56,8 @@ def jars(version: str) -> Path:
     Raises:
         RuntimeError: Maven failed; its output is in the message.
     """
-    assert version in VERSIONS, f"Apache {version} is not one of {VERSIONS}"
+    known = sorted({*VERSIONS, *CONTROLLER_VERSIONS, NEWEST})
+    assert version in known, f"Apache {version} is not one of {known}"
     folder = cache_dir() / f"lib-{version}"
     if not folder.is_dir():
         need_commands("java", "mvn")
@@ -101,10 +104,7 @@ class Apache(Server):
         self._heap = [f"-Xmx{heap}", "-XX:MaxDirectMemorySize=4g", "-XX:+UseG1GC"]
         self._heap += [f"-Xms{heap}"] if fixed_heap else []
         self.namesrv: Child | None = None
-        conf = home / "rmq" / "conf"
-        conf.mkdir(parents=True, exist_ok=True)
-        for part in ("broker", "namesrv", "tools"):
-            (conf / f"logback_{part}.xml").write_text(LOGBACK)
+        write_logging(home)
 
     def stop(self) -> None:
         """End the broker, then the name server."""
@@ -140,15 +140,30 @@ class Apache(Server):
         return self._java("broker", "broker.BrokerStartup", conf, self._heap)
 
     def _java(self, name: str, main: str, conf: Path, options: list[str]) -> Child:
-        command = ["java", *OPEN_JDK, *options, f"-Duser.home={self.home}"]
-        command += [f"-XX:ErrorFile={self.home / name}-crash.log"]
-        command += ["-cp", classpath(self.version), f"org.apache.rocketmq.{main}", "-c", str(conf)]
-        return Child(
-            f"{self.name} {name}",
-            command,
-            log_path=self.home / f"{name}.log",
-            env={"ROCKETMQ_HOME": str(self.home / "rmq")},
-        )
+        return java_process(self.version, self.home, name, main, conf, options)
+
+
+def write_logging(home: Path) -> None:
+    """Have the Java programs that run below `home` log warnings to their standard output."""
+    conf = home / "rmq" / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for part in ("broker", "namesrv", "controller", "tools"):
+        (conf / f"logback_{part}.xml").write_text(LOGBACK)
+
+
+def java_process(
+    version: str, home: Path, name: str, main: str, conf: Path, options: list[str]
+) -> Child:
+    """Start a program of that version with its configuration file; its log is below `home`."""
+    command = ["java", *OPEN_JDK, *options, f"-Duser.home={home}"]
+    command += [f"-XX:ErrorFile={home / name}-crash.log"]
+    command += ["-cp", classpath(version), f"org.apache.rocketmq.{main}", "-c", str(conf)]
+    return Child(
+        f"apache-{version} {name}",
+        command,
+        log_path=home / f"{name}.log",
+        env={"ROCKETMQ_HOME": str(home / "rmq")},
+    )
 
 
 def mqadmin(version: str, home: Path, *arguments: str) -> str:

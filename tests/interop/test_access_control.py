@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.interop.apache import mqadmin
+from tests.interop.apache import LOGBACK, mqadmin
 from tests.interop.programs import java_command
 from tests.interop.session import ClientFailed, ClientSession
+from tests.support.accounts import KEYS, ROOT
 from tests.support.duemq_server import DueMQ
-from tests.support.free_ports import listening
+from tests.support.server import Server
 
-ROOT = ("root", "root-secret")
 ALICE = ("alice", "alice-secret")
 PLAIN = ("alice12", "plain-secret")
 PLAIN_ACL = """
@@ -27,50 +26,37 @@ accounts:
     topicPerms: [orders=PUB|SUB]
     groupPerms: [billing=SUB]
 """
-KEYS = {
-    "authenticationEnabled": "true",
-    "authorizationEnabled": "true",
-    "initAuthenticationUser": json.dumps({"username": ROOT[0], "password": ROOT[1]}),
-    "mappedFileSizeCommitLog": str(64 << 20),
-}
 Admin = Callable[..., str]
 
 
-class Checked(DueMQ):
-    """Our broker with accounts; it is ready when it listens."""
-
-    def ready(self) -> bool:
-        """Return whether broker and name server listen; a stranger is not answered."""
-        return listening(self.broker_port) and listening(self.namesrv_port)
-
-
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checked]:
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DueMQ]:
     """A broker with accounts, started."""
-    with Checked(tmp_path_factory.mktemp("checked"), keys=KEYS) as started:
+    with DueMQ(tmp_path_factory.mktemp("checked"), keys=KEYS) as started:
         yield started
 
 
-def admin_of(server: Checked, home: Path, who: tuple[str, str]) -> Admin:
+def admin_of(server: Server, home: Path, who: tuple[str, str], *, version: str = "5.3.3") -> Admin:
     """Return mqadmin as this account, against the server."""
     conf = home / "rmq" / "conf"
     conf.mkdir(parents=True, exist_ok=True)
+    (conf / "logback_tools.xml").write_text(LOGBACK)
     (conf / "tools.yml").write_text(f"accessKey: {who[0]}\nsecretKey: {who[1]}\n")
 
     def run(*arguments: str) -> str:
-        return mqadmin("5.3.3", home, *arguments, "-n", server.namesrv_address)
+        return mqadmin(version, home, *arguments, "-n", server.namesrv_address)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def admin(checked: Checked, tmp_path_factory: pytest.TempPathFactory) -> Admin:
+def admin(checked: DueMQ, tmp_path_factory: pytest.TempPathFactory) -> Admin:
     """mqadmin of 5.3.3 as the super user, against the broker."""
-    return admin_of(checked, tmp_path_factory.mktemp("root"), ROOT)
+    return admin_of(checked, tmp_path_factory.mktemp("root"), (ROOT.access_key, ROOT.secret))
 
 
 @pytest.fixture(scope="module")
-def alice(checked: Checked, admin: Admin) -> tuple[str, str]:
+def alice(checked: DueMQ, admin: Admin) -> tuple[str, str]:
     """An account that may use topic orders and group g."""
     at = ("-b", checked.broker_address)
     admin("updateTopic", *at, "-t", "orders", "-r", "4", "-w", "4")
@@ -82,9 +68,7 @@ def alice(checked: Checked, admin: Admin) -> tuple[str, str]:
 
 
 @pytest.fixture(params=["4.9.7", "5.3.3"])
-def java(
-    request: pytest.FixtureRequest, checked: Checked, tmp_path: Path
-) -> Iterator[ClientSession]:
+def java(request: pytest.FixtureRequest, checked: DueMQ, tmp_path: Path) -> Iterator[ClientSession]:
     """Apache's Java client, in each version."""
     command = java_command(str(request.param), tmp_path)
     with ClientSession("java", command, namesrv=checked.namesrv_address, home=tmp_path) as session:
@@ -119,7 +103,7 @@ def test_clients_of_plain_acl_send_and_consume(version: str, tmp_path: Path) -> 
     (conf / "plain_acl.yml").chmod(0o600)
     keys = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "rmq")}
     command = java_command(version, tmp_path / "java")
-    with Checked(tmp_path / "broker", keys=keys) as server:
+    with DueMQ(tmp_path / "broker", keys=keys) as server:
         at, home = server.namesrv_address, tmp_path / "java"
         with ClientSession("java", command, namesrv=at, home=home) as java:
             java.run("produce", topic="orders", n=2, **who(PLAIN))
@@ -132,7 +116,7 @@ def test_clients_of_plain_acl_send_and_consume(version: str, tmp_path: Path) -> 
                     java.run("produce", topic=topic, send_timeout_ms=3_000, **who(account))
 
 
-def test_mqadmin_manages_users_and_acls(checked: Checked, admin: Admin, alice: object) -> None:
+def test_mqadmin_manages_users_and_acls(checked: DueMQ, admin: Admin, alice: object) -> None:
     at = ("-b", checked.broker_address)
     admin("createUser", *at, "-u", "bob", "-p", "bob-secret", "-t", "Super")
     assert re.search(r"bob\s+bob-secret\s+Super\s+enable", admin("getUser", *at, "-u", "bob"))
@@ -152,11 +136,11 @@ def test_mqadmin_manages_users_and_acls(checked: Checked, admin: Admin, alice: o
 
 
 def test_mqadmin_copies_users_and_acls_to_another_broker(
-    checked: Checked, alice: object, tmp_path: Path
+    checked: DueMQ, alice: object, tmp_path: Path
 ) -> None:
-    with Checked(tmp_path / "second", keys=KEYS) as second:
+    with DueMQ(tmp_path / "second", keys=KEYS) as second:
         copy = ("-f", checked.broker_address, "-t", second.broker_address)
-        there = admin_of(second, tmp_path / "admin", ROOT)
+        there = admin_of(second, tmp_path / "admin", (ROOT.access_key, ROOT.secret))
         there("copyUser", *copy, "-u", "alice")
         there("copyAcl", *copy, "-s", "User:alice")
         found = there("listAcl", "-b", second.broker_address, "-s", "User:alice")
@@ -165,7 +149,7 @@ def test_mqadmin_copies_users_and_acls_to_another_broker(
 
 
 def test_mqadmin_without_permission_changes_nothing(
-    checked: Checked, admin: Admin, alice: tuple[str, str], tmp_path: Path
+    checked: DueMQ, admin: Admin, alice: tuple[str, str], tmp_path: Path
 ) -> None:
     plain = admin_of(checked, tmp_path, alice)
     at = ("-b", checked.broker_address)

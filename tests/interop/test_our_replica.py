@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -11,42 +10,28 @@ from pathlib import Path
 import pytest
 
 from tests.interop.apache import VERSIONS, Apache
-from tests.interop.replicas import OurReplica
+from tests.interop.replicas import (
+    COPIED_S,
+    NO_REPLICA,
+    OurReplica,
+    log_bytes,
+    send_code,
+    wait_code,
+    wait_copied,
+)
 from tests.interop.store_work import (
     KEYS,
-    SEND,
     SUCCESS,
     TOPIC,
     Ledger,
-    all_places,
-    bounds,
     cursors,
     pull,
     verify,
 )
 from tests.support.duemq_server import ROOT
-from tests.support.remoting_requests import ask
-from tests.support.server import Server
-from tests.support.wait_until import now_ms, until
+from tests.support.wait_until import until
 
-COPIED_S = 60.0
 SERVICE_NOT_AVAILABLE = 14
-NO_REPLICA = (10, 11, 12)  # FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT
-
-
-def log_bytes(server: Server) -> dict[str, bytes]:
-    """Return the commit log by file name."""
-    files = sorted((server.store_dir / "commitlog").iterdir())
-    return {path.name: path.read_bytes() for path in files}
-
-
-def wait_copied(master: Server, replica: Server) -> None:
-    """Return when the replica's queues are as long as the master's."""
-    until(
-        lambda: bounds(replica, all_places()) == bounds(master, all_places()),
-        seconds=COPIED_S,
-        what="everything copied",
-    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -67,29 +52,6 @@ def test_a_replica_has_the_log_of_its_apache_master(version: str, tmp_path: Path
             wait_copied(apache, replica)
     assert log_bytes(apache) == log_bytes(replica)
     verify(replica.store_dir)
-
-
-def send_code(server: Server, number: int) -> int:
-    """Return the code of the answer to a send that waits for replicas."""
-    properties = f"KEYS\x01key{number}\x02UNIQ_KEY\x01U{number}\x02WAIT\x01true\x02"
-    fields = {
-        "producerGroup": "P", "topic": TOPIC, "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": "4", "queueId": str(number % 4), "sysFlag": "0",
-        "bornTimestamp": str(now_ms()), "flag": "0", "properties": properties,
-        "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
-    }  # fmt: skip
-    return ask(server.broker_port, SEND, fields, b"body %d" % number).code
-
-
-def wait_code(master: Server, code: int) -> None:
-    """Return when a send is answered with this code."""
-    numbers = itertools.count()
-    until(
-        lambda: send_code(master, next(numbers)) == code,
-        seconds=COPIED_S,
-        what=f"answer {code}",
-        poll_s=0.2,
-    )
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

@@ -13,8 +13,18 @@ import pytest
 from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from tests.interop.apache import Apache
-from tests.interop.test_access_control import Checked
-from tests.interop.test_access_matrix import GROUPS, TOPICS, Cell, ask, in_phases, of_both, of_topic
+from tests.interop.test_access_matrix import (
+    GROUPS,
+    NOWHERE,
+    TOPICS,
+    Cell,
+    ask,
+    foreign_retry,
+    in_phases,
+    of_both,
+    of_topic,
+)
+from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
 SEED = 4_907
@@ -23,7 +33,7 @@ CELLS_MIN = 1_000
 PERMISSIONS = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY")
 ADDRESSES = ("", "", "", "10.0.0.1", "127.0.0.1", "127.0.0.*", "10.0.1-5.*", "127.0.0.{1,2}")
 EITHER = "No default permission"  # of several resources, a Java map decides which one is named
-UNCHECKED = {37}  # permitted, it may have no answer
+UNCHECKED = {37, 41, 42}  # permitted, 37 may have no answer; Apache's broker does not check locks
 
 
 def acl_of(users: list[Credentials]) -> str:
@@ -50,7 +60,7 @@ def cells(users: list[Credentials]) -> list[Cell]:
     requests += [each for t in TOPICS for g in GROUPS for each in of_both(t, g)]
     for group in GROUPS:
         requests.append((35, {"clientID": "c", "consumerGroup": group}, b""))
-        requests.append((36, {"group": group, "offset": "0", "delayLevel": "0"}, b""))
+        requests.append((36, {"group": group, "offset": NOWHERE, "delayLevel": "0"}, b""))
         requests.append((38, {"consumerGroup": group}, b""))
         requests.append((207, {"groupName": group}, b""))
     strangers = (None, Credentials("nobody12", "x"), Credentials(users[0].access_key, "wrong"))
@@ -85,7 +95,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Server, Server, list[Credentials]]
     home = tmp_path / "apache" / "rmq"
     (home / "conf" / "plain_acl.yml").write_text(acl_of(users))
     (home / "conf" / "plain_acl.yml").chmod(0o600)
-    ours = Checked(tmp_path / "duemq", keys=keys | {"rocketmqHome": str(home)})
+    ours = DueMQ(tmp_path / "duemq", keys=keys | {"rocketmqHome": str(home)})
     with apache, ours:
         yield apache, ours, users
 
@@ -98,7 +108,11 @@ def test_every_cell_is_decided_as_apache_4_decides_it(
     assert len(asked) >= CELLS_MIN
     theirs, ours = (asyncio.run(refusals(each, asked)) for each in (apache, server))
     pairs = zip(asked, theirs, ours, strict=True)
-    different = [(cell, their, our) for cell, their, our in pairs if their != our]
+    different = [
+        (cell, their, our)
+        for cell, their, our in pairs
+        if their != our and not (foreign_retry(cell) and our == EITHER)
+    ]
     refused = sum(their is not None for their in theirs)
     assert CELLS_MIN / 10 < refused < len(asked) - CELLS_MIN / 10  # both decisions are common
     assert not different, f"{len(different)} of {len(asked)} cells differ: {different[:5]}"

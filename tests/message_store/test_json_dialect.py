@@ -171,7 +171,7 @@ def test_the_previous_text_is_the_backup(tmp_path):
         write_config(path, text)
     assert path.read_text() == "three"
     assert backup_path(path).read_text() == "two"
-    assert sorted(p.name for p in path.parent.iterdir()) == ["x.json", "x.json.bak"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["sums", "x.json", "x.json.bak"]
 
 
 def test_a_missing_file_is_none(tmp_path):

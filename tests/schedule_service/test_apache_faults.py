@@ -10,6 +10,7 @@ import pytest
 from message_store.errors import ConfigError
 from message_store.json_dialect import loads
 from message_store.log.batch import PutBatch
+from message_store.replication.acknowledgement import Missing
 from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from tests.support.level_rig import level_service
 from tests.support.stores import add_message
@@ -215,22 +216,22 @@ def test_s8_a_smaller_maximum_does_not_block_what_was_accepted(tmp_path, mode):
 def test_s9_a_slow_disk_duplicates_nothing(tmp_path, mode):
     async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
-            answers = [False, False, True]
+            answers = [Missing.DISK, Missing.REPLICAS, Missing.NO_REPLICA, None]
             waits = []
 
-            async def wait_durable(end, *, always=False):
+            async def wait_confirmed(end):
                 waits.append(end)
-                return answers.pop(0) if answers else True
+                return answers.pop(0) if answers else None
 
-            rig.store.wait_durable = wait_durable
+            rig.store.wait_confirmed = wait_confirmed
             rig.send(1, count=5)
             rig.clock.advance(1_000)
-            for _ in range(4):
+            for _ in range(5):
                 for _ in range(50):
                     await asyncio.sleep(0)
                 rig.clock.advance(100)
             await rig.settle()
-            assert len(waits) >= 3
+            assert len(waits) >= 4
             assert len(rig.bodies()) == 5
             assert len(rig.service.levels[1].in_flight) == 0
 
@@ -268,7 +269,7 @@ def test_s11_saved_offsets_never_exceed_synced_deliveries(tmp_path):
             saved = loads((tmp_path / "config" / "delayOffset.json").read_text())
             assert saved["commitLogOffset"] == rig.store.durable_offset
 
-            async def never(end, *, always=False):
+            async def never(end):
                 return False
 
             rig.send(1)

@@ -65,7 +65,7 @@ def test_pending_messages_are_delivered_on_time(name, tmp_path):
                 assert record.body == origin.body
                 assert record.store_host == origin.store_host
                 assert record.properties == origin.properties
-            rig_offsets = loads(rig.plugin.parts.keeper.apache_text())["offsetTable"]
+            rig_offsets = loads(rig.plugin.parts.keeper.text())["offsetTable"]
             assert rig_offsets[18] > 3
 
     clock_start = clock.now_ms()

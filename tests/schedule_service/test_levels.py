@@ -119,7 +119,7 @@ def test_replace_changes_the_tables_of_all_users():
 
 def test_file_round_trip():
     text = encode_history(history((0, "1s"), (10, "2s 3s")), {1: 4, 18: 7})
-    found, adopted = decode_history(loads(text))
+    found, adopted, _ = decode_history(loads(text))
     assert [(p.from_offset, p.text) for p in found.promises] == [(0, "1s"), (10, "2s 3s")]
     assert adopted == {1: 4, 18: 7}
 

@@ -88,7 +88,9 @@ OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
     ],
 )
 def test_plan_start(saved, adopted, expected):
-    assert plan_start(saved, adopted, log_min=100, log_end=900) == expected
+    supported = saved is None or (saved.log_offset or 0) <= 900
+    found = plan_start(saved, adopted, log_min=100, log_end=900, is_supported=supported)
+    assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ class World:
     async def confirmed(self) -> None:
         """Let consumers read the whole log; the disk must be open."""
         store = self.broker.store
-        assert await store.wait_durable(store.max_offset)
+        assert await store.wait_confirmed(store.max_offset) is None
 
     async def advance(self, step_ms: int) -> None:
         """Move the clock, also backwards."""

@@ -49,7 +49,7 @@ PROPERTIES = {
     "embeddedNamesrvPort": "0",
 }
 OK = 0
-ANSWER_S = 3.0
+ANSWER_S = 3.0  # until a call counts as lost
 ROUNDS = 5
 FAR_MS = 500_000
 RETENTION_MS = 100 * 3_600_000
@@ -98,14 +98,25 @@ class Workload:
 
     Args:
         lives: How each life ends.
+        rounds: Number of seconds of work in each life.
+        answer_s: Seconds until a request counts as not answered.
     """
 
-    def __init__(self, home: Path, injector: Injector, lives: Lives = STRICT) -> None:
+    def __init__(
+        self,
+        home: Path,
+        injector: Injector,
+        lives: Lives = STRICT,
+        *,
+        properties: dict[str, str] = PROPERTIES,
+        rounds: int = ROUNDS,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         patch = pytest.MonkeyPatch()
-        self.world = World(home, Gate(patch), Random(1), PROPERTIES)
-        self.injector, self.lives = injector, lives
+        self.world = World(home, Gate(patch), Random(1), properties)
+        self.injector, self.lives, self.rounds = injector, lives, rounds
         self.report = Report()
-        self._serial = 0
+        self._serial, self._answer_s = 0, answer_s
 
     async def run(self) -> Report:
         """Work with the fault, then start without it and check."""
@@ -118,11 +129,11 @@ class Workload:
             self.report.problems.append(f"after the fault: {_text(error)}")
         return self.report
 
-    async def live_once(self) -> None:
-        """Start, work, stop."""
+    async def live_once(self, *, killed: bool = False) -> None:
+        """Start, work, stop; `killed`: keep the files of the running broker."""
         if await self._start():
             await self._work("stop")
-            await self._end(cut=False)
+            await (self.world.die(cut=False) if killed else self._end(cut=False))
 
     async def _with_fault(self) -> None:
         for number, life in enumerate(self.lives):
@@ -195,14 +206,14 @@ class Workload:
         await self._send()
 
     async def _work(self, life: str) -> None:
-        for number in range(ROUNDS):
+        for number in range(self.rounds):
             for level in (0, 1, 3):
                 await self._send(level=level)
             await self._send(timer_ms=700 + 900 * number)
             await self._send(timer_ms=15_000)
             await self._pull("T")
             await self._advance(1_000)
-            if number == ROUNDS // 2:
+            if number == self.rounds // 2:
                 await self._keep()
         for number in range(3):
             await self._change_topic(f"Made-{life}-{number}")
@@ -268,7 +279,7 @@ class Workload:
         client = self.world.client
         number = client.write(request)
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + ANSWER_S
+        end_s = loop.time() + self._answer_s
         while loop.time() < end_s:
             for _ in range(16):
                 await asyncio.sleep(0)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.support.child_process import Child
-from tests.support.free_ports import LOOPBACK
+from tests.support.free_ports import LOOPBACK, listening
 from tests.support.requirements import Missing
 from tests.support.server import Server, write_properties
 
@@ -28,6 +28,12 @@ class DueMQ(Server):
 
     def start_namesrv(self) -> None:
         """Do nothing: the name server is part of the broker."""
+
+    def ready(self) -> bool:
+        """Return whether clients can send; a broker with accounts shows no route to a stranger."""
+        if self.keys.keys() & {"authenticationEnabled", "aclEnable"}:
+            return listening(self.broker_port) and listening(self.namesrv_port)
+        return super().ready()
 
     def start_broker(self) -> Child:
         if importlib.util.find_spec("duemq.cli") is None:

@@ -42,8 +42,10 @@ class Disk:
         steps: steps so far.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch, root: Path) -> None:
-        self.root = root
+    def __init__(
+        self, patch: pytest.MonkeyPatch, root: Path, *, counted: tuple[str, ...] = COUNTED
+    ) -> None:
+        self.root, self._counted = root, counted
         self.steps_left: int | None = None
         self.torn = 0
         self.full: tuple[str, ...] = ()
@@ -146,7 +148,7 @@ class Disk:
 
     def _counts(self, path: Path) -> bool:
         return path.is_relative_to(self.root) and str(path.relative_to(self.root)).startswith(
-            COUNTED
+            self._counted
         )
 
     def _step(self, path: Path, *, room: bool = True) -> None:

@@ -17,6 +17,7 @@ from message_store.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
 from message_store.log.record import encode_record
 from message_store.queues.topic_table import TopicTable
+from message_store.replication.acknowledgement import Missing
 
 HOST = (bytes([127, 0, 0, 1]), 10911)
 WRITTEN = {
@@ -221,8 +222,8 @@ class FakeStore:
         queue.append((len(self.log), int(row["tags_code"]), len(record)))
         self.log += record
 
-    async def wait_durable(self, end_offset: int) -> bool:
-        return True
+    async def wait_confirmed(self, end_offset: int) -> Missing | None:
+        return None
 
     def _slot(self, topic: str, queue_id: int) -> int:
         index = self.topics.find(topic)

@@ -11,7 +11,6 @@ from delivery import ownership
 from delivery.ownership import OWNERSHIP_TOPIC
 from delivery.ownership_projection import JournalProjection
 from message_store.clock import FakeClock
-from message_store.json_dialect import load_config
 from message_store.log.batch import PutBatch
 from migration.ownership import projection
 from migration.steps.drain import Drain
@@ -28,11 +27,10 @@ from schedule_service.persist import OffsetKeeper
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import (
-    OFFSETS_FILE,
     Saved,
-    decode_saved,
+    find_start,
     fitted,
-    plan_start,
+    load_saved,
     restore,
 )
 from schedule_service.tags_code_rule import LevelRule
@@ -105,9 +103,7 @@ class MigrationRig:
     def _open_levels(self) -> None:
         queues = ScheduleQueues(self.store, self.history)
         ends = {level: queues.bounds(level)[1] for level in queues.levels}
-        saved = load_config(self.store.config_path(OFFSETS_FILE), decode_saved)
-        log_min, log_end = self.store.min_offset, self.store.max_offset
-        start = plan_start(saved, {}, log_min=log_min, log_end=log_end)
+        start = find_start(self.store, {}, load_saved(self.store))
         start = replace(start, saved=fitted(start.saved, ends))
         journal = list(ownership.read(self.store))
         cursors = restore(self.store, queues, start, journal)

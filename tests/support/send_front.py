@@ -29,6 +29,7 @@ from message_store.hooks import PutHook
 from message_store.layout import PUT
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
+from message_store.replication.acknowledgement import Missing
 
 SUFFIX = broker_suffix(region="DefaultRegion", cluster="DefaultCluster", trace_on=True)
 HOME = (bytes([127, 0, 0, 1]), 10_911)
@@ -95,6 +96,7 @@ class FakeLog:
     batches: list[int] = field(default_factory=list)
     syncs: bool | None = None  # None: at once, False: never in time
     may_sync: asyncio.Event = field(default_factory=asyncio.Event)
+    missing: Missing = Missing.DISK
     failure: Exception | None = None
 
     def put(self, batch: PutBatch) -> None:
@@ -111,17 +113,17 @@ class FakeLog:
                 self.max_offset += 91 + int(row["body_len"]) + int(row["prop_len"])
                 self.bodies.append(batch.body(index))
 
-    async def wait_durable(self, end_offset: int) -> bool:
+    async def wait_confirmed(self, end_offset: int) -> Missing | None:
         assert end_offset <= self.max_offset
         if self.syncs is not None:
             await self.may_sync.wait()
-        return self.syncs is not False
+        return self.missing if self.syncs is False else None
 
 
 class Front:
     """Everything between frames and the log."""
 
-    def __init__(self, *, sync_flush: bool = False, hooks: Sequence[PutHook] = ()) -> None:
+    def __init__(self, *, confirmed: bool = False, hooks: Sequence[PutHook] = ()) -> None:
         self.clock = FakeClock()
         self.table = TopicTable()
         self.topics = FakeTopics(self.table)
@@ -147,7 +149,7 @@ class Front:
             seed=1,
         )
         self.settings = SendSettings(
-            suffix=SUFFIX, store_host=HOME, body_bytes_max=BODY_BYTES_MAX, sync_flush=sync_flush,
+            suffix=SUFFIX, store_host=HOME, body_bytes_max=BODY_BYTES_MAX, confirmed=confirmed,
             broker_name="broker-a",
         )  # fmt: skip
         self.ingest = Ingest(self.path, self.table, self.sender, self.settings)

@@ -22,7 +22,7 @@ import numpy as np
 
 from message_store.errors import CorruptStore
 from message_store.log.commit_log import LogFile, erase_files
-from timer_store.checkpoint.snapshot import Snapshot, SnapshotFiles
+from timer_store.checkpoint.snapshot import CHECK_FILE, Snapshot, SnapshotFiles
 from timer_store.dequeue.unfinished_slot import settle_delivered
 from timer_store.enqueue.queue_end import mark_queue_end
 from timer_store.layout import NO_OFFSETS, Offsets
@@ -127,6 +127,8 @@ class CheckpointWriter:
         self._passed_later = NO_OFFSETS
         self._written, self._failed = snapshot, False
         timers.state.held_from = needed
+        with suppress(OSError):  # the next checkpoint tries again
+            timers.store.truncations.follow(CHECK_FILE)
         files = timers.log_cleaning.detach_before(needed_from)
         if files:
             await asyncio.to_thread(self._erase, files)
@@ -146,7 +148,7 @@ class CheckpointWriter:
             self._passed = self._passed_later = NO_OFFSETS
 
     async def _write(self, capture: Capture) -> bool:
-        if not await self._timers.store.wait_durable(capture.snapshot.log_offset, always=True):
+        if not await self._timers.store.wait_durable(capture.snapshot.log_offset):
             return False
         try:
             await asyncio.to_thread(write, self._timers, self._files, capture)
@@ -175,6 +177,7 @@ class CheckpointWriter:
             by_topic=timers.counts.by_topic(),
             by_file=timers.counts.by_file(),
             version_ms=timers.clock.now_ms(),
+            generation=timers.store.generation,
         )
 
     def _complain(self, error: OSError) -> None:
@@ -192,7 +195,8 @@ class CheckpointWriter:
 def is_same(now: Snapshot, written: Snapshot) -> bool:
     """Return whether a restart from the written checkpoint would reach this state at once."""
     return (
-        now.log_offset - written.log_offset < SCAN_BYTES_MAX
+        now.generation == written.generation
+        and now.log_offset - written.log_offset < SCAN_BYTES_MAX
         and now.log_pos == written.log_pos
         and now.queue_offset == written.queue_offset
         and now.handover_offset == written.handover_offset

@@ -72,8 +72,9 @@ def doubt(state: TimerState, snapshot: Snapshot) -> str | None:
         return (
             f"timerPrecisionMs was {snapshot.precision_ms}, it is {state.config.precision_ms} now"
         )
-    if snapshot.log_offset > store.max_offset:
-        return f"the commit log ends at {store.max_offset}, it had {snapshot.log_offset}"
+    unchanged = store.unchanged_end(snapshot.generation)
+    if snapshot.log_offset > unchanged:
+        return f"the commit log has ended at {unchanged}, it had {snapshot.log_offset}"
     if snapshot.queue_offset > queue_end:
         return f"the timer queue ends at {queue_end}, it had {snapshot.queue_offset}"
     if snapshot.log_pos > units.log.end:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from message_store import config_sums
 from message_store.json_dialect import backup_path, dumps, loads, write_config
 from message_store.layout import packer
 from message_store.log.commit_log import sync_directory
@@ -67,6 +68,7 @@ class Snapshot:
         by_file: the same by the first log offset of the commit log file that holds their record.
         version_ms: when it was taken.
         counter: of the data version; set when it is written.
+        generation: number of the commit log's last truncation.
     """
 
     read_ms: int
@@ -83,6 +85,7 @@ class Snapshot:
     state_version: int = 0
     version_ms: int = 0
     counter: int = 0
+    generation: int = 0
 
     @property
     def check(self) -> Check:
@@ -142,6 +145,7 @@ def encode_saved(saved: Saved) -> str:
         "commitLogOffset": snapshot.log_offset,
         "handoverOffset": snapshot.handover_offset,
         "handoverUnit": snapshot.handover_unit,
+        "logGeneration": snapshot.generation,
         "precisionMs": snapshot.precision_ms,
         "scanFrom": snapshot.scan_from,
         "stagedMs": snapshot.staged_ms,
@@ -175,6 +179,7 @@ def decode_saved(value: Any) -> Saved:
         state_version=now.state_version,
         version_ms=now.version_ms,
         counter=now.counter,
+        generation=value.get("logGeneration", 0),
     )
     return Saved(snapshot, before)
 
@@ -255,10 +260,14 @@ class SnapshotFiles:
 
 def _read_check(path: Path) -> Check | None:
     try:
-        return decode_check(path.read_bytes()) if path.exists() else None
+        if not path.exists():
+            return None
+        return decode_check(config_sums.checked(path, path.read_bytes()))
     except OSError as error:
         log.warning("%s cannot be read: %s", path, error.strerror)
-        return None
+    except ValueError as error:
+        log.warning("%s: %s", path, error)
+    return None
 
 
 def _read(path: Path) -> Saved | None:
@@ -283,4 +292,5 @@ def write_check(path: Path, check: Check) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    config_sums.note(path, encode_check(check))
     sync_directory(path.parent)

@@ -40,7 +40,7 @@ from message_store.log.commit_log import sync_directory
 from message_store.ranges import distinct, is_in
 from message_store.recovery.recover import file_before
 from timer_store import layout
-from timer_store.checkpoint.snapshot import Check
+from timer_store.checkpoint.snapshot import CHECK_FILE, Check
 from timer_store.kernels import adoption as kernels
 from timer_store.layout import NO_OFFSETS, Mask, Offsets, Rows
 from timer_store.log.timer_log import TimerLog
@@ -103,13 +103,19 @@ def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> 
 
 def find_reach(state: TimerState, notice: Notice) -> Reach:
     """Return the positions in timercheck and timer log; `UNKNOWN` if they are invalid."""
-    check = state.files.check
+    check, store = state.files.check, state.store
     assert check is not None
+    if store.truncations.followed(CHECK_FILE) != store.generation:
+        notice(
+            f"the commit log was truncated after {state.files.directory / CHECK_FILE} was written: "
+            f"it alone decides which timers are pending"
+        )
+        return UNKNOWN
     _, queue_end = state.fetch.bounds()
     queue_offset = min(check.queue_offset, check.master_queue_offset)
     if queue_offset > queue_end or check.read_ms > state.clock.now_ms() + CLOCK_SLACK_MS:
         notice(
-            f"{state.files.directory / 'timercheck'} has read time {check.read_ms} and queue "
+            f"{state.files.directory / CHECK_FILE} has read time {check.read_ms} and queue "
             f"offset {queue_offset}, the queue ends at {queue_end} and it is "
             f"{state.clock.now_ms()}: the commit log alone decides which timers are pending"
         )

@@ -12,7 +12,7 @@ from message_store.errors import RequestError, StoreError
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 
-SYSTEM_ERROR, FLUSH_DISK_TIMEOUT, SERVICE_NOT_AVAILABLE = 1, 10, 14
+SYSTEM_ERROR, SERVICE_NOT_AVAILABLE = 1, 14
 
 
 class TimerRecalls:
@@ -47,22 +47,20 @@ class TimerRecalls:
         meant |= timers.records.read(found.offsets)["origin"] >= 0
         if not meant.any():
             cancelled = found.gone[0] == Verdict.CANCELLED
-            await self._durable(timers, timers.store.max_offset if cancelled else 0)
+            await self._confirmed(timers, timers.store.max_offset if cancelled else 0)
             return _recalled(int(found.gone[0]))
         decided = pending.cancel(np.ascontiguousarray(found.offsets[meant]))
         if (decided.verdicts == Verdict.REFUSED).any():
             why = next(iter(decided.remarks.values()), "")
             raise RequestError(SERVICE_NOT_AVAILABLE, f"recall failed: {why}")
-        await self._durable(timers, decided.log_end)
+        await self._confirmed(timers, decided.log_end)
         return Recalled.DONE
 
     @staticmethod
-    async def _durable(timers: TimerStore, log_end: int) -> None:
-        if log_end and not await timers.store.wait_durable(log_end):
-            raise RequestError(
-                FLUSH_DISK_TIMEOUT,
-                "recall: the message is cancelled, but the disk did not sync in time",
-            )
+    async def _confirmed(timers: TimerStore, log_end: int) -> None:
+        if log_end and (missing := await timers.store.wait_confirmed(log_end)):
+            text = f"recall: the message is cancelled, but {missing.text}"
+            raise RequestError(missing.code, text)
 
 
 def _recalled(gone: int) -> Recalled:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from duemq.auth import accounts_file
+from duemq.auth import accounts_file, secret_file
 from duemq.auth.accounts_file import open_accounts, read_accounts, write_accounts
 from duemq.auth.model import (
     Acl,
@@ -41,7 +41,7 @@ def test_what_was_written_is_read_and_only_the_owner_may(tmp_path: Path) -> None
     path = whole(tmp_path)
     assert read_accounts(path) == (USERS, ACLS)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert os.listdir(tmp_path) == [path.name]
+    assert sorted(os.listdir(tmp_path)) == [path.name, "sums"]
 
 
 def test_without_a_file_there_are_no_accounts(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_every_change_is_on_the_disk_before_it_is_in_force(
     def full(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(accounts_file.os, "fsync", full)
+    monkeypatch.setattr(secret_file.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         accounts.delete_user("bob")
     assert accounts.user("bob") is not None

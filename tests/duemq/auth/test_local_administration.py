@@ -70,7 +70,7 @@ def test_requests_of_the_process_itself_pass() -> None:
 
 def test_what_is_administrative() -> None:
     assert {17, 18, 25, 200, 207, 215, 222, 225, 306, 314} <= ADMINISTRATIVE
-    assert not {10, 11, 15, 26, 28, 36, 310, 9011} & ADMINISTRATIVE
+    assert not {10, 11, 15, 26, 28, 36, 310, 906, 1008, 9011} & ADMINISTRATIVE
 
 
 def test_a_word_that_is_no_network_is_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from duemq.auth.model import (
-    Acl,
     Action,
     Decision,
     Pattern,
@@ -114,36 +113,6 @@ def test_actions_match(
 )
 def test_networks_match(networks: tuple[str, ...], address: str, expected: bool) -> None:
     assert entry("*", networks=networks).matches(ORDERS, (Action.PUB,), address) is expected
-
-
-def decided(acl: Acl, resource: Resource = ORDERS) -> str:
-    found = acl.decide(resource, (Action.PUB,), "127.0.0.1")
-    return "none" if found is None else f"{found.decision.value} {found.resource.key}"
-
-
-@pytest.mark.parametrize(
-    ("custom", "default", "expected"),
-    [
-        ([], [], "none"),
-        ([], [entry("*")], "Allow *"),
-        ([entry("*", Decision.DENY)], [entry("Topic:orders")], "Deny *"),
-        ([entry("*"), entry("Topic:*", Decision.DENY)], [], "Deny Topic:*"),
-        ([entry("Topic:*", Decision.DENY), entry("Topic:ord*")], [], "Allow Topic:ord*"),
-        ([entry("Topic:o*"), entry("Topic:orde*", Decision.DENY)], [], "Allow Topic:o*"),
-        ([entry("Topic:orders"), entry("Topic:orders", Decision.DENY)], [], "Allow Topic:orders"),
-    ],
-)
-def test_the_entry_that_decides(
-    custom: list[PolicyEntry], default: list[PolicyEntry], expected: str
-) -> None:
-    assert decided(Acl(tuple(custom), tuple(default))) == expected
-
-
-def test_a_literal_and_a_prefix_decide_by_their_order() -> None:
-    """Each is less than the other: the later one precedes, as in Apache's broker."""
-    literal, prefix = entry("Topic:orders"), entry("Topic:ord*", Decision.DENY)
-    assert decided(Acl((literal, prefix))) == "Deny Topic:ord*"
-    assert decided(Acl((prefix, literal))) == "Allow Topic:orders"
 
 
 @pytest.mark.parametrize("name", ["super", "Super", "SUPER"])

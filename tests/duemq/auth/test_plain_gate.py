@@ -47,7 +47,7 @@ def gate(text: str = TEXT) -> PlainGate:
     import yaml
 
     rules = rules_of([("plain_acl.yml", yaml.safe_load(text))])
-    return PlainGate(lambda: rules, lambda: 0, AuditLog(lambda: 0))
+    return PlainGate(lambda: rules, lambda: 0, AuditLog(lambda: 0), "DefaultCluster")
 
 
 def asked(

@@ -6,7 +6,15 @@ import json
 
 import pytest
 
-from duemq.auth.request_rules import OF_PLUGINS, OPEN, OWN_RULES, RULES, accesses
+from duemq.auth.request_rules import (
+    ACCESSES_MAX,
+    OF_PLUGINS,
+    OPEN,
+    OWN_RULES,
+    RULES,
+    TooManyNames,
+    accesses,
+)
 from duemq.net.codes import RequestCode
 
 CLUSTER = "DefaultCluster"
@@ -24,7 +32,7 @@ def needed(code: int, body: object = None, **fields: str) -> list[str]:
     ("code", "fields", "expected"),
     [
         (10, {"topic": "orders"}, ["Topic:orders Pub"]),
-        (10, {"topic": "%RETRY%g", "group": "h"}, ["Group:h Sub"]),
+        (10, {"topic": "%RETRY%g", "group": "h"}, ["Group:h Sub", "Group:g Sub"]),
         (10, {"topic": "%RETRY%g"}, ["Group:g Sub"]),
         (310, {"b": "orders", "a": "producers"}, ["Topic:orders Pub"]),
         (320, {"b": "%RETRY%g", "a": " "}, ["Group:g Sub"]),
@@ -63,7 +71,8 @@ def needed(code: int, body: object = None, **fields: str) -> list[str]:
         (103, {}, ["Cluster:DefaultCluster Update"]),
         (3004, {}, ["Cluster:DefaultCluster Get"]),
         (25, {}, ["Cluster:DefaultCluster Update"]),
-        (9011, {"topic": "orders"}, ["Topic:orders Update"]),
+        (11, {"topic": "%RETRY%g", "consumerGroup": "h"}, ["Group:h Sub", "Group:g Sub"]),
+        (9011, {"topic": "orders"}, ["Cluster:DefaultCluster Update"]),
         (9011, {}, ["Cluster:DefaultCluster Update"]),
         (99_999, {"topic": "orders"}, [f"Cluster:{CLUSTER} Update"]),
     ],
@@ -91,6 +100,15 @@ def test_locks_need_the_group_and_the_topics_of_the_queues(code: int) -> None:
 def test_a_malformed_body_raises(code: int, body: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         accesses(code, {"AccessKey": "alice"}, body, CLUSTER)
+
+
+def test_a_request_names_a_bounded_number_of_resources() -> None:
+    topics = [{"topic": f"t{number}"} for number in range(ACCESSES_MAX)]
+    body = {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": topics[1:]}]}
+    assert len(needed(34, body)) == ACCESSES_MAX
+    body["consumerDataSet"][0]["subscriptionDataSet"] = [*topics, *topics]
+    with pytest.raises(TooManyNames, match="4096"):
+        needed(34, body)
 
 
 def test_each_code_has_one_rule() -> None:

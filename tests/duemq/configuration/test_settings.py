@@ -39,10 +39,10 @@ def test_apaches_own_broker_conf_loads_without_a_word() -> None:
 
 
 def test_a_long_apache_configuration_loads_and_its_idle_keys_are_named() -> None:
-    text = "haListenPort=10912\nsendMessageThreadPoolNums=16\ntransientStorePoolEnable=false"
+    text = "putMessageTimeout=8000\nsendMessageThreadPoolNums=16\ntransientStorePoolEnable=false"
     [notice] = key_notices(parse_properties(text), SECTIONS)
     assert notice == (
-        "keys of Apache's without effect here: haListenPort, sendMessageThreadPoolNums, "
+        "keys of Apache's without effect here: putMessageTimeout, sendMessageThreadPoolNums, "
         "transientStorePoolEnable"
     )
 

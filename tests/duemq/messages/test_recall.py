@@ -27,7 +27,7 @@ class World:
         hook = TimerHook(store.topics, TimerConfig(), lambda time_ms: 0)
         self.path = PutPath(store, [hook] if hooks is None else hooks, store.clock)
         self.processor = RecallProcessor(
-            store, FakeTopics(FakeTopic("T"), FakeTopic("U")), self.path.put_durable, IDENTITY,
+            store, FakeTopics(FakeTopic("T"), FakeTopic("U")), self.path.put_confirmed, IDENTITY,
             store.clock, lambda: BrokerConfig(**self.config), recalls,
         )  # fmt: skip
 

@@ -14,9 +14,10 @@ import pytest
 from delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
 from duemq.registry.config_file import ConfigFile
+from duemq.registry.default_topics import default_topics
 from duemq.registry.table_file import TableFile
 from duemq.registry.topic_config import TopicConfig
-from duemq.registry.topics import TopicManager, default_topics
+from duemq.registry.topics import TopicManager
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RequestError

@@ -9,52 +9,27 @@ from pathlib import Path
 import pytest
 
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_client import RETRY_MS, HaClient, HaState
 from duemq.replication.layout import REPORT, TRANSFER
 from message_store.clock import FakeClock
 from message_store.layout import RECORD_AT
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import content, fill, log_of
+from tests.support.replica_rig import ScriptedMaster, until
 from tests.support.stores import open_store
 
-TURN_S_MAX = 30
 
-
-class Master:
-    """Sends what a test gives it, to one connection at a time."""
-
-    def __init__(self) -> None:
-        self.reports: asyncio.Queue[int] = asyncio.Queue()
-        self.connected: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connected.put_nowait(writer)
-        try:
-            while True:
-                [offset] = REPORT.unpack(await reader.readexactly(REPORT.size))
-                self.reports.put_nowait(offset)
-        except (OSError, asyncio.IncompleteReadError):
-            writer.close()
+async def read_report(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+    [offset] = REPORT.unpack(await reader.readexactly(REPORT.size))
+    return int(offset)
 
 
 def transfer(offset: int, data: bytes) -> bytes:
     return TRANSFER.pack(offset, len(data)) + data
 
 
-async def until(met: Callable[[], object]) -> None:
-    async with asyncio.timeout(TURN_S_MAX):
-        while not met():  # noqa: ASYNC110 - the client does not announce a failure
-            await asyncio.sleep(0)
-
-
-async def reported(master: Master, offset: int) -> None:
-    """Return when the replica reports this end of its log."""
-    async with asyncio.timeout(TURN_S_MAX):
-        while await master.reports.get() != offset:
-            pass
-
-
-Work = Callable[[Master, HaClient, MessageStore, FakeClock, bytes], Awaitable[None]]
+Work = Callable[[ScriptedMaster, HaClient, MessageStore, FakeClock, bytes], Awaitable[None]]
 
 
 def with_replica(root: Path, work: Work, *, first: int = 0, **keys: object) -> None:
@@ -65,7 +40,7 @@ def with_replica(root: Path, work: Work, *, first: int = 0, **keys: object) -> N
         return first
 
     async def main() -> None:
-        master = Master()
+        master = ScriptedMaster(read_report)
         server = await asyncio.start_server(master.serve, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
         config = ReplicationConfig(
@@ -76,7 +51,10 @@ def with_replica(root: Path, work: Work, *, first: int = 0, **keys: object) -> N
             open_store(root / "replica", clock) as store,
         ):
             fill(source, 400)
-            client = HaClient(store, config, clock, first_offset)
+            sessions = default_sessions(
+                store, first_offset, from_last_file=config.sync_from_last_file
+            )
+            client = HaClient(store, config, clock, sessions)
             running = asyncio.ensure_future(client.run())
             try:
                 await work(master, client, store, clock, log_of(source))
@@ -92,18 +70,18 @@ def with_replica(root: Path, work: Work, *, first: int = 0, **keys: object) -> N
 
 def test_transfers_are_appended_and_acknowledged(tmp_path: Path) -> None:
     async def work(
-        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
     ) -> None:
-        await reported(master, 1)  # an empty log: everything behind its first byte
+        await master.reported(1)  # an empty log: everything behind its first byte
         writer = await master.connected.get()
         for at in range(1, len(log), 32_768):
             writer.write(transfer(at, log[at : at + 32_768]))
-        await reported(master, len(log))
+        await master.reported(len(log))
         assert (client.state, client.failure) == (HaState.TRANSFER, "")
         assert client.master_offset == len(log)
         writer.write(transfer(len(log), b""))  # a heartbeat
         clock.advance(5_000)
-        await reported(master, len(log))
+        await master.reported(len(log))
 
     with_replica(tmp_path, work)
 
@@ -113,12 +91,12 @@ def test_an_empty_replica_begins_where_the_log_of_the_master_begins(
     tmp_path: Path, last_file: bool
 ) -> None:
     async def work(
-        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
     ) -> None:
-        await reported(master, 0 if last_file else 65_536)
+        await master.reported(0 if last_file else 65_536)
         writer = await master.connected.get()
         writer.write(transfer(65_536, log[65_536:]))
-        await reported(master, len(log))
+        await master.reported(len(log))
         assert store.min_offset == 65_536
 
     with_replica(tmp_path, work, first=65_536, sync_from_last_file=last_file)
@@ -126,12 +104,12 @@ def test_an_empty_replica_begins_where_the_log_of_the_master_begins(
 
 def test_with_sync_flush_only_what_is_on_the_disk_is_acknowledged(tmp_path: Path) -> None:
     async def work(
-        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
     ) -> None:
         object.__setattr__(store.config, "flush_disk_type", "SYNC_FLUSH")
         writer = await master.connected.get()
         writer.write(transfer(1, log[1:]))
-        await reported(master, len(log))
+        await master.reported(len(log))
         assert store.durable_offset == len(log)
 
     with_replica(tmp_path, work)
@@ -148,10 +126,10 @@ WRONG = {
 @pytest.mark.parametrize("why", WRONG)
 def test_a_wrong_master_is_named_and_tried_again(why: str, tmp_path: Path) -> None:
     async def work(
-        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
     ) -> None:
         writer = await master.connected.get()
-        await reported(master, 1)
+        await master.reported(1)
         writer.write(WRONG[why])
         if not WRONG[why]:
             writer.close()
@@ -160,9 +138,9 @@ def test_a_wrong_master_is_named_and_tried_again(why: str, tmp_path: Path) -> No
         assert store.max_offset == 0
         clock.advance(RETRY_MS)
         writer = await master.connected.get()
-        await reported(master, 1)
+        await master.reported(1)
         writer.write(transfer(1, log[1:]))
-        await reported(master, len(log))
+        await master.reported(len(log))
         assert client.failure == ""
 
     with_replica(tmp_path, work)
@@ -182,31 +160,83 @@ def test_damaged_bytes_are_asked_for_again(field: str, number: int, tmp_path: Pa
     """Other fields of the header have no checksum."""
 
     async def work(
-        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
     ) -> None:
         writer = await master.connected.get()
-        await reported(master, 1)
+        await master.reported(1)
         at = record_at(log, number) + getattr(RECORD_AT, field) + 3
         writer.write(transfer(1, log[1:at] + bytes([log[at] ^ 4]) + log[at + 1 :]))
         writer.write(transfer(len(log), b""))
         await until(lambda: client.failure)
-        end = store.max_offset
         assert "record" in client.failure
+        again = max(store.last_record, 1)  # the last record, or all after the first byte
         clock.advance(RETRY_MS)
         writer = await master.connected.get()
-        await reported(master, end or 1)
-        writer.write(transfer(end or 1, log[end or 1 :]))
-        await reported(master, len(log))
+        await master.reported(again)
+        writer.write(transfer(again, log[again:]))
+        await master.reported(len(log))
 
     with_replica(tmp_path, work)
 
 
 def test_a_silent_master_is_left(tmp_path: Path) -> None:
     async def work(
-        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
     ) -> None:
-        await reported(master, 1)
+        await master.reported(1)
         await until(lambda: client.failure)
         assert "no answer" in client.failure
 
     with_replica(tmp_path, work, idle_ms_max=1_000)
+
+
+@pytest.mark.parametrize("what", ["another log", "a shorter log", "the same log"])
+def test_the_last_record_is_compared(what: str, tmp_path: Path) -> None:
+    """Another log whose records have the same sizes would continue this one without a gap."""
+
+    async def work(
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        end = record_at(log, 60)
+        writer = await master.connected.get()
+        writer.write(transfer(1, log[1:end]))
+        await master.reported(end)
+        writer.close()
+        await until(lambda: client.failure)
+        clock.advance(RETRY_MS)
+        writer = await master.connected.get()
+        last = store.last_record
+        await master.reported(last)
+        if what == "a shorter log":
+            writer.write(transfer(last, b""))
+        else:
+            flip = b"\1" if what == "another log" else b"\0"
+            at = last + RECORD_AT.store_ms
+            other = log[last:at] + bytes([log[at] ^ flip[0]]) + log[at + 1 :]
+            writer.write(transfer(last, other[:30]) + transfer(last + 30, other[30:]))
+        if what == "the same log":
+            await master.reported(len(log))
+        else:
+            await until(lambda: "diverged" in client.failure)
+            assert store.max_offset == end
+            assert master.reports.empty()
+
+    with_replica(tmp_path, work)
+
+
+def test_an_equal_log_is_reported_without_new_records(tmp_path: Path) -> None:
+    async def work(
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        writer = await master.connected.get()
+        writer.write(transfer(1, log[1:]))
+        await master.reported(len(log))
+        writer.close()
+        await until(lambda: client.failure)
+        clock.advance(RETRY_MS)
+        writer = await master.connected.get()
+        await master.reported(store.last_record)
+        writer.write(transfer(store.last_record, log[store.last_record :]))
+        await master.reported(len(log))
+
+    with_replica(tmp_path, work)

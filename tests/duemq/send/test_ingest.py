@@ -19,6 +19,7 @@ from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
+from message_store.replication.acknowledgement import Missing
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import RawPeer, echo
 from tests.support.send_front import Front, send_request
@@ -315,7 +316,7 @@ def test_an_id_that_the_kernel_does_not_write(run: Run) -> None:
 
 def test_sync_flush_holds_the_answers(run: Run) -> None:
     async def main() -> None:
-        front = Front(sync_flush=True)
+        front = Front(confirmed=True)
         front.log.syncs = True
         async with Bench(front) as peer:
             peer.send(fast(1))
@@ -328,17 +329,19 @@ def test_sync_flush_holds_the_answers(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("missing", Missing)
 @pytest.mark.parametrize("way", [fast, plain])
-def test_a_disk_that_is_late_is_code_10(run: Run, way: Any) -> None:
+def test_what_is_missing_has_a_code(run: Run, way: Any, missing: Missing) -> None:
     async def main() -> None:
-        front = Front(sync_flush=True)
-        front.log.syncs = False
+        front = Front(confirmed=True)
+        front.log.syncs, front.log.missing = False, missing
         front.log.may_sync.set()
         async with Bench(front) as peer:
             for opaque in (1, 2):
                 peer.send(way(opaque))
             found = await answers(peer, 2)
-        assert [each.code for each in found.values()] == [10, 10]
+        code = {Missing.DISK: 10, Missing.NO_REPLICA: 11, Missing.REPLICAS: 12}[missing]
+        assert [each.code for each in found.values()] == [code, code]
         assert found[2].fields is not None
         assert found[2].fields["queueOffset"] == "1"
         assert front.log.bodies == [b"1", b"2"]
@@ -348,7 +351,7 @@ def test_a_disk_that_is_late_is_code_10(run: Run, way: Any) -> None:
 
 def test_turns_wait_while_the_disk_is_behind(run: Run) -> None:
     async def main() -> None:
-        front = Front(sync_flush=True)
+        front = Front(confirmed=True)
         front.log.syncs = True
         async with Bench(front) as peer:
             await step_by_step(front, peer, 8)
@@ -372,7 +375,7 @@ async def step_by_step(front: Front, peer: RawPeer, count: int) -> None:
 
 def test_stop_answers_what_was_received(run: Run) -> None:
     async def main() -> None:
-        front = Front(sync_flush=True)
+        front = Front(confirmed=True)
         front.log.syncs = True
         bench = Bench(front)
         peer = await bench.__aenter__()

@@ -80,7 +80,7 @@ def test_a_failure_refuses_what_has_no_result(where: str, caplog: pytest.LogCapt
 def test_waiting_for_the_disk(texts: tuple[bytes, ...], waits: bool) -> None:
     async def main() -> None:
         store = FakeLog(syncs=True)
-        put = asyncio.ensure_future(PutPath(store, [], FakeClock()).put_durable(batch_of(*texts)))
+        put = asyncio.ensure_future(PutPath(store, [], FakeClock()).put_confirmed(batch_of(*texts)))
         await asyncio.sleep(0)
         assert put.done() != waits
         store.may_sync.set()
@@ -92,8 +92,8 @@ def test_waiting_for_the_disk(texts: tuple[bytes, ...], waits: bool) -> None:
 def test_a_disk_that_is_late_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = FakeLog(syncs=False)
     store.may_sync.set()
-    asyncio.run(PutPath(store, [], FakeClock()).put_durable(batch_of(b"")))
-    assert "did not sync in time" in caplog.text
+    asyncio.run(PutPath(store, [], FakeClock()).put_confirmed(batch_of(b"")))
+    assert "the disk did not sync it in time" in caplog.text
 
 
 def test_what_a_client_sent_as_one_is_refused_as_one() -> None:

@@ -38,7 +38,6 @@ class World:
 
     async def put(self, batch):
         self.store.put(batch)
-        return True
 
     async def reply(self, code=324, **changes):
         fields = HEADER | changes

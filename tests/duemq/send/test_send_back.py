@@ -47,7 +47,6 @@ class World:
             batch.refuse(0, self.refuse, "the disk is full")
         self.store.put(batch)
         self.batches.append(batch)
-        return True
 
     async def send_back(self, offset, *, version=479, **changes):
         fields = {"offset": offset, "group": "G", "delayLevel": 0, "originTopic": "T"} | changes

@@ -50,7 +50,6 @@ class World:
         for hook in [*self.hooks, self.service.put_hook]:
             hook(batch, self.clock.now_ms())
         self.store.put(batch)
-        return True
 
     def send(self, body=b"x", key="u", topic="T", queue_id=1, **properties):
         batch = PutBatch(1)

@@ -44,7 +44,6 @@ def test_only_what_apache_left_open_needs_confirmation(run, tmp_path, golden):
 
             async def put(batch):
                 store.put(batch)
-                return True
 
             service = Transactions(
                 store, FakeTopics(), offsets, clients, put, Identity("broker-a", "C", 0, HOST),

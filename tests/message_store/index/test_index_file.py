@@ -1,4 +1,4 @@
-"""The key index: Apache's bytes, a naive implementation, queries, and failures not stopping it."""
+"""The key index: Apache's bytes, a naive twin, queries, failures that do not stop it."""
 
 from __future__ import annotations
 

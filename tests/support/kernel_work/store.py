@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from message_store.clock import FakeClock
@@ -32,6 +33,19 @@ def use_store(root: Path) -> None:
     with MessageStore(config, clock) as store:
         _use(store)
     verify_store(root)
+    _copy(config, root.with_name("replica"))
+
+
+def _copy(config: StoreConfig, root: Path) -> None:
+    """Have a replica append the log."""
+    clock = FakeClock()
+    with (
+        MessageStore(config, clock) as store,
+        MessageStore(replace(config, root_text=str(root)), clock) as replica,
+    ):
+        for file in store.log.files:
+            end = min(file.base + file.size, store.max_offset)
+            replica.append_raw(file.base, file.data[: end - file.base].copy())
 
 
 def _use(store: MessageStore) -> None:

@@ -33,6 +33,7 @@ func pushConsume(c *command) error {
 		consumer.WithSuspendCurrentQueueTimeMillis(100 * time.Millisecond),
 	}
 	options = append(options, consumerTLS()...)
+	options = append(options, consumer.WithCredentials(credentials(c)))
 	if mode == "broadcast" {
 		options = append(options, consumer.WithConsumerModel(consumer.BroadCasting))
 	}
@@ -72,6 +73,7 @@ func keepConnected(c *command, instance string) (func(), error) {
 		producer.WithNameServer(primitive.NamesrvAddr{c.text("namesrv", "")}),
 		producer.WithGroupName("p_companion-"+c.id),
 		producer.WithInstanceName(instance),
+		producer.WithCredentials(credentials(c)),
 	)
 	if err != nil {
 		return nil, err
@@ -113,6 +115,7 @@ func pull(c *command) error {
 		consumer.WithGroupName(c.text("group", "")),
 		consumer.WithInstance("pull-"+c.id),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithCredentials(credentials(c)),
 	)
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ func produce(c *command) error {
 		producer.WithSendMsgTimeout(10 * time.Second),
 	}
 	options = append(options, producerTLS()...)
+	options = append(options, producer.WithCredentials(credentials(c)))
 	if c.text("mode", "sync") == "ordered" {
 		options = append(options, producer.WithQueueSelector(producer.NewHashQueueSelector()))
 	}
@@ -40,6 +41,11 @@ func produce(c *command) error {
 		c.sleep(calm) // for the reason that keepConnected tells
 	}
 	return nil
+}
+
+// credentials: --access-key and --secret-key; without them requests are not signed.
+func credentials(c *command) primitive.Credentials {
+	return primitive.Credentials{AccessKey: c.text("access-key", ""), SecretKey: c.text("secret-key", "")}
 }
 
 func send(c *command, p rocketmq.Producer) error {

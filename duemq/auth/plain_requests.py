@@ -1,0 +1,213 @@
+"""Requests 50 to 54: accounts of ACL 1.0, as mqadmin of Apache 4.9.7 sends them.
+
+A change is checked, written to the disk, then in force, and then answered. Apache's broker serves
+these requests to every account, and writes what it cannot read again; here they need an
+administrator, and an invalid change is refused.
+
+Source: AdminBrokerProcessor.updateAndCreateAccessConfig to getBrokerClusterAclConfig of Apache
+4.9.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from delivery.plugin import Request, Response
+from duemq.auth.accounts import AccountRefused
+from duemq.auth.plain_edits import (
+    ADDRESSES,
+    AccountChange,
+    Yaml,
+    accounts_of,
+    key_of,
+    shown,
+    version_of,
+    with_account,
+    with_addresses,
+    without_account,
+)
+from duemq.auth.plain_files import PlainFiles
+from duemq.net import fields
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.dispatcher import Handler
+from message_store.clock import Clock
+from message_store.errors import RequestError
+
+UPDATE_FAILED = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+DELETE_FAILED = ResponseCode.DELETE_ACL_CONFIG_FAILED
+ADDRESSES_FAILED = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+_MEMBERS = ("accessKey", "secretKey", "whiteRemoteAddress", "defaultTopicPerm", "defaultGroupPerm")
+_NOT_DELETED = "The accesskey[{}] corresponding to accessConfig has been deleted failed."
+_NOT_UPDATED = "The globalWhiteAddresses[{}] has been updated failed."
+Edit = Callable[[], tuple[Path, Yaml]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerName:
+    """How the answer to 52 names the broker."""
+
+    cluster: str
+    broker: str
+    address: str
+
+
+class PlainRequests:
+    """Handlers over the files of ACL 1.0."""
+
+    def __init__(self, files: PlainFiles, us: BrokerName, clock: Clock) -> None:
+        self._files, self._us, self._clock = files, us, clock
+        self._changing = asyncio.Lock()
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return handlers by request code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.update_account,
+            RequestCode.DELETE_ACL_CONFIG: self.delete_account,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.versions,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.update_addresses,
+            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.accounts,
+        }
+
+    async def update_account(self, request: Request) -> Response:
+        """Add an account to the default file, or change it where it is (50)."""
+        change = account_change(request)
+
+        def edit() -> tuple[Path, Yaml]:
+            change.check()
+            path = self._file_of(change.access_key) or self._files.default
+            return path, with_account(self._value(path), change, self._clock.now_ms())
+
+        return await self._change(edit, UPDATE_FAILED)
+
+    async def delete_account(self, request: Request) -> Response:
+        """Remove an account (51)."""
+        key = request.fields.get("accessKey")
+
+        def edit() -> tuple[Path, Yaml]:
+            if key is None or (path := self._file_of(key)) is None:
+                raise AccountRefused(_NOT_DELETED.format(shown(key)))
+            return path, without_account(self._value(path), key, self._clock.now_ms())
+
+        return await self._change(edit, DELETE_FAILED)
+
+    async def update_addresses(self, request: Request) -> Response:
+        """Replace the addresses whose requests are not checked (53), in one of the files."""
+        text = request.fields.get("globalWhiteAddrs")
+        named = request.fields.get("aclFileFullPath") or str(self._files.default)
+
+        def edit() -> tuple[Path, Yaml]:
+            known = {os.path.normpath(path): path for path in self._files.values}
+            path = known.get(os.path.normpath(named))
+            if path is None or text is None:
+                raise AccountRefused(_NOT_UPDATED.format(shown(text)))
+            value = self._value(path)
+            return path, with_addresses(value, split(text), self._clock.now_ms())
+
+        return await self._change(edit, ADDRESSES_FAILED)
+
+    def versions(self, request: Request) -> Response:
+        """Return the version of each file (52)."""
+        versions = {str(path): self._version(path) for path in self._files.values}
+        header = {
+            "allAclFileVersion": compact(versions),
+            "brokerAddr": self._us.address,
+            "brokerName": self._us.broker,
+            "clusterName": self._us.cluster,
+            "version": compact(self._version(self._files.default)),
+        }
+        return Response(fields=header)
+
+    def accounts(self, request: Request) -> Response:
+        """Return accounts and addresses of all files (54), secrets included."""
+        found: dict[str, dict[str, object]] = {}
+        addresses: list[str] = []
+        for path in self._files.values:
+            value = self._value(path)
+            free = value.get(ADDRESSES)
+            addresses += map(str, free) if isinstance(free, list) else ()
+            for account in accounts_of(value):
+                found.setdefault(key_of(account), listed(account))
+        body = {"globalWhiteAddrs": addresses, "plainAccessConfigs": list(found.values())}
+        return Response(body=compact(body).encode())
+
+    async def _change(self, edit: Edit, failed: int) -> Response:
+        """Write what `edit` returns, then use it; one change at a time.
+
+        Raises:
+            RequestError: With `failed`; nothing has changed.
+        """
+        async with self._changing:
+            try:
+                change = self._files.planned(*edit())
+                await asyncio.to_thread(change.write)
+            except AccountRefused as refusal:
+                raise RequestError(failed, str(refusal)) from None
+            except OSError as error:
+                text = f"the file could not be written, nothing was changed: {error.strerror}"
+                raise RequestError(failed, text) from error
+            self._files.use(change)
+        return Response()
+
+    def _value(self, path: Path) -> Yaml:
+        found = self._files.values.get(path)
+        return found if isinstance(found, dict) else {}
+
+    def _file_of(self, access_key: str | None) -> Path | None:
+        for path in self._files.values:
+            if any(key_of(a) == access_key for a in accounts_of(self._value(path))):
+                return path
+        return None
+
+    def _version(self, path: Path) -> dict[str, int]:
+        version = version_of(self._value(path))
+        if version is not None:
+            return {"counter": version.counter, "timestamp": version.timestamp_ms}
+        changed_ns = path.stat().st_mtime_ns if path.exists() else 0
+        return {"counter": 0, "timestamp": changed_ns // 1_000_000}
+
+
+def account_change(request: Request) -> AccountChange:
+    """Return the change that a request (50) asks for."""
+    key, secret, address, topic, group = (request.fields.get(name) for name in _MEMBERS)
+    return AccountChange(
+        access_key=key,
+        secret=secret,
+        white_address=address,
+        admin=fields.boolean(request, "admin"),
+        default_topic=topic,
+        default_group=group,
+        topics=_items(request, "topicPerms"),
+        groups=_items(request, "groupPerms"),
+    )
+
+
+def listed(account: Yaml) -> dict[str, object]:
+    """Return an account as PlainAccessConfig has it; what a file leaves out is left out."""
+    value: dict[str, object] = {"admin": account.get("admin") is True}
+    for name in _MEMBERS:
+        if account.get(name) is not None:
+            value[name] = str(account[name])
+    for name in ("topicPerms", "groupPerms"):
+        if isinstance(items := account.get(name), list):
+            value[name] = [str(item) for item in items]
+    return dict(sorted(value.items()))
+
+
+def compact(value: object) -> str:
+    """Return the JSON of a value as fastjson writes it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def split(text: str) -> list[str]:
+    """Return the parts between commas as Java does: without empty ones at the end."""
+    return text.rstrip(",").split(",") if text.strip(",") or not text else []
+
+
+def _items(request: Request, name: str) -> tuple[str, ...] | None:
+    text = request.fields.get(name)
+    return None if text is None else tuple(split(text))

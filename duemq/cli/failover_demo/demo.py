@@ -1,0 +1,212 @@
+"""The demo: a controller, a group of two brokers, a load; the master is killed in the middle.
+
+ 0 s   both brokers run, the load begins
+ 8 s   kill -9 of the master; the controller elects the other broker
+14 s   the killed broker starts again and becomes a replica
+20 s   the load ends; the demo waits for all deliveries and compares
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from duemq.cli.client import Cluster
+from duemq.cli.exits import Exit, fail
+from duemq.cli.failover_demo.controller import controller_command, fetch_jars
+from duemq.cli.failover_demo.group_load import Account, GroupLoad
+from duemq.cli.failover_demo.processes import (
+    LOOPBACK,
+    Member,
+    Process,
+    free_ports,
+    looks,
+    new_member,
+)
+from duemq.cli.kernels import compile_for_demo
+from duemq.cli.output import console, print_json, table
+from duemq.cli.replicas import UNKNOWN, VIEW
+from message_store.errors import DueMQError
+
+NAME: Final = "pair"
+TOPIC: Final = "DueMQFailover"
+RATE: Final = 300
+SEND_S: Final = 20.0
+KILL_AFTER_S: Final = 8.0
+RESTART_AFTER_S: Final = 6.0
+DRAIN_S: Final = 40.0
+START_S_MAX: Final = 120.0
+LOOK_S: Final = 0.25
+MASTER: Final = "MASTER"
+View = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Scene:
+    """What the demo shows.
+
+    Attributes:
+        views: Replication state of each member; None: it does not answer.
+        events: What was done, with the seconds since the load began.
+    """
+
+    views: list[View | None] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    account: Account | None = None
+
+
+class Group:
+    """The running group."""
+
+    def __init__(self, members: list[Member], cluster: Cluster) -> None:
+        self.members, self._cluster = members, cluster
+
+    async def view(self, member: Member) -> View | None:
+        """Return the replication state of a member, None if it does not answer."""
+        if member.process.is_running:
+            with suppress(ConnectionError, DueMQError):
+                found: View = await self._cluster.view(member.address, VIEW)
+                return found
+        return None
+
+    async def views(self) -> list[View | None]:
+        """Return the replication state of all members."""
+        return [await self.view(member) for member in self.members]
+
+    async def master(self) -> Member | None:
+        """Return the member that is the master now."""
+        for member in self.members:
+            view = await self.view(member)
+            if view is not None and view["role"] == MASTER and view.get("leaseMs"):
+                return member
+        return None
+
+    async def wait_in_sync(self) -> None:
+        """Return when one member is the master and all others are in its sync state set."""
+        async for _ in looks(LOOK_S):
+            for view in await self.views():
+                if view and len(view.get("syncStateSet") or ()) == len(self.members):
+                    return
+            for member in self.members:
+                member.process.check()
+
+
+def run_failover_demo(*, as_json: bool) -> None:
+    """Run the demo; exit 1 unless every acknowledged message came exactly once, none early."""
+    compile_for_demo(shown=not as_json)
+    jars = fetch_jars()
+    scene = asyncio.run(_run(jars, shown=not as_json))
+    account = scene.account
+    assert account is not None
+    if as_json:
+        print_json({"account": asdict(account), "events": scene.events})
+    elif account.is_exact:
+        print(
+            f"{account.acknowledged} acknowledged messages came exactly once, none early; "
+            f"{account.unknown} sends had no answer. The outage was {account.gap_ms} ms, the "
+            f"latest delivery {account.late_ms} ms after its time."
+        )
+    if not account.is_exact:
+        faults = f"{account.pending} missing, {account.doubled} doubled, {account.early} early"
+        fail(faults, Exit.FOUND_FAULT)
+
+
+async def _run(jars: Path, *, shown: bool) -> Scene:
+    with tempfile.TemporaryDirectory(prefix="duemq-failover-") as directory:
+        async with _group(jars, Path(directory)) as (group, namesrv):
+            load = GroupLoad(namesrv, TOPIC, rate=RATE)
+            scene = Scene()
+            async with asyncio.timeout(START_S_MAX):
+                await load.prepare()
+            watching = asyncio.create_task(_watch(scene, group, load, shown=shown))
+            failing = asyncio.create_task(_fail_over(scene, group))
+            try:
+                await load.run(SEND_S, DRAIN_S)
+                await failing
+            finally:
+                for task in (watching, failing):
+                    task.cancel()
+                await asyncio.gather(watching, failing, return_exceptions=True)
+                await load.close()
+            scene.account = load.account()
+            return scene
+
+
+@asynccontextmanager
+async def _group(jars: Path, home: Path) -> AsyncIterator[tuple[Group, str]]:
+    """Run controller and brokers; yield the group, in sync, and the name server's address."""
+    namesrv_port, controller_port = free_ports(2)
+    namesrv, controller = f"{LOOPBACK}:{namesrv_port}", f"{LOOPBACK}:{controller_port}"
+    command = controller_command(
+        jars, home / "controller", namesrv_port=namesrv_port, controller_port=controller_port
+    )
+    async with AsyncExitStack() as stack:
+        election = Process("the controller", command, home / "controller.log")
+        members = [
+            new_member(NAME, number, home, namesrv=namesrv, controller=controller)
+            for number in (1, 2)
+        ]
+        for process in (election, *(member.process for member in members)):
+            await process.start()
+            stack.push_async_callback(process.stop)
+        cluster = await stack.enter_async_context(Cluster(namesrv))
+        group = Group(members, cluster)
+        async with asyncio.timeout(START_S_MAX):
+            await group.wait_in_sync()
+        yield group, namesrv
+
+
+async def _fail_over(scene: Scene, group: Group) -> None:
+    """Kill the master, and start it again later."""
+    await asyncio.sleep(KILL_AFTER_S)
+    master = await group.master()
+    assert master is not None
+    await master.process.kill()
+    scene.events.append(f"{KILL_AFTER_S:.0f} s: kill -9 of the master, {master.process.name}")
+    await asyncio.sleep(RESTART_AFTER_S)
+    await master.process.start()
+    after_s = KILL_AFTER_S + RESTART_AFTER_S
+    scene.events.append(f"{after_s:.0f} s: {master.process.name} starts again")
+
+
+async def _watch(scene: Scene, group: Group, load: GroupLoad, *, shown: bool) -> None:
+    """Keep the scene current; show it while it changes."""
+    from rich.live import Live
+
+    with Live(console=console(), refresh_per_second=4, auto_refresh=False) as live:
+        async for _ in looks(LOOK_S):
+            scene.views, scene.account = await group.views(), load.account()
+            if shown:
+                live.update(_drawn(scene, group), refresh=True)
+
+
+def _drawn(scene: Scene, group: Group) -> Any:
+    from rich.console import Group as Stack
+
+    columns = ("member", "role", "#epoch", "#log end", "#lag bytes", "state")
+    members = table("DueMQ: a group of two brokers", columns, _member_rows(scene, group))
+    account = scene.account
+    assert account is not None
+    numbers = [
+        (account.sent, account.acknowledged, account.unknown, account.arrived, account.pending,
+         account.doubled, account.early),
+    ]  # fmt: skip
+    headings = ("#sent", "#acknowledged", "#unknown", "#arrived", "#pending", "#doubled", "#early")
+    return Stack(members, table("messages", headings, numbers), *scene.events)
+
+
+def _member_rows(scene: Scene, group: Group) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for member, view in zip(group.members, scene.views, strict=False):
+        if view is None:
+            rows.append((member.process.name, UNKNOWN, "", "", "", "does not answer"))
+            continue
+        lag = view.get("lagBytes")
+        values = (view["role"], view.get("masterEpoch") or "", view.get("logEnd", ""))
+        rows.append((member.process.name, *values, "" if lag is None else lag, view["state"]))
+    return rows

@@ -1,0 +1,307 @@
+"""A load of delayed messages on a broker group, and the account of each message.
+
+    send lanes -- to the master by the name server's route --> acknowledged | unknown
+    one reader a queue -- pulls, finds the new master after a failover --> arrivals
+
+Of each message is known when it was sent, whether it was acknowledged, when it is due, and each
+of its arrivals. An acknowledged message arrives exactly once; one without an answer at most once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
+from duemq.cli.failover_demo.processes import looks
+from duemq.cli.messages import split_records
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.clock import SystemClock
+from message_store.errors import DueMQError
+from message_store.log.properties import encode_properties
+from message_store.log.record import Record
+
+GROUP: Final = "duemq_group_load"
+LEVEL_DELAYS_MS: Final = {1: 1_000, 2: 5_000}
+TIMER_DELAYS_MS: Final = (200, 9_000)
+SEND_TIMEOUT_S: Final = 3.0
+PULL_TIMEOUT_S: Final = 5.0
+SUSPEND_MS: Final = 1_000
+PULL_COUNT: Final = 32
+PULL_FLAGS: Final = 2 | 4  # hold the pull; the subscription is in the request
+RETRY_S: Final = 0.1
+PULLED: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+@dataclass(slots=True)
+class Message:
+    """The account of one message. Times in ms since 1970.
+
+    Attributes:
+        level: 0 for a timer.
+        due_ms: When it is due; of a level: at the earliest.
+        acknowledged_ms: When its send was answered with success; None: it was not.
+        arrivals: Store time of each delivery that a consumer received.
+    """
+
+    level: int
+    due_ms: int
+    acknowledged_ms: int | None = None
+    arrivals: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Numbers of all messages of a load.
+
+    Attributes:
+        unknown: Sends without an acknowledgement; each may have been stored.
+        gap_ms: Longest time between two acknowledgements: the outage that producers saw.
+        late_ms: Largest lateness of a delivery.
+    """
+
+    sent: int
+    acknowledged: int
+    unknown: int
+    arrived: int
+    pending: int
+    doubled: int
+    early: int
+    gap_ms: int
+    late_ms: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every acknowledged message arrived, none twice and none early."""
+        return not (self.pending or self.doubled or self.early)
+
+
+class GroupLoad:
+    """Sends delayed messages to one topic of a cluster and consumes them.
+
+    Args:
+        rate: Sends per second.
+    Attributes:
+        messages: Account by key.
+        failure: Text of the last error of a send or a pull.
+    """
+
+    def __init__(self, namesrv: str, topic: str, *, rate: int, seed: int = 0) -> None:
+        self._topic, self._rate = topic, rate
+        self._random = random.Random(seed)
+        self._clock = SystemClock()
+        self._cluster = Cluster(namesrv)
+        self._looking_up, self._ended = asyncio.Event(), asyncio.Event()
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._acknowledged_ms: list[int] = []
+        self._queues: list[Queue] = []
+        self.messages: dict[str, Message] = {}
+        self.failure = ""
+
+    async def prepare(self) -> None:
+        """Create the topic by a first message; return when the name server has its route."""
+        async for _ in looks(RETRY_S):
+            await self._find_queues(WRITE)
+            for queue in self._queues:
+                await self._send(queue)
+            if self._acknowledged_ms:
+                await self._find_queues(READ)
+                return
+
+    @property
+    def acknowledged_count(self) -> int:
+        """Sends that were answered with success."""
+        return len(self._acknowledged_ms)
+
+    def end(self) -> None:
+        """Send nothing from now on; `run` returns when all has arrived."""
+        self._ended.set()
+
+    async def run(self, send_s: float | None, drain_s: float) -> None:
+        """Send for `send_s` seconds; return when all has arrived, at most `drain_s` later.
+
+        Args:
+            send_s: None: until `end` is called.
+        """
+        readers = [asyncio.create_task(self._read(queue)) for queue in self._queues]
+        try:
+            await self._send_for(send_s)
+            until_ms = self._clock.now_ms() + int(drain_s * 1_000)
+            async for _ in looks(RETRY_S):
+                if not self.account().pending or self._clock.now_ms() >= until_ms:
+                    break
+            await asyncio.sleep(LEVEL_DELAYS_MS[1] / 1_000)  # to notice a duplicate
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._cluster.__aexit__()
+
+    def account(self) -> Account:
+        """Return the numbers as they are now."""
+        found = self.messages.values()
+        acknowledged = [each for each in found if each.acknowledged_ms is not None]
+        arrived = [each for each in found if each.arrivals]
+        times = self._acknowledged_ms
+        gaps = [after - before for before, after in itertools.pairwise(times)]
+        late = [each.arrivals[0] - each.due_ms for each in arrived if not each.level]
+        return Account(
+            sent=len(self.messages),
+            acknowledged=len(acknowledged),
+            unknown=len(self.messages) - len(acknowledged),
+            arrived=len(arrived),
+            pending=sum(not each.arrivals for each in acknowledged),
+            doubled=sum(len(each.arrivals) > 1 for each in found),
+            early=sum(min(each.arrivals) < each.due_ms for each in arrived),
+            gap_ms=max(gaps, default=0),
+            late_ms=max(late, default=0),
+        )
+
+    # -- sends --------------------------------------------------------------------------------
+
+    async def _send_for(self, seconds: float | None) -> None:
+        """Start sends at the rate, whatever becomes of those before."""
+        loop = asyncio.get_running_loop()
+        began, count = loop.time(), 0
+        end_s = math.inf if seconds is None else seconds
+        while (passed := loop.time() - began) < end_s and not self._ended.is_set():
+            while count < passed * self._rate:
+                queue = self._queues[count % len(self._queues)]
+                task = asyncio.create_task(self._send(queue))
+                self._in_flight.add(task)
+                task.add_done_callback(self._in_flight.discard)
+                count += 1
+            await asyncio.sleep(1 / self._rate)
+        await asyncio.gather(*self._in_flight)
+
+    async def _send(self, queue: Queue) -> None:
+        key, message = self._next()
+        self.messages[key] = message
+        try:
+            answer = await self._cluster.ask(
+                self._address(queue),
+                RequestCode.SEND_MESSAGE,
+                self._fields(queue, key, message),
+                key.encode(),
+                timeout_s=SEND_TIMEOUT_S,
+            )
+        except ConnectionError as error:
+            self.failure = str(error)
+            await self._find_master()
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            message.acknowledged_ms = self._clock.now_ms()
+            self._acknowledged_ms.append(message.acknowledged_ms)
+        else:
+            self.failure = f"code {answer.code}: {answer.remark}"
+            await self._find_master()
+
+    def _next(self) -> tuple[str, Message]:
+        now_ms, number = self._clock.now_ms(), len(self.messages)
+        level = self._random.choice((0, 0, *LEVEL_DELAYS_MS))
+        delay_ms = LEVEL_DELAYS_MS[level] if level else self._random.randint(*TIMER_DELAYS_MS)
+        return f"{GROUP}-{number}", Message(level, now_ms + delay_ms)
+
+    def _fields(self, queue: Queue, key: str, message: Message) -> dict[str, object]:
+        properties = {"KEYS": key, "UNIQ_KEY": key, "WAIT": "true"}
+        if message.level:
+            properties["DELAY"] = str(message.level)
+        else:
+            properties["TIMER_DELIVER_MS"] = str(message.due_ms)
+        return {
+            "producerGroup": GROUP,
+            "topic": self._topic,
+            "defaultTopic": TEMPLATE_TOPIC,
+            "defaultTopicQueueNums": NEW_TOPIC_QUEUES,
+            "queueId": queue.queue_id,
+            "sysFlag": 0,
+            "bornTimestamp": self._clock.now_ms(),
+            "flag": 0,
+            "properties": encode_properties(properties).decode(),
+            "reconsumeTimes": 0,
+            "unitMode": False,
+            "batch": False,
+        }
+
+    # -- the master ---------------------------------------------------------------------------
+
+    def _address(self, queue: Queue) -> str:
+        """Return the present address of the queue's broker."""
+        for each in self._queues:
+            if each.queue_id == queue.queue_id and each.broker_name == queue.broker_name:
+                return each.address
+        return queue.address
+
+    async def _find_master(self) -> None:
+        """Read the route again; one task at a time does."""
+        if not self._looking_up.is_set():
+            self._looking_up.set()
+            try:
+                await asyncio.sleep(RETRY_S)
+                await self._find_queues(READ)
+            finally:
+                self._looking_up.clear()
+
+    async def _find_queues(self, wanted: int) -> None:
+        try:
+            self._queues = await self._cluster.queues(self._topic, wanted=wanted) or self._queues
+        except (ConnectionError, DueMQError) as error:
+            self.failure = str(error)
+
+    # -- deliveries ---------------------------------------------------------------------------
+
+    async def _read(self, queue: Queue) -> None:
+        offset = 0
+        while True:
+            try:
+                answer = await self._cluster.ask(
+                    self._address(queue),
+                    RequestCode.PULL_MESSAGE,
+                    self._pull_fields(queue, offset),
+                    timeout_s=PULL_TIMEOUT_S,
+                )
+            except ConnectionError as error:
+                self.failure = str(error)
+                await self._find_master()
+                await asyncio.sleep(RETRY_S)
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                records = split_records(bytes_of(answer))
+                self._arrived(records)
+                offset = records[-1].queue_offset + 1
+            elif answer.code not in PULLED:
+                await asyncio.sleep(RETRY_S)
+
+    def _arrived(self, records: Iterable[Record]) -> None:
+        for record in records:
+            message = self.messages.get(record.properties.get("KEYS", ""))
+            if message is not None:
+                message.arrivals.append(record.store_ms)
+
+    def _pull_fields(self, queue: Queue, offset: int) -> dict[str, object]:
+        return {
+            "consumerGroup": GROUP,
+            "topic": self._topic,
+            "queueId": queue.queue_id,
+            "queueOffset": offset,
+            "maxMsgNums": PULL_COUNT,
+            "sysFlag": PULL_FLAGS,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": SUSPEND_MS,
+            "subscription": "*",
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }

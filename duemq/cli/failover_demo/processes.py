@@ -1,0 +1,134 @@
+"""Processes of the demo: controller, name server and brokers, on free ports of loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from duemq.cli.exits import Exit, fail
+
+LOOPBACK: Final = "127.0.0.1"
+STOP_S_MAX: Final = 30
+LOG_SHOWN_CHARS: Final = 2_000
+BROKER_CONF: Final = """\
+brokerClusterName = demo
+brokerName = {name}
+brokerIP1 = 127.0.0.1
+bindAddress = 127.0.0.1
+listenPort = {port}
+haListenPort = {ha_port}
+vipChannelEnable = false
+metricsExporterType = DISABLE
+namesrvAddr = {namesrv}
+enableControllerMode = true
+controllerAddr = {controller}
+controllerHeartBeatTimeoutMills = 3000
+brokerRole = SYNC_MASTER
+allAckInSyncStateSet = true
+storePathRootDir = {store}
+mappedFileSizeCommitLog = 67108864
+maxHashSlotNum = 10000
+maxIndexNum = 40000
+defaultTopicQueueNums = 4
+"""
+
+
+async def looks(pause_s: float) -> AsyncIterator[None]:
+    """Yield at once, and again after every pause: for loops that poll."""
+    while True:
+        yield
+        await asyncio.sleep(pause_s)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nothing listens on; all differ."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class Process:
+    """A child process with a log file; it can be killed and started again."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self._command, self._log = list(command), log
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start the process."""
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process if it runs."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """End the process as `kill -9` does."""
+        if self._process is not None:
+            self.send_signal(signal.SIGKILL)
+            await self._process.wait()
+
+    async def stop(self) -> None:
+        """End the process; kill it if it does not end in time."""
+        if self._process is None or not self.is_running:
+            return
+        self._process.terminate()
+        try:
+            async with asyncio.timeout(STOP_S_MAX):
+                await self._process.wait()
+        except TimeoutError:
+            await self.kill()
+
+    def check(self) -> None:
+        """Exit with the end of the log if the process has ended."""
+        if not self.is_running:
+            text = self._log.read_text(errors="replace")[-LOG_SHOWN_CHARS:]
+            fail(f"{self.name} has ended:\n{text}", Exit.FOUND_FAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker of the group."""
+
+    process: Process
+    address: str
+
+
+def new_member(name: str, number: int, home: Path, *, namesrv: str, controller: str) -> Member:
+    """Return a broker of the group `name`, not started."""
+    directory = home / f"broker-{number}"
+    directory.mkdir()
+    port, ha_port = free_ports(2)
+    conf = directory / "broker.conf"
+    conf.write_text(
+        BROKER_CONF.format(
+            name=name,
+            port=port,
+            ha_port=ha_port,
+            namesrv=namesrv,
+            controller=controller,
+            store=directory / "store",
+        )
+    )
+    command = [sys.executable, "-m", "duemq", "broker", "-c", str(conf)]
+    process = Process(f"broker {number}", command, directory / "broker.log")
+    return Member(process, f"{LOOPBACK}:{port}")

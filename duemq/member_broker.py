@@ -1,0 +1,187 @@
+"""Broker in controller mode: a member of a group whose master Apache's controller elects.
+
+    GroupService --become_master, become_replica--> RoleRunner --> one Broker at a time
+         ^                                                              |
+         +---- end of the log, confirm offset, replicas in sync --------+
+
+Source: ReplicasManager
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from duemq.broker import Broker
+from duemq.configuration.settings import Settings, resolved, settings_from
+from duemq.name_servers import peer_client
+from duemq.net.tls import load_tls
+from duemq.plugins import Installed
+from duemq.replication.controller.identity import IdentityFiles
+from duemq.replication.controller.requests import GroupName
+from duemq.replication.controller.service import GroupService
+from duemq.replication.epoch_file import EpochFile
+from duemq.replication.ha_server import HaServer
+from duemq.replication.membership import Membership
+from duemq.replication.role import Role
+from duemq.replication.sync_state_set import SyncStateSetReplicas
+from duemq.role_runner import RoleRunner
+from message_store.clock import Clock, SystemClock
+from message_store.config import Properties
+from message_store.errors import ConfigError
+from message_store.kernels.preparation import Preparation
+from message_store.replication.truncation import truncate_store
+
+
+class MemberBroker:
+    """A broker whose role its group decides (a `GroupHost`).
+
+    Args:
+        properties, clock, plugins, config_file, read_again, kernels: As of `Broker`.
+        on_serving: Called with each broker when it serves.
+    Raises:
+        ConfigError: A value that cannot be used, or a store of another group.
+        CorruptStore: The identity or the epochs of the store are damaged.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        *,
+        clock: Clock | None = None,
+        plugins: Iterable[Installed] | None = None,
+        config_file: Path | None = None,
+        read_again: Callable[[], Properties] | None = None,
+        kernels: Preparation | None = None,
+        on_serving: Callable[[Broker], None] = lambda broker: None,
+    ) -> None:
+        self.settings = settings = resolved(settings_from(properties))
+        self._clock = clock or SystemClock()
+        self._make = partial(
+            Broker, clock=clock, plugins=plugins, config_file=config_file, kernels=kernels
+        )
+        self._properties, self._read_again = properties, read_again
+        self.address = _fixed_address(settings)
+        settings.store.root.mkdir(parents=True, exist_ok=True)
+        self._epochs = EpochFile(settings.controller.epoch_file(settings.store.root))
+        self._offsets = 0, 0
+        self.service = GroupService(
+            self,
+            GroupName(settings.broker.cluster_name, settings.broker.broker_name),
+            settings.controller,
+            IdentityFiles(settings.controller.identity_file(settings.store.root)),
+            self._clock,
+            peer_client(settings.auth, load_tls(settings.tls).client),
+        )
+        waiting = Role(is_replica=True, own_id=self.service.member.broker_id)
+        self._runner = RoleRunner(self._new_broker, waiting, on_serving)
+
+    async def run(self) -> str:
+        """Serve until a stop; return why the broker ended, empty after a requested stop.
+
+        Raises:
+            DueMQError: A broker cannot start in its role.
+        """
+        async with self.service.running():
+            return await self._runner.run()
+
+    def stop_for_signal(self, name: str) -> None:
+        """Stop because of a signal: no failure."""
+        self._runner.stop()
+
+    def reload(self) -> None:
+        """Read the configuration again (SIGHUP)."""
+        if self._runner.broker is not None:
+            self._runner.broker.reload()
+
+    def _new_broker(self, role: Role) -> Broker:
+        properties = self._properties if self._read_again is None else self._read_again()
+        membership = Membership(
+            role,
+            self._epochs,
+            self.service,
+            self._truncate,
+            is_learner=self.settings.controller.is_learner,
+            catch_up_ms_max=self.settings.controller.catch_up_ms_max,
+        )
+        return self._make(properties, read_again=self._read_again, membership=membership)
+
+    def _truncate(self, offset: int) -> None:
+        """Close the broker, cut its log at `offset`, and start it again as a replica."""
+        self._runner.restart(partial(self._truncate_closed, offset))
+
+    def _truncate_closed(self, offset: int) -> None:
+        truncate_store(self.settings.store, self._clock, offset)
+        self._epochs.truncate_from(offset)
+
+    # -- what the group asks of the broker --------------------------------------------------------
+
+    @property
+    def max_offset(self) -> int:
+        """End of the log; during a change of role, the last one that was known."""
+        return self._offsets_now()[0]
+
+    @property
+    def confirm_offset(self) -> int:
+        """End of what every required member has."""
+        return self._offsets_now()[1]
+
+    def _offsets_now(self) -> tuple[int, int]:
+        if self._runner.broker is not None:
+            store = self._runner.broker.store
+            self._offsets = store.max_offset, store.confirm_offset
+        return self._offsets
+
+    @property
+    def last_epoch(self) -> int:
+        """Last epoch of the log; 0: it has none."""
+        return max(self._epochs.epochs.last_epoch, 0)
+
+    @property
+    def caught_up(self) -> frozenset[int]:
+        """Ids of the replicas that belong into the sync state set."""
+        server = self._ha_server
+        if server is None or not isinstance(server.in_sync, SyncStateSetReplicas):
+            return frozenset()
+        return server.in_sync.caught_up
+
+    def require(self, ids: frozenset[int]) -> None:
+        """Confirm from now on only what all these members have."""
+        if self._ha_server is not None:
+            self._ha_server.in_sync.update()
+
+    @property
+    def _ha_server(self) -> HaServer | None:
+        broker = self._runner.broker
+        return broker.parts.ha_server if broker is not None else None
+
+    async def become_master(self, epoch: int) -> None:
+        """Return when the broker serves as the master of an epoch."""
+        await self._become(self._role(is_replica=False, epoch=epoch))
+
+    async def become_replica(self, master_id: int, address: str, epoch: int) -> None:
+        """Return when the broker serves as a replica of a master."""
+        role = self._role(is_replica=True, epoch=epoch)
+        await self._become(replace(role, master_address=address))
+
+    def _role(self, *, is_replica: bool, epoch: int) -> Role:
+        own_id = self.service.member.broker_id
+        return Role(is_replica=is_replica, own_id=own_id, epoch=epoch)
+
+    async def _become(self, role: Role) -> None:
+        self._runner.assign(role)
+        await self._runner.serves()
+
+
+def _fixed_address(settings: Settings) -> str:
+    """Return `host:port` for clients.
+
+    Raises:
+        ConfigError: The port may change at each start.
+    """
+    if not settings.broker.listen_port:
+        why = "a member of a group keeps its port when its role changes: name a fixed one"
+        raise ConfigError("listenPort", "0", why)
+    return f"{settings.broker.broker_ip}:{settings.broker.listen_port}"

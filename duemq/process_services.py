@@ -1,0 +1,30 @@
+"""Services that a broker process shares with its plugins: scheduler and metrics registry.
+
+Their libraries are imported on use: a command that reads a configuration needs neither.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING
+
+from duemq.configuration.config import BrokerConfig
+
+if TYPE_CHECKING:
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+    from prometheus_client import CollectorRegistry
+
+
+def new_registry(config: BrokerConfig) -> CollectorRegistry:
+    """Return the registry of /metrics, which adds Apache's names."""
+    from duemq.metrics.native_metrics import NativeRegistry
+
+    return NativeRegistry(config.cluster_name, config.broker_name)
+
+
+def new_scheduler() -> AsyncIOScheduler:
+    """Return the scheduler of periodic jobs, not started."""
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+    defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+    return AsyncIOScheduler(timezone=UTC, job_defaults=defaults)

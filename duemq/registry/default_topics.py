@@ -1,0 +1,57 @@
+"""The topics that every broker has from the start. TopicConfigManager.init"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from delivery.plugin import SystemTopic
+from duemq.configuration.config import BrokerConfig
+from duemq.registry import topic_config
+from duemq.registry.internal_topics import (
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TIMER_TOPIC,
+)
+from duemq.registry.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
+
+PERM_BOTH = PERM_READ | PERM_WRITE
+
+
+def default_topics(
+    config: BrokerConfig, system_topics: Iterable[SystemTopic] = ()
+) -> dict[str, TopicConfig]:
+    """Return the topics that a broker has from the start, by name. TopicConfigManager.init"""
+    cluster, broker = config.cluster_name, config.broker_name
+    rows = [
+        (SELF_TEST_TOPIC, 1, PERM_BOTH),
+        ("BenchmarkTest", 1024, PERM_BOTH),
+        (cluster, 16, 7 if config.cluster_topic_enable else PERM_INHERIT),
+        (broker, 1, 7 if config.broker_topic_enable else PERM_INHERIT),
+        (OFFSET_MOVED_TOPIC, 1, PERM_BOTH),
+        (SCHEDULE_TOPIC, 18, PERM_BOTH),
+        (f"{cluster}_REPLY_TOPIC", 1, PERM_BOTH),
+        (f"rmq_sys_REVIVE_LOG_{cluster}", 8, PERM_BOTH),
+        (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
+        (HALF_TOPIC, 1, PERM_BOTH),
+        (OP_HALF_TOPIC, 1, PERM_BOTH),
+        (TIMER_TOPIC, 1, PERM_BOTH),
+    ]
+    if config.auto_create_topic:
+        rows.append((topic_config.TEMPLATE_TOPIC, config.default_topic_queues, 7))
+    if config.trace_topic_enable:
+        rows.append((config.trace_topic, 1, PERM_BOTH))
+    rows.extend((topic.name, topic.queues, topic.perm) for topic in system_topics)
+    return {
+        name: TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
+        for name, queues, perm in rows
+    }
+
+
+def at_least(topic: TopicConfig, queues: int) -> TopicConfig:
+    """Return the topic with at least so many queues."""
+    return topic.replace(
+        read_queues=max(topic.read_queues, queues), write_queues=max(topic.write_queues, queues)
+    )

@@ -1,0 +1,391 @@
+"""Frames of Apache's HA protocol in controller mode (AutoSwitchHA), both sides, without I/O.
+
+replica -> master   AS_HANDSHAKE          id of the replica, and whether it counts for the sync set
+master -> replica   AS_HANDSHAKE_ANSWER   end of the master's log, and its epochs
+                    (the replica finds the point up to which both logs are equal)
+replica -> master   AS_REPORT             end of the replica's log: request and acknowledgement
+master -> replica   AS_TRANSFER           log of one epoch, and the confirm offset; 0: a heartbeat
+
+Apache's master names the next epoch already with the last transfer of an epoch, and the first epoch
+with a heartbeat before there is a log (offset -1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from duemq.replication.epoch_file import (
+    ENTRIES_KEPT,
+    ENTRIES_MAX,
+    NO_EPOCH,
+    EpochEntry,
+    Epochs,
+)
+from duemq.replication.layout import (
+    EPOCH,
+    EPOCH_REPORT,
+    EPOCH_TRANSFER,
+    HANDSHAKE,
+    HANDSHAKE_ANSWER,
+    HANDSHAKE_REQUEST,
+    TRANSFERS,
+)
+from duemq.replication.log_stream import DIVERGED, TRANSFER_BYTES_MAX, LogStream
+from message_store.errors import ReplicationFault
+
+STATE_BYTES: Final = 4
+BROKER_ID_MAX: Final = (1 << 31) - 1
+NOT_THIS_PROTOCOL: Final = "this is not Apache's HA protocol of controller mode"
+
+
+class Handshake(NamedTuple):
+    """First frame of a replica.
+
+    Attributes:
+        broker_id: Its id at the controller.
+        from_last_file: An empty replica asks for the master's last log file only.
+        is_async_learner: It is never a member of the sync state set.
+    """
+
+    broker_id: int
+    from_last_file: bool = False
+    is_async_learner: bool = False
+
+    def encode(self) -> bytes:
+        """Return the frame."""
+        flags = int(self.from_last_file), int(self.is_async_learner)
+        return HANDSHAKE_REQUEST.pack(HANDSHAKE, *flags, self.broker_id)
+
+
+class Report(NamedTuple):
+    """A later frame of a replica: the end of its log."""
+
+    log_end: int
+
+    def encode(self) -> bytes:
+        """Return the frame."""
+        return EPOCH_REPORT.pack(TRANSFERS, self.log_end)
+
+
+class Answer(NamedTuple):
+    """First frame of a master.
+
+    Attributes:
+        log_end: End of its log.
+        epochs: Of its log.
+    """
+
+    log_end: int
+    epochs: Epochs
+
+    def encode(self) -> bytes:
+        """Return the frame, with as many of the newest epochs as Apache's replicas expect."""
+        body = b"".join(EPOCH.pack(*entry) for entry in self.epochs.entries[-ENTRIES_KEPT:])
+        head = HANDSHAKE, len(body), self.log_end, self.epochs.last_epoch
+        return HANDSHAKE_ANSWER.pack(*head) + body
+
+
+class Transfer(NamedTuple):
+    """Head of a later frame of a master.
+
+    Attributes:
+        size: Bytes of log after the head; 0: a heartbeat.
+        entry: Epoch of these bytes, or the one after it.
+        confirm_offset: Log offset up to which the whole sync state set has the log.
+    """
+
+    offset: int
+    size: int
+    entry: EpochEntry
+    confirm_offset: int
+
+    def encode(self) -> bytes:
+        """Return the head."""
+        return EPOCH_TRANSFER.pack(
+            TRANSFERS, self.size, self.offset, *self.entry, self.confirm_offset
+        )
+
+
+class ReplicaFrames:
+    """Reads the frames of a replica."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def receive(self, data: bytes) -> list[Handshake | Report]:
+        """Return the frames that are complete now.
+
+        Raises:
+            ReplicationFault: The bytes are no such frames.
+        """
+        data = self._data + data
+        frames: list[Handshake | Report] = []
+        at = 0
+        while at + STATE_BYTES <= len(data):
+            size = _frame_bytes(data[at : at + STATE_BYTES])
+            if at + size > len(data):
+                break
+            frame = data[at : at + size]
+            is_report = size == EPOCH_REPORT.size
+            frames.append(_read_report(frame) if is_report else _read_handshake(frame))
+            at += size
+        self._data = data[at:]
+        return frames
+
+
+def _frame_bytes(state: bytes) -> int:
+    """Return the size of a replica's frame, by its state."""
+    number = int.from_bytes(state, signed=True)
+    if number == HANDSHAKE:
+        return HANDSHAKE_REQUEST.size
+    if number == TRANSFERS:
+        return EPOCH_REPORT.size
+    raise ReplicationFault(
+        f"the replica sent a frame of state {number}: {NOT_THIS_PROTOCOL}. It is not in controller "
+        f"mode, or another service connects to haListenPort"
+    )
+
+
+def _read_handshake(frame: bytes) -> Handshake:
+    _, from_last_file, is_async_learner, broker_id = HANDSHAKE_REQUEST.unpack(frame)
+    if not 0 < broker_id <= BROKER_ID_MAX:
+        raise ReplicationFault(
+            f"the replica names the id {broker_id}; ids of a controller are 1 to {BROKER_ID_MAX}"
+        )
+    return Handshake(broker_id, from_last_file == 1, is_async_learner == 1)
+
+
+def _read_report(frame: bytes) -> Report:
+    _, log_end = EPOCH_REPORT.unpack(frame)
+    if log_end < 0:
+        raise ReplicationFault(f"the replica reports log offset {log_end}")
+    return Report(log_end)
+
+
+# -- the replica's side ---------------------------------------------------------------------------
+
+
+class TruncationNeeded(ReplicationFault):
+    """The end of this log was never confirmed; `offset` is where the master's log leaves it."""
+
+    def __init__(self, offset: int, log_end: int) -> None:
+        self.offset = offset
+        super().__init__(
+            f"this log has to be truncated to offset {offset}: what it has after that, up to "
+            f"{log_end}, is not in the master's log"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLog:
+    """The log of a replica when its connection begins.
+
+    Attributes:
+        end: Its end; 0: it is empty.
+        epochs: Its epochs.
+        record_before: Returns offset and bytes of the last record that ends at a log offset or
+            before; None: there is none, or it cannot be read.
+        master_epoch: Epoch of the master as a controller named it; `NO_EPOCH`: not known.
+        begin: Its first offset.
+    """
+
+    end: int
+    epochs: Epochs
+    record_before: Callable[[int], tuple[int, bytes] | None]
+    master_epoch: int = NO_EPOCH
+    begin: int = 0
+
+
+class AutoSwitchStream(LogStream):
+    """Reads the frames of a master, and decides where its transfers are to begin.
+
+    Epoch numbers are small, so another group's master can have the same ones. Nothing is continued
+    or truncated before the master has repeated the last record that both logs should have.
+
+    Attributes:
+        answer: The master's first frame; None before it.
+        epochs: Of this log with what is pending. They have to be in the file before the log is
+            written, and not before `is_compared`.
+        confirm_offset: The master's newest one, which may be after the end of this log.
+    """
+
+    def __init__(self, own: OwnLog) -> None:
+        super().__init__()
+        self._own = own
+        self._to_send = b""
+        self._log_end = 0
+        self._truncate_to: int | None = None
+        self._entry: EpochEntry | None = None  # of the transfer before
+        self.answer: Answer | None = None
+        self.epochs = own.epochs
+        self.confirm_offset = 0
+        self.expect(HANDSHAKE_ANSWER.size, self._read_answer)
+
+    def data_to_send(self) -> bytes:
+        """Return the first report once, after the master's answer."""
+        data, self._to_send = self._to_send, b""
+        return data
+
+    # -- handshake ------------------------------------------------------------------------------
+
+    def _read_answer(self, head: bytes) -> None:
+        state, size, self._log_end, _ = HANDSHAKE_ANSWER.unpack(head)
+        _check_state(state, HANDSHAKE)
+        if size % EPOCH.size or not 0 <= size <= ENTRIES_MAX * EPOCH.size or self._log_end < 0:
+            raise ReplicationFault(
+                f"the master sent {size} bytes of epochs and the log end {self._log_end}: "
+                f"{NOT_THIS_PROTOCOL}"
+            )
+        if not size:
+            raise ReplicationFault(
+                "the master has no epochs: it was not elected, or is not in controller mode"
+            )
+        self.expect(size, self._read_epochs)
+
+    def _read_epochs(self, body: bytes) -> None:
+        try:
+            epochs = Epochs.of(EPOCH.iter_unpack(body))
+        except ValueError as error:
+            raise ReplicationFault(f"the master's epochs are invalid: {error}") from error
+        self.answer = Answer(self._log_end, epochs)
+        self.expect(EPOCH_TRANSFER.size, self._read_transfer)
+        self._to_send = Report(self._begin_log(self.answer)).encode()
+        self.master_offset = max(self.master_offset, self._log_end)
+
+    def _begin_log(self, master: Answer) -> int:
+        """Find where this log and the master's are equal; return what to ask for."""
+        own = self._own
+        known = max(master.epochs.last_epoch, own.master_epoch)
+        if known < own.epochs.last_epoch:
+            raise ReplicationFault(
+                f"the master has epoch {known}, this log has epoch {own.epochs.last_epoch}: a "
+                f"newer master was elected, and the one at this address does not know"
+            )
+        if not own.end:
+            self.epochs = _equal_epochs(own, master)
+            return 0
+        if not own.epochs.entries:
+            return self._continue_without_epochs(own, master)
+        point = own.epochs.consistent_point(own.end, master.epochs, master.log_end)
+        if point is None:
+            raise ReplicationFault(
+                f"this log and the master's have no epoch in common (here {_text(own.epochs)}; "
+                f"there {_text(master.epochs)}): {DIVERGED}"
+            )
+        if point < own.begin:
+            raise ReplicationFault(
+                f"this log begins at {own.begin}, the master's is another one from {point} on: "
+                f"{DIVERGED}"
+            )
+        if point < own.end:
+            return self._truncate(own, master, point)
+        self.epochs = _equal_epochs(own, master)
+        last = own.record_before(own.end)
+        if last is None or last[0] + len(last[1]) < own.end:  # it may have expired at the master
+            last = own.end, b""
+        self.place(last[0], repeated=last[1])
+        return last[0]
+
+    def _continue_without_epochs(self, own: OwnLog, master: Answer) -> int:
+        """Continue a log that was written without epochs, if the master has its last record."""
+        last = own.record_before(own.end)
+        if last is None or last[0] + len(last[1]) < own.end or master.log_end < own.end:
+            raise ReplicationFault(
+                f"this log ends at {own.end}, the master's at {master.log_end}, and this one has "
+                f"no epochs to compare: {DIVERGED}"
+            )
+        self.epochs = _equal_epochs(own, master)
+        self.place(last[0], repeated=last[1])
+        return last[0]
+
+    def _truncate(self, own: OwnLog, master: Answer, point: int) -> int:
+        """Compare the last record before `point`, after which the logs differ."""
+        last = own.record_before(point)
+        if last is not None:
+            self._truncate_to, self.epochs = point, own.epochs.before(point)
+            self.place(last[0], repeated=last[1])
+            return last[0]
+        if master.epochs.last_epoch <= own.epochs.last_epoch:
+            raise ReplicationFault(
+                f"the master has nothing of this log, and no newer epoch than "
+                f"{own.epochs.last_epoch}: {DIVERGED}"
+            )
+        raise TruncationNeeded(point, own.end)
+
+    def compared(self) -> None:
+        """React to the master's copy of the last common record.
+
+        Raises:
+            TruncationNeeded: This log has more after it, which the master does not have.
+        """
+        if self._truncate_to is not None:
+            raise TruncationNeeded(self._truncate_to, self._own.end)
+
+    # -- transfers ------------------------------------------------------------------------------
+
+    def _read_transfer(self, head: bytes) -> None:
+        state, size, offset, epoch, start, confirm = EPOCH_TRANSFER.unpack(head)
+        _check_state(state, TRANSFERS)
+        if not 0 <= size <= TRANSFER_BYTES_MAX or (offset < 0 and size) or epoch < 0 or start < 0:
+            raise ReplicationFault(
+                f"the master sent a transfer of {size} bytes at log offset {offset} in epoch "
+                f"{epoch} at {start}: {NOT_THIS_PROTOCOL}"
+            )
+        entry = EpochEntry(epoch, start)
+        if entry != self._entry:  # Apache's master enters an epoch by a transfer without log
+            self._entry, self.heartbeats = entry, 0
+        if size and offset and not self.is_placed:
+            self.epochs = Epochs()  # the log begins after those that are known at offset 0
+        self.begin(offset, size)
+        self._enter(entry, offset, size)
+        self.confirm_offset = max(self.confirm_offset, confirm)
+
+    def _enter(self, entry: EpochEntry, offset: int, size: int) -> None:
+        """Add the epoch of a transfer if it is new, and those before it that are missing."""
+        current = self.epochs.covering(offset)
+        is_new = entry.epoch > self.epochs.last_epoch
+        if current is None or (is_new and entry.start_offset >= offset):
+            self._add_epochs(entry, offset)
+        elif size and (entry not in self.epochs.entries or entry.epoch < current.epoch):
+            raise ReplicationFault(
+                f"the master sent log offset {offset} in epoch {entry.epoch} at "
+                f"{entry.start_offset}, but it belongs to epoch {current.epoch} at "
+                f"{current.start_offset}: {DIVERGED}"
+            )
+
+    def _add_epochs(self, entry: EpochEntry, offset: int) -> None:
+        assert self.answer is not None
+        missing = self.answer.epochs.since(offset).entries
+        before = [each for each in missing if self.epochs.last_epoch < each.epoch < entry.epoch]
+        try:
+            for each in (*before, entry):
+                self.epochs = self.epochs.appended(*each)
+        except ValueError as error:
+            raise ReplicationFault(f"the master's epochs are invalid: {error}") from error
+
+
+def _equal_epochs(own: OwnLog, master: Answer) -> Epochs:
+    """Return the epochs of a log that is equal to the master's up to its end.
+
+    They are the master's, also one that begins at this end: a replica that is elected, or compared
+    with others, then has the newest epoch although nothing was written in it. Older ones remain,
+    which the master may have removed.
+    """
+    first = master.epochs.entries[0].epoch
+    older = [each for each in own.epochs.before(own.end).entries if each.epoch < first]
+    return Epochs((*older, *master.epochs.before(own.end + 1).entries))
+
+
+def _check_state(found: int, expected: int) -> None:
+    if found != expected:
+        raise ReplicationFault(
+            f"the master sent a frame of state {found} instead of {expected}: {NOT_THIS_PROTOCOL}. "
+            f"The master is not in controller mode, or haMasterAddress names another port"
+        )
+
+
+def _text(epochs: Epochs) -> str:
+    """Return the newest epochs for a message."""
+    return ", ".join(f"{entry.epoch} at {entry.start_offset}" for entry in epochs.entries[-3:])

@@ -1,0 +1,122 @@
+"""AutoSwitchHA at a master: epochs and confirm offset around the transfers of a connection.
+
+Source: AutoSwitchHAConnection
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from duemq.replication.autoswitch_frames import Answer, Handshake, ReplicaFrames, Report, Transfer
+from duemq.replication.epoch_file import EpochEntry, Epochs
+from message_store.errors import ReplicationFault
+
+NO_LOG = EpochEntry(0, 0)
+
+
+class AutoSwitchMaster:
+    """The framing of one connection (a `MasterProtocol`).
+
+    Args:
+        own_id: Id of the master at the controller.
+        epochs: Returns the epochs of the master's log.
+        confirm_offset: Returns the log offset up to which the whole sync state set has the log.
+        file_bytes: Size of a log file.
+
+    Attributes:
+        start: Log offset that the replica asked for, 0: the first one; None: it has not asked.
+        acknowledged: End of the replica's log as it reported last.
+        replica_id: Id of the replica; None before its handshake.
+        is_learner: Whether the replica never joins the sync state set.
+    """
+
+    def __init__(
+        self,
+        own_id: int,
+        epochs: Callable[[], Epochs],
+        confirm_offset: Callable[[], int],
+        *,
+        file_bytes: int,
+    ) -> None:
+        self._own_id, self._epochs, self._confirm_offset = own_id, epochs, confirm_offset
+        self._file_bytes = file_bytes
+        self._frames = ReplicaFrames()
+        self._answers, self._confirmed = b"", 0
+        self._handshake: Handshake | None = None
+        self.start: int | None = None
+        self.acknowledged = 0
+        self.replica_id: int | None = None
+        self.is_learner = False
+
+    def receive(self, data: bytes, log_end: int) -> None:
+        """Take a handshake or reports; see `MasterProtocol`."""
+        for frame in self._frames.receive(data):
+            if isinstance(frame, Handshake):
+                self._greet(frame, log_end)
+            else:
+                self._report(frame, log_end)
+
+    def _greet(self, handshake: Handshake, log_end: int) -> None:
+        if self._handshake is not None:
+            self._check_repeated(handshake)
+            return
+        if handshake.broker_id == self._own_id:
+            raise ReplicationFault(
+                f"the replica names the id {self._own_id}, which is this master's: two stores "
+                f"have one identity. Stop the replica and remove its brokerIdentity file"
+            )
+        self._handshake, self.replica_id = handshake, handshake.broker_id
+        self.is_learner = handshake.is_async_learner
+        self._answers += Answer(log_end, self._epochs()).encode()
+
+    def _check_repeated(self, handshake: Handshake) -> None:
+        """Ignore a repeated handshake: Apache's replica repeats it if half an answer arrived."""
+        if handshake != self._handshake or self.start is not None:
+            raise ReplicationFault(
+                f"replica {self.replica_id} sent another handshake, of id {handshake.broker_id}"
+            )
+
+    def _report(self, report: Report, log_end: int) -> None:
+        if self._handshake is None:
+            raise ReplicationFault("the replica reports before its handshake")
+        if report.log_end > log_end:
+            raise ReplicationFault(
+                f"acknowledgement beyond the log: the log of replica {self.replica_id} ends at "
+                f"{report.log_end}, the master's at {log_end}"
+            )
+        if report.log_end < self.acknowledged:
+            raise ReplicationFault(
+                f"replica {self.replica_id} reports log offset {report.log_end} after "
+                f"{self.acknowledged}"
+            )
+        if self.start is None:
+            self.start = report.log_end
+            if not self.start and self._handshake.from_last_file:
+                self.start = log_end - log_end % self._file_bytes
+        self.acknowledged = report.log_end
+
+    def data_to_send(self) -> bytes:
+        """Return the answer to the handshake, once."""
+        data, self._answers = self._answers, b""
+        return data
+
+    def transfer_end(self, offset: int, end: int) -> int:
+        """Return `end`, or the end of the epoch of the byte at `offset` if that is lower."""
+        return min(end, self._epochs().end_after(offset))
+
+    def transfer_header(self, offset: int, size: int) -> bytes:
+        """Return the bytes before `size` bytes of log; 0: a heartbeat."""
+        entry = self._epochs().covering(offset) or NO_LOG
+        self._confirmed = self._confirm_offset()
+        return Transfer(offset, size, entry, self._confirmed).encode()
+
+    def has_news(self) -> bool:
+        """Return whether the confirm offset has grown since the last header.
+
+        Consumers of the replica may read up to it.
+        """
+        return self._confirm_offset() > self._confirmed
+
+    def expects_news(self, offset: int) -> bool:
+        """Return whether something before `offset` was not confirmed in the last header."""
+        return self._confirmed < offset

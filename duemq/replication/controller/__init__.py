@@ -1,0 +1,1 @@
+"""Broker side of Apache's controller protocol: member of a group, election, fencing."""

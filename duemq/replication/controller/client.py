@@ -1,0 +1,186 @@
+"""Client of Apache's controllers: finds their leader and asks it over one connection.
+
+    addresses --1005 to all--> leader --requests, heartbeats--> answers
+                                  |
+                                  +-- connection lost: `lost` is called in the same turn
+
+The controllers agree on a leader by DLedger or jRaft. A controller that is not the leader answers
+2007, and the next request looks for the leader again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from delivery.plugin import Peer, Request, Response
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.replication.controller.requests import (
+    ControllerFault,
+    ControllerRefusal,
+    Leader,
+    ask_leader,
+    leader_of,
+)
+from message_store.errors import PeerError
+
+log = logging.getLogger(__name__)
+
+
+class Outbound(Protocol):
+    """A client of one address: RemotingClient."""
+
+    async def connect(self) -> Peer: ...
+    async def call(self, request: Request, *, timeout_s: float) -> Response: ...
+    async def send_oneway(self, request: Request) -> None: ...
+    async def close(self) -> None: ...
+
+
+class ControllerClient:
+    """Asks the leader of the controllers.
+
+    Args:
+        addresses: The controllers of the configuration.
+        connect: Returns a client of an address.
+        lost: Called when the connection to the leader is lost, or another leader is asked.
+
+    Attributes:
+        leader: Address of the controller that leads, as far as known; empty: unknown.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        connect: Callable[[str], Outbound],
+        lost: Callable[[], None],
+    ) -> None:
+        self._addresses, self._connect, self._lost = tuple(addresses), connect, lost
+        self._clients: dict[str, Outbound] = {}
+        self._peer: Peer | None = None
+        self._search = asyncio.Lock()
+        self.leader = ""
+
+    async def ask(self, request: Request, *, timeout_s: float) -> Response:
+        """Send a request to the leader; return its answer, whatever its code.
+
+        Raises:
+            ControllerFault: No controller leads, or the leader does not answer.
+            ControllerRefusal: The leader has changed; the request had no effect.
+        """
+        address = self.leader or await self.find_leader(timeout_s=timeout_s)
+        name = RequestCode(request.code).name
+        try:
+            answer = await self._call(address, request, timeout_s)
+        except TimeoutError:
+            raise ControllerFault(f"controller {address} does not answer {name}") from None
+        except OSError as error:
+            self._forget(address)
+            raise ControllerFault(f"controller {address}: {error}") from error
+        if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            self._forget(address)
+            raise ControllerRefusal(request.code, answer.code, answer.remark)
+        return answer
+
+    async def find_leader(self, *, timeout_s: float) -> str:
+        """Return the address of the leader, which every controller is asked for.
+
+        Raises:
+            ControllerFault: No controller that can be reached leads.
+        """
+        async with self._search:
+            found = await self._leaders(self._addresses, timeout_s)
+            votes = Counter(each.address for each in found.values() if each.address)
+            leading = [address for address, each in found.items() if each.is_leader]
+            if not leading:
+                named = [address for address, _ in votes.most_common(2)]
+                more = await self._leaders(named, timeout_s)
+                leading = [address for address, each in more.items() if each.is_leader]
+                found |= more
+            if not leading:
+                known = ", ".join(self._addresses)
+                raise ControllerFault(f"no controller of {known} is reached that leads")
+            # Of two that claim it, one was cut off: the others name the other.
+            leading.sort(key=lambda each: (votes[found[each].address], each == self.leader))
+            if leading[-1] != self.leader:
+                self._forget(self.leader)
+                self.leader = leading[-1]
+                log.info("controller %s leads", self.leader)
+            for address in self._clients.keys() - {*self._addresses, self.leader}:
+                await self._disconnect(address)
+            return self.leader
+
+    async def announce(self, address: str, request: Request) -> None:
+        """Send a heartbeat to a controller that does not lead; it may lead next."""
+        if address == self.leader:
+            return
+        try:
+            await self._client(address).send_oneway(request)
+        except OSError as error:
+            log.debug("controller %s: %s", address, error)
+
+    async def drop_leader(self) -> None:
+        """Close the connection to the leader, which then counts this member as dead."""
+        address = self.leader
+        if address:
+            self._forget(address)
+            await self._disconnect(address)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        clients, self._clients = list(self._clients.values()), {}
+        self._forget(self.leader)
+        for client in clients:
+            await client.close()
+
+    async def _disconnect(self, address: str) -> None:
+        client = self._clients.pop(address, None)
+        if client is not None:
+            await client.close()
+
+    def _client(self, address: str) -> Outbound:
+        if address not in self._clients:
+            self._clients[address] = self._connect(address)
+        return self._clients[address]
+
+    async def _call(self, address: str, request: Request, timeout_s: float) -> Response:
+        client = self._client(address)
+        async with asyncio.timeout(timeout_s):
+            peer = await client.connect()
+            if address == self.leader and peer is not self._peer:
+                if self._peer is not None:  # it is closed, and not reported yet
+                    self._lost()
+                self._peer = peer
+                peer.on_close(self._closed)
+            return await client.call(request, timeout_s=timeout_s)
+
+    def _closed(self, peer: Peer) -> None:
+        if peer is self._peer:
+            self._peer = None
+            self._lost()
+
+    def _forget(self, address: str) -> None:
+        """Look for the leader before the next request."""
+        if address and address == self.leader:
+            self.leader, self._peer = "", None
+            self._lost()
+
+    async def _leaders(self, addresses: Sequence[str], timeout_s: float) -> dict[str, Leader]:
+        """Return what each controller that answers says about the leader."""
+        tasks: Mapping[str, asyncio.Task[Leader | None]]
+        async with asyncio.TaskGroup() as group:
+            tasks = {
+                address: group.create_task(self._leader(address, timeout_s), name="leader")
+                for address in addresses
+            }
+        answers = {address: task.result() for address, task in tasks.items()}
+        return {address: each for address, each in answers.items() if each is not None}
+
+    async def _leader(self, address: str, timeout_s: float) -> Leader | None:
+        try:
+            return leader_of(await self._call(address, ask_leader(), timeout_s))
+        except (OSError, PeerError) as error:
+            log.debug("controller %s: %s", address, error or type(error).__name__)
+            return None

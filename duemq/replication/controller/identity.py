@@ -1,0 +1,130 @@
+"""The id that the controller assigned to this broker, in a file of the store.
+
+    no file --> brokerIdentity-temp (an id that is applied for) --> brokerIdentity (it is ours)
+
+A broker that loses the answer to its application repeats it after any crash with the check code in
+the temporary file, and gets the same id. Text of both files, Apache's: fields separated by `#`.
+
+Source: BrokerMetadata, TempBrokerMetadata
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from duemq.net.fields import LONG_MAX
+from duemq.replication.controller.requests import GroupName
+from message_store import json_dialect
+from message_store.errors import ConfigError, CorruptStore
+
+SEPARATOR: Final = "#"
+TEMPORARY: Final = "-temp"
+FILE_BYTES_MAX: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An id of a group.
+
+    Attributes:
+        check_code: Proves to the controller who applied for the id; empty: it is assigned.
+    """
+
+    group: GroupName
+    broker_id: int
+    check_code: str = ""
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether the id is this broker's."""
+        return not self.check_code
+
+
+class IdentityFiles:
+    """The two files. Methods block: call them in a thread.
+
+    Args:
+        path: Path of the file of an assigned id.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.temporary_path = path.with_name(path.name + TEMPORARY)
+
+    def load(self, group: GroupName) -> Identity | None:
+        """Return the assigned id, else the one that is applied for; None: neither.
+
+        Raises:
+            CorruptStore: A file is damaged.
+            ConfigError: The files are of another group.
+        """
+        found = self._read(self.path, 3) or self._read(self.temporary_path, 4)
+        if found is not None and found.group != group:
+            theirs = f"{found.group.cluster}{SEPARATOR}{found.group.broker_name}"
+            why = (
+                f"the store belongs to the group {theirs} ({self.path}): set brokerClusterName and "
+                "brokerName to it, or start with an empty store"
+            )
+            raise ConfigError("brokerName", group.broker_name, why)
+        return found
+
+    def store(self, identity: Identity) -> None:
+        """Write an id; one that is assigned replaces the temporary file.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        group = identity.group
+        words = [group.cluster, group.broker_name, str(identity.broker_id)]
+        if not identity.is_assigned:
+            words.append(identity.check_code)
+            json_dialect.write_config(self.temporary_path, SEPARATOR.join(words))
+            return
+        json_dialect.write_config(self.path, SEPARATOR.join(words))
+        self.drop_application()
+
+    def drop_application(self) -> None:
+        """Remove the id that was applied for.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        self.temporary_path.unlink(missing_ok=True)
+
+    def _read(self, path: Path, words_count: int) -> Identity | None:
+        try:
+            with path.open("rb") as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return None
+        try:
+            words = data.decode().strip().split(SEPARATOR)
+        except UnicodeDecodeError:
+            words = []
+        if len(data) > FILE_BYTES_MAX or len(words) != words_count or not all(words):
+            raise self._corrupt(path)
+        cluster, name, number, *rest = words
+        if not (number.isascii() and number.isdigit() and 0 < int(number) <= LONG_MAX):
+            raise self._corrupt(path)
+        return Identity(GroupName(cluster, name), int(number), *rest)
+
+    def _corrupt(self, path: Path) -> CorruptStore:
+        what = "cluster#brokerName#brokerId"
+        return CorruptStore(
+            path, 0, f"the file is not {what}",
+            f"Write {what} with this broker's id into it (mqadmin getSyncStateSet shows the ids), "
+            "or delete it: the broker then joins its group with a new id",
+        )  # fmt: skip
+
+
+def check_group(group: GroupName) -> None:
+    """Do nothing if the files can hold the names of a group.
+
+    Raises:
+        ConfigError: A name contains the separator.
+    """
+    for key, name in (("brokerClusterName", group.cluster), ("brokerName", group.broker_name)):
+        if SEPARATOR in name:
+            raise ConfigError(key, name, f"must not contain {SEPARATOR} with enableControllerMode")

@@ -1,0 +1,82 @@
+"""Requests that a member of a group answers: controllers, other members and mqadmin send them.
+
+    1008 the role has changed     the controller's word is asked for; the request is not believed
+    1007 epochs of the log        mqadmin getBrokerEpoch
+    906  replication address      of a master, for its replicas
+
+Source: AdminBrokerProcessor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from delivery.plugin import Request, Response
+from duemq.net import wire_json
+from duemq.net.codes import RequestCode
+from duemq.net.dispatcher import Handler
+from duemq.net.fields import LONG_MAX
+from duemq.replication.controller.requests import GroupName
+from duemq.replication.ha_address import HaAddressProcessor
+
+MASTER_ID: Final = 0
+
+
+class ControllerNotifications:
+    """Handlers of a member.
+
+    Args:
+        notify: Asks the controller for the group soon: `GroupService.notify`.
+        epochs: Returns (epoch, first log offset) of each epoch of the log, the oldest first.
+        max_offset: Returns the end of the log.
+        addresses: Answers 906.
+        broker_id: Returns the id that the name server knows: 0 of a master.
+    """
+
+    def __init__(
+        self,
+        group: GroupName,
+        *,
+        notify: Callable[[], None],
+        epochs: Callable[[], Sequence[tuple[int, int]]],
+        max_offset: Callable[[], int],
+        addresses: HaAddressProcessor,
+        broker_id: Callable[[], int],
+    ) -> None:
+        self._group, self._notify, self._epochs = group, notify, epochs
+        self._max_offset, self._addresses, self._broker_id = max_offset, addresses, broker_id
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
+            RequestCode.GET_BROKER_EPOCH_CACHE: self.epoch_cache,
+            **self._addresses.handlers(),
+        }
+
+    def role_changed(self, request: Request) -> Response:
+        """Answer 1008."""
+        self._notify()
+        return Response()
+
+    def epoch_cache(self, request: Request) -> Response:
+        """Answer 1007: every epoch of the log; the last one has no end."""
+        found = self._epochs()
+        ends = [start for _, start in found[1:]] + [LONG_MAX]
+        entries = (
+            [
+                {"epoch": epoch, "startOffset": start, "endOffset": end}
+                for (epoch, start), end in zip(found, ends, strict=True)
+            ]
+            if found
+            else []
+        )
+        value = {
+            "clusterName": self._group.cluster,
+            "brokerName": self._group.broker_name,
+            "brokerId": self._broker_id(),
+            "maxOffset": self._max_offset(),
+            "epochList": entries,
+        }
+        return Response(body=wire_json.encode(value))

@@ -1,0 +1,316 @@
+"""Requests to Apache's controller, and the values in its answers.
+
+    1005 which controller leads         1003 register this member: its address
+    1012 next id of the group           1004 master, epoch and sync state set of the group
+    1013 take an id                     1002 elect a master
+    904  heartbeat                      1001 change the sync state set
+
+Answers come from the network: whatever is no id, epoch or address raises `ControllerFault`.
+
+Source: BrokerOuterAPI, ControllerRequestProcessor, header.controller
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from delivery.plugin import Request, Response
+from duemq.net import wire_json
+from duemq.net.client import split_address
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.fields import INT_MAX, LONG_MAX
+from message_store.errors import PeerError
+
+MEMBERS_MAX: Final = 1_000
+ADDRESS_CHARS_MAX: Final = 300
+MEANINGS: Final[Mapping[int, str]] = {
+    ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH: "another epoch has begun",
+    ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH: "the sync state set has changed since",
+    ResponseCode.CONTROLLER_INVALID_MASTER: "this broker is not the master",
+    ResponseCode.CONTROLLER_INVALID_REPLICAS: "an id of the sync state set is not of the group",
+    ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE: "no member of the sync state set is alive",
+    ResponseCode.CONTROLLER_INVALID_REQUEST: "the request is malformed",
+    ResponseCode.CONTROLLER_BROKER_NOT_ALIVE: "a member sends no heartbeats",
+    ResponseCode.CONTROLLER_NOT_LEADER: "this controller is not the leader",
+    ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST: "the controller has no such group",
+    ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA: "the group cannot be removed",
+    ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED: "the controller has no such member",
+    ResponseCode.CONTROLLER_MASTER_STILL_EXIST: "the master is alive",
+    ResponseCode.CONTROLLER_ELECT_MASTER_FAILED: "no member of the sync state set is alive",
+    ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED: "the sync state set stays as it is",
+    ResponseCode.CONTROLLER_BROKER_ID_INVALID: "the id belongs to another broker",
+    ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR: "the controllers cannot agree",
+    ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS: "the controller has no heartbeat of it",
+}
+"""The controller's answer codes."""
+
+
+class ControllerFault(PeerError):
+    """A controller answers what no controller may answer, or cannot be reached."""
+
+
+class ControllerRefusal(PeerError):
+    """A controller refuses a request; `code` is its answer code."""
+
+    def __init__(self, request: int, code: int, remark: str | None) -> None:
+        self.code = code
+        meaning = MEANINGS.get(code, "an error of the controller")
+        name = RequestCode(request).name
+        super().__init__(f"{name} is answered {code} ({meaning}): {(remark or '')[:200]!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupName:
+    """A group: the brokers of one cluster that share a name."""
+
+    cluster: str
+    broker_name: str
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The header fields that name the group."""
+        return {"clusterName": self.cluster, "brokerName": self.broker_name}
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Answer to 1005.
+
+    Attributes:
+        is_leader: Whether the controller that answered leads.
+        address: Address of the leader as the controllers know it; empty: unknown.
+    """
+
+    is_leader: bool
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStateSet:
+    """Members that have every acknowledged byte; each change has a greater epoch."""
+
+    ids: frozenset[int]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as its controller sees it.
+
+    Attributes:
+        epoch: Master epoch: grows with every election, also with one that finds no master.
+        master_id: Id of the master; None: there is none.
+        master_address: `host:port` that clients of the master connect to.
+    """
+
+    epoch: int
+    master_id: int | None
+    master_address: str
+    in_sync: SyncStateSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a member reports about itself.
+
+    Attributes:
+        epoch: Last epoch of its log; 0: it has none.
+        limit_ms: Time without a heartbeat after which it counts as dead.
+    """
+
+    address: str
+    broker_id: int
+    epoch: int
+    max_offset: int
+    confirm_offset: int
+    limit_ms: int
+    election_priority: int
+
+
+def ask_leader() -> Request:
+    """Return the request for the controllers' leader."""
+    return Request(RequestCode.CONTROLLER_GET_METADATA_INFO, {})
+
+
+def leader_of(answer: Response) -> Leader:
+    """Return the leader that an answer to 1005 names.
+
+    Raises:
+        PeerError: It is refused or malformed.
+    """
+    fields = _fields(RequestCode.CONTROLLER_GET_METADATA_INFO, answer)
+    text = fields.get("controllerLeaderAddress", "")
+    return Leader(fields.get("isLeader", "").lower() == "true", _address(text) if text else "")
+
+
+def ask_next_id(group: GroupName) -> Request:
+    """Return the request for an id that no member has."""
+    return Request(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, group.fields)
+
+
+def next_id_of(answer: Response) -> int:
+    """Return the id in an answer to 1012.
+
+    Raises:
+        PeerError: It is refused or malformed.
+    """
+    fields = _fields(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, answer)
+    return _number(fields, "nextBrokerId", 1, LONG_MAX)
+
+
+def apply_id(group: GroupName, broker_id: int, check_code: str) -> Request:
+    """Return the request that takes an id; with the same check code it may be repeated."""
+    fields = {"appliedBrokerId": str(broker_id), "registerCheckCode": check_code}
+    return Request(RequestCode.CONTROLLER_APPLY_BROKER_ID, group.fields | fields)
+
+
+def register(group: GroupName, broker_id: int, address: str, now_ms: int) -> Request:
+    """Return the request that registers the address of a member."""
+    fields = {"brokerId": str(broker_id), "brokerAddress": address, "invokeTime": str(now_ms)}
+    return Request(RequestCode.CONTROLLER_REGISTER_BROKER, group.fields | fields)
+
+
+def has_master(answer: Response) -> bool:
+    """Return whether an answer to 1003 names a master that is alive.
+
+    Raises:
+        PeerError: It is refused.
+    """
+    fields = _fields(RequestCode.CONTROLLER_REGISTER_BROKER, answer)
+    return bool(fields.get("masterBrokerId"))
+
+
+def ask_replicas(group: GroupName) -> Request:
+    """Return the request for the group's master, epochs and sync state set."""
+    return Request(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": group.broker_name})
+
+
+def elect(group: GroupName, broker_id: int, now_ms: int) -> Request:
+    """Return a member's request for an election; a master that is alive stays."""
+    fields = {"brokerId": str(broker_id), "designateElect": "false", "invokeTime": str(now_ms)}
+    return Request(RequestCode.CONTROLLER_ELECT_MASTER, group.fields | fields)
+
+
+def view_of(code: RequestCode, answer: Response) -> GroupView:
+    """Return the view in an answer to 1002 or 1004.
+
+    Raises:
+        PeerError: It is refused or malformed.
+    """
+    fields = _fields(code, answer, also=ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
+    body = _object(answer)
+    epoch = _number(fields, "masterEpoch", 0, INT_MAX)
+    master_id, address = None, ""
+    if fields.get("masterBrokerId"):
+        master_id = _number(fields, "masterBrokerId", 1, LONG_MAX)
+        address = _address(fields.get("masterAddress", ""))
+    set_epoch = body.get("syncStateSetEpoch")
+    if set_epoch is None:  # of an election: in the header
+        set_epoch = _number(fields, "syncStateSetEpoch", 0, INT_MAX)
+    return GroupView(epoch, master_id, address, _sync_state_set(body, set_epoch))
+
+
+def alter_sync_state_set(
+    group: GroupName, broker_id: int, epoch: int, wanted: SyncStateSet, now_ms: int
+) -> Request:
+    """Return a master's request for another sync state set.
+
+    Args:
+        epoch: Epoch of the master.
+        wanted: The new set, with the epoch of the set that it replaces.
+    """
+    fields = {
+        "brokerName": group.broker_name,
+        "masterBrokerId": str(broker_id),
+        "masterEpoch": str(epoch),
+        "invokeTime": str(now_ms),
+    }
+    return Request(
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields, body_of(wanted.ids, wanted.epoch)
+    )
+
+
+def body_of(ids: Collection[int], epoch: int) -> bytes:
+    """Return the body that describes a sync state set."""
+    return wire_json.encode({"syncStateSet": sorted(ids), "syncStateSetEpoch": epoch})
+
+
+def altered_of(answer: Response) -> SyncStateSet:
+    """Return the sync state set in an answer to 1001.
+
+    Raises:
+        PeerError: It is refused or malformed.
+    """
+    _fields(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, answer)
+    body = _object(answer)
+    return _sync_state_set(body, body.get("syncStateSetEpoch"))
+
+
+def heartbeat(group: GroupName, beat: Heartbeat) -> Request:
+    """Return a heartbeat."""
+    fields = {
+        "brokerAddr": beat.address,
+        "brokerId": str(beat.broker_id),
+        "epoch": str(beat.epoch),
+        "maxOffset": str(beat.max_offset),
+        "confirmOffset": str(beat.confirm_offset),
+        "heartbeatTimeoutMills": str(beat.limit_ms),
+        "electionPriority": str(beat.election_priority),
+    }
+    return Request(RequestCode.BROKER_HEARTBEAT, group.fields | fields)
+
+
+def check(code: RequestCode, answer: Response) -> None:
+    """Do nothing if the answer is a success.
+
+    Raises:
+        ControllerRefusal: It is not.
+    """
+    _fields(code, answer)
+
+
+def _fields(
+    code: RequestCode, answer: Response, also: int = ResponseCode.SUCCESS
+) -> dict[str, str]:
+    if answer.code not in (ResponseCode.SUCCESS, also):
+        raise ControllerRefusal(code, answer.code, answer.remark)
+    return answer.fields or {}
+
+
+def _number(fields: Mapping[str, str], name: str, least: int, most: int) -> int:
+    text = fields.get(name, "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else -1
+    if not least <= number <= most:
+        raise ControllerFault(f"the controller's answer has {name}={text[:40]!r}")
+    return number
+
+
+def _address(text: str) -> str:
+    try:
+        host, port = split_address(text) if len(text) <= ADDRESS_CHARS_MAX else ("", 0)
+    except ValueError:
+        host, port = "", 0
+    if not host or not 0 < port <= 65_535:
+        raise ControllerFault(f"the controller names an address {text[:80]!r}, not host:port")
+    return text
+
+
+def _object(answer: Response) -> dict[str, object]:
+    assert isinstance(answer.body, bytes | memoryview)  # as received
+    try:
+        return wire_json.parse_object(bytes(answer.body))
+    except ValueError as error:
+        raise ControllerFault(f"the controller's answer is not JSON: {error}") from error
+
+
+def _sync_state_set(body: Mapping[str, object], epoch: object) -> SyncStateSet:
+    ids = body.get("syncStateSet")
+    if not isinstance(ids, list) or len(ids) > MEMBERS_MAX:
+        raise ControllerFault("the controller's answer has no sync state set")
+    if not all(type(each) is int and 0 < each <= LONG_MAX for each in ids):
+        raise ControllerFault("the controller's sync state set has an id that is none")
+    if type(epoch) is not int or not 0 <= epoch <= INT_MAX:
+        raise ControllerFault("the controller's sync state set has no epoch")
+    return SyncStateSet(frozenset(ids), epoch)

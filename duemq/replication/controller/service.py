@@ -1,0 +1,464 @@
+"""Membership of this broker in its group: the shell around member, lease and client.
+
+    heartbeats   every heartbeat_ms: 904 and 1004 to the leader, 904 to the other controllers
+                     |  answers --> lease;  views --> member --> commands
+    questions    1012, 1013, 1003, 1002, 1001, as the member asks them
+    roles        GroupHost.become_master, become_replica: one at a time, always the newest
+
+A notification (1008) is a reason to ask the leader at once and nothing else; it may be forged.
+
+Source: ReplicasManager
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from delivery.plugin import Request, Response
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.replication.controller import requests
+from duemq.replication.controller.client import ControllerClient, Outbound
+from duemq.replication.controller.config import ControllerConfig
+from duemq.replication.controller.host import GroupHost
+from duemq.replication.controller.identity import IdentityFiles, check_group
+from duemq.replication.controller.lease import Lease
+from duemq.replication.controller.member import GroupMember
+from duemq.replication.controller.member_events import (
+    BecomeMaster,
+    BecomeReplica,
+    Command,
+    ConnectionLost,
+    DropApplication,
+    Elected,
+    ElectionFailed,
+    Event,
+    GroupSeen,
+    GroupUnknown,
+    HeartbeatAnswered,
+    IdGranted,
+    IdOffered,
+    IdTaken,
+    InSyncAltered,
+    InSyncWanted,
+    ProposalEnded,
+    Question,
+    Registered,
+    Require,
+    Resign,
+    StoreIdentity,
+    Withdraw,
+)
+from duemq.replication.controller.requests import (
+    ControllerRefusal,
+    GroupName,
+    Heartbeat,
+)
+from message_store.clock import Clock
+from message_store.errors import PeerError
+
+log = logging.getLogger(__name__)
+CALL_MS_MAX: Final = 3_000
+CALLS_IN_LIMIT: Final = 3  # calls that may hang one after the other within the heartbeat limit
+HINT_PAUSE_MS: Final = 50  # between two questions that notifications cause
+PROPOSAL_MS_MAX: Final = 10_000  # Apache's controller gives a request up after 5 s
+UNKNOWN: Final = frozenset(
+    {
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+    }
+)
+GroupFigures = dict[str, str | int | list[int] | None]
+
+
+class GroupService:
+    """The membership of one broker; `running` is a context manager around its tasks.
+
+    Args:
+        connect: Returns a client of an address.
+
+    Attributes:
+        member: State of the member.
+        lease: What the master needs for every acknowledgement.
+        failure: Why the last question failed; empty after a good one.
+    """
+
+    def __init__(
+        self,
+        host: GroupHost,
+        group: GroupName,
+        config: ControllerConfig,
+        files: IdentityFiles,
+        clock: Clock,
+        connect: Callable[[str], Outbound],
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self._host, self._group, self._config = host, group, config
+        self._files, self._clock = files, clock
+        self.lease = Lease(config.heartbeat_limit_ms)
+        self.member = GroupMember(
+            group,
+            host.address,
+            files.load(group),
+            last_epoch=host.last_epoch,
+            is_learner=config.is_learner,
+        )
+        self._client = ControllerClient(config.controllers, connect, self._connection_lost)
+        self._call_s = min(CALL_MS_MAX, config.heartbeat_limit_ms // CALLS_IN_LIMIT) / 1_000
+        self._stopping = asyncio.Event()
+        self._hint, self._asks = asyncio.Event(), asyncio.Event()
+        self._role_changed = asyncio.Event()
+        self._role: BecomeMaster | BecomeReplica | None = None
+        self._sent_proposals: dict[int, int] = {}
+        self._resigns = False
+        self._resigned_ms: int | None = None
+        self.failure = ""
+
+    # -- what the broker uses ---------------------------------------------------------------------
+
+    def holds(self, epoch: int) -> bool:
+        """Return whether the master of `epoch` may acknowledge and deliver now."""
+        return self.lease.is_valid(epoch, self._clock.steady_ms())
+
+    @property
+    def required_ids(self) -> frozenset[int]:
+        """Members that must have a byte before it is acknowledged; empty: no master."""
+        return self.member.required_ids
+
+    def notify(self) -> None:
+        """Ask the controller for the group soon (1008)."""
+        self._hint.set()
+
+    def check_in_sync(self) -> None:
+        """Compare the sync state set with `GroupHost.caught_up` now."""
+        if self.member.is_master:
+            self._receive(InSyncWanted(self._host.caught_up))
+
+    async def close_connections(self) -> None:
+        """Give up the office, if any: the controller elects another member of the set at once."""
+        await self._client.close()
+
+    def figures(self) -> GroupFigures:
+        """Return the state for `duemq replicas` and tools; what is not known is None."""
+        member = self.member
+        left_ms = self.lease.valid_until_ms - self._clock.steady_ms()
+        return {
+            "groupState": member.state.value,
+            "groupId": member.broker_id or None,
+            "masterEpoch": member.epoch or None,
+            "masterId": self._master_id,
+            "syncStateSet": sorted(member.in_sync.ids) if member.is_master else None,
+            "syncStateSetEpoch": member.in_sync.epoch if member.is_master else None,
+            "leaseMs": max(left_ms, 0) if member.is_master else None,
+            "controller": self._client.leader or None,
+            "groupFailure": member.failure or self.failure,
+        }
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Be a member while the block is open."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._beat(), name="controller heartbeats")
+            tasks.create_task(self._ask_questions(), name="controller questions")
+            tasks.create_task(self._change_roles(), name="roles")
+            tasks.create_task(self._check_periodically(), name="sync state set")
+            tasks.create_task(self._find_leader(), name="controller leader")
+            for address in self._config.controllers:
+                tasks.create_task(self._announce(address), name=f"heartbeats to {address}")
+            try:
+                yield
+            finally:
+                self._stop()
+                await self.close_connections()  # calls end, and the controller elects another
+
+    def _stop(self) -> None:
+        self.lease.revoke()
+        for event in (self._stopping, self._hint, self._asks, self._role_changed):
+            event.set()
+
+    # -- heartbeats -------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while not self._stopping.is_set():
+            next_ms = self._clock.now_ms() + self._config.heartbeat_ms
+            self._hint.clear()
+            if self.member.sees_group:
+                await self._pulse()
+            if self._resigns:
+                await self._resign()
+            await self._pause(HINT_PAUSE_MS)
+            await self._clock.wait(self._hint, until_ms=next_ms)
+
+    async def _pulse(self) -> None:
+        """Send a heartbeat to the leader, and ask it for the group, at once."""
+        async with asyncio.TaskGroup() as tasks:
+            work = [tasks.create_task(self._look(), name="view")]
+            if self.member.sends_heartbeats:
+                work.append(tasks.create_task(self._send_heartbeat(), name="heartbeat"))
+        if all(task.result() for task in work):
+            self.failure = ""
+
+    async def _send_heartbeat(self) -> bool:
+        ticket = self.lease.ticket(self._clock.steady_ms())
+        answered = await self._attempt(requests.heartbeat(self._group, self._heartbeat()))
+        if answered is not None:
+            self.lease.heartbeat_answered(ticket)
+            self._receive(HeartbeatAnswered())
+        return answered is not None
+
+    async def _look(self) -> bool:
+        """Ask the leader for the group; return whether it answered with a view."""
+        ticket = self.lease.ticket(self._clock.steady_ms())
+        try:
+            answer = await self._ask(requests.ask_replicas(self._group))
+            view = requests.view_of(RequestCode.CONTROLLER_GET_REPLICA_INFO, answer)
+        except PeerError as error:
+            self._failed(error)
+            if isinstance(error, ControllerRefusal) and error.code in UNKNOWN:
+                self._receive(GroupUnknown())
+            return False
+        self._receive(GroupSeen(view))
+        if self.member.confirms(view):
+            self.lease.epoch_confirmed(view.epoch, ticket)
+        self._end_old_proposals()
+        return True
+
+    def _heartbeat(self) -> Heartbeat:
+        host, config = self._host, self._config
+        return Heartbeat(
+            address=host.address,
+            broker_id=self.member.broker_id,
+            epoch=host.last_epoch,
+            max_offset=host.max_offset,
+            confirm_offset=host.confirm_offset,
+            limit_ms=config.heartbeat_limit_ms,
+            election_priority=config.election_priority,
+        )
+
+    async def _announce(self, address: str) -> None:
+        """Send heartbeats to one controller while it does not lead."""
+        while not self._stopping.is_set():
+            next_ms = self._clock.now_ms() + self._config.heartbeat_ms
+            if self.member.sends_heartbeats and self._client.leader:
+                request = requests.heartbeat(self._group, self._heartbeat())
+                await self._client.announce(address, request)
+            await self._clock.wait(self._stopping, until_ms=next_ms)
+
+    async def _find_leader(self) -> None:
+        """Ask all controllers for the leader periodically: the one that is asked may be cut off."""
+        while not self._stopping.is_set():
+            try:
+                await self._client.find_leader(timeout_s=self._call_s)
+            except PeerError as error:
+                self._failed(error)
+            next_ms = self._clock.now_ms() + self._config.leader_check_ms
+            await self._clock.wait(self._stopping, until_ms=next_ms)
+
+    # -- questions --------------------------------------------------------------------------------
+
+    async def _ask_questions(self) -> None:
+        while not self._stopping.is_set():
+            self._asks.clear()
+            question = self.member.question
+            if question is None:
+                await self._asks.wait()
+                continue
+            try:
+                await self._ask_question(question)
+            except PeerError as error:
+                self._failed(error)
+            if self.member.question is question:
+                await self._pause(self._config.heartbeat_ms)
+
+    async def _ask_question(self, question: Question) -> None:
+        """Ask one question and apply its answer.
+
+        Raises:
+            PeerError: There is no answer, or none that the member knows.
+        """
+        match question:
+            case Question.NEXT_ID:
+                await self._ask_next_id()
+            case Question.APPLY_ID:
+                await self._apply_id()
+            case Question.REGISTER:
+                await self._register()
+            case Question.ELECT:
+                await self._elect()
+            case Question.ALTER_SYNC_STATE_SET:
+                await self._alter()
+
+    async def _ask_next_id(self) -> None:
+        broker_id = requests.next_id_of(await self._ask(requests.ask_next_id(self._group)))
+        check_code = f"{self._host.address};{self._clock.now_ms()}"
+        await self._receive_and_store(IdOffered(broker_id, check_code))
+
+    async def _apply_id(self) -> None:
+        identity = self.member.identity
+        assert identity is not None
+        request = requests.apply_id(self._group, identity.broker_id, identity.check_code)
+        answer = await self._ask(request)
+        if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            await self._receive_and_store(IdTaken(identity.broker_id))
+            return
+        requests.check(RequestCode.CONTROLLER_APPLY_BROKER_ID, answer)
+        await self._receive_and_store(IdGranted(identity.broker_id))
+
+    async def _register(self) -> None:
+        now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
+        request = requests.register(self._group, broker_id, self._host.address, now_ms)
+        answer = await self._ask(request)
+        if answer.code in UNKNOWN:
+            self._receive(GroupUnknown())
+            return
+        self._receive(Registered(requests.has_master(answer)))
+        self._hint.set()
+
+    async def _elect(self) -> None:
+        now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
+        answer = await self._ask(requests.elect(self._group, broker_id, now_ms))
+        if answer.code in UNKNOWN:
+            self._receive(GroupUnknown())
+            return
+        try:
+            view = requests.view_of(RequestCode.CONTROLLER_ELECT_MASTER, answer)
+        except ControllerRefusal as error:
+            self._failed(error)
+            self._receive(ElectionFailed())
+            return
+        self._receive(Elected(view))
+        self._hint.set()
+
+    async def _alter(self) -> None:
+        proposal, commands = self.member.send_proposal()
+        self._carry_out(commands)
+        self._sent_proposals[proposal.number] = self._clock.steady_ms()
+        wanted, now_ms = proposal.wanted, self._clock.now_ms()
+        answer = await self._ask(
+            requests.alter_sync_state_set(
+                self._group, self.member.broker_id, self.member.epoch, wanted, now_ms
+            )
+        )
+        try:
+            altered = requests.altered_of(answer)
+        except ControllerRefusal:
+            self._sent_proposals.pop(proposal.number, None)
+            self._receive(ProposalEnded(proposal.number))
+            self._hint.set()  # the controller knows more than this member
+            raise
+        self._sent_proposals.pop(proposal.number, None)
+        self._receive(InSyncAltered(proposal.number, altered))
+        self.check_in_sync()
+
+    def _end_old_proposals(self) -> None:
+        """Give up proposals whose answers were lost so long ago that none will be applied."""
+        now_ms = self._clock.steady_ms()
+        for number, sent_ms in list(self._sent_proposals.items()):
+            if now_ms - sent_ms > PROPOSAL_MS_MAX:
+                del self._sent_proposals[number]
+                self._receive(ProposalEnded(number))
+
+    async def _check_periodically(self) -> None:
+        while not self._stopping.is_set():
+            self.check_in_sync()
+            next_ms = self._clock.now_ms() + self._config.in_sync_check_ms
+            await self._clock.wait(self._stopping, until_ms=next_ms)
+
+    # -- commands ---------------------------------------------------------------------------------
+
+    def _receive(self, event: Event) -> None:
+        """Apply an event, and all of its commands but those that write files."""
+        state = self.member.state
+        self._carry_out(self.member.receive(event))
+        if self.member.state is not state:
+            log.info("group %s: %s", self._group.broker_name, self.member.state.value)
+            self._hint.set()
+        if self.member.question is not None:
+            self._asks.set()
+
+    async def _receive_and_store(self, event: Event) -> None:
+        """Apply an event of registration; return when its files are on the disk."""
+        for command in self.member.receive(event):
+            if isinstance(command, StoreIdentity):
+                await asyncio.to_thread(self._files.store, command.identity)
+            elif isinstance(command, DropApplication):
+                await asyncio.to_thread(self._files.drop_application)
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Require():
+                    self._host.require(command.ids)
+                case BecomeMaster() | BecomeReplica():
+                    self._role = command
+                    self._role_changed.set()
+                case Withdraw():
+                    self._role = None
+                    self.lease.revoke()
+                case Resign():
+                    self._resigns = True
+
+    async def _resign(self) -> None:
+        """Have the controller count this member as dead, by a channel that it closes."""
+        self._resigns = False
+        now_ms = self._clock.steady_ms()
+        again_ms = 2 * self._config.heartbeat_limit_ms
+        if self._resigned_ms is not None and now_ms - self._resigned_ms < again_ms:
+            return
+        self._resigned_ms = now_ms
+        await self._attempt(requests.heartbeat(self._group, self._heartbeat()))
+        await self._client.drop_leader()
+
+    async def _change_roles(self) -> None:
+        """Change the role of the broker, one change after the other, to the newest one."""
+        while not self._stopping.is_set():
+            await self._role_changed.wait()
+            self._role_changed.clear()
+            role = self._role
+            if role is None or self._stopping.is_set():
+                continue
+            if isinstance(role, BecomeMaster):
+                await self._host.become_master(role.epoch)
+            else:
+                await self._host.become_replica(role.master_id, role.address, role.epoch)
+
+    # -- small parts ------------------------------------------------------------------------------
+
+    @property
+    def _master_id(self) -> int | None:
+        master = self.member.master
+        if isinstance(master, BecomeReplica):
+            return master.master_id
+        return self.member.broker_id if master is not None else None
+
+    async def _ask(self, request: Request) -> Response:
+        return await self._client.ask(request, timeout_s=self._call_s)
+
+    async def _attempt(self, request: Request) -> Response | None:
+        """Return the answer of the leader if it is a success."""
+        try:
+            answer = await self._ask(request)
+            requests.check(RequestCode(request.code), answer)
+        except PeerError as error:
+            self._failed(error)
+            return None
+        return answer
+
+    def _failed(self, error: PeerError) -> None:
+        if str(error) != self.failure:
+            log.warning("group %s: %s", self._group.broker_name, error)
+        self.failure = str(error)
+
+    def _connection_lost(self) -> None:
+        """The controller may have elected another already: ask before the next acknowledgement."""
+        self.lease.revoke()
+        self._receive(ConnectionLost())
+        self._hint.set()
+
+    async def _pause(self, pause_ms: int) -> None:
+        until_ms = self._clock.now_ms() + pause_ms
+        await self._clock.wait(self._stopping, until_ms=until_ms)

@@ -1,0 +1,260 @@
+"""Epochs of a log, and the file that keeps them: `epochFileCheckpoint`.
+
+An epoch is the time of one master. Its entry says from which log offset on that master wrote, so
+two logs are equal up to the end of the newest epoch that both have with the same start:
+
+    ours    1 at 0      2 at 500     4 at 800  ... our log ends at 950
+    theirs  1 at 0      2 at 500     5 at 700  ... their log ends at 2000
+                                     ^ equal up to 700: what we have after it no group confirmed
+
+An epoch in which nothing was written is kept: its entry starts where the next one does.
+
+    3                          number of entries
+    1725254278                 CRC-32 of the lines after this one, without the highest bit; 0: any
+    1-0                        epoch-startOffset
+    2-500
+    4-800
+
+Source: EpochFileCache, CheckpointFile, EpochEntrySerializer
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from message_store.errors import CorruptStore
+from message_store.json_dialect import backup_path, write_config
+from message_store.layout import CRC_MASK
+
+log = logging.getLogger(__name__)
+FILE_NAME: Final = "epochFileCheckpoint"
+FILE_BYTES_MAX: Final = 1 << 20
+ENTRIES_MAX: Final = 10_000
+ENTRIES_KEPT: Final = 1_000  # as many fit into the handshake of Apache's master
+EPOCH_MAX: Final = (1 << 31) - 1
+OFFSET_MAX: Final = (1 << 63) - 1
+NO_EPOCH: Final = -1  # EpochFileCache.lastEpoch of an empty list
+_NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_ENTRY = re.compile(r"([0-9]{1,10})-([0-9]{1,19})", re.ASCII)
+
+
+class EpochEntry(NamedTuple):
+    """An epoch, and the log offset of the first byte that its master wrote."""
+
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """The epochs of a log, oldest first.
+
+    Raises:
+        ValueError: Entries out of order, or a number out of range.
+    """
+
+    entries: tuple[EpochEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.entries) > ENTRIES_MAX:
+            raise ValueError(f"{len(self.entries)} epochs; the limit is {ENTRIES_MAX}")
+        before = EpochEntry(NO_EPOCH, 0)
+        for entry in self.entries:
+            if not 0 <= entry.epoch <= EPOCH_MAX or not 0 <= entry.start_offset <= OFFSET_MAX:
+                raise ValueError(f"epoch {entry.epoch} at {entry.start_offset} is out of range")
+            if entry.epoch <= before.epoch or entry.start_offset < before.start_offset:
+                raise ValueError(
+                    f"epoch {entry.epoch} at {entry.start_offset} follows epoch {before.epoch} "
+                    f"at {before.start_offset}"
+                )
+            before = entry
+
+    @classmethod
+    def of(cls, entries: Iterable[tuple[int, int]]) -> Self:
+        """Return the epochs of (epoch, start offset)."""
+        return cls(tuple(EpochEntry(*entry) for entry in entries))
+
+    @property
+    def last(self) -> EpochEntry | None:
+        """The newest entry; None: there is none."""
+        return self.entries[-1] if self.entries else None
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch, `NO_EPOCH` without one."""
+        return self.entries[-1].epoch if self.entries else NO_EPOCH
+
+    def appended(self, epoch: int, start_offset: int) -> Epochs:
+        """Return these epochs and a newer one; at most `ENTRIES_KEPT` remain."""
+        kept = self.entries[-ENTRIES_KEPT + 1 :]
+        return Epochs((*kept, EpochEntry(epoch, start_offset)))
+
+    def begun(self, epoch: int, start_offset: int, log_begin: int) -> Epochs:
+        """Return the epochs of a broker that becomes master of `epoch`.
+
+        Args:
+            start_offset: End of its log.
+            log_begin: First offset of its log, where a first epoch starts: the log that was
+                written without epochs belongs to it.
+        Raises:
+            ValueError: The log has a newer epoch.
+        """
+        if epoch < self.last_epoch:
+            raise ValueError(f"epoch {epoch} is older than epoch {self.last_epoch} of the log")
+        kept = Epochs(tuple(entry for entry in self.entries if entry.epoch < epoch))
+        return kept.appended(epoch, start_offset if self.entries else log_begin)
+
+    def before(self, offset: int) -> Epochs:
+        """Return the epochs that start before `offset`: those of a log truncated to it."""
+        return Epochs(tuple(entry for entry in self.entries if entry.start_offset < offset))
+
+    def since(self, offset: int) -> Epochs:
+        """Return the epochs that end after `offset`: those of a log whose first offset it is."""
+        ends = [entry.start_offset for entry in self.entries[1:]]
+        first = sum(end <= offset for end in ends)
+        return Epochs(self.entries[first:])
+
+    def covering(self, offset: int) -> EpochEntry | None:
+        """Return the entry of the byte at `offset`, the first one if that starts later."""
+        found = self.entries[0] if self.entries else None
+        for entry in self.entries:
+            if entry.start_offset <= offset:
+                found = entry
+        return found
+
+    def end_after(self, offset: int) -> int:
+        """Return where the epoch of the byte at `offset` ends; the newest one has no end."""
+        starts = (entry.start_offset for entry in self.entries)
+        return next((start for start in starts if start > offset), OFFSET_MAX)
+
+    def consistent_point(self, log_end: int, peer: Epochs, peer_end: int) -> int | None:
+        """Return the offset up to which this log and a peer's are equal; None: not at all.
+
+        Args:
+            log_end: End of this log. An entry that starts after it does not count: its log was
+                never written, or lost.
+            peer_end: End of the peer's log.
+        """
+        theirs = peer._ends(peer_end)
+        for entry, end in reversed(self._ends(log_end).items()):
+            if entry in theirs:
+                return min(end, theirs[entry])
+        return None
+
+    def _ends(self, log_end: int) -> dict[EpochEntry, int]:
+        """Return entry -> end, of the entries that a log of this end can have."""
+        reached = [entry for entry in self.entries if entry.start_offset <= log_end]
+        ends = [*(entry.start_offset for entry in reached), log_end]
+        return dict(zip(reached, ends[1:], strict=True))
+
+    def encode(self) -> str:
+        """Return the text of the file."""
+        lines = "".join(f"{entry.epoch}-{entry.start_offset}\n" for entry in self.entries)
+        return f"{len(self.entries)}\n{_crc(lines)}\n{lines}"
+
+    @classmethod
+    def decode(cls, text: str) -> Epochs:
+        """Return the epochs of a file's text. Lines that are no entry are ignored.
+
+        Raises:
+            ValueError: The text is cut off, damaged, or no such file.
+        """
+        count, crc, *lines = [*_LINE_END.split(text), ""]
+        while lines and not lines[-1]:
+            lines.pop()
+        if not _NUMBER.fullmatch(count) or not _NUMBER.fullmatch(crc):
+            raise ValueError("its first two lines are not a count and a CRC")
+        found = [(int(m[1]), int(m[2])) for m in map(_ENTRY.fullmatch, lines) if m]
+        if len(found) != int(count):
+            raise ValueError(f"it has {len(found)} of {count} entries")
+        if int(crc) not in (0, _crc("".join(f"{line}\n" for line in lines))):
+            raise ValueError("its lines do not match their CRC")
+        return cls.of(found)
+
+
+def _crc(lines: str) -> int:
+    return zlib.crc32(lines.encode()) & CRC_MASK
+
+
+def read_epochs(path: Path) -> Epochs:
+    """Return the epochs of a file, else of its `.bak`; none if neither exists.
+
+    A `.bak` that is used lacks the newest epoch, which costs a truncation, never a message that
+    the group confirmed.
+
+    Raises:
+        CorruptStore: The file is damaged, and its `.bak` is too, or is missing.
+        OSError: The disk cannot read them.
+    """
+    failure: Exception | None = None
+    for candidate in (path, backup_path(path)):
+        if not candidate.exists():
+            continue
+        try:
+            with candidate.open("rb") as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+            if len(data) > FILE_BYTES_MAX:
+                raise ValueError(f"it has more than {FILE_BYTES_MAX} bytes")
+            found = Epochs.decode(data.decode("utf-8", "replace"))
+        except (OSError, ValueError) as error:
+            failure = failure or error
+            continue
+        if failure is not None:
+            log.warning("%s is damaged (%s); its .bak is used", path, failure)
+        return found
+    if failure is None:
+        return Epochs()
+    if isinstance(failure, OSError):
+        raise failure
+    raise CorruptStore(
+        path, 0, f"the epochs of the log cannot be read: {failure}",
+        "Restore this file from a copy, or empty the store to copy the log from the master.",
+    ) from failure  # fmt: skip
+
+
+class EpochFile:
+    """The epochs of a store, in memory and on the disk.
+
+    Attributes:
+        epochs: The newest ones.
+    Raises (each method):
+        OSError: The disk refused it; memory and file are unchanged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.epochs = read_epochs(path)
+
+    def append(self, epoch: int, start_offset: int) -> None:
+        """Add an entry.
+
+        Raises:
+            ValueError: It does not follow the last one.
+        """
+        self.replace(self.epochs.appended(epoch, start_offset))
+
+    def truncate_from(self, offset: int) -> None:
+        """Remove the epochs that start at `offset` or later: the log is truncated to it."""
+        self.replace(self.epochs.before(offset))
+
+    def truncate_before(self, offset: int) -> None:
+        """Remove the epochs that end before `offset`, now the first offset of the log."""
+        self.replace(self.epochs.since(offset))
+
+    def replace(self, epochs: Epochs) -> None:
+        """Write other epochs. None: the files are removed, as Apache does not read an empty one."""
+        if epochs == self.epochs:
+            return
+        if epochs.entries:
+            write_config(self.path, epochs.encode())
+        else:
+            backup_path(self.path).unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
+        self.epochs = epochs

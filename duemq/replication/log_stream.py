@@ -1,0 +1,174 @@
+"""Log stream: joins the transfers of a master to consecutive log bytes, without I/O.
+
+    bytes --feed--> heads, read by the framing --begin--> log bytes: `pending`, from `offset` on
+
+Where the log of a replica is not empty, the master is asked for its last record again. The stream
+compares it with the replica's own: two logs that both have it are equal before it, too, and without
+it a log that diverged at a record's end would go unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import ReplicationFault
+
+TRANSFER_BYTES_MAX: Final = 64 << 20  # Apache sends at most haTransferBatchSize, 32 KiB
+BUFFER_BYTES: Final = 1 << 20
+HEARTBEATS_MAX: Final = 2  # in a row, of a master that has log and does not send it
+DIVERGED: Final = "the logs have diverged. Empty this replica's store to copy the log again"
+HeadReader = Callable[[bytes], None]
+
+
+class LogStream:
+    """Consecutive log bytes of a master. Base of the framings.
+
+    Attributes:
+        offset: Log offset of the first byte that was not taken yet.
+        master_offset: End of the master's log as far as known from frames.
+        is_placed: Whether `offset` is known.
+        is_idle: Whether the last frame was a heartbeat: the master has nothing more to send.
+        heartbeats: Number of heartbeats since the last log bytes.
+    """
+
+    def __init__(self) -> None:
+        self.offset = self.master_offset = 0
+        self.is_idle = False
+        self.is_placed = False
+        self._log: npt.NDArray[np.uint8] = np.empty(BUFFER_BYTES, np.uint8)
+        self._size = 0
+        self._repeated = b""  # what the master has to send first, as this log has it
+        self._head, self._head_bytes = bytearray(), 0
+        self._read: HeadReader = self._unexpected
+        self._left = 0  # bytes of the transfer in progress
+        self.heartbeats = 0
+
+    @property
+    def pending(self) -> npt.NDArray[np.uint8]:
+        """The log bytes at `offset` that were not taken yet."""
+        return self._log[: self._size]
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the master has repeated the last record of this log."""
+        return not self._repeated
+
+    def take(self, size: int) -> None:
+        """Remove the first `size` bytes of `pending`."""
+        self._log[: self._size - size] = self._log[size : self._size]
+        self._size -= size
+        self.offset += size
+
+    def feed(self, data: memoryview) -> None:
+        """Add received bytes.
+
+        Raises:
+            ReplicationFault: A header that cannot be, a gap between two transfers, or a log that
+                is not this one.
+        """
+        at = 0
+        while at < len(data):
+            if self._left:
+                part = data[at : at + self._left]
+                self._left -= len(part)
+                self._add(part)
+            else:
+                part = data[at : at + self._head_bytes - len(self._head)]
+                self._head += part
+                if len(self._head) == self._head_bytes:
+                    head = bytes(self._head)
+                    self._head.clear()
+                    self._read(head)
+            at += len(part)
+
+    # -- for the framings -----------------------------------------------------------------------
+
+    def place(self, offset: int, *, known: bytes = b"", repeated: bytes = b"") -> None:
+        """Expect the first transfer at this log offset; without a call it may be anywhere.
+
+        Args:
+            known: Bytes of the log at `offset` that are pending without a transfer.
+            repeated: Bytes of the log at `offset` that this log has.
+        """
+        self.is_placed, self._repeated = True, repeated
+        self.offset = offset
+        self.master_offset = max(self.master_offset, offset + len(repeated))
+        self._log[: len(known)] = np.frombuffer(known, np.uint8)
+        self._size = len(known)
+
+    def expect(self, size: int, read: HeadReader) -> None:
+        """Have `read` called with the next `size` bytes that are not log."""
+        assert size > 0
+        self._head_bytes, self._read = size, read
+
+    def compared(self) -> None:
+        """React to the end of `repeated`, which was equal."""
+
+    def begin(self, offset: int, size: int) -> None:
+        """Take the next `size` bytes as log at `offset`; 0: a heartbeat.
+
+        Raises:
+            ReplicationFault: They do not continue the log.
+        """
+        expected = self.offset + self._size
+        if not self.is_placed:
+            self.offset, expected = max(offset, 0), offset
+        self.is_placed |= size > 0
+        if offset != expected:
+            raise ReplicationFault(
+                f"the master continues at log offset {offset}, this replica's log ends at "
+                f"{expected}: {DIVERGED}"
+            )
+        self.master_offset = max(self.master_offset, offset + size)
+        self._left, self.is_idle = size, not size
+        self.heartbeats = self.heartbeats + 1 if self.is_idle else 0
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        end = self.offset + self._size
+        if self.is_idle and self._repeated:
+            raise ReplicationFault(
+                f"the master's log ends before the last record of this replica's, at log offset "
+                f"{self.offset}: {DIVERGED}"
+            )
+        if self.heartbeats >= HEARTBEATS_MAX and self.master_offset > end:
+            raise ReplicationFault(
+                f"the master's log ends at {self.master_offset}, but it sends nothing from log "
+                f"offset {end} on: its files have expired there. Empty this replica's store to "
+                f"copy the log again"
+            )
+
+    def _unexpected(self, head: bytes) -> None:
+        raise AssertionError("a framing expects nothing")
+
+    def _add(self, part: memoryview) -> None:
+        if self._repeated:
+            part = self._compared(part)
+        end = self._size + len(part)
+        self._reserve(end)
+        self._log[self._size : end] = np.frombuffer(part, np.uint8)
+        self._size = end
+
+    def _compared(self, part: memoryview) -> memoryview:
+        """Compare bytes that this log has; return those after them."""
+        size = min(len(part), len(self._repeated))
+        if part[:size] != self._repeated[:size]:
+            raise ReplicationFault(
+                f"the last record of this replica's log is another one at the master (before log "
+                f"offset {self.offset + len(self._repeated)}): {DIVERGED}"
+            )
+        self._repeated = self._repeated[size:]
+        self.offset += size
+        if not self._repeated:
+            self.compared()
+        return part[size:]
+
+    def _reserve(self, size: int) -> None:
+        if size > self._log.size:
+            grown = np.empty(max(self._log.size * 2, size), np.uint8)
+            grown[: self._size] = self._log[: self._size]
+            self._log = grown

@@ -1,0 +1,49 @@
+"""Requests between members of a group, and the view of role and group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from duemq.replication.controller.notifications import ControllerNotifications
+from duemq.replication.ha_address import HaAddressProcessor
+from duemq.replication.membership import Membership
+from message_store.store import MessageStore
+
+View = Callable[[], dict[str, object]]
+
+
+def member_requests(
+    store: MessageStore,
+    member: Membership | None,
+    address: str,
+    ha_address: str,
+    *,
+    is_master: bool,
+    registered_id: int,
+) -> HaAddressProcessor | ControllerNotifications:
+    """Return the processor of requests that controllers and other members send.
+
+    Args:
+        address, ha_address: `host:port` of this broker for clients and for replicas.
+        registered_id: The id that name servers know.
+    """
+    addresses = HaAddressProcessor(
+        address, ha_address, lambda: store.max_offset, is_master=is_master
+    )
+    if member is None:
+        return addresses
+    return ControllerNotifications(
+        member.service.group,
+        notify=member.service.notify,
+        epochs=lambda: member.epochs.epochs.entries,
+        max_offset=lambda: store.max_offset,
+        addresses=addresses,
+        broker_id=lambda: registered_id,
+    )
+
+
+def with_group(of_role: View, member: Membership | None) -> View:
+    """Return the view of a broker's role, in controller mode with that of its group."""
+    if member is None:
+        return of_role
+    return lambda: {**of_role(), **member.service.figures()}

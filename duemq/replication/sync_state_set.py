@@ -1,0 +1,153 @@
+"""Sync state set of a master in controller mode: who must have a message, and who has caught up.
+
+    reports --> update --> confirmed: what all required members have
+            `-> caught_up --> the controller's sync state set --> required members
+
+A message is answered and consumed when every member of the sync state set has it, whatever
+inSyncReplicas says: each member that the controller may elect then has every such message.
+
+A replica joins the set when it has what is confirmed, and what was in the log when the master was
+elected: the former set may have confirmed more of that than this master knows.
+
+A replica has caught up at the time of a report that names the end of the log, or at the time of the
+report before if it names the end that the log had then. It stays in the set while that is at most
+haMaxTimeSlaveNotCatchup ago and its connection is open.
+
+Source: AutoSwitchHAService.maybeExpandInSyncStateSet, maybeShrinkSyncStateSet, computeConfirmOffset
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.in_sync_replicas import refusal_of
+from message_store.replication.acknowledgement import Replicated
+
+
+class Member(Protocol):
+    """What is needed of a replica's connection."""
+
+    @property
+    def acknowledged(self) -> int | None:
+        """End of the replica's log, None before its first report."""
+        ...
+
+    @property
+    def replica_id(self) -> int | None:
+        """Id of the replica; None before its handshake."""
+        ...
+
+    @property
+    def is_learner(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Progress:
+    """When a replica caught up last, and what its last report was compared with."""
+
+    caught_up_ms: int
+    report_ms: int
+    log_end: int
+
+
+class SyncStateSetReplicas:
+    """Advances `Replicated` as the members of the sync state set report.
+
+    Args:
+        own_id: Id of the master.
+        required: Returns the ids that must have a message, the master's included.
+        replicas: Returns the open connections.
+        log_end: Returns the end of the master's log.
+        epoch_start: Returns the log offset at which the master was elected.
+        steady_ms: Returns the time of a clock that is never set.
+        config: Time limit of acknowledgements, and minInSyncReplicas.
+        catch_up_ms_max: haMaxTimeSlaveNotCatchup.
+        on_change: Called when `caught_up` may have changed.
+    """
+
+    def __init__(
+        self,
+        replicated: Replicated,
+        own_id: int,
+        required: Callable[[], frozenset[int]],
+        replicas: Callable[[], Iterable[Member]],
+        log_end: Callable[[], int],
+        epoch_start: Callable[[], int],
+        steady_ms: Callable[[], int],
+        *,
+        config: Callable[[], HaServerConfig],
+        catch_up_ms_max: int,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._replicated, self._own_id = replicated, own_id
+        self._required, self._replicas = required, replicas
+        self._log_end, self._epoch_start, self._steady_ms = log_end, epoch_start, steady_ms
+        self._config = config
+        self._catch_up_ms_max, self._on_change = catch_up_ms_max, on_change
+        self._progress: dict[int, _Progress] = {}
+        self._known: frozenset[int] = frozenset()
+        replicated.is_possible = True  # a missing member leaves the set, or comes back
+
+    def is_in_sync(self, replica: Member) -> bool:
+        """Return whether a replica is in the sync state set."""
+        return replica.replica_id in self._required()
+
+    @property
+    def caught_up(self) -> frozenset[int]:
+        """Ids of the connected replicas that belong into the sync state set."""
+        now_ms, required = self._steady_ms(), self._required()
+        return frozenset(
+            number
+            for number, acknowledged in self._acknowledged().items()
+            if self._has_caught_up(number, acknowledged, now_ms, is_required=number in required)
+        )
+
+    def _has_caught_up(
+        self, number: int, acknowledged: int, now_ms: int, *, is_required: bool
+    ) -> bool:
+        if not is_required:
+            return acknowledged >= max(self._replicated.offset, self._epoch_start())
+        progress = self._progress.get(number)
+        return progress is not None and now_ms - progress.caught_up_ms <= self._catch_up_ms_max
+
+    def update(self) -> None:
+        """Confirm what all required members have: after a report, an append, a changed set."""
+        acknowledged, required = self._acknowledged(), self._required()
+        self._note(acknowledged)
+        others = required - {self._own_id}
+        self._replicated.timeout_ms = self._config().replica_timeout_ms
+        self._replicated.refusal = refusal_of(self._config(), len(others))
+        if required and acknowledged.keys() >= others:
+            self._replicated.advance(
+                min((acknowledged[number] for number in others), default=self._log_end())
+            )
+        found = self.caught_up
+        if found != self._known:
+            self._known = found
+            self._on_change()
+
+    def _acknowledged(self) -> dict[int, int]:
+        """Return the end of each replica's log by id: the lowest of several connections."""
+        found: dict[int, int] = {}
+        for replica in self._replicas():
+            number, end = replica.replica_id, replica.acknowledged
+            if number is not None and end is not None and not replica.is_learner:
+                found[number] = min(end, found.get(number, end))
+        return found
+
+    def _note(self, acknowledged: dict[int, int]) -> None:
+        now_ms, log_end = self._steady_ms(), self._log_end()
+        for number, end in acknowledged.items():
+            progress = self._progress.setdefault(number, _Progress(now_ms, now_ms, log_end))
+            if end >= log_end:
+                progress.caught_up_ms = now_ms
+            elif end >= progress.log_end:
+                progress.caught_up_ms = max(progress.caught_up_ms, progress.report_ms)
+            else:
+                continue
+            progress.report_ms, progress.log_end = now_ms, log_end
+        for number in self._progress.keys() - acknowledged.keys():
+            del self._progress[number]

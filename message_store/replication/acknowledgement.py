@@ -1,0 +1,116 @@
+"""Acknowledgement by replicas: the log offset that enough of them have, and what waits for it.
+
+    append --> disk (SYNC_FLUSH) --> replicas (SYNC_MASTER) --> confirmed: answered, readable
+
+One offset for all messages, which only grows. The bookkeeping of replicas advances it; a batch of
+messages waits for it once. Source: GroupTransferService
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+
+class Missing(Enum):
+    """What a message in the log lacks to be confirmed.
+
+    Attributes:
+        code: Apache's response code.
+        text: End of a remark that begins with what happened to the message.
+    """
+
+    DISK = 10, "the disk did not sync it in time (syncFlushTimeout)"
+    NO_REPLICA = 11, "not enough replicas are in sync (inSyncReplicas)"
+    REPLICAS = 12, "replicas did not acknowledge it in time (slaveTimeout)"
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code, self.text = code, text
+
+
+class Replicated:
+    """The log offset up to which enough replicas have the log.
+
+    Attributes:
+        required: Whether messages need replicas to be confirmed.
+        offset: That offset; it never goes back.
+        is_possible: Whether enough replicas are in sync to reach a higher one.
+        refusal: Why messages are not even appended; empty if they are.
+        is_given_up: Whether nothing more is confirmed: the broker is not the master any more.
+        timeout_ms: Maximum time of one wait.
+        is_copied: Returns whether replicas copy the log, or are configured to.
+    """
+
+    def __init__(self) -> None:
+        self.required = self.is_possible = self.is_given_up = False
+        self.offset, self.timeout_ms = 0, 0
+        self.refusal = ""
+        self.is_copied: Callable[[], bool] = lambda: False
+        self._waits: dict[int, tuple[int, Callable[[], None]]] = {}  # in the order of the log
+        self._last = 0
+        self._waiters: set[asyncio.Event] = set()
+
+    def __len__(self) -> int:
+        """Return the number of waits in progress."""
+        return len(self._waits)
+
+    def require(self, offset: int) -> None:
+        """Make replicas a condition from now on.
+
+        Args:
+            offset: Log offset up to which messages count as confirmed.
+        """
+        self.required, self.offset = True, offset
+
+    def advance(self, offset: int) -> None:
+        """Confirm the log up to `offset`; resume what waits for that."""
+        if offset <= self.offset or self.is_given_up:
+            return
+        self.offset = offset
+        reached = []
+        for number, (end, _) in self._waits.items():
+            if end > offset:
+                break
+            reached.append(number)
+        for call in [self._waits.pop(number)[1] for number in reached]:
+            call()
+
+    def give_up(self) -> None:
+        """Confirm nothing more; waits end with REPLICAS at once."""
+        self.is_given_up = True
+        for woken in self._waiters:
+            woken.set()
+
+    def when_reached(self, end: int, call: Callable[[], None]) -> None:
+        """Have `call` called once the offset has reached `end`."""
+        if end <= self.offset:
+            call()
+        else:
+            self._add(end, call)
+
+    def _add(self, end: int, call: Callable[[], None]) -> int:
+        self._last += 1
+        self._waits[self._last] = end, call
+        return self._last
+
+    async def wait(self, end: int) -> Missing | None:
+        """Wait until the offset has reached `end`; return what was missing after `timeout_ms`."""
+        if end <= self.offset:
+            return None
+        if self.is_given_up:
+            return Missing.REPLICAS
+        if not self.is_possible:
+            return Missing.NO_REPLICA
+        woken = asyncio.Event()
+        number = self._add(end, woken.set)
+        self._waiters.add(woken)
+        try:
+            async with asyncio.timeout(self.timeout_ms / 1_000):
+                await woken.wait()
+        except TimeoutError:
+            return Missing.REPLICAS
+        finally:
+            self._waits.pop(number, None)
+            self._waiters.discard(woken)
+        return None if end <= self.offset else Missing.REPLICAS

@@ -1,0 +1,71 @@
+"""Comparison of the stores of one broker group: the same records at the same log offsets.
+
+    messages, stores --differences--> offsets in the common range that not all stores have alike
+    stores           --extents-----> where each log begins and ends, and what it lacks at the end
+
+A replica may lack old files (retention) and the last records (lag). Everything between is equal
+byte for byte; a message that is in several stores of a group is one message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COMPARED: Final = (
+    "phys_offset", "record_size", "topic", "queue_id", "queue_offset", "store_ms", "born_ms",
+    "flag", "sys_flag", "reconsume_times", "prepared_offset", "body_crc", "property_text", "body",
+)  # fmt: skip
+COLUMNS: Final = ("store", *COMPARED)
+"""Of `messages`, what `differences` reads."""
+MISSING, DIFFERENT = "missing", "different"
+
+
+def extents(stores: DataFrame) -> DataFrame:
+    """Return the range of each log.
+
+    Args:
+        stores: The table `stores`.
+    Returns:
+        store, log_min, log_end, behind (bytes that another store has after its end).
+    """
+    longest = stores.agg(F.max("log_end").alias("longest"))
+    found = stores.crossJoin(longest).withColumn("behind", F.col("longest") - F.col("log_end"))
+    return found.select("store", "log_min", "log_end", "behind").orderBy("store")
+
+
+def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
+    """Return the records that the stores of a group do not have alike, in order.
+
+    Args:
+        messages: `COLUMNS` of the table `messages`.
+        stores: The table `stores`.
+    Returns:
+        phys_offset, verdict (`missing`: some stores have no record there; `different`: the records
+        differ), have (the stores with a record there).
+    """
+    common = stores.agg(
+        F.max("log_min").alias("common_min"),
+        F.min("log_end").alias("common_end"),
+        F.count("*").alias("count"),
+    )
+    content = F.xxhash64(*(F.col(name) for name in COMPARED)).alias("content")
+    records = messages.where("record_size > 0").select("store", "phys_offset", content)
+    in_common = (F.col("phys_offset") >= F.col("common_min")) & (
+        F.col("phys_offset") < F.col("common_end")
+    )
+    by_offset = records.crossJoin(F.broadcast(common)).where(in_common).groupBy("phys_offset")
+    found = by_offset.agg(
+        F.count("*").alias("stores"),
+        F.countDistinct("content").alias("contents"),
+        F.first("count").alias("count"),
+        F.sort_array(F.collect_list("store")).alias("have"),
+    )
+    is_missing = F.col("stores") < F.col("count")
+    verdict = F.when(is_missing, MISSING).when(F.col("contents") > 1, DIFFERENT)
+    named = found.withColumn("verdict", verdict).where("verdict is not null")
+    return named.select("phys_offset", "verdict", "have").orderBy("phys_offset")

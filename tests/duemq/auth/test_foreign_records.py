@@ -1,0 +1,368 @@
+"""Records of another account, named by offset, by a retry topic, or in a body: none is reached."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.auth.signature import Credentials
+from duemq.broker import Broker
+from duemq.messages.recall_handle import RecallHandle
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.log.properties import encode_properties
+from tests.support.accounts import KEYS, ROOT, prepare_all, user_steps
+from tests.support.running_broker import Asker, asking, running, small
+from tests.support.wait_until import until
+
+ALICE = Credentials("alice12", "alice-secret")
+BOB = Credentials("bob12345", "bob-secret")
+ADMINS = {"users": ROOT, "plain": Credentials("admin12", "admin-secret")}
+PLAIN_ACL = """
+accounts:
+- {accessKey: admin12, secretKey: admin-secret, admin: true}
+- {accessKey: alice12, secretKey: alice-secret, topicPerms: [mine=PUB|SUB], groupPerms: [ga=SUB]}
+- {accessKey: bob12345, secretKey: bob-secret, topicPerms: [secret=PUB|SUB], groupPerms: [gb=SUB]}
+"""
+DENIED = {"users": ResponseCode.NO_PERMISSION, "plain": ResponseCode.SYSTEM_ERROR}
+MESSAGE = b"SECRET-BODY"
+HALF = {"TRAN_MSG": "true", "PGROUP": "pb", "UNIQ_KEY": "7F000001" + "2" * 24}
+PENDING = {"DELAY": "17", "KEYS": "p1", "UNIQ_KEY": "7F000001" + "1" * 24}
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A broker with two accounts; alice may use topic mine and group ga, bob secret and gb.
+
+    Attributes:
+        kind: Kind of accounts.
+        stored, half, pending: Answers to bob's sends.
+    """
+
+    kind: str
+    broker: Broker
+    root: Asker
+    alice: Asker
+    bob: Asker
+    stored: Response
+    half: Response
+    pending: Response
+
+    def assert_denied(self, answer: Response) -> None:
+        assert answer.code == DENIED[self.kind], answer
+        text = "has no permission" if self.kind == "users" else "AclException"
+        assert text in (answer.remark or "")
+        assert not answer.body
+
+
+def offset_of(answer: Response) -> int:
+    assert answer.fields is not None
+    return int(answer.fields["msgId"][16:], 16)
+
+
+def text_of(answer: Response, name: str) -> str:
+    assert answer.fields is not None
+    return answer.fields[name]
+
+
+def keys_of(kind: str, tmp_path: Path) -> dict[str, str]:
+    if kind == "users":
+        return dict(KEYS)
+    path = tmp_path / "rmq" / "conf" / "plain_acl.yml"
+    path.parent.mkdir(parents=True)
+    path.touch(0o600)
+    path.write_text(PLAIN_ACL)
+    return {"aclEnable": "true", "rocketmqHome": str(tmp_path / "rmq")}
+
+
+@asynccontextmanager
+async def world_of(kind: str, tmp_path: Path) -> AsyncIterator[World]:
+    keys = keys_of(kind, tmp_path)
+    async with (
+        running(small(tmp_path, **keys)) as (broker, _),
+        asking(broker.address, ADMINS[kind]) as root,
+        asking(broker.address, ALICE) as alice,
+        asking(broker.address, BOB) as bob,
+    ):
+        if kind == "users":
+            actions = ["Pub", "Sub", "Get", "Update"]
+            for who, topic, group in ((ALICE, "mine", "ga"), (BOB, "secret", "gb")):
+                permissions = {f"Topic:{topic}": actions, f"Group:{group}": actions}
+                await prepare_all(broker.address, ROOT, user_steps(who, permissions))
+        stored = await bob.send("secret", MESSAGE, KEYS="k1")
+        half = await send_half(bob)
+        pending = await bob.send("secret", b"later", **PENDING)
+        for asker, topic, group in ((alice, "mine", "ga"), (bob, "secret", "gb")):
+            assert (await asker.send(topic, b"x")).code == 0
+            assert (await asker.ask(34, {}, heartbeat(group, topic))).code == 0
+        yield World(kind, broker, root, alice, bob, stored, half, pending)
+
+
+async def send_half(bob: Asker) -> Response:
+    fields = {
+        "producerGroup": "pb", "topic": "secret", "defaultTopic": "TBW102", "sysFlag": 4,
+        "defaultTopicQueueNums": 1, "queueId": 0, "bornTimestamp": 1, "flag": 0,
+        "properties": encode_properties(HALF).decode(), "reconsumeTimes": 0, "unitMode": "false",
+    }  # fmt: skip
+    answer = await bob.ask(10, fields, b"HALF-SECRET")
+    assert answer.code == 0, answer
+    return answer
+
+
+def heartbeat(group: str, topic: str, *, client: str = "c", producer: str = "p") -> bytes:
+    subscriptions = [{"topic": topic, "subString": "*"}]
+    consumer = {"groupName": group, "subscriptionDataSet": subscriptions}
+    beat = {"clientID": client, "consumerDataSet": [consumer]}
+    return json.dumps(beat | {"producerDataSet": [{"groupName": producer}]}).encode()
+
+
+def run(kind: str, tmp_path: Path, work: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with world_of(kind, tmp_path) as world:
+            await work(world)
+
+    asyncio.run(main())
+
+
+@pytest.fixture(params=["users", "plain"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Accounts of ACL 2.0, then of ACL 1.0."""
+    return str(request.param)
+
+
+def pull(topic: str, group: str) -> dict[str, Any]:
+    return {
+        "consumerGroup": group, "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
+        "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
+        "subVersion": 0,
+    }  # fmt: skip
+
+
+def send_to(topic: str, group: str) -> dict[str, str]:
+    values = (group, topic, "TBW102", "4", "0", "0", "1", "0", "", "0", "false", "0", "false")
+    return dict(zip("abcdefghijklm", values, strict=True))
+
+
+def test_a_message_is_not_read_by_its_offset(kind: str, tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        offset = {"offset": offset_of(world.stored)}
+        for more in ({}, {"topic": "mine"}):
+            world.assert_denied(await world.alice.ask(33, offset | more))
+        found = await world.bob.ask(33, offset)
+        assert MESSAGE in bytes(found.body)  # type: ignore[arg-type]
+
+    run(kind, tmp_path, work)
+
+
+def test_a_message_is_not_sent_back_to_another_group(kind: str, tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        fields = {"offset": offset_of(world.stored), "delayLevel": 0, "originTopic": "mine"}
+        world.assert_denied(await world.alice.ask(36, fields | {"group": "ga"}))
+        assert (await world.bob.ask(36, fields | {"group": "gb"})).code == 0
+
+    run(kind, tmp_path, work)
+
+
+@pytest.mark.parametrize("code", [11, 361])
+def test_the_retries_of_another_group_are_not_pulled(kind: str, tmp_path: Path, code: int) -> None:
+    async def work(world: World) -> None:
+        world.assert_denied(await world.alice.ask(code, pull("%RETRY%gb", "ga")))
+        own = await world.alice.ask(code, pull("%RETRY%ga", "ga"))
+        assert own.code == ResponseCode.PULL_NOT_FOUND
+
+    run(kind, tmp_path, work)
+
+
+@pytest.mark.parametrize("code", [310, 320])
+def test_nothing_is_sent_to_the_retries_of_another_group(
+    kind: str, tmp_path: Path, code: int
+) -> None:
+    async def work(world: World) -> None:
+        world.assert_denied(await world.alice.ask(code, send_to("%RETRY%gb", "ga"), b"forged"))
+        own = await world.alice.ask(310, send_to("%RETRY%ga", "ga"), b"own")
+        assert own.code == 0
+
+    run(kind, tmp_path, work)
+
+
+def test_a_transaction_is_not_ended_by_another_account(kind: str, tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        end = {
+            "producerGroup": "pb", "commitOrRollback": 12, "transactionId": "t", "msgId": "m",
+            "tranStateTableOffset": text_of(world.half, "queueOffset"),
+            "commitLogOffset": offset_of(world.half),
+        }  # fmt: skip
+        for more in ({}, {"topic": "mine"}):
+            world.assert_denied(await world.alice.ask(37, end | more))
+        assert (await world.bob.ask(37, end)).code == 0
+
+    run(kind, tmp_path, work)
+
+
+def test_a_half_message_goes_only_to_producers_that_may_publish(kind: str, tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        asked: list[str] = []
+        was_asked = asyncio.Event()
+        transactions = world.broker.parts.transactions
+        assert transactions is not None
+
+        async def connect(
+            stack: AsyncExitStack, who: Credentials, group: str, topic: str
+        ) -> RemotingClient:
+            def check(request: Request) -> Response:
+                asked.append(who.access_key)
+                was_asked.set()
+                return Response()
+
+            handlers = {RequestCode.CHECK_TRANSACTION_STATE: check}
+            address = world.broker.address
+            client = RemotingClient(address, handlers, sign=who.sign)
+            await stack.enter_async_context(client)
+            body = heartbeat(group, topic, producer="pb")
+            answer = await client.call(Request(34, {}, body, version=479), timeout_s=60)
+            assert answer.code == 0
+            return client
+
+        async with AsyncExitStack() as stack:
+            client = await connect(stack, ALICE, "ga", "mine")
+            await transactions.check()
+            await client.call(Request(38, {"consumerGroup": "ga"}), timeout_s=60)
+            assert not asked  # what was sent before this answer has arrived
+            await connect(stack, BOB, "gb", "secret")
+            await connect(stack, ALICE, "ga", "mine")  # the one that was heard of last
+            await transactions.check()
+            async with asyncio.timeout(60):
+                await was_asked.wait()
+            assert asked == [BOB.access_key]
+
+    run(kind, tmp_path, work)
+
+
+@pytest.mark.parametrize("code", [307, 309])
+def test_a_relayed_request_carries_no_credentials(kind: str, tmp_path: Path, code: int) -> None:
+    async def work(world: World) -> None:
+        seen: list[dict[str, str]] = []
+
+        async def relayed(request: Request) -> Response:
+            seen.append(dict(request.fields))
+            return Response(0, body=b"{}")
+
+        address, handlers = world.broker.address, {307: relayed, 309: relayed}
+        async with RemotingClient(address, handlers, sign=ALICE.sign) as consumer:
+            body = heartbeat("ga", "mine", client="listener")
+            await consumer.call(Request(34, {}, body, version=479), timeout_s=60)
+            target = {"consumerGroup": "ga", "clientId": "listener"}
+            assert (await world.root.ask(code, target)).code == 0
+            [fields] = seen
+            assert fields.items() >= target.items()
+            assert not fields.keys() & {"AccessKey", "Signature", "SecurityToken"}
+            message = {"topic": "mine", "msgId": text_of(world.stored, "msgId")}
+            if code == 309:
+                world.assert_denied(await world.alice.ask(code, target | message))
+                assert len(seen) == 1
+
+    run(kind, tmp_path, work)
+
+
+def handle_of(topic: str) -> str:
+    return RecallHandle(topic, "test", "1", str(PENDING["UNIQ_KEY"])).encode()
+
+
+@pytest.mark.parametrize("code", [9_011, 9_012, 9_013])
+@pytest.mark.parametrize(
+    "selection",
+    [
+        {"topic": "secret"},
+        {"keys": ["p1"]},
+        {"ids": [PENDING["UNIQ_KEY"]]},
+        {"ids": [PENDING["UNIQ_KEY"]], "topic": "secret"},
+        {"handles": [handle_of("secret")]},
+        {"handles": [handle_of("mine"), handle_of("secret")]},
+        {"handles": [handle_of("secret")], "topic": "mine"},
+        {},
+    ],
+)
+def test_decisions_need_the_topics_in_the_body(
+    tmp_path: Path, code: int, selection: dict[str, Any]
+) -> None:
+    async def work(world: World) -> None:
+        body = json.dumps(selection | {"dry_run": True}).encode()
+        for fields in ({}, {"topic": "mine"}):
+            world.assert_denied(await world.alice.ask(code, fields, body))
+
+    run("users", tmp_path, work)
+
+
+def test_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        names = [PENDING["UNIQ_KEY"], text_of(world.pending, "msgId")]
+        selections: list[dict[str, Any]] = [
+            {"topic": "mine", "ids": names},
+            {"topic": "mine", "keys": ["p1"]},
+            {"topic": "mine"},
+            {"handles": [handle_of("mine")]},
+        ]
+        for selection in selections:
+            answer = await world.alice.ask(9_011, {}, json.dumps(selection).encode())
+            assert answer.code == 0, answer
+            verdicts = {one["verdict"] for one in json.loads(bytes(answer.body))["results"]}  # type: ignore[arg-type]
+            assert verdicts == {"unknown"}, selection
+        body = json.dumps({"topic": "secret", "dry_run": True}).encode()
+        [result] = json.loads(bytes((await world.bob.ask(9_011, {}, body)).body))["results"]  # type: ignore[arg-type]
+        assert (result["verdict"], result["messages"]) == ("done", 1)
+
+    run("users", tmp_path, work)
+
+
+def test_a_held_pull_gets_no_message_after_its_permission_is_gone(tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        held = asyncio.create_task(world.bob.pull("secret", 2, group="gb"))
+        pulls = world.broker.parts.held
+        await asyncio.to_thread(until, lambda: len(pulls) == 1, seconds=60, what="the pull is held")
+        subject = {"subject": f"User:{BOB.access_key}", "resource": "Topic:secret"}
+        assert (await world.root.ask(3008, subject)).code == 0
+        assert (await world.root.send("secret", b"after")).code == 0
+        answer = await held
+        assert (answer.code, answer.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
+        world.assert_denied(await world.bob.pull("secret", 2, group="gb"))
+
+    run("users", tmp_path, work)
+
+
+@pytest.mark.parametrize("code", [41, 42, 222, 309, 314, 324, 325, 9_001, 9_002, 77_001])
+def test_accounts_of_plain_acl_do_not_reach_other_groups_and_topics(
+    tmp_path: Path, code: int
+) -> None:
+    async def work(world: World) -> None:
+        fields = {"topic": "secret", "b": "secret", "group": "gb", "consumerGroup": "gb"}
+        fields |= {"destGroup": "gb", "srcGroup": "gb", "clientId": "c", "timestamp": "0"}
+        lock = {"consumerGroup": "gb", "clientId": "c", "mqSet": []}
+        answer = await world.alice.ask(code, fields, json.dumps(lock).encode())
+        if code == 77_001:  # not served, as no plugin has it
+            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        else:
+            world.assert_denied(answer)
+
+    run("plain", tmp_path, work)
+
+
+@pytest.mark.parametrize("code", [100, 102, 103, 104, 205, 216, 217, 327, 904])
+def test_accounts_of_plain_acl_change_no_name_server(tmp_path: Path, code: int) -> None:
+    async def main() -> None:
+        keys = keys_of("plain", tmp_path) | {"embeddedNamesrvEnable": "true"}
+        async with (
+            running(small(tmp_path, **keys, embeddedNamesrvPort="0")) as (broker, _),
+            asking(broker.namesrv_address, ALICE) as alice,
+        ):
+            answer = await alice.ask(code, {"topic": "mine", "brokerName": "test"})
+            assert f"Need admin permission for request code={code}" in (answer.remark or "")
+
+    asyncio.run(main())

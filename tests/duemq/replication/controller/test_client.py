@@ -1,0 +1,229 @@
+"""The client finds the controllers' leader, and reports a lost connection at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.replication.controller.client import ControllerClient
+from duemq.replication.controller.requests import (
+    ControllerFault,
+    ControllerRefusal,
+    ask_next_id,
+    ask_replicas,
+)
+from tests.support.fake_controller import ControllerModel, FakeControllers
+from tests.support.group_host import GROUP
+
+ADDRESSES = ("c:1", "c:2", "c:3")
+TIMEOUT_S = 5.0
+
+
+class World:
+    """Three controllers and a client of them; the second one leads."""
+
+    def __init__(self, *configured: str) -> None:
+        models = {address: ControllerModel(lambda: 0) for address in ADDRESSES}
+        self.network = FakeControllers(models)
+        self.lost = 0
+        self.client = ControllerClient(
+            configured or ADDRESSES, self.network.connect, self.count_lost
+        )
+        self.lead("c:2")
+
+    def lead(self, *leaders: str, named: str = "") -> None:
+        """Have controllers believe that they lead, and the others name one."""
+        for address, model in self.network.models.items():
+            model.is_leader = address in leaders
+            model.leader_address = address if model.is_leader else named or leaders[-1]
+
+    def count_lost(self) -> None:
+        self.lost += 1
+
+    async def ask(self) -> Response:
+        return await self.client.ask(ask_next_id(GROUP), timeout_s=TIMEOUT_S)
+
+    async def find(self) -> str:
+        return await self.client.find_leader(timeout_s=TIMEOUT_S)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+@pytest.mark.parametrize(
+    "configured", [ADDRESSES, ("c:1",), ("c:2",)], ids=["all", "another", "the leader"]
+)
+def test_the_leader_is_asked(configured: tuple[str, ...]) -> None:
+    async def main() -> None:
+        world = World(*configured)
+        assert (await world.ask()).fields == {"nextBrokerId": "1"}
+        assert world.client.leader == "c:2"
+        assert world.lost == 0
+
+    run(main())
+
+
+def test_one_connection_is_used_for_all_requests_to_the_leader() -> None:
+    async def main() -> None:
+        world = World("c:2")
+        for _ in range(5):
+            await world.ask()
+        assert world.network.opened == 1
+
+    run(main())
+
+
+def test_controllers_that_are_away_are_passed_over() -> None:
+    async def main() -> None:
+        world = World()
+        world.network.away = {"c:1", "c:3"}
+        assert await world.find() == "c:2"
+        world.network.away = set(ADDRESSES)
+        with pytest.raises(ControllerFault, match="no controller of c:1, c:2, c:3"):
+            await world.find()
+
+    run(main())
+
+
+def test_an_address_that_no_controller_answers_at_is_not_the_leader() -> None:
+    async def main() -> None:
+        world = World()
+        world.lead("nowhere:9")
+        world.network.away = {"nowhere:9"}
+        with pytest.raises(ControllerFault, match="no controller"):
+            await world.find()
+
+    run(main())
+
+
+def test_of_two_that_claim_to_lead_the_one_that_the_others_name_is_asked() -> None:
+    async def main() -> None:
+        world = World()
+        assert await world.find() == "c:2"
+        world.lead("c:2", "c:3")  # c:2 is cut off from its peers and does not know
+        assert await world.find() == "c:3"
+        assert world.lost == 1
+
+    run(main())
+
+
+def test_a_leader_that_leads_no_longer_is_asked_once() -> None:
+    async def main() -> None:
+        world = World()
+        await world.ask()
+        world.lead("c:3")
+        with pytest.raises(ControllerRefusal):
+            await world.ask()
+        assert world.lost == 1
+        assert (await world.ask()).code == 0
+        assert world.client.leader == "c:3"
+
+    run(main())
+
+
+def test_a_lost_connection_is_reported_before_anything_else_runs() -> None:
+    async def main() -> None:
+        world = World("c:2")
+        await world.ask()
+        world.network.cut_all()
+        assert world.lost == 1
+        await world.ask()
+        assert (world.lost, world.network.opened) == (1, 2)
+
+    run(main())
+
+
+def test_a_new_connection_reports_the_loss_of_the_last_one() -> None:
+    """The transport may notice the end of a connection later than the next request does."""
+
+    async def main() -> None:
+        world = World("c:2")
+        await world.ask()
+        [link] = world.network.links
+        assert link.peer is not None
+        link.peer.closed = True  # and no callback yet
+        await world.ask()
+        assert world.lost == 1
+
+    run(main())
+
+
+def test_a_lost_connection_to_another_controller_is_no_loss() -> None:
+    async def main() -> None:
+        world = World()
+        await world.ask()
+        await world.client.announce("c:1", ask_replicas(GROUP))
+        for link in world.network.links:
+            if link.address != "c:2":
+                world.network.cut(link)
+        assert world.lost == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (TimeoutError(), "does not answer CONTROLLER_GET_NEXT_BROKER_ID"),
+        (ConnectionResetError("reset"), "controller c:2: reset"),
+    ],
+)
+def test_failures_of_the_network_are_faults(failure: OSError, text: str) -> None:
+    def fail(request: Request, answer: Response) -> Response:
+        raise failure
+
+    async def main() -> None:
+        world = World("c:2")
+        await world.ask()
+        world.network.change = fail
+        with pytest.raises(ControllerFault, match=text):
+            await world.ask()
+
+    run(main())
+
+
+def test_dropping_the_leader_closes_its_connection() -> None:
+    async def main() -> None:
+        world = World("c:2")
+        await world.ask()
+        [link] = world.network.links
+        await world.client.drop_leader()
+        assert (link.peer, world.lost, world.client.leader) == (None, 1, "")
+        await world.client.drop_leader()
+        assert (await world.ask()).code == 0
+
+    run(main())
+
+
+def test_addresses_that_controllers_name_are_not_kept() -> None:
+    """A controller that names another leader each time does not fill the memory."""
+
+    async def main() -> None:
+        world = World("c:1")
+        for number in range(1, 20):
+            address = f"other:{number}"
+            world.network.models[address] = ControllerModel(lambda: 0)
+            world.lead(address)
+            assert await world.find() == address
+        open_links = [link for link in world.network.links if link.peer is not None]
+        assert len(open_links) <= 3
+        await world.client.close()
+        assert not [link for link in world.network.links if link.peer is not None]
+
+    run(main())
+
+
+def test_a_closed_client_has_lost_its_leader() -> None:
+    async def main() -> None:
+        world = World()
+        await world.ask()
+        await world.client.close()
+        assert world.lost == 1
+        assert (await world.ask()).code == 0
+
+    run(main())

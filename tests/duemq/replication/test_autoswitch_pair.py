@@ -1,0 +1,297 @@
+"""Our master and our replica in AutoSwitchHA, each with a store, without a controller."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from duemq.replication.autoswitch_client import autoswitch_sessions
+from duemq.replication.autoswitch_frames import Handshake, Report
+from duemq.replication.config import ReplicationConfig
+from duemq.replication.controller.service import GroupService
+from duemq.replication.epoch_file import FILE_NAME, EpochFile, Epochs
+from duemq.replication.ha_client import RETRY_MS, HaClient
+from duemq.replication.ha_server import HaServer
+from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.membership import Membership
+from duemq.replication.replica_connection import NEWS_MS
+from duemq.replication.role import Role
+from duemq.replication.sync_state_set import SyncStateSetReplicas
+from message_store.clock import FakeClock
+from message_store.replication.truncation import truncate_store
+from message_store.store import MessageStore
+from tests.message_store.replication.test_raw_append import content, fill, log_of
+from tests.support.replica_rig import TURN_S_MAX, until
+from tests.support.stores import open_store, small_config
+
+MASTER_ID, REPLICA_ID, STRANGER_ID = 1, 2, 3
+SYNC = ReplicationConfig(role="SYNC_MASTER")
+
+
+class FakeService:
+    """A group whose sync state set a test decides. It agrees with `propose` at once."""
+
+    def __init__(self) -> None:
+        self.required_ids = frozenset({MASTER_ID})
+        self.propose: Callable[[], frozenset[int]] = frozenset
+
+    def check_in_sync(self) -> None:
+        self.required_ids = self.propose() | {MASTER_ID}
+
+    def holds(self, epoch: int) -> bool:
+        return True
+
+
+class Pair:
+    """Both stores, and the epoch files of both."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.clock = root, FakeClock()
+        self.service = FakeService()
+        self.truncations: list[int] = []
+        self.server: HaServer | None = None
+
+    def file(self, name: str) -> EpochFile:
+        """Return the epoch file of a store."""
+        return EpochFile(self.root / name / FILE_NAME)
+
+    @asynccontextmanager
+    async def master(self, store: MessageStore, epoch: int) -> AsyncIterator[str]:
+        """Run the HA server of a store in an epoch; yield its address."""
+        role = Role(is_replica=False, own_id=MASTER_ID, epoch=epoch)
+        member = Membership(
+            role, EpochFile(store.root / FILE_NAME), cast(GroupService, self.service),
+            lambda offset: None, is_learner=False, catch_up_ms_max=15_000,
+        )  # fmt: skip
+        member.begin(store)
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            bound.setblocking(False)
+            server = HaServer(bound, store, SYNC, HaServerConfig, self.clock, member=member)
+            in_sync = server.in_sync
+            assert isinstance(in_sync, SyncStateSetReplicas)
+            self.service.propose = lambda: in_sync.caught_up
+            async with server.running():
+                self.server = server
+                yield f"127.0.0.1:{server.port}"
+
+    @asynccontextmanager
+    async def replica(self, store: MessageStore, address: str) -> AsyncIterator[HaClient]:
+        """Run the HA client of a store."""
+        config = ReplicationConfig(role="SLAVE", ha_master_address=address)
+        store.require_replicas()
+        sessions = autoswitch_sessions(
+            store, EpochFile(store.root / FILE_NAME), Handshake(REPLICA_ID),
+            on_confirmed=store.replicated.advance,
+        )  # fmt: skip
+        client = HaClient(store, config, self.clock, sessions, self.truncations.append)
+        running = asyncio.ensure_future(client.run())
+        try:
+            yield client
+        finally:
+            client.stop()
+            await running
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(cast(Any, work()), 4 * TURN_S_MAX))
+
+
+def test_a_replica_joins_the_set_and_its_consumers_read_what_is_confirmed(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as master,
+            open_store(tmp_path / "b", pair.clock) as store,
+        ):
+            fill(master, 100)
+            pair.file("a").replace(Epochs.of([(1, 0)]))
+            async with pair.master(master, 3) as address, pair.replica(store, address):
+                assert master.confirm_offset == master.max_offset  # alone
+                await until(lambda: REPLICA_ID in pair.service.required_ids)
+                fill(master, 100, 100)
+                assert master.confirm_offset < master.max_offset
+                await until(lambda: master.confirm_offset == master.max_offset)
+                assert log_of(store) == log_of(master)
+                pair.clock.advance(NEWS_MS)  # much less than a heartbeat
+                await until(lambda: store.confirm_offset == store.max_offset)
+                assert store.readable_bounds("T", 0) == master.readable_bounds("T", 0)
+                assert pair.file("b").epochs == pair.file("a").epochs
+                assert len(pair.file("a").epochs.entries) == 2
+            assert content(store) == content(master)
+
+    run(work)
+
+
+def test_consumers_of_a_replica_do_not_read_what_is_not_confirmed(tmp_path: Path) -> None:
+    """Another member of the set lacks it."""
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as master,
+            open_store(tmp_path / "b", pair.clock) as store,
+        ):
+            fill(master, 50)
+            async with pair.master(master, 1) as address, pair.replica(store, address):
+                await until(lambda: REPLICA_ID in pair.service.required_ids)
+                confirmed = master.confirm_offset
+                pair.service.required_ids |= {STRANGER_ID}
+                fill(master, 50, 50)
+                await until(lambda: store.max_offset == master.max_offset)
+                pair.clock.advance(NEWS_MS)
+                await until(lambda: store.confirm_offset == confirmed)
+                assert store.readable_bounds("T", 0)[1] < store.queue_bounds("T", 0)[1]
+
+    run(work)
+
+
+@pytest.mark.parametrize("common", [0, 1, 40])
+def test_a_former_master_is_truncated_and_joins_again(tmp_path: Path, common: int) -> None:
+    """Its log and the new master's have the same sizes after the fork."""
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as master,
+            open_store(tmp_path / "b", pair.clock) as store,
+        ):
+            async with pair.master(master, 1) as address, pair.replica(store, address):
+                fill(master, common)
+                await until(lambda: REPLICA_ID in pair.service.required_ids)
+                await until(lambda: store.max_offset == master.max_offset)
+                pair.service.required_ids = frozenset({MASTER_ID, REPLICA_ID})
+                fork = master.max_offset
+            fill(master, 30, common)  # alone
+        pair.clock.advance(1_000)
+        with open_store(tmp_path / "b", pair.clock) as master:
+            async with pair.master(master, 2) as address:
+                assert master.max_offset == fork
+                fill(master, 60, common)
+                with open_store(tmp_path / "a", pair.clock) as store:
+                    async with pair.replica(store, address):
+                        await until(lambda: pair.truncations)
+                assert pair.truncations == [fork]
+                truncate_store(small_config(tmp_path / "a"), pair.clock, fork)
+                pair.file("a").truncate_from(fork)
+                with open_store(tmp_path / "a", pair.clock) as store:
+                    async with pair.replica(store, address):
+                        await until(lambda: store.max_offset == master.max_offset)
+                        assert content(store) == content(master)
+                        assert pair.file("a").epochs == pair.file("b").epochs
+
+    run(work)
+
+
+FORGED = {
+    "two stores have one identity": [Handshake(MASTER_ID)],
+    "before its handshake": [Report(0)],
+    "acknowledgement beyond the log": [Handshake(STRANGER_ID), Report(1 << 40)],
+    "after": [Handshake(STRANGER_ID), Report(100), Report(50)],
+    "another handshake": [Handshake(STRANGER_ID), Handshake(REPLICA_ID)],
+}
+
+
+@pytest.mark.parametrize("why", FORGED)
+def test_a_hostile_replica_is_disconnected_and_the_others_go_on(tmp_path: Path, why: str) -> None:
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as master,
+            open_store(tmp_path / "b", pair.clock) as store,
+        ):
+            fill(master, 50)
+            async with pair.master(master, 1) as address, pair.replica(store, address):
+                await until(lambda: REPLICA_ID in pair.service.required_ids)
+                host, port = address.split(":")
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(b"".join(frame.encode() for frame in FORGED[why]))
+                await reader.read()
+                assert pair.server is not None
+                await until(lambda: pair.server is not None and why in pair.server.failure)
+                fill(master, 50, 50)
+                await until(lambda: master.confirm_offset == master.max_offset)
+                assert pair.service.required_ids == {MASTER_ID, REPLICA_ID}
+                writer.close()
+
+    run(work)
+
+
+def test_a_forged_id_of_a_member_confirms_nothing_that_the_member_lacks(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as master,
+            open_store(tmp_path / "b", pair.clock) as store,
+        ):
+            fill(master, 50)
+            async with pair.master(master, 1) as address, pair.replica(store, address) as client:
+                await until(lambda: REPLICA_ID in pair.service.required_ids)
+                confirmed = master.confirm_offset
+                client.stop()
+                pair.service.propose = lambda: frozenset({REPLICA_ID})  # the controller waits
+                host, port = address.split(":")
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.write(Handshake(REPLICA_ID).encode() + Report(confirmed).encode())
+                fill(master, 50, 50)
+                await until(lambda: pair.server is not None and len(pair.server.connections) == 1)
+                assert master.confirm_offset == confirmed
+                writer.close()
+
+    run(work)
+
+
+def test_a_replica_in_default_ha_is_refused(tmp_path: Path) -> None:
+    """Its master was switched to controller mode, or the other way round."""
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with open_store(tmp_path / "a", pair.clock) as master:
+            fill(master, 50)
+            async with pair.master(master, 1) as address:
+                host, port = address.split(":")
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(bytes(8))
+                assert await reader.read() == b""
+                await until(lambda: pair.server is not None and pair.server.failure)
+                assert pair.server is not None
+                assert "not in controller mode" in pair.server.failure
+                writer.close()
+
+    run(work)
+
+
+def test_a_replica_in_controller_mode_copies_nothing_of_a_master_in_default_ha(
+    tmp_path: Path,
+) -> None:
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as master,
+            open_store(tmp_path / "b", pair.clock) as store,
+            socket.socket() as bound,
+        ):
+            fill(master, 50)
+            bound.bind(("127.0.0.1", 0))
+            bound.setblocking(False)
+            server = HaServer(bound, master, ReplicationConfig(), HaServerConfig, pair.clock)
+            async with (
+                server.running(),
+                pair.replica(store, f"127.0.0.1:{server.port}") as client,
+            ):
+                for _ in range(2):
+                    await until(lambda: client.failure)
+                    pair.clock.advance(RETRY_MS)
+                assert store.max_offset == 0
+
+    run(work)

@@ -1,0 +1,60 @@
+"""Request 906 between a replica and its master."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from duemq.replication.ha_address import HaAddressProcessor, ask_ha_address
+from message_store.errors import PeerError
+
+ADDRESS, HA_ADDRESS, LOG_END = "10.0.0.1:10911", "10.0.0.1:10912", 4_711
+
+
+def processor(*, is_master: bool = True) -> HaAddressProcessor:
+    return HaAddressProcessor(ADDRESS, HA_ADDRESS, lambda: LOG_END, is_master=is_master)
+
+
+class Master(RemotingClient):
+    """A client whose server is a processor."""
+
+    def __init__(self, answer: Response) -> None:
+        super().__init__(ADDRESS)
+        self._answer = answer
+
+    async def call(self, request: Request, *, timeout_s: float = 3.0) -> Response:
+        assert request.code == RequestCode.EXCHANGE_BROKER_HA_INFO
+        return self._answer
+
+
+def test_a_master_names_its_addresses() -> None:
+    answer = processor().exchange(Request(906, {}))
+    assert answer.fields == {
+        "masterHaAddress": HA_ADDRESS,
+        "masterAddress": ADDRESS,
+        "masterFlushOffset": str(LOG_END),
+    }
+    assert asyncio.run(ask_ha_address(Master(answer))) == HA_ADDRESS
+
+
+def test_a_replica_names_none_and_takes_none() -> None:
+    forged = Request(906, {"masterHaAddress": "10.6.6.6:1", "masterAddress": "10.6.6.6:2"})
+    answer = processor(is_master=False).exchange(forged)
+    assert (answer.code, answer.fields) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Response(), "not a master"),
+        (Response(code=16, remark="no permission"), "code 16, no permission"),
+        (Response(fields={"masterHaAddress": "nonsense"}), "malformed"),
+    ],
+)
+def test_an_answer_without_an_address_is_an_error(answer: Response, why: str) -> None:
+    with pytest.raises(PeerError, match=why):
+        asyncio.run(ask_ha_address(Master(answer)))

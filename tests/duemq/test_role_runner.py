@@ -1,0 +1,110 @@
+"""Brokers of changing roles in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from duemq.broker import Broker
+from duemq.net.client import RemotingClient
+from duemq.replication.controller.requests import GroupName
+from duemq.replication.controller.service import GroupService
+from duemq.replication.epoch_file import EpochFile
+from duemq.replication.membership import Membership
+from duemq.replication.role import Role
+from duemq.role_runner import RoleRunner
+from tests.support.running_broker import Asker, small
+
+WAITING = Role(is_replica=True, own_id=2)
+MASTER = Role(is_replica=False, own_id=2, epoch=1)
+DEMOTED = Role(is_replica=True, own_id=2, epoch=2, master_address="127.0.0.1:1")
+SERVICE_NOT_AVAILABLE = 14
+
+
+class Alone:
+    """The service of a group whose only member is this broker; its lease is always valid."""
+
+    required_ids = frozenset({WAITING.own_id})
+    group = GroupName("DefaultCluster", "test")
+
+    def holds(self, epoch: int) -> bool:
+        return True
+
+    def figures(self) -> dict[str, object]:
+        return {}
+
+    def notify(self) -> None: ...
+
+    def check_in_sync(self) -> None: ...
+
+
+def broker_in(root: Path, role: Role) -> Broker:
+    """Return a broker of a role, not entered."""
+    properties = small(root)
+    membership = Membership(
+        role, EpochFile(root / "epochs"), cast(GroupService, Alone()),
+        truncate=lambda offset: None, is_learner=False, catch_up_ms_max=1_000,
+    )  # fmt: skip
+    return Broker(properties, membership=membership)
+
+
+@asynccontextmanager
+async def running(root: Path) -> AsyncIterator[RoleRunner]:
+    runner = RoleRunner(partial(broker_in, root), WAITING)
+    work = asyncio.create_task(runner.run())
+    yield runner
+    runner.stop()
+    assert await work == ""
+
+
+async def send_in_role(runner: RoleRunner, role: Role, body: bytes) -> int:
+    """Change the role and return the code of the answer to a send."""
+    runner.assign(role)
+    await runner.serves()
+    assert runner.broker is not None
+    client = RemotingClient(runner.broker.address)
+    try:
+        return (await Asker(client).send("T", body, DELAY="1")).code
+    finally:
+        await client.close()
+
+
+def test_only_the_master_accepts_messages_and_the_store_follows_the_role(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as runner:
+            assert await send_in_role(runner, WAITING, b"a") == SERVICE_NOT_AVAILABLE
+            assert await send_in_role(runner, MASTER, b"b") == 0
+            assert runner.broker is not None
+            assert runner.broker.config.broker_id == 0
+            end = runner.broker.store.max_offset
+            assert await send_in_role(runner, DEMOTED, b"c") == SERVICE_NOT_AVAILABLE
+            assert runner.broker.config.broker_id == DEMOTED.own_id
+            assert runner.broker.store.max_offset == end
+
+    asyncio.run(main())
+
+
+def test_the_newest_of_several_roles_counts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as runner:
+            runner.assign(MASTER)
+            assert await send_in_role(runner, DEMOTED, b"a") == SERVICE_NOT_AVAILABLE
+            assert runner.role == DEMOTED
+
+    asyncio.run(main())
+
+
+def test_a_stop_of_the_broker_ends_the_runner_with_its_reason(tmp_path: Path) -> None:
+    async def main() -> str:
+        runner = RoleRunner(partial(broker_in, tmp_path), MASTER)
+        work = asyncio.create_task(runner.run())
+        await runner.serves()
+        assert runner.broker is not None
+        runner.broker.stop("the plugin cannot continue")
+        return await work
+
+    assert asyncio.run(main()) == "the plugin cannot continue"

@@ -1,0 +1,149 @@
+"""Topics and consumer groups that only the log has: after a kill, and on a promoted replica."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from duemq.broker import Broker
+from duemq.net.codes import RequestCode
+from duemq.registry.groups import GroupConfig
+from duemq.registry.internal_topics import TABLES_TOPIC
+from duemq.registry.topic_config import TopicConfig
+from duemq.replication.role import Role
+from duemq.role_runner import RoleRunner
+from tests.support.replica_rig import until
+from tests.support.running_broker import Asker, asking, running, small
+
+REPLICA = Role(is_replica=True, own_id=2)
+MASTER = Role(is_replica=False, own_id=2)
+ALONE = {"brokerRole": "SYNC_MASTER", "enableAutoInSyncReplicas": "true"}
+
+
+@asynccontextmanager
+async def replica_of(master: Broker, root: Path) -> AsyncIterator[RoleRunner]:
+    """Run a replica that knows the replication port only: it never copies a table."""
+
+    def new_broker(role: Role) -> Broker:
+        if not role.is_replica:
+            return Broker(small(root, brokerId="0"))
+        source = f"127.0.0.1:{master.ha_port}"
+        keys = {"brokerRole": "SLAVE", "brokerId": "2", "haMasterAddress": source}
+        return Broker(small(root, **keys, syncFromLastFile="true"))
+
+    runner = RoleRunner(new_broker, REPLICA)
+    work = asyncio.create_task(runner.run())
+    await runner.serves()
+    yield runner
+    runner.stop()
+    assert await work == ""
+
+
+async def create(asker: Asker, name: str, queues: int) -> None:
+    fields = {
+        "topic": name, "defaultTopic": "TBW102", "readQueueNums": queues, "order": "false",
+        "writeQueueNums": queues, "perm": 6, "topicFilterType": "SINGLE_TAG",
+    }  # fmt: skip
+    assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
+
+
+def tables_of(broker: Broker) -> list[object]:
+    """Return topics and groups with their versions."""
+    topics, groups = broker.parts.topics.to_json(), broker.parts.groups.to_json()
+    tables = topics["topicConfigTable"], groups["subscriptionGroupTable"]
+    return [*tables, topics["dataVersion"], groups["dataVersion"]]
+
+
+def test_a_promoted_replica_knows_topics_and_groups_without_a_copy(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path / "master")) as (master, asker):
+            await create(asker, "Early", 3)
+            assert master.store.queue_bounds(TABLES_TOPIC, 0) == (0, 0)
+            async with replica_of(master, tmp_path / "replica") as runner:
+                await until(lambda: master.parts.ha_server and master.parts.ha_server.connections)
+                await master.parts.keep_snapshots()
+                await create(asker, "Late", 5)
+                await create(asker, "Gone", 1)
+                await create(asker, "Again", 1)
+                for name in ("Gone", "Again"):
+                    assert (await asker.send(name, b"x", DELAY="1")).code == 0
+                    fields = {"topic": name}
+                    code = RequestCode.DELETE_TOPIC_IN_BROKER
+                    assert (await asker.ask(code, fields)).code == 0
+                await create(asker, "Again", 2)
+                assert (await asker.send("Late", b"due", DELAY="1")).code == 0
+                master.parts.groups.find("used")
+                await master.parts.groups.update([GroupConfig(name="set", retry_times_max=3)])
+                assert runner.broker is not None
+                replica = runner.broker.store
+                await until(lambda: replica.max_offset == master.store.max_offset)
+                assert runner.broker.parts.topics.find("Late") is None
+                expected = tables_of(master)
+                runner.assign(MASTER)
+                await runner.serves()
+                assert tables_of(runner.broker) == expected
+                assert runner.broker.parts.topics.find("Gone") is None
+                async with asking(runner.broker.address) as heir:
+                    found = await heir.pull("Late", 0)
+                    assert (found.code, b"due" in bytes(found.body)) == (0, True)
+
+    asyncio.run(main())
+
+
+def test_a_kill_between_a_change_and_the_file_loses_nothing(tmp_path: Path) -> None:
+    """The directory of a running broker, with the files as they were before the changes."""
+
+    async def main() -> None:
+        async with running(small(tmp_path, **ALONE)) as (broker, asker):
+            await create(asker, "Before", 1)
+            broker.parts.topics.persist()
+            broker.parts.groups.persist()
+            config = broker.store.config_path(".")
+            shutil.copytree(config, tmp_path / "before")
+            await create(asker, "After", 7)
+            await create(asker, "Before", 2)
+            broker.parts.groups.find("used")
+            expected = tables_of(broker)
+            shutil.copytree(broker.store.root, tmp_path / "killed" / "store")
+        for name in ("topics.json", "subscriptionGroup.json"):
+            shutil.copy(tmp_path / "before" / name, tmp_path / "killed" / "store" / "config" / name)
+        async with running(small(tmp_path / "killed")) as (broker, asker):
+            assert tables_of(broker) == expected
+
+    asyncio.run(main())
+
+
+def test_a_broker_without_replicas_writes_no_journal(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path)) as (broker, asker):
+            await create(asker, "T", 1)
+            broker.parts.groups.find("used")
+            await broker.parts.keep_snapshots()
+            assert broker.store.max_offset == 0
+
+    asyncio.run(main())
+
+
+def test_a_master_that_may_not_append_changes_no_topic(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path, **ALONE)) as (broker, asker):
+            await create(asker, "T", 1)
+            version = broker.parts.topics.version
+            broker.store.fence = lambda: "no lease"
+            for name in ("T", "New"):
+                fields = {"topic": name}
+                answer = await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, fields)
+                assert answer.code == (14 if name == "T" else 0)
+                answer = await asker.send("New", b"x")
+                assert answer.code == 14
+            assert broker.parts.groups.find("used") == GroupConfig(name="used")
+            assert broker.parts.groups.known("used") is None
+            assert broker.parts.topics.find("T") == TopicConfig(
+                name="T", read_queues=1, write_queues=1
+            )
+            assert broker.parts.topics.version == version
+
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Failovers of real processes under load."""

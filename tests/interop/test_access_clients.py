@@ -1,0 +1,107 @@
+"""Go and C++ clients with accounts: what they sign is accepted, other secrets are refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from duemq.auth.signature import Credentials
+from duemq.net.codes import RequestCode
+from tests.interop.checks import assert_accepted, assert_once, series
+from tests.interop.programs import CLIENTS, go_program
+from tests.interop.session import Client, ClientFailed, ClientSession, FreshSessions
+from tests.support.accounts import KEYS, ROOT, Step, prepare, user_steps
+from tests.support.duemq_server import DueMQ
+from tests.support.requirements import Missing
+from tests.support.server import Server
+
+N = 4
+TOPIC, GROUP = "orders", "billing"
+WHO = Credentials("alice12", "alice-secret")
+ADMIN = Credentials("admin12", "admin-secret")
+PLAIN_ACL = f"""
+accounts:
+  - {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret}, admin: true}}
+  - accessKey: {WHO.access_key}
+    secretKey: {WHO.secret}
+    topicPerms: [{TOPIC}=PUB|SUB]
+    groupPerms: [{GROUP}=SUB]
+"""
+PERMISSIONS = {f"Topic:{TOPIC}": ["Pub", "Sub"], f"Group:{GROUP}": ["Sub"]}
+TOPIC_FIELDS = {
+    "defaultTopic": "TBW102",
+    "readQueueNums": "4",
+    "writeQueueNums": "4",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
+
+
+def topics() -> Iterator[Step]:
+    """Yield the requests that create the topics of a test."""
+    for name in (TOPIC, f"%RETRY%{GROUP}"):
+        yield RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC_FIELDS | {"topic": name}, b""
+
+
+@pytest.fixture(scope="module", params=["plain_acl", "users"])
+def checked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A broker with the accounts of ACL 1.0, then of ACL 2.0."""
+    home = tmp_path_factory.mktemp("checked")
+    if request.param == "users":
+        with DueMQ(home, keys=KEYS) as server:
+            prepare(server.broker_address, ROOT, [*topics(), *user_steps(WHO, PERMISSIONS)])
+            yield server
+        return
+    conf = home / "rmq" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(PLAIN_ACL)
+    (conf / "plain_acl.yml").chmod(0o600)
+    keys = {"aclEnable": "true", "rocketmqHome": str(home / "rmq")}
+    with DueMQ(home, keys=keys) as server:
+        prepare(server.broker_address, ADMIN, topics())
+        yield server
+
+
+def go(server: Server, home: Path) -> Client:
+    """Return rocketmq-client-go."""
+    command = [str(go_program(CLIENTS / "go")), "session"]
+    return ClientSession("go", command, namesrv=server.namesrv_address, home=home)
+
+
+def cpp(server: Server, home: Path) -> Client:
+    """Return librocketmq."""
+    if importlib.util.find_spec("rocketmq") is None:
+        raise Missing("the Python package rocketmq (with librocketmq) is not installed")
+    command = [sys.executable, str(CLIENTS / "cpp_client.py"), "session"]
+    return FreshSessions("cpp", command, namesrv=server.namesrv_address, home=home)
+
+
+@pytest.mark.parametrize("make", [go, cpp])
+def test_a_right_secret_sends_and_consumes_and_a_wrong_one_is_refused(
+    checked: Server, make: Callable[[Server, Path], Client], tmp_path: Path
+) -> None:
+    client = make(checked, tmp_path)
+    who = {"access_key": WHO.access_key, "secret_key": WHO.secret}
+    try:
+        body = make.__name__
+        sent = client.events("produce", "sent", topic=TOPIC, n=N, body=body, **who)
+        assert_accepted(sent, N)
+        options = {"topic": TOPIC, "group": GROUP, "until": N, **who}
+        assert_once(client.events("push-consume", "message", **options), series(N, body))
+        with pytest.raises(ClientFailed):
+            client.run("produce", topic=TOPIC, body=body, **who | {"secret_key": "wrong-secret"})
+    finally:
+        client.close()
+    refused = re.findall(
+        r'"event":"refused","user":"(\w+)"', (checked.home / "broker.log").read_text()
+    )
+    assert set(refused) == {WHO.access_key}

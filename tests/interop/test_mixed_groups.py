@@ -1,0 +1,135 @@
+"""Groups of one Apache broker and one of ours: each as master of the other, and diverged logs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from duemq.replication.epoch_file import FILE_NAME, Epochs, read_epochs
+from tests.interop.apache import CONTROLLER_VERSIONS
+from tests.interop.apache_controller import ApacheController, ApacheMember, OurMember
+from tests.interop.replicas import COPIED_S
+from tests.interop.store_work import KEYS, TOPIC, Ledger, pull_topic, verify
+from tests.interop.test_our_replica import NO_REPLICA, send_code
+from tests.support.server import Server
+from tests.support.wait_until import until
+
+VERSION = "5.3.3"
+GROUP_KEYS = KEYS | {
+    "controllerHeartBeatTimeoutMills": "3000",
+    "allAckInSyncStateSet": "true",
+    "slaveTimeout": "500",
+    "syncFlushTimeout": "500",
+}
+LOST = range(1_000, 1_010)  # numbers of messages that only the former master has
+Member = Callable[[ApacheController, Path], ApacheMember | OurMember]
+
+
+def apache(controller: ApacheController, home: Path) -> ApacheMember:
+    """Return an Apache broker of the group."""
+    return ApacheMember(controller, home, keys=GROUP_KEYS)
+
+
+def ours(controller: ApacheController, home: Path) -> OurMember:
+    """Return a broker of ours in the group."""
+    return OurMember(controller, home, keys=GROUP_KEYS)
+
+
+def log_of(server: Server) -> bytes:
+    """Return the log as far as it is written; files end with zeros."""
+    files = sorted((server.store_dir / "commitlog").iterdir())
+    return b"".join(path.read_bytes() for path in files).rstrip(b"\0")
+
+
+def epochs_of(server: Server) -> Epochs:
+    """Return the epochs of a member's log."""
+    return read_epochs(server.store_dir / FILE_NAME)
+
+
+def wait_equal(*servers: Server) -> None:
+    """Return when the logs of all members are equal."""
+    until(
+        lambda: len({log_of(server) for server in servers}) == 1,
+        seconds=COPIED_S,
+        what="equal logs",
+        poll_s=0.2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(ours, apache), (apache, ours)], ids=["ours-apache", "apache-ours"]
+)
+@pytest.mark.parametrize("version", CONTROLLER_VERSIONS)
+def test_the_replica_of_a_mixed_group_takes_over_and_back(
+    version: str, first: Member, second: Member, tmp_path: Path
+) -> None:
+    ledger = Ledger()
+    with ApacheController(version, tmp_path / "controller") as controller:
+        one, two = first(controller, tmp_path / "one"), second(controller, tmp_path / "two")
+        with one, two:
+            one.create_topic(TOPIC)
+            ledger.send(one, "first", 300)
+            controller.wait_in_sync(one, 2)
+            ledger.send(one, "both", 50)
+            wait_equal(one, two)
+            one.kill()
+            controller.wait_in_sync(two, 1)
+            two.create_topic(TOPIC)  # it may have been killed before it had copied the topics
+            ledger.send(two, "second", 50)
+            one.start()
+            controller.wait_in_sync(two, 2)
+            ledger.send(two, "again", 50)
+            wait_equal(one, two)
+            two.kill()
+            controller.wait_in_sync(one, 1)
+            one.create_topic(TOPIC)
+            ledger.send(one, "back", 50)
+            ledger.wait(one)
+            ledger.check(one)
+            two.start()
+            controller.wait_in_sync(one, 2)
+            wait_equal(one, two)
+            assert epochs_of(one) == epochs_of(two)
+            assert len(epochs_of(one).entries) == 3
+    verify((one if isinstance(one, OurMember) else two).store_dir)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(ours, apache), (apache, ours)], ids=["ours-apache", "apache-ours"]
+)
+def test_a_former_master_with_a_longer_log_is_truncated(
+    first: Member, second: Member, tmp_path: Path
+) -> None:
+    """Its last messages reached no other member and were not acknowledged."""
+    ledger = Ledger()
+    with ApacheController(VERSION, tmp_path / "controller") as controller:
+        one, two = first(controller, tmp_path / "one"), second(controller, tmp_path / "two")
+        with one, two:
+            one.create_topic(TOPIC)
+            ledger.send(one, "first", 300)
+            controller.wait_in_sync(one, 2)
+            wait_equal(one, two)
+            end = len(log_of(one))
+            os.kill(two.broker.pid, signal.SIGSTOP)  # what it is sent dies with it
+            with ThreadPoolExecutor(len(LOST)) as pool:
+                codes = list(pool.map(lambda number: send_code(one, number), LOST))
+            assert set(codes) <= set(NO_REPLICA)
+            assert len(log_of(one)) > end
+            one.kill()
+            two.kill()
+            two.start()
+            controller.wait_in_sync(two, 1)
+            two.create_topic(TOPIC)  # it may have been killed before it had copied the topics
+            ledger.send(two, "second", 50)
+            one.start()
+            controller.wait_in_sync(two, 2)
+            wait_equal(one, two)
+            assert epochs_of(one) == epochs_of(two)
+            bodies = [record.body for record in pull_topic(two)]
+            assert sorted(bodies) == sorted(body.encode() for body in ledger.levels)
+    verify((one if isinstance(one, OurMember) else two).store_dir)

@@ -1,0 +1,151 @@
+"""Replicas of a DueMQ master: Apache's brokers and ours copy its log and take over."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache import NEWEST, VERSIONS, Apache
+from tests.interop.replicas import (
+    NO_REPLICA,
+    ApacheReplica,
+    OurReplica,
+    log_bytes,
+    send_code,
+    wait_code,
+    wait_copied,
+)
+from tests.interop.store_work import (
+    KEYS,
+    QUEUE_COUNT,
+    SUCCESS,
+    TOPIC,
+    Ledger,
+    promises,
+    pull_queue,
+    pull_topic,
+    verify,
+)
+from tests.interop.timer_work import TimerLedger
+from tests.support.duemq_server import DueMQ
+from tests.support.server import Server
+from tests.support.wait_until import until
+
+SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "1000"}
+TIMERS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
+PROGRESS_S = 60.0
+TIMER_CHECK = struct.Struct(">4q")  # its last number is masterTimerQueueOffset
+
+
+@pytest.mark.parametrize("version", [*VERSIONS, NEWEST])
+def test_an_apache_replica_copies_the_log_and_a_sync_master_waits_for_it(
+    version: str, tmp_path: Path
+) -> None:
+    ledger = Ledger()
+    with DueMQ(tmp_path / "master", keys=KEYS | SYNC) as master:
+        master.create_topic(TOPIC)
+        assert [send_code(master, number) for number in range(300)] == [11] * 300
+        with ApacheReplica(version, master, tmp_path / "replica", keys=KEYS) as replica:
+            wait_code(master, SUCCESS)
+            ledger.send(master, "while", 200)
+            ledger.send(master, "soon", 20, level=1)
+            ledger.wait(master)
+            shown = replica.admin("haStatus", "-b", master.broker_address)
+            assert "#InSyncSlaveNum\t1" in shown, shown
+            replica.kill()
+            assert send_code(master, 300) in NO_REPLICA
+            replica.start()
+            wait_code(master, SUCCESS)
+            wait_copied(master, replica)
+    assert len(log_bytes(master)) > 2
+    assert log_bytes(replica) == log_bytes(master)
+
+
+def check(
+    server: Server, levels: Ledger, timers: TimerLedger, *, may_repeat: Sequence[str] = ()
+) -> None:
+    """Everything came, nothing early, and nothing twice but `may_repeat`."""
+    wanted = levels.levels.keys() | timers.due_ms.keys()
+    came = [record for record in pull_topic(server) if record.body.decode() in wanted]
+    counts = Counter(record.body.decode() for record in came)
+    assert counts.keys() == wanted
+    assert {body for body, count in counts.items() if count > 1} <= set(may_repeat)
+    due_ms = timers.due_ms | promises(server)
+    for record in came:
+        body = record.body.decode()
+        assert record.store_ms >= due_ms[body], f"{body} came early"
+
+
+def wait_timer_progress(replica: Apache, count: int) -> None:
+    """Return when an Apache replica has the progress of so many timers."""
+    path = replica.store_dir / "config" / "timercheck"
+    until(
+        lambda: path.exists() and TIMER_CHECK.unpack_from(path.read_bytes())[3] >= count,
+        seconds=PROGRESS_S,
+        what="progress of timers copied",
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: Path) -> None:
+    """What Apache had not copied of the progress of levels, 60 s of it in 5.x, may be repeated."""
+    levels, timers = Ledger(), TimerLedger()
+    with DueMQ(tmp_path / "master", keys=KEYS | TIMERS) as master:
+        master.create_topic(TOPIC)
+        replica = ApacheReplica(version, master, tmp_path / "replica", keys=KEYS | TIMERS)
+        with replica:
+            levels.send(master, "soon", 30, level=1)
+            levels.wait(master)
+            if replica.has_timers:
+                timers.send(master, "soon-timer", 30, delay_ms=1_000, kind="TIMER_DELIVER_MS")
+                timers.wait(master)
+                wait_timer_progress(replica, 30)
+                timers.send(master, "timer", 30, delay_ms=15_000, kind="TIMER_DELIVER_MS")
+            levels.send(master, "pending", 30, level=3)
+            wait_copied(master, replica)
+            master.kill()
+            replica.stop_broker()
+            replica.keys |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
+            replica.start_own_namesrv()
+            replica.start()
+            replica.create_topic(TOPIC)
+            levels.wait(replica)
+            if replica.has_timers:
+                timers.wait(replica)
+                timers.wait_past()
+            check(replica, levels, timers, may_repeat=levels.of_level(1))
+
+
+def test_our_replica_takes_over_and_repeats_nothing(tmp_path: Path) -> None:
+    """Killed while it delivers; what consumers had read is at the same place of the new master."""
+    levels, timers = Ledger(), TimerLedger()
+    keys = KEYS | TIMERS
+    with DueMQ(tmp_path / "master", keys=keys | SYNC) as master:
+        master.create_topic(TOPIC)
+        replica = OurReplica(master, tmp_path / "replica", keys=keys)
+        with replica:
+            wait_code(master, SUCCESS)
+            for second in range(2, 8):
+                timers.send(
+                    master, f"in-{second}", 40, delay_ms=1_000 * second, kind="TIMER_DELIVER_MS"
+                )
+                levels.send(master, f"level-{second}", 40, level=1 + second % 2)
+            timers.wait(master, ["in-3-20"])
+            master_had = [pull_queue(master, TOPIC, queue_id) for queue_id in range(QUEUE_COUNT)]
+            master.kill()
+            replica.stop_broker()
+            replica.keys |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
+            replica.keys["embeddedNamesrvEnable"] = "true"
+            replica.start()
+            levels.wait(replica)
+            timers.wait(replica)
+            timers.wait_past()
+            check(replica, levels, timers)
+            for queue_id, had in enumerate(master_had):
+                now = pull_queue(replica, TOPIC, queue_id)
+                assert [record.body for record in now[: len(had)]] == [r.body for r in had]
+    verify(replica.store_dir)

@@ -1,0 +1,197 @@
+"""Checksums of the log's blocks: every flipped bit is found, no written byte is reported."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from message_store.kernels.sums import sum_blocks
+from message_store.layout import BLOCK_SUM, SUM_UNKNOWN
+from message_store.log import block_sums
+from message_store.log.block_sums import BLOCK_BYTES, DIRECTORY, TAIL, changed_blocks
+from message_store.log.commit_log import CommitLog
+from message_store.verify import verify_store
+from tests.support import stores
+
+FILE_BYTES = 3 * BLOCK_BYTES + 1_000  # the last block of a file is shorter
+
+
+def test_sums_are_crcs(tmp_path: Path) -> None:
+    data = np.frombuffer(Random(1).randbytes(10_000), np.uint8)
+    out = np.empty(2, np.uint32)
+    sum_blocks(data, 4_096, 4_096, out)
+    assert out.tolist() == [zlib.crc32(data[4_096:8_192]), zlib.crc32(data[8_192:])]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CommitLog:
+    found = CommitLog(tmp_path / "commitlog", FILE_BYTES)
+    found.load()
+    yield found
+    found.sums.close()
+    found.close()
+
+
+def append(log: CommitLog, count: int) -> None:
+    """Write bytes that are not zero; whole files if they do not fit into one."""
+    while count:
+        file = log.writable_file()
+        part = min(count, file.base + file.size - log.end)
+        file.write(log.end - file.base, bytes(Random(log.end).choices(range(1, 256), k=part)))
+        log.end += part
+        count -= part
+
+
+def changed(log: CommitLog, end: int | None = None) -> list[int]:
+    pieces = [(file.base, file.data) for file in log.files]
+    found = changed_blocks(log.sums.directory, pieces, log.end if end is None else end)
+    return [base + first for base, first, _ in found]
+
+
+def flip(log: CommitLog, offset: int, bit: int = 0) -> None:
+    file = log.file_of(offset)
+    byte = file.data[offset - file.base] ^ 1 << bit
+    file.write(offset - file.base, bytes([byte]))
+
+
+@pytest.mark.parametrize("count", [1, BLOCK_BYTES, FILE_BYTES, 2 * FILE_BYTES + 5_000])
+def test_every_flip_before_the_end_is_found_after_a_stop(log: CommitLog, count: int) -> None:
+    append(log, count)
+    log.sums.open(0)
+    log.sums.close(log.end)
+    assert changed(log) == []
+    for offset in sorted({0, count - 1, *Random(2).sample(range(count), min(count, 200))}):
+        bit = offset % 8
+        flip(log, offset, bit)
+        block = offset - offset % FILE_BYTES % BLOCK_BYTES
+        assert changed(log) == [block], offset
+        flip(log, offset, bit)
+
+
+def test_only_whole_blocks_are_sealed_while_the_log_grows(log: CommitLog) -> None:
+    log.sums.open(0)
+    append(log, BLOCK_BYTES + 10)
+    log.sums.seal(log.end, step_bytes=1)
+    assert log.sums.sealed == BLOCK_BYTES
+    append(log, FILE_BYTES)
+    assert changed(log) == []
+    log.sums.seal(log.end, step_bytes=1)
+    assert log.sums.sealed == FILE_BYTES + BLOCK_BYTES
+    assert changed(log) == []
+
+
+def test_few_bytes_are_not_sealed(log: CommitLog) -> None:
+    log.sums.open(0)
+    append(log, FILE_BYTES)
+    log.sums.seal(log.end)
+    assert log.sums.sealed == 0
+    assert not log.sums.directory.exists()
+
+
+def test_a_start_continues_after_what_is_sealed(log: CommitLog) -> None:
+    log.sums.open(0)
+    append(log, FILE_BYTES + BLOCK_BYTES + 10)
+    log.sums.close(log.end)
+    log.sums.open(log.end)
+    assert log.sums.sealed == FILE_BYTES + BLOCK_BYTES
+    append(log, BLOCK_BYTES)
+    log.sums.close(log.end)
+    assert changed(log) == []
+    flip(log, FILE_BYTES + BLOCK_BYTES + 5)
+    assert changed(log) == [FILE_BYTES + BLOCK_BYTES]
+
+
+def test_a_log_that_was_never_sealed_is_sealed_from_its_end_on(log: CommitLog) -> None:
+    append(log, FILE_BYTES + 10)
+    log.sums.open(log.end)
+    assert log.sums.sealed == FILE_BYTES
+
+
+def test_much_that_something_else_wrote_stays_unsealed(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_sums, "LAG_BYTES_MAX", BLOCK_BYTES)
+    log.sums.open(0)
+    append(log, BLOCK_BYTES)
+    log.sums.close(log.end)
+    append(log, 2 * FILE_BYTES)
+    log.sums.open(log.end)
+    assert log.sums.sealed == 2 * FILE_BYTES + BLOCK_BYTES
+    assert changed(log) == []
+
+
+@pytest.mark.parametrize("cut", [0, 10, BLOCK_BYTES, FILE_BYTES - 1, FILE_BYTES, FILE_BYTES + 9])
+def test_a_log_that_was_cut_and_grew_again_is_not_accused(log: CommitLog, cut: int) -> None:
+    log.sums.open(0)
+    append(log, 2 * FILE_BYTES)
+    log.sums.close(log.end)
+    log.truncate(cut)
+    assert changed(log) == []
+    append(log, 2 * FILE_BYTES)
+    flip(log, cut, 3)
+    assert changed(log) == []
+    assert log.sums.sealed <= cut
+
+
+def test_a_log_that_ends_before_what_is_sealed_loses_those_checksums(log: CommitLog) -> None:
+    log.sums.open(0)
+    append(log, 2 * FILE_BYTES)
+    log.sums.close(log.end)
+    log.sums.open(BLOCK_BYTES + 10)
+    assert log.sums.sealed == BLOCK_BYTES
+    flip(log, BLOCK_BYTES)
+    flip(log, FILE_BYTES)
+    assert changed(log, BLOCK_BYTES + 10) == []
+
+
+def test_checksums_of_removed_files_are_removed(log: CommitLog) -> None:
+    log.sums.open(0)
+    append(log, 2 * FILE_BYTES)
+    log.sums.seal(log.end, step_bytes=1)
+    log.remove_first()
+    append(log, FILE_BYTES - 10)
+    log.sums.close(log.end)
+    names = sorted(path.name for path in log.sums.directory.iterdir())
+    assert names == [f"{base:020d}" for base in (FILE_BYTES, 2 * FILE_BYTES)] + [TAIL]
+
+
+def test_a_flipped_checksum_accuses_one_block(log: CommitLog) -> None:
+    log.sums.open(0)
+    append(log, FILE_BYTES)
+    log.sums.close(log.end)
+    path = log.sums.directory / f"{0:020d}"
+    sums = np.fromfile(path, BLOCK_SUM)
+    sums[1] ^= 1
+    sums.tofile(path)
+    assert changed(log) == [BLOCK_BYTES]
+    sums[1] = SUM_UNKNOWN
+    sums.tofile(path)
+    assert changed(log) == []
+
+
+def test_a_disk_that_refuses_a_checksum_ends_the_sealing(
+    log: CommitLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.sums.directory.write_bytes(b"")
+    log.sums.open(0)
+    append(log, FILE_BYTES)
+    log.sums.close(log.end)
+    assert "checksums of the log cannot be written" in caplog.text
+
+
+def test_verify_finds_a_flip_in_a_header(tmp_path: Path) -> None:
+    """The birth time of a record has no other checksum."""
+    with stores.open_store(tmp_path) as store:
+        stores.put_one(store, "T")
+    assert verify_store(tmp_path).ok
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[44] ^= 1
+    path.write_bytes(data)
+    found = [finding.kind for finding in verify_store(tmp_path).findings]
+    assert "log-block" in found
+    assert (tmp_path / DIRECTORY / TAIL).exists()

@@ -1,0 +1,222 @@
+"""A store for damage campaigns, what clients and operators see of it, and how that differs.
+
+`observe` starts a broker on a store, lets everything come due, and reads it as clients do: pulls of
+all queues, queries by key, offsets of groups, tables. Damage is harmless if that is the same as for
+the undamaged store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter, defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivery.quarantine import QUARANTINE_TOPIC
+from duemq.auth.accounts import Users
+from duemq.auth.accounts_file import ACCOUNTS_FILE, read_accounts, write_accounts
+from duemq.auth.model import User
+from message_store.errors import RecordUnreadable
+from message_store.log.record import Record, decode_record
+from message_store.verify import verify_store
+from tests.simulation.world import Gate, World
+from tests.storage_faults.injector import Injector
+from tests.storage_faults.workload import FAR_MS, Workload
+from tests.support.loopback_broker import TOPICS, pull_request
+from timer_store.verify import TIMERS
+
+OK = 0
+NEAR_STEPS, NEAR_STEP_MS = 50, 1_000  # longer than any level or timer of the workload
+COMPILE_S_MAX = 400.0
+LATE_MS = 2 * NEAR_STEP_MS
+VOLATILE = ("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")
+QUEUES = [*((topic, queue_id) for topic in TOPICS for queue_id in (0, 1)), (QUARANTINE_TOPIC, 0)]
+Seen = dict[str, Any]
+
+
+async def make_store(
+    home: Path, properties: dict[str, str], *, rounds: int, killed: bool
+) -> dict[str, Any]:
+    """Make a store with delivered and pending messages; return where, when, and the messages.
+
+    Args:
+        killed: The files are those of a running broker.
+    """
+    workload = Workload(
+        home, Injector(), properties=properties, rounds=rounds, answer_s=COMPILE_S_MAX
+    )
+    await workload.live_once(killed=killed)
+    report, world = workload.report, workload.world
+    assert not report.problems, report.problems
+    path = world.root / "config" / ACCOUNTS_FILE
+    write_accounts(path, _users(), {})
+    return {
+        "messages": {each.body.split()[0]: asdict(each) for each in report.acknowledged},
+        "now_ms": world.clock.now_ms(),
+        "root": str(world.root),
+        "properties": properties,
+    }
+
+
+def _users() -> Users:
+    return {name: User(name, f"secret of {name}") for name in ("admin", "reader", "writer")}
+
+
+class Warnings(logging.Handler):
+    """Keeps warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage()[:300])
+
+
+def examine(store: dict[str, Any], root: Path) -> Seen:
+    """Return what verification, the log and clients show of a store.
+
+    `findings`, `warnings`, `refused`: an error of the start; else `seen`: see `observe`.
+    """
+    warnings = Warnings()
+    logging.getLogger().addHandler(warnings)
+    report = verify_store(root, parts=[TIMERS])
+    found: Seen = {"findings": [str(f) for f in report.findings if f.severity != "note"]}
+    try:
+        read_accounts(root / "config" / ACCOUNTS_FILE)
+        found["seen"] = asyncio.run(observe(store, root))
+    except Exception as error:
+        found["refused"] = f"{type(error).__name__}: {error}"[:300]
+    logging.getLogger().removeHandler(warnings)
+    return found | {"warnings": [line.replace(str(root), "ROOT") for line in warnings.lines]}
+
+
+async def observe(store: dict[str, Any], root: Path) -> Seen:
+    """Start a broker on a store, let everything come due, and return what clients see."""
+    chance = random.Random(1)
+    world = World(root.parent, Gate(pytest.MonkeyPatch()), chance, store["properties"])
+    world.root = root
+    world.clock.set_ms(store["now_ms"] + 1_000)
+    opened_ms = world.clock.now_ms()
+    await world.start()
+    tables = await _tables(world)
+    for _ in range(NEAR_STEPS):
+        await world.advance(NEAR_STEP_MS)
+    for _ in range(2):
+        await world.advance(FAR_MS)
+    await world.confirmed()
+    messages = defaultdict[str, list[Any]](list)
+    records = [record for queue in QUEUES for record in await _pulled(world, *queue)]
+    for record in records:
+        name = record.body.split(b" ")[0].decode("latin-1")
+        if record.topic == QUARANTINE_TOPIC:
+            name = f"{QUARANTINE_TOPIC}/{record.queue_offset}"
+        due_ms = store["messages"].get(name, {}).get("due_ms", 0)
+        messages[name].append(_content(record, due_ms, opened_ms))
+    seen = {
+        "messages": {name: sorted(found, key=str) for name, found in messages.items()},
+        "keys": {name: await _found_by_key(world, message) for name, message in (
+            store["messages"].items()
+        )},
+        "tables": tables,
+    }  # fmt: skip
+    await world.stop()
+    return seen
+
+
+async def _tables(world: World) -> Seen:
+    """Return what the operator sees after the start: topics, groups, offsets."""
+    parts = world.broker.parts
+    bounds = {f"{topic}/{n}": world.broker.store.queue_bounds(topic, n)[0] for topic, n in QUEUES}
+    offsets = {f"{t}/{n}": parts.offsets.query("readers", t, n) for t, n in QUEUES}
+    return {
+        "topics": _rows(parts.topics.to_json()["topicConfigTable"]),
+        "groups": _rows(parts.groups.to_json()["subscriptionGroupTable"]),
+        "offsets": offsets,
+        "bounds": bounds,
+    }
+
+
+def _rows(table: dict[str, Any]) -> dict[str, str]:
+    return {name: str(row) for name, row in table.items()}
+
+
+async def _pulled(world: World, topic: str, queue_id: int) -> list[Record]:
+    """Return what a client receives of a queue: it drops what follows damage in an answer."""
+    found: list[Record] = []
+    offset, retried = 0, 0
+    while True:
+        request = pull_request(topic, queue_id, offset, sysFlag="4", consumerGroup="observers")
+        answer = await world.ask(request)
+        fields = answer.fields or {}
+        following = int(fields.get("nextBeginOffset", "-1"))
+        if answer.code == OK:
+            found += _decoded(bytes(answer.body))
+        elif following <= offset or retried > 10_000:
+            return found
+        offset, retried = following, retried + 1
+
+
+def _decoded(body: bytes) -> list[Record]:
+    """Return the messages of an answer as Apache's client reads it: up to the first damage."""
+    found: list[Record] = []
+    view = memoryview(body)
+    while view:
+        try:
+            found.append(decode_record(view, 0, check_crc=False))
+        except (RecordUnreadable, ValueError):
+            return found
+        view = view[found[-1].total_size :]
+    return found
+
+
+def _content(record: Record, due_ms: int, opened_ms: int) -> list[Any]:
+    """Return what of a message must not depend on damage elsewhere."""
+    kept = {k: v for k, v in record.properties.items() if k not in VOLATILE}
+    late = record.store_ms > max(due_ms, opened_ms) + LATE_MS and due_ms > opened_ms
+    return [
+        record.topic, record.queue_id, record.body.decode("latin-1"), str(sorted(kept.items())),
+        record.flag, record.sys_flag, record.born_ms, str(record.born_host),
+        record.reconsume_times, record.store_ms < due_ms, late,
+    ]  # fmt: skip
+
+
+async def _found_by_key(world: World, message: dict[str, Any]) -> int:
+    """Return how many messages a query by the key of a message returns, up to one."""
+    key = f"k{message['body'].split()[0][1:]}"
+    store = world.broker.store
+    return min(len(store.query_keys(message["topic"], key, 10, 0, 1 << 60)), 1)
+
+
+def differences(reference: Seen, seen: Seen) -> dict[str, list[str]]:
+    """Return what clients see differently: names of messages, keys and tables."""
+    out = {}
+    for part in ("messages", "keys"):
+        names = reference[part].keys() | seen[part].keys()
+        names = {name for name in names if not name.startswith(QUARANTINE_TOPIC)}
+        out[part] = sorted(n for n in names if reference[part].get(n) != seen[part].get(n))
+    tables = []
+    for name, rows in reference["tables"].items():
+        mine = seen["tables"][name]
+        tables += [f"{name}: {k}" for k in rows.keys() | mine.keys() if rows.get(k) != mine.get(k)]
+    out["tables"] = sorted(tables)
+    return out
+
+
+def fates(reference: Seen, seen: Seen, names: list[str]) -> Counter[str]:
+    """Return what happened to messages that differ: lost, doubled, early, late, changed."""
+    found = Counter[str]()
+    for name in names:
+        before, now = reference["messages"].get(name, []), seen["messages"].get(name, [])
+        if len(now) != len(before):
+            found["lost" if len(now) < len(before) else "doubled"] += 1
+        elif any(each[-2] for each in now):
+            found["early"] += 1
+        else:
+            found["late" if any(each[-1] for each in now) else "changed"] += 1
+    return found

@@ -1,0 +1,61 @@
+"""Accounts (ACL 2.0) of brokers, Apache's and ours: keys of broker.conf, and users."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from delivery.plugin import Request
+from duemq.auth.signature import Credentials
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode, ResponseCode
+
+ANSWER_S: Final = 60.0
+ROOT: Final = Credentials("root", "root-secret")
+KEYS: Final = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": json.dumps({"username": ROOT.access_key, "password": ROOT.secret}),
+}
+_AUTH = "org.apache.rocketmq.auth"
+PROVIDERS: Final = {
+    "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": (
+        f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
+    ),
+    "authorizationProvider": f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": (
+        f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
+    ),
+}
+"""Keys that Apache's broker needs in addition."""
+Step = tuple[int, Mapping[str, str], bytes]
+
+
+def user_steps(who: Credentials, permissions: Mapping[str, Iterable[str]]) -> list[Step]:
+    """Return the requests that create a user with actions by resource."""
+    body = json.dumps({"password": who.secret, "userType": "Normal"}).encode()
+    steps: list[Step] = [(RequestCode.AUTH_CREATE_USER, {"username": who.access_key}, body)]
+    entries = [
+        {"resource": resource, "actions": list(actions), "decision": "Allow"}
+        for resource, actions in permissions.items()
+    ]
+    policies = json.dumps({"policies": [{"policyType": "Custom", "entries": entries}]}).encode()
+    subject = {"subject": f"User:{who.access_key}"}
+    return [*steps, (RequestCode.AUTH_CREATE_ACL, subject, policies)]
+
+
+def prepare(address: str, who: Credentials, steps: Iterable[Step]) -> None:
+    """Make requests that must succeed, signed by an account."""
+
+    asyncio.run(prepare_all(address, who, steps))
+
+
+async def prepare_all(address: str, who: Credentials, steps: Iterable[Step]) -> None:
+    """Make requests that must succeed, signed by an account."""
+    async with RemotingClient(address, sign=who.sign) as client:
+        for code, fields, body in steps:
+            answer = await client.call(Request(code, dict(fields), body), timeout_s=ANSWER_S)
+            assert answer.code == ResponseCode.SUCCESS, (code, answer)

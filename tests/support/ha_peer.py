@@ -1,0 +1,80 @@
+"""A replica that does what a test says, by the bare HA protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from duemq.replication.layout import REPORT, TRANSFER, TRANSFER_BYTES
+
+TURN_S_MAX = 30
+
+
+class Peer:
+    """A connection to a master.
+
+    Attributes:
+        transfers: (offset, size) of each transfer in the order of their arrival; size 0: heartbeat.
+        log: Their bytes.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.transfers: list[tuple[int, int]] = []
+        self.log = bytearray()
+        self.acknowledges = asyncio.Event()
+        self.acknowledges.set()
+
+    def report(self, *offsets: int) -> None:
+        """Report these ends of the replica's log."""
+        self.writer.write(b"".join(map(REPORT.pack, offsets)))
+
+    async def transfer(self) -> tuple[int, int]:
+        """Return offset and size of the next transfer; its bytes go into `log`."""
+        async with asyncio.timeout(TURN_S_MAX):
+            return await self._transfer()
+
+    async def _transfer(self) -> tuple[int, int]:
+        offset, size = TRANSFER.unpack(await self.reader.readexactly(TRANSFER_BYTES))
+        self.log += await self.reader.readexactly(size)
+        self.transfers.append((offset, size))
+        return offset, size
+
+    async def copy(self, end: int) -> None:
+        """Take transfers until the log is copied up to `end`."""
+        while not self.transfers or sum(self.transfers[-1]) < end:
+            await self.transfer()
+
+    async def closed(self) -> bytes:
+        """Return what comes until the master closes the connection."""
+        async with asyncio.timeout(TURN_S_MAX):
+            return await self.reader.read()
+
+    async def follow(self) -> None:
+        """Acknowledge every transfer, while `acknowledges` is set."""
+        while True:
+            offset, size = await self._transfer()
+            await self.acknowledges.wait()
+            self.report(offset + size)
+
+
+async def connect(port: int, *offsets: int) -> Peer:
+    """Return a connected replica that has reported these offsets."""
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
+    peer.report(*offsets)
+    return peer
+
+
+@asynccontextmanager
+async def following(port: int, offset: int = 1) -> AsyncIterator[Peer]:
+    """Yield a replica that acknowledges what it gets from `offset` on."""
+    peer = await connect(port, offset)
+    task = asyncio.create_task(peer.follow())
+    try:
+        yield peer
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
+            await task
+        peer.writer.close()
