@@ -127,7 +127,7 @@ def test_a_batch_and_its_refusals(tmp_path):
         ("", 0, "name"),
         ("a/b", 0, "name"),
         ("Orders", -1, "queue -1"),
-        ("Orders", 1 << 20, "outside"),
+        ("Orders", 1 << 20, "is not in"),
     ],
 )
 def test_refused_puts_give_the_reason(tmp_path, topic, queue_id, says):

@@ -25,7 +25,9 @@ STEPS = st.lists(
         st.tuples(st.just("fire"), PICKS),
         st.tuples(st.just("move"), PICKS, DELAYS_MS),
         st.tuples(st.just("advance"), DELAYS_MS),
-        st.tuples(st.sampled_from(("persist", "kill", "close", "stop_delivery", "let go"))),
+        st.tuples(
+            st.sampled_from(("persist", "kill", "close", "stop_delivery", "continue_delivery"))
+        ),
     ),
     max_size=25,
 )
