@@ -5,7 +5,7 @@
 
 Rules (`change_of`): after a `Transfer`, the timers own its range without `excluded`. After a
 `Return`, they own nothing of its range; the level owns `pending` again. The last record that names
-a unit counts. The journal does not tell whether a unit is settled (delivered, cancelled, in
+a unit counts. The journal does not show whether a unit is settled (delivered, cancelled, in
 quarantine): origins in the log do.
 
 Readers apply the journal at different times (a checkpoint of the timers is older than the log), so

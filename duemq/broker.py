@@ -268,9 +268,10 @@ class Broker:
         return open_access(self.settings.auth, directory, cluster, self.clock.now_ms)
 
     def _assemble(self) -> Parts:
-        pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
-        for name, pin in pins.items():
-            self.store.retention.add_pin(pin, owner=name)
+        if not self.settings.replication.is_replica:  # a replica has its master's pins
+            pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
+            for name, pin in pins.items():
+                self.store.retention.add_pin(pin, owner=name)
         around = Surroundings(
             config=lambda: self.settings.broker,
             store_config=self.settings.store,

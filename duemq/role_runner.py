@@ -1,4 +1,4 @@
-"""Role runner: one broker at a time, in the role of the moment.
+"""Role runner: one broker at a time, in the role that was assigned last.
 
     assign(role) --> leave the broker of the old role --> enter a broker of the new role
                      (connections and store are closed)   (the store is opened as at every start)

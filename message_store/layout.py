@@ -223,6 +223,21 @@ SCANNED = np.dtype(
     align=True,
 )
 DAMAGE_BODY_CRC: Final = 1
+IN_NO_QUEUE: Final = -2  # topic_index of a record that gets no unit
+
+# A record of a master's log on its way into its queue, native byte order; names as in PUT.
+QUEUED = np.dtype(
+    [
+        ("phys_offset", "i8"),
+        ("queue_offset", "i8"),
+        ("tags_code", "i8"),
+        ("record_size", "i4"),
+        ("queue_slot", "i4"),
+        ("sys_flag", "i4"),
+        ("status", "i4"),  # 0: it gets a unit
+    ],
+    align=True,
+)
 
 # A key of a record for an index file, in native byte order.
 KEYED = np.dtype(

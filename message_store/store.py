@@ -32,6 +32,7 @@ from message_store.log.flusher import Flusher
 from message_store.log.read_ahead import ReadAhead
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.deleted_topics import Deletions
+from message_store.queues.topic_erasure import erase
 from message_store.queues.topic_table import TopicTable
 from message_store.reader import StoreReader
 from message_store.recovery import recover
@@ -40,7 +41,8 @@ from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
 from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
 from message_store.replication.acknowledgement import Missing, Replicated
-from message_store.replication.raw_append import Bytes, RawAppender
+from message_store.replication.raw_append import RawAppender
+from message_store.replication.suspicion import Bytes
 from message_store.replication.truncation import complete
 from message_store.retention.log_retention import Retention
 from message_store.write_gate import DISK_FULL, WriteGate
@@ -86,7 +88,10 @@ class MessageStore(StoreReader):
             Deletions(self.config_path("deletedTopics.json")),
         )
         self.appender = Appender(self.log, self.topics, config, clock, self.descriptors)
-        self.raw = RawAppender(self.log, self.appender, self.queues, self.rules, self.descriptors)
+        self.raw = RawAppender(
+            self.log, self.appender, self.queues, self.rules, self.descriptors, clock,
+            self._notify, self._restart_topic,
+        )  # fmt: skip
         self.replicated = Replicated()
         self.read_only = ""
         self.fence: Callable[[], str] = str
@@ -360,6 +365,11 @@ class MessageStore(StoreReader):
     def detach_topic(self, name: str) -> Path | None:
         """Take a topic's queues out of the store; return what `topic_removal` is to erase."""
         return self.progress.detach_topic(name)
+
+    def _restart_topic(self, name: str) -> None:
+        """Remove the queues of a topic that the master of a replica has deleted."""
+        self.flush()  # the messages must be on the disk before their removal is
+        erase(self.queues, self.detach_topic(name))
 
     # -- durability ---------------------------------------------------------------------------
 

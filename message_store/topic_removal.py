@@ -10,11 +10,8 @@ until retention removes them; `Deletions` keeps them out of queues that are rebu
 from __future__ import annotations
 
 import asyncio
-import shutil
-from pathlib import Path
 
-from message_store.log.commit_log import sync_directory
-from message_store.queues.consume_queues import QueueSet
+from message_store.queues.topic_erasure import erase
 from message_store.store import MessageStore
 
 
@@ -42,23 +39,3 @@ async def remove_topic_in_thread(store: MessageStore, name: str) -> None:
         await asyncio.to_thread(erase, store.queues, store.detach_topic(name))
     elif store.queues.deletions.unwritten:
         await asyncio.to_thread(store.queues.deletions.write)
-
-
-def erase(queues: QueueSet, detached: Path | None) -> None:
-    """Record the removals and remove the files of one. Any thread may call it.
-
-    Raises:
-        OSError: The disk refused the record, even after the files were removed.
-    """
-    try:
-        queues.deletions.write()
-    except OSError:
-        _remove_files(detached)  # this may make the room that the record needs
-        queues.deletions.write()
-    _remove_files(detached)
-    sync_directory(queues.directory)
-
-
-def _remove_files(detached: Path | None) -> None:
-    if detached is not None:
-        shutil.rmtree(detached, ignore_errors=True)  # the next start removes what is left

@@ -22,7 +22,7 @@ from delivery.plugin import Request
 from message_store.errors import RequestError
 
 MIGRATE: Final = 9_015
-"""Request code, above those of Apache, beside those of cancel, move and compaction."""
+"""Request code, above those of Apache and next to those of cancel, move and compaction."""
 SYSTEM_ERROR: Final = 1
 MESSAGE_ILLEGAL: Final = 13
 ACTIONS: Final = ("plan", "start", "pause", "resume", "rollback", "verify", "status")

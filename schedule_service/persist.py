@@ -10,6 +10,7 @@ from typing import Any
 
 from message_store.clock import Clock
 from message_store.json_dialect import write_config
+from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from schedule_service.recovery import OFFSETS_FILE, Saved, encode_saved, take_saved
 
@@ -28,7 +29,13 @@ class OffsetKeeper:
     """
 
     def __init__(
-        self, store: Any, clock: Clock, service: LevelService, saved: Saved, *, version_step: int
+        self,
+        store: MessageStore,
+        clock: Clock,
+        service: LevelService,
+        saved: Saved,
+        *,
+        version_step: int,
     ) -> None:
         self._store, self._clock, self._service = store, clock, service
         self._saved, self._version_step = saved, version_step

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from delivery.ownership import JournalEntry
 from delivery.ownership_projection import changes_of
 from message_store.json_dialect import backup_path, dumps, load_config, loads
 from message_store.ranges import distinct
+from message_store.store import MessageStore
 from schedule_service.cursor import (
     NEVER_MS,
     SEGMENTS_MAX,
@@ -43,6 +44,9 @@ from schedule_service.cursor import (
     without_holes,
 )
 from schedule_service.queues import ScheduleQueues
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 OFFSETS_FILE = "delayOffset.json"
@@ -104,7 +108,7 @@ def _ranges(value: Any, name: str) -> dict[int, list[Range]]:
     }
 
 
-def load_saved(store: Any) -> Saved | None:
+def load_saved(store: MessageStore) -> Saved | None:
     """Return the table of delayOffset.json, None if there is none.
 
     Its backup, one write older, if the log was truncated before the end that the newer one covers.
@@ -123,7 +127,7 @@ def load_saved(store: Any) -> Saved | None:
     return older if older.log_offset is not None and is_supported(store, older) else newest
 
 
-def is_supported(store: Any, saved: Saved) -> bool:
+def is_supported(store: MessageStore, saved: Saved) -> bool:
     """Return whether the log before the table's end is what it was when the table was taken."""
     return saved.log_offset is None or saved.log_offset <= store.unchanged_end(saved.generation)
 
@@ -215,7 +219,9 @@ def plan_start(
     return Start(saved, max(saved.log_offset, log_min), is_ours=True)
 
 
-def find_start(store: Any, adopted: Mapping[int, int] | None, saved: Saved | None) -> Start:
+def find_start(
+    store: MessageStore, adopted: Mapping[int, int] | None, saved: Saved | None
+) -> Start:
     """Return where recovery of an open store starts; `saved`: see `load_saved`."""
     return plan_start(
         saved,
@@ -300,7 +306,7 @@ class _Undelivered:
 
 
 def restore(
-    store: Any, queues: ScheduleQueues, start: Start, journal: Sequence[JournalEntry] = ()
+    store: MessageStore, queues: ScheduleQueues, start: Start, journal: Sequence[JournalEntry] = ()
 ) -> dict[int, LevelCursor]:
     """Return a cursor for every level that has a queue.
 
@@ -329,7 +335,7 @@ def restore(
     return {item.level: _cursor(queues, item) for item in undelivered}
 
 
-def _origins(store: Any, scan_from: int) -> Iterator[Offsets]:
+def _origins(store: MessageStore, scan_from: int) -> Iterator[Offsets]:
     """Yield the origins named in the log from an offset on, in bounded ascending blocks."""
     blocks: list[Offsets] = []
     for rows in store.scan(scan_from):

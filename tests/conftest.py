@@ -1,6 +1,6 @@
-"""Options of the test run, and one Hypothesis profile for all.
+"""Options of the test run and the Hypothesis profiles.
 
-Kernels compile at first use, so no example has a deadline.
+Examples have no deadline because kernels compile at their first call.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no test leaves a process behind
+os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of a test
 settings.register_profile("duemq", deadline=None)
-settings.register_profile("duemq-ci", deadline=None, derandomize=True)  # the same on every run
+settings.register_profile(
+    "duemq-ci", deadline=None, derandomize=True
+)  # the same examples in every run
 settings.load_profile("duemq-ci" if os.environ.get("DUEMQ_CI") else "duemq")
 
 
@@ -95,7 +97,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI everything is there: a skip is a failure."""
+    """Fail skipped tests in CI, where all requirements must be met."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("DUEMQ_CI") == "1":
         report.outcome = "failed"

@@ -1,4 +1,4 @@
-"""The pages say what the code does."""
+"""The documentation agrees with the code."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("page", GENERATED)
-def test_the_reference_is_generated_from_the_code(page: str) -> None:
+def test_the_reference_is_up_to_date(page: str) -> None:
     assert (TOP / "docs" / "reference" / page).read_text() == GENERATED[page](), "run `make docs`"
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.exists()], ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     targets = [t for t in LINK.findall(page.read_text()) if "://" not in t]
     broken = [target for target in targets if not (page.parent / target).exists()]
     assert not broken
@@ -78,7 +78,7 @@ def client_cells() -> list[tuple[str, str]]:
     ]
 
 
-def test_cells_of_the_clients_name_tests_that_exist() -> None:
+def test_tests_in_the_clients_table_exist() -> None:
     cells = client_cells()
     assert len(cells) > 50
     for file, test in cells:
@@ -86,7 +86,7 @@ def test_cells_of_the_clients_name_tests_that_exist() -> None:
         assert re.search(rf"\bdef {test}\(", source), f"{file} has no {test}"
 
 
-def test_every_client_test_stands_in_the_table() -> None:
+def test_every_client_test_is_in_the_table() -> None:
     shown = set(client_cells())
     for file in {file for file, _ in shown}:
         tests = re.findall(r"^def (test_\w+)\(", (TOP / "tests" / file).read_text(), re.M)

@@ -1,4 +1,7 @@
-"""What the extras declare is what their code needs; `.ci/extras` installs them, in clean places."""
+"""The extras of the distribution declare the packages that their code needs.
+
+`.ci/extras` installs them into new environments.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 
 def needs_of(extra: str) -> dict[str, Requirement]:
-    """Return what an extra installs beside DueMQ, by name; extras of ours are resolved."""
+    """Return the packages that an extra installs, with our own extras resolved."""
     found = {}
     for text in EXTRAS[extra]:
         one = Requirement(text)
@@ -32,7 +35,7 @@ def needs_of(extra: str) -> dict[str, Requirement]:
 @pytest.mark.finding("B1")
 @pytest.mark.parametrize(("extra", "of_spark"), [("spark", "sql"), ("connect", "connect")])
 def test_what_spark_asks_for_is_declared(extra: str, of_spark: str) -> None:
-    """pyspark has no dependencies of its own for SQL: it asks for them when it runs."""
+    """pyspark declares no dependencies for SQL; it checks for them when it runs."""
     declared = needs_of(extra)
     always = {Requirement(text).name for text in PROJECT["dependencies"]}
     if of_spark in declared["pyspark"].extras:
@@ -52,7 +55,7 @@ def test_the_tests_run_with_what_extras_install(extra: str) -> None:
 
 
 @pytest.mark.finding("B28")
-def test_the_licence_is_there() -> None:
+def test_the_licence_exists() -> None:
     assert "Apache License" in (TOP / "LICENSE").read_text()
     assert "Version 2.0" in (TOP / "NOTICE").read_text()
     assert PROJECT["license"]["text"] == "Apache-2.0"
@@ -76,7 +79,7 @@ def test_only_the_packages_of_the_design_are_installed() -> None:
     assert all(name in (TOP / ".ci" / "extras").read_text() for name in found)
 
 
-def test_the_public_names_are_loaded_when_they_are_used() -> None:
+def test_public_names_are_imported_lazily() -> None:
     import duemq
     from duemq.broker import Broker
     from timer_store.directory import TimerDirectory

@@ -1,4 +1,4 @@
-"""Our own rules, kept by the machine (style, habit 24)."""
+"""Rules of the code base that are checked automatically."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_only_the_command_line_prints(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", product_files(), ids=name_of)
-def test_byte_order_is_named_in_layouts_only(path: Path) -> None:
+def test_byte_order_occurs_in_layouts_only(path: Path) -> None:
     if "layout" in path.stem or "layout" in path.parent.name:
         return
     found = [
@@ -102,7 +102,7 @@ def test_a_file_has_at_most_500_lines(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", all_files(), ids=name_of)
-def test_a_function_fits_a_screen(path: Path) -> None:
+def test_functions_are_short(path: Path) -> None:
     long = [
         f"{node.name} (line {node.lineno}): {lines} lines"
         for node in ast.walk(tree_of(path))

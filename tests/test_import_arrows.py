@@ -1,4 +1,4 @@
-"""Imports point down the house's arrows only (design, section 3)."""
+"""Imports between packages follow the order in the design (section 3)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ARROWS: dict[str, set[str]] = {
     },
 }
 LAYOUTS_OF_OTHERS = {"reconciliation": {"timer_store.layout"}}
-"""Byte layouts that a package reads without knowing their owner (decision 16)."""
+"""Byte layouts that a package may read without importing their owner (decision 16)."""
 FOUND_BY_ENTRY_POINT = {"schedule_service", "timer_store"}
-"""The broker finds these through their entry points; only its command line may import them."""
+"""Plugins, loaded through their entry points; only the command line may import them."""
 
 
 def imported_packages(source: str) -> Iterator[tuple[str, int]]:
@@ -64,7 +64,7 @@ def test_the_transport_knows_no_broker_policy() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_broker_process_does_not_name_its_plugins() -> None:
+def test_the_broker_does_not_import_its_plugins() -> None:
     wrong = [
         f"{path.relative_to(TOP)}:{line} imports {module}"
         for path in sources("duemq")
@@ -75,6 +75,6 @@ def test_the_broker_process_does_not_name_its_plugins() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_package_is_in_the_house() -> None:
+def test_every_package_has_a_place_in_the_order() -> None:
     packages = {path.parent.name for path in TOP.glob("*/__init__.py")} - {"tests", "benchmarks"}
     assert packages <= ARROWS.keys()

@@ -66,6 +66,7 @@ class HaServer:
         self._connected = Notices(log, logging.INFO)
         self._reported = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
         self.connections: list[ReplicaConnection] = []
         self.failure = ""
         self.in_sync: InSyncReplicas | SyncStateSetReplicas = (
@@ -117,6 +118,7 @@ class HaServer:
                 yield
                 await self._finish_transfers()
             finally:
+                self._is_stopping = True
                 loop.remove_reader(self._socket)
                 for task in (*self._tasks, looking):
                     task.cancel()
@@ -216,4 +218,5 @@ class HaServer:
             log.exception("replica %s: the connection ends", connection.address)
         finally:
             self.connections.remove(connection)
-            self._on_report()
+            if not self._is_stopping:  # else the sync state set stays, for the next election
+                self._on_report()

@@ -27,16 +27,17 @@ def member_requests(
         address, ha_address: `host:port` of this broker for clients and for replicas.
         registered_id: The id that name servers know.
     """
+    addresses = HaAddressProcessor(
+        address, ha_address, lambda: store.max_offset, is_master=is_master
+    )
     if member is None:
-        return HaAddressProcessor(
-            address, ha_address, lambda: store.max_offset, is_master=is_master
-        )
+        return addresses
     return ControllerNotifications(
         member.service.group,
         notify=member.service.notify,
         epochs=lambda: member.epochs.epochs.entries,
         max_offset=lambda: store.max_offset,
-        master=lambda: (address, ha_address) if is_master else None,
+        addresses=addresses,
         broker_id=lambda: registered_id,
     )
 

@@ -109,9 +109,10 @@ def replica_of(
     copied = {
         RequestCode.GET_ALL_TOPIC_CONFIG: topics.replace_by,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.replace_by,
-        RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by,
     }
-    synchronize = SlaveSynchronize(copied, store, clock, connect)
+    progress = {RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by}
+    synchronize = SlaveSynchronize(copied, progress, store, clock, connect)
+    store.retention.add_pin(lambda: synchronize.first_needed, owner="the master's log")
     if member is None:
         sessions = default_sessions(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file

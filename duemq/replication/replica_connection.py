@@ -85,7 +85,7 @@ class ReplicaConnection:
 
     @property
     def replica_id(self) -> int | None:
-        """Id of the replica, if its framing names one and it has said so."""
+        """Id of the replica; None before the handshake, and in DefaultHA."""
         return self.protocol.replica_id
 
     @property

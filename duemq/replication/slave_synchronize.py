@@ -1,12 +1,18 @@
-"""Tables that a replica copies from its master in addition to the log: topics, groups, offsets.
+"""What a replica copies from its master in addition to the log.
 
-    every 10 s, and once when the master is known: 21, 201, 43 --> tables --> files below config/
-                                                   45          --> delayOffset.json
+    about every second   21, 201   topics, groups             as they come
+                         43, 45    consumer offsets, levels   } once this log is on the disk up to
+                         28        first offset of the log    } the end that the master's had then
+
+Consumer offsets, among them the progress of transactions, and the progress of levels describe what
+the master's log has. Without the log they would claim deliveries and ends of transactions that this
+log lacks, and messages would be lost with the master. Progress of timers is derived from the log.
+
+Files of the log that the master has removed are not needed here, once this log reaches as far as
+the master's did: retention removes them as on a master. Before the first answer it removes nothing.
 
 After a master of Apache's, delayOffset.json is the progress of levels: its deliveries do not name
-their source records. After one of ours it spares a start from reading the whole log: it names the
-log offset that it describes, and is written here once this log has reached that offset. So it never
-claims a delivery that this log does not have. Progress of timers is derived from the log.
+their source records. After one of ours it spares a start from reading the whole log.
 Source: SlaveSynchronize
 """
 
@@ -24,11 +30,15 @@ from duemq.registry.config_file import JsonObject
 from message_store import json_dialect
 from message_store.clock import Clock
 from message_store.errors import PeerError
+from message_store.retention.pins import UNKNOWN, FirstPending
 from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-INTERVAL_MS: Final = 10_000
+INTERVAL_MS: Final = 1_000
+SHARE: Final = 20  # a pause is at least so many times as long as the copy before
 CALL_S_MAX: Final = 10.0
+LOG_WAIT_MS: Final = 20
+LOG_WAITS_MAX: Final = 500
 Replace = Callable[[JsonObject], None]
 
 
@@ -37,30 +47,37 @@ class SlaveSynchronize:
 
     Args:
         tables: What takes the answer, by the request's code, in the order of the requests.
+        progress: The same of what must not be ahead of the log.
         store: The store of the replica; no plugin of a replica writes its delayOffset.json.
         connect: Returns a client of an address.
 
     Attributes:
         failure: Why the last attempt failed; empty after a good one.
         synchronized_ms: When all tables were copied last; None: never.
+        first_needed: First log offset that retention must keep; a pin.
     """
 
     def __init__(
         self,
         tables: Mapping[RequestCode, Replace],
+        progress: Mapping[RequestCode, Replace],
         store: MessageStore,
         clock: Clock,
         connect: Callable[[str], RemotingClient],
     ) -> None:
-        self._tables, self._clock, self._connect = tables, clock, connect
+        self._tables, self._progress = tables, progress
+        self._clock, self._connect = clock, connect
         self._store, self._delay_offsets_text = store, ""
         self._delay_offsets = store.config_path("delayOffset.json")
         self._client: RemotingClient | None = None
         self._wake, self._stopping = asyncio.Event(), False
         self._asking = asyncio.Lock()
+        self._taken: dict[RequestCode, bytes] = {}  # answers that the tables have
+        self._asked_ms = 0  # how long the last answers took
         self.address = ""
         self.failure = ""
         self.synchronized_ms: int | None = None
+        self.first_needed: FirstPending = UNKNOWN
 
     def follow(self, address: str) -> None:
         """Copy from the broker at this address from now on."""
@@ -74,7 +91,8 @@ class SlaveSynchronize:
             self._wake.clear()
             if self.address:
                 await self._attempt()
-            await self._clock.wait(self._wake, until_ms=self._clock.now_ms() + INTERVAL_MS)
+            pause_ms = max(INTERVAL_MS, SHARE * self._asked_ms)
+            await self._clock.wait(self._wake, until_ms=self._clock.now_ms() + pause_ms)
         await self._close()
 
     def stop(self) -> None:
@@ -105,21 +123,50 @@ class SlaveSynchronize:
                 "the master is unknown: no name server of namesrvAddr knows a broker of this "
                 "brokerName with the id 0"
             )
-        found = (await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)).get("table") or {}
+        return (await self._log_bounds())[0]
+
+    async def _log_bounds(self) -> tuple[int, int]:
+        """Ask the master for the first offset of its log and its end."""
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        found = _table(await self._ask(code), code).get("table") or {}
         try:
-            return int(found["commitLogMinOffset"])
+            return int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
-            raise PeerError(f"{self.address} does not name the start of its log") from error
+            raise PeerError(f"{self.address} does not name the bounds of its log") from error
 
     async def _copy(self) -> None:
+        start_ms = self._clock.now_ms()
         for code, replace in self._tables.items():
-            replace(await self._ask(code))
-        await self._copy_delay_offsets()
-
-    async def _copy_delay_offsets(self) -> None:
-        found = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
-        if not self._has_log_of(found):
+            self._take(code, await self._ask(code), replace)
+        found = {code: await self._ask(code) for code in self._progress}
+        code = RequestCode.GET_ALL_DELAY_OFFSET
+        delay_offsets = _table(await self._ask(code), code)
+        first, end = await self._log_bounds()
+        self._asked_ms = self._clock.now_ms() - start_ms
+        if not await self._reaches(end):
             return  # the next copy is newer, and this log longer
+        for code, replace in self._progress.items():
+            self._take(code, found[code], replace)
+        await self._take_delay_offsets(delay_offsets)
+        self.first_needed = first
+
+    def _take(self, code: RequestCode, answer: bytes, replace: Replace) -> None:
+        """Replace a table unless the answer is the same as before."""
+        if self._taken.get(code) != answer:
+            replace(_table(answer, code))
+            self._taken[code] = answer
+
+    async def _reaches(self, end: int) -> bool:
+        """Wait until this log is on the disk up to an offset; return whether it is."""
+        for _ in range(LOG_WAITS_MAX):
+            if self._store.max_offset >= end:
+                return await self._store.flusher.wait(end, CALL_S_MAX)
+            if self._wake.is_set() or self._stopping:
+                break
+            await self._clock.wait(self._wake, until_ms=self._clock.now_ms() + LOG_WAIT_MS)
+        return False
+
+    async def _take_delay_offsets(self, found: JsonObject) -> None:
         offsets = {int(level): int(offset) for level, offset in found["offsetTable"].items()}
         own = {"logGeneration": self._store.generation} if "commitLogOffset" in found else {}
         text = json_dialect.dumps({**found, **own, "offsetTable": offsets})
@@ -127,12 +174,7 @@ class SlaveSynchronize:
             await asyncio.to_thread(json_dialect.write_config, self._delay_offsets, text)
             self._delay_offsets_text = text
 
-    def _has_log_of(self, delay_offsets: JsonObject) -> bool:
-        """Return whether this log has every delivery that the master's offsets cover."""
-        end = delay_offsets.get("commitLogOffset")
-        return end is None or int(end) <= self._store.max_offset
-
-    async def _ask(self, code: RequestCode) -> JsonObject:
+    async def _ask(self, code: RequestCode) -> bytes:
         """Return the body of the answer to a request without fields."""
         async with self._asking:
             if self._client is None or self._client.address != self.address:
@@ -142,15 +184,20 @@ class SlaveSynchronize:
         if answer.code:
             raise PeerError(f"{code.name} is answered {answer.code}: {answer.remark}")
         assert isinstance(answer.body, bytes | memoryview)  # as received
-        try:
-            table = json_dialect.loads(bytes(answer.body).decode())
-        except ValueError as error:
-            raise PeerError(f"the answer to {code.name} is not JSON: {error}") from error
-        if not isinstance(table, dict):
-            raise PeerError(f"the answer to {code.name} is not an object")
-        return table
+        return bytes(answer.body)
 
     async def _close(self) -> None:
         if self._client is not None:
             await self._client.close()
             self._client = None
+
+
+def _table(answer: bytes, code: RequestCode) -> JsonObject:
+    """Return the object in the body of an answer."""
+    try:
+        table = json_dialect.loads(answer.decode())
+    except ValueError as error:
+        raise PeerError(f"the answer to {code.name} is not JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise PeerError(f"the answer to {code.name} is not an object")
+    return table

@@ -1,7 +1,7 @@
 """CRC-32 (IEEE) of byte arrays, for other kernels to call.
 
     by tables   sixteen bytes a step, on any processor
-    by folds    two carry-less products (PCLMULQDQ) fold sixteen bytes into the next sixteen; only
+    by folds    two carry-less products (PCLMULQDQ) reduce sixteen bytes into the next sixteen; only
                 the last sixteen use the tables: three to ten times as fast
 
 Both return the same values. Source of the folding and its constants: Gopal et al., "Fast CRC

@@ -43,9 +43,8 @@ class QueueSet:
         self._counts = np.zeros(1024, np.int32)
         self._touched = np.zeros((1024, 4), np.int64)
         self._units = np.zeros(1024 * UNIT_BYTES, np.uint8)
-        self._group_units: Callable[..., int] | None = None
+        self._group_units: dict[np.dtype[np.void], Callable[..., int]] = {}
         self._backlog: list[tuple[int, int, bytes]] = []
-        self.missing_from: int | None = None  # log offset where a replica lacks units
 
     def load(self) -> None:
         """Open every queue directory; set each slot's next offset. Stray names are ignored."""
@@ -135,16 +134,19 @@ class QueueSet:
     def append(self, rows: Rows, first: int, end: int) -> None:
         """Write the units of rows[first:end], grouped by queue.
 
+        Args:
+            rows: (n,) `layout.PUT` or `layout.QUEUED`.
         Raises:
             OSError: The disk refused a write; the units are in the backlog.
         """
         self._grow(end - first)
-        if self._group_units is None:  # rows always have the types of a PutBatch
-            self._group_units = entry(
+        group_units = self._group_units.get(rows.dtype)
+        if group_units is None:
+            group_units = self._group_units[rows.dtype] = entry(
                 encode.group_units, rows, 0, 0, self._counts, self._touched, self._units
             )
         assert rows.flags.c_contiguous
-        blocks = self._group_units(rows, first, end, self._counts, self._touched, self._units)
+        blocks = group_units(rows, first, end, self._counts, self._touched, self._units)
         data = self._units.data
         failure = None
         for slot, start, first_offset, stop in self._touched[:blocks].tolist():
@@ -167,7 +169,7 @@ class QueueSet:
     @property
     def behind(self) -> bool:
         """Whether units are missing because the disk was full."""
-        return bool(self._backlog) or self.missing_from is not None
+        return bool(self._backlog)
 
     def catch_up(self) -> None:
         """Write the backlog.

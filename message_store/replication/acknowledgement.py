@@ -2,7 +2,7 @@
 
     append --> disk (SYNC_FLUSH) --> replicas (SYNC_MASTER) --> confirmed: answered, readable
 
-One offset for all messages, which only grows. Whoever knows the replicas advances it; a batch of
+One offset for all messages, which only grows. The bookkeeping of replicas advances it; a batch of
 messages waits for it once. Source: GroupTransferService
 """
 
@@ -50,6 +50,10 @@ class Replicated:
         self._waits: dict[int, tuple[int, Callable[[], None]]] = {}  # in the order of the log
         self._last = 0
         self._waiters: set[asyncio.Event] = set()
+
+    def __len__(self) -> int:
+        """Return the number of waits in progress."""
+        return len(self._waits)
 
     def require(self, offset: int) -> None:
         """Make replicas a condition from now on.

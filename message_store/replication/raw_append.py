@@ -4,7 +4,8 @@
 
 Only whole records are written, so the log ends at a record after each call, and the log of a
 replica is byte for byte the log of its master. A blank record closes the file; its filler is not
-stored.
+stored. A record has the next queue offset of its queue; other queue offsets, and headers that are
+not plausible, are left to `suspicion`.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store import layout
+from message_store.clock import Clock
 from message_store.descriptors import DescriptorReserve
 from message_store.errors import ReplicationFault
 from message_store.hooks import TagsCodeRule
-from message_store.kernels import scan
-from message_store.layout import BLANK_BYTES, Rows
+from message_store.kernels import encode, scan
+from message_store.kernels.replicate import place
+from message_store.layout import BLANK_BYTES, Row, Rows
 from message_store.log.appender import Appender
 from message_store.log.commit_log import BLANK, CommitLog
 from message_store.log.frames import topic_of
-from message_store.queues.consume_queues import QueueSet, is_topic_name
-from message_store.recovery.recover import dispatch, walk_log
+from message_store.queues.consume_queues import QueueSet
+from message_store.recovery.recover import tags_codes
+from message_store.replication.suspicion import Bytes, Suspicion
 
-Bytes = npt.NDArray[np.uint8]
 Observer = Callable[[list[int]], None]
-CHUNK_RECORDS = 32_768
+CHUNK_RECORDS = 4_096
 RECORD_BYTES_MAX = 64 << 20
 MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
 
@@ -37,6 +39,8 @@ MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
 class RawAppender:
     """The write side of a replica's log.
 
+    Args:
+        restart_topic: Removes the queues of a topic that the master has deleted.
     Attributes:
         observers: Called with the slots of the queues that grew, once their units are written.
     """
@@ -48,10 +52,16 @@ class RawAppender:
         queues: QueueSet,
         rules: Sequence[TagsCodeRule],
         descriptors: DescriptorReserve,
+        clock: Clock,
+        notice: Callable[[str], None],
+        restart_topic: Callable[[str], None],
     ) -> None:
         self._log, self._appender, self._queues = log, appender, queues
         self._rules, self._descriptors = rules, descriptors
+        self._restart_topic = restart_topic
+        self._suspicion = Suspicion(log, queues, clock, notice)
         self._rows: Rows = np.zeros(CHUNK_RECORDS, layout.SCANNED)
+        self._placed: Rows = np.zeros(CHUNK_RECORDS, layout.QUEUED)
         self._filler_from = -1  # log offset of the blank record that ended the last file
         self.observers: list[Observer] = []
 
@@ -65,7 +75,9 @@ class RawAppender:
             ReplicationFault: The bytes do not continue this log. What precedes them is kept.
             OSError: The disk refused them.
         """
-        self._queue_missing()
+        self._queues.catch_up()
+        data = data.view()
+        data.flags.writeable = False  # kernels are compiled for logs that are mapped for reading
         done = self._skip_filler(offset, data.size)
         while done < data.size:
             self._check_place(offset + done)
@@ -105,30 +117,15 @@ class RawAppender:
         count, size, stop = scan.walk(
             data, 0, data.size, offset, self._queues.topics.arrays, True, self._rows
         )
-        rows, size = self._rows[:count], int(size)
-        self._check_crc(rows)
+        size = int(size)
         if count:
-            self._add_unknown_topics(rows, data, offset)
-            self._write(data[:size])
-            self._appender.last_record = int(rows[-1]["phys_offset"])
-            self._appender.last_store_ms = int(rows[-1]["store_ms"])
-            self._queue(rows)
+            self._append_records(data, offset, self._rows[:count])
         if stop == scan.STOP_BLANK:
             self._close_file(offset + size, data[size:], room - size)
             return min(data.size, room)
         if stop == scan.STOP_INVALID:
             self._check_incomplete(offset + size, data[size:], room - size)
         return size
-
-    @staticmethod
-    def _check_crc(rows: Rows) -> None:
-        damaged = np.flatnonzero(rows["damage"])
-        if damaged.size:
-            raise ReplicationFault(
-                f"the body of the record at log offset {rows[damaged[0]]['phys_offset']} does not "
-                f"match its CRC: it was damaged on its way, or at the master (run duemq verify "
-                f"there)"
-            )
 
     @staticmethod
     def _check_incomplete(offset: int, data: Bytes, room: int) -> None:
@@ -156,41 +153,76 @@ class RawAppender:
         self._filler_from = offset
         self._log.close_file()
 
-    def _add_unknown_topics(self, rows: Rows, data: Bytes, base: int) -> None:
-        for at in np.flatnonzero(rows["topic_index"] < 0):
-            name = topic_of(data, base, rows[at])
-            if is_topic_name(name):
-                rows[at]["topic_index"] = self._queues.topics.add(name)
+    # -- records --------------------------------------------------------------------------------
 
-    def _write(self, data: Bytes) -> None:
-        log = self._log
-        file = log.file_at_end or self._descriptors.run(log.writable_file)
+    def _append_records(self, data: Bytes, base: int, rows: Rows) -> None:
+        """Write records and their units, up to the first that is refused."""
+        topics, last_ms = self._queues.topics, self._appender.last_store_ms
+        good, fault = self._suspicion.look(rows, data, base, last_ms)
+        rows, done = rows[:good], 0
+        while done < good:
+            end = int(place(data, base, rows, done, topics.arrays, self._placed))
+            if end == done:
+                self._admit(rows[done], data, base)
+                continue
+            self._write(rows[done:end], data, base, done)
+            done = end
+        if fault is not None:
+            raise fault
+
+    def _admit(self, row: Row, data: Bytes, base: int) -> None:
+        """Add the queue of a record, or number it as the record does.
+
+        Raises:
+            ReplicationFault: The record does not continue its queue.
+        """
+        topics, queue_id = self._queues.topics, int(row["queue_id"])
+        if row["topic_index"] < 0:
+            name = topic_of(data, base, row)
+            if self._suspicion.check_topic(row, name, data, base):
+                topics.add(name)
+            else:
+                row["topic_index"] = layout.IN_NO_QUEUE
+            return
+        slot = topics.slot(int(row["topic_index"]), queue_id)
+        if slot < 0:
+            topics.slot(int(row["topic_index"]), queue_id, create=True)
+            return
+        if self._suspicion.is_gap(row, slot):
+            topics.set_next_offset(slot, int(row["queue_offset"]))
+        elif self._suspicion.begins_again(row, slot, data, base):
+            self._restart_topic(topics.name(int(row["topic_index"])))
+        else:
+            row["topic_index"] = layout.IN_NO_QUEUE
+
+    def _write(self, rows: Rows, data: Bytes, base: int, first: int) -> None:
+        """Write records that `place` has numbered, and their units."""
+        log, last = self._log, rows[-1]
+        end = int(last["phys_offset"] + last["record_size"])
+        piece = data[int(rows[0]["phys_offset"]) - base : end - base]
+        file = log.file_at_end
         try:
-            file.write(log.end - file.base, data.data)
+            file = file or self._descriptors.run(log.writable_file)
+            file.write(log.end - file.base, piece.data)
         except OSError:
-            with suppress(OSError):
-                file.zero_from(log.end - file.base)
+            arrays = self._queues.topics.arrays
+            encode.unnumber(self._placed, first, first + rows.size, arrays)
+            if file is not None:
+                with suppress(OSError):
+                    file.zero_from(log.end - file.base)
             raise
-        log.end += data.size
+        log.end = end
+        self._appender.last_record = int(last["phys_offset"])
+        self._appender.last_store_ms = int(last["store_ms"])
+        self._queue(rows, first)
 
-    def _queue(self, rows: Rows) -> None:
-        """Write the units of records that the log has, and number their queues."""
-        self._queues.missing_from = int(rows[0]["phys_offset"])
-        dispatch(rows, self._queues, self._rules, self._log)
-        self._queues.missing_from = None
-        topics = self._queues.topics
-        known = rows[(rows["topic_index"] >= 0) & (rows["queue_id"] >= 0)]
-        pairs = np.unique(known["topic_index"].astype(np.int64) << 32 | known["queue_id"])
-        slots = [topics.slot(pair >> 32, pair & 0xFFFF_FFFF) for pair in pairs.tolist()]
-        grown = [slot for slot in slots if slot >= 0]
-        for slot in grown:
-            topics.set_next_offset(slot, self._queues.at(slot).max_offset)
-        for observer in self.observers:
-            observer(grown)
-
-    def _queue_missing(self) -> None:
-        """Write the units that the disk refused before."""
-        start = self._queues.missing_from
-        if start is not None:
-            for rows in walk_log(self._log, start, self._log.end, self._queues.topics, check=False):
-                self._queue(rows)
+    def _queue(self, rows: Rows, first: int) -> None:
+        """Write the units of records that the log has."""
+        topics, placed = self._queues.topics, self._placed[first : first + rows.size]
+        if any(topics.find(rule.topic) >= 0 for rule in self._rules):  # they read the log
+            placed["tags_code"] = tags_codes(rows, topics, self._rules, self._log)
+        self._queues.append(self._placed, first, first + rows.size)
+        if self.observers:
+            grown = np.unique(placed["queue_slot"][placed["status"] == 0]).tolist()
+            for observer in self.observers:
+                observer(grown)

@@ -70,7 +70,7 @@ def verify_store(
         UsageError: `path` is not a store.
     """
     if not any((path / name).exists() for name in STORE_PARTS) and commitlog is None:
-        raise UsageError(f"{path} is no store: it has none of {', '.join(STORE_PARTS)}")
+        raise UsageError(f"{path} is not a store: it has none of {', '.join(STORE_PARTS)}")
     progress = progress or _silent
     report = Report(path)
     known = len(page_guard().found)

@@ -1,4 +1,4 @@
-"""What levels and timers have in common when they deliver."""
+"""Delivery steps shared by levels and timers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW_MS = 5_000
 
 
 class Reader:
-    """Units are rows of `put_one`."""
+    """A reader whose units are rows of `put_one`."""
 
     def __init__(self, store):
         self.store = store
@@ -62,7 +62,7 @@ def deliver(store, *bodies, damaged=()):
     return outcome
 
 
-def test_each_unit_is_delivered_or_in_quarantine_with_its_reason(store):
+def test_each_unit_is_delivered_or_quarantined_with_its_reason(store):
     outcome = deliver(store, b"a", b"bad", b"b", b"c", damaged=[2])
     assert (outcome.done, outcome.delivered, outcome.lost, outcome.refusal) == (4, 2, 0, "")
     assert (outcome.store_ms != NOT_PUT).tolist() == [True, False, False, True]
@@ -72,7 +72,7 @@ def test_each_unit_is_delivered_or_in_quarantine_with_its_reason(store):
     assert store.queue_bounds(QUARANTINE_TOPIC, 0)[1] == 2
 
 
-def test_what_the_store_never_takes_goes_to_quarantine_without_its_bytes(store):
+def test_messages_that_the_store_never_takes_are_quarantined_without_bytes(store):
     outcome = deliver(store, b"70000")
     assert [item.reason for item in outcome.quarantined] == ["illegal"]
     unit = store.units(QUARANTINE_TOPIC, 0, 0, 1)[0]

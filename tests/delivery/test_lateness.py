@@ -1,4 +1,4 @@
-"""Counting lateness by the batch."""
+"""Counting of lateness by batch."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ def test_buckets_against_a_loop(pairs):
     due = np.array([due for due, _ in pairs], np.int64)
     late = np.array([late for _, late in pairs], np.int64)
     lateness.note(due, due + late)
-    wanted = [0] * (BOUNDS_MS.size + 1)
+    expected = [0] * (BOUNDS_MS.size + 1)
     for _, ms in pairs:
         at = next((n for n, bound in enumerate(BOUNDS_MS) if max(ms, 0) <= bound), BOUNDS_MS.size)
-        wanted[at] += 1
-    assert lateness.buckets.tolist() == wanted
+        expected[at] += 1
+    assert lateness.buckets.tolist() == expected
     assert lateness.sum_ms == sum(max(ms, 0) for _, ms in pairs)
     assert lateness.max_ms == max([max(ms, 0) for _, ms in pairs], default=0)
     assert lateness.count == len(pairs)
     bounds = lateness.seconds_buckets()
-    assert bounds[0] == ("0.0", wanted[0])
+    assert bounds[0] == ("0.0", expected[0])
     assert bounds[-1] == ("+Inf", len(pairs))
 
 
 @pytest.mark.parametrize(
-    ("late", "share", "wanted"),
+    ("late", "share", "expected"),
     [([], 0.5, None), ([0], 0.99, 0), ([-4], 0.99, 0), ([3], 0.5, 3), ([11, 11, 11, 90], 0.5, 12),
      ([1, 1, 1, 90], 0.5, 1), ([1, 1, 1, 90], 0.99, 90), ([10**8], 0.5, 10**8)],
 )  # fmt: skip
-def test_quantiles_are_upper_bounds_and_at_most_the_latest(late, share, wanted):
+def test_quantiles_are_upper_bounds_and_at_most_the_latest(late, share, expected):
     lateness = Lateness()
     lateness.note(np.zeros(len(late), np.int64), np.array(late, np.int64))
-    assert lateness.quantile_ms(share) == wanted
+    assert lateness.quantile_ms(share) == expected
 
 
-def test_nothing_is_known_of_no_delivery():
+def test_without_deliveries_there_are_no_quantiles():
     found = Lateness().as_dict()
     assert (found["p50"], found["p99"], found["max"]) == (None, None, None)
     assert len(found["buckets"]) == BOUNDS_MS.size + 1

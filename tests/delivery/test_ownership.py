@@ -1,4 +1,4 @@
-"""Ownership records as bytes: malformed ones are skipped, with one log line."""
+"""Ownership records as bytes: malformed ones are skipped and logged in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATE = StateRecord(migration="m", level=3, source="planned", target="routing", 
 @pytest.mark.parametrize(
     "record", [HANDOVER, GIVEBACK, ROUTE, STATE], ids=lambda m: type(m).__name__
 )
-def test_a_record_survives_its_bytes(record):
+def test_records_round_trip(record):
     assert ownership.decode(ownership.encode(record)) == record
 
 
@@ -98,7 +98,7 @@ FIELDS = sorted({name for kind in ownership.KINDS.values() for name in kind.__sl
     st.sampled_from([HANDOVER, GIVEBACK, ROUTE, STATE]),
     st.dictionaries(st.sampled_from(["kind", *FIELDS]), json_values, max_size=4),
 )
-def test_whatever_stands_in_the_fields_it_is_a_record_or_a_value_error(record, changes):
+def test_any_field_values_give_a_record_or_a_value_error(record, changes):
     body = json.dumps(json.loads(ownership.encode(record)) | changes).encode()
     try:
         found = ownership.decode(body)
@@ -118,7 +118,7 @@ def put_record(store, body, born_host=NO_HOST):
 
 
 @pytest.mark.finding("A2")
-def test_a_record_that_a_client_sent_is_none(tmp_path, caplog):
+def test_a_record_sent_by_a_client_is_ignored(tmp_path, caplog):
     with open_store(tmp_path) as store:
         put_record(store, ownership.encode(HANDOVER), LOOPBACK)
         put_record(store, ownership.encode(ROUTE))
@@ -127,7 +127,7 @@ def test_a_record_that_a_client_sent_is_none(tmp_path, caplog):
 
 
 @pytest.mark.finding("E10")
-def test_junk_is_reported_in_one_line_with_its_count(tmp_path, caplog):
+def test_malformed_records_are_logged_in_one_line(tmp_path, caplog):
     with open_store(tmp_path) as store:
         for number in range(2_500):
             put_record(store, b"junk" if number != 1_700 else ownership.encode(ROUTE))

@@ -1,4 +1,4 @@
-"""What the ownership journal means, beside a model that gives each unit its owner."""
+"""The projection of the ownership journal, compared with a naive implementation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from message_store.ranges import Range, joined, within
 
 END = 40
 LEVELS = (1, 3)
-LEVEL, NOBODY = -1, -2  # owners; the others are queue offsets of transfers in the journal
+LEVEL, UNOWNED = -1, -2  # owners; the others are queue offsets of transfers in the journal
 
 
 @st.composite
@@ -57,7 +57,7 @@ def numbers(ranges: list[Range] | tuple[Range, ...]) -> set[int]:
 
 
 def naive_owners(journal: list[JournalEntry], level: int) -> list[int]:
-    """Return the owner of each unit: the last record that names it decides."""
+    """Return the owner of each unit, which is in the last record that contains it."""
     owners = [LEVEL] * END
     for entry in journal:
         record = entry.record
@@ -65,21 +65,21 @@ def naive_owners(journal: list[JournalEntry], level: int) -> list[int]:
             continue
         for unit in range(record.first, record.end):
             if isinstance(record, Return):
-                owners[unit] = LEVEL if unit in numbers(record.pending) else NOBODY
+                owners[unit] = LEVEL if unit in numbers(record.pending) else UNOWNED
             elif unit not in numbers(record.excluded):
                 owners[unit] = entry.queue_offset
     return owners
 
 
 @given(journals, st.integers(0, END), st.integers(0, END))
-def test_the_last_record_that_names_a_unit_gives_it_its_owner(
+def test_the_last_record_of_a_unit_decides_its_owner(
     journal: list[JournalEntry], first: int, count: int
 ) -> None:
     owned = Ownership()
     for entry in journal:
         owned.apply(entry)
         before = {level: list(pieces) for level, pieces in owned.pieces.items()}
-        assert owned.apply(entry) is None  # it is known
+        assert owned.apply(entry) is None  # already applied
         assert owned.pieces == before
     for level in LEVELS:
         owners = naive_owners(journal, level)
@@ -97,7 +97,7 @@ def test_the_last_record_that_names_a_unit_gives_it_its_owner(
 
 
 @given(journals, st.integers(0, END))
-def test_a_level_has_what_no_transfer_took_and_what_came_back(
+def test_a_level_owns_units_not_transferred_and_returned(
     journal: list[JournalEntry], low: int
 ) -> None:
     for level in LEVELS:
@@ -158,7 +158,7 @@ def test_a_copy_and_a_removed_range_change_nothing_elsewhere() -> None:
     ],
     ids=["state", "route", "transfer"],
 )
-def test_another_migration_keeps_the_route_and_counts_anew(
+def test_another_migration_keeps_the_route_and_restarts_the_counts(
     record: OwnershipRecord, expected: dict[str, Any]
 ) -> None:
     before = LevelProjection(level=3, migration="old", routed=True, fence=4, rules={"T": 5}, gone=8)

@@ -1,4 +1,4 @@
-"""What a quarantined message tells."""
+"""Properties of a quarantined message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def row_of(item):
     return batch
 
 
-def test_everything_known_is_kept():
+def test_all_known_facts_are_kept():
     item = Undeliverable(Reason.TOPIC_MISSING, "no T", 300, 3, 5, RECORD, b"raw")
     batch = row_of(item)
     assert batch.properties(0) == {
@@ -48,7 +48,7 @@ def test_everything_known_is_kept():
     assert (row["born_port"], batch.body(0)) == (77, b"raw")
 
 
-def test_an_unreadable_record_is_named_too():
+def test_an_unreadable_record():
     batch = row_of(Undeliverable(Reason.UNREADABLE, "x" * 9_000, 7, 1, 0))
     assert batch.body(0) == b""
     assert batch.rows[0]["born_ms"] == 99
@@ -66,7 +66,7 @@ def test_a_timer_shows_its_due_time_instead_of_its_level():
     }
 
 
-def test_its_bytes_can_be_omitted():
+def test_the_bytes_can_be_omitted():
     item = Undeliverable(Reason.ILLEGAL, "too long", 7, 1, 0, RECORD, b"raw")
     assert item.with_data(b"").data == b""
     assert item.with_data(b"").record is RECORD

@@ -1,4 +1,4 @@
-"""What a held record says about where it goes."""
+"""Target of a redirected record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from message_store.queues.topic_table import TopicTable
 
 
 @pytest.mark.parametrize(
-    ("properties", "wanted"),
+    ("properties", "expected"),
     [
         ({"REAL_TOPIC": "T", "REAL_QID": "3"}, ("T", 3)),
         ({"REAL_TOPIC": "T"}, "no_target"),
@@ -20,7 +20,7 @@ from message_store.queues.topic_table import TopicTable
         ({"REAL_TOPIC": "unrouted", "REAL_QID": "0"}, "topic_missing"),
     ],
 )
-def test_target(properties, wanted):
+def test_target(properties, expected):
     topics = TopicTable()
     assert not has_routes(topics)
     topics.set_routing("T", write_queues=4, read_queues=4, perm=6)
@@ -29,22 +29,22 @@ def test_target(properties, wanted):
         topics.add(name)
     found = real_target(properties, topics, "held", routed=True)
     if isinstance(found, NoTarget):
-        assert found.reason == wanted
+        assert found.reason == expected
     else:
-        assert (topics.name(found[0]), found[1]) == wanted
+        assert (topics.name(found[0]), found[1]) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [("0", 0), ("+2", 2), ("65535", 65_535), ("65536", -1), ("-1", -1), ("", -1), ("x", -1),
      ("9999999999", -1), ("++1", -1), ("\u0661", -1)],
 )  # fmt: skip
-def test_queue_number(text, wanted):
-    assert queue_number(text) == wanted
+def test_queue_number(text, expected):
+    assert queue_number(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         (b"", b""),
         (b"a\x01b", b"a\x01b"),
@@ -54,5 +54,5 @@ def test_queue_number(text, wanted):
         (b"TT\x011\x02", b"TT\x011\x02"),
     ],
 )
-def test_without(text, wanted):
-    assert without(text, b"__CRC32#", b"T") == wanted
+def test_without(text, expected):
+    assert without(text, b"__CRC32#", b"T") == expected

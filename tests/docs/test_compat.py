@@ -1,4 +1,4 @@
-"""docs/compat.md names tests that exist, all interop tests, and the codes that are served."""
+"""docs/compat.md: its tests exist, it lists all interop tests, and its codes are served."""
 
 from __future__ import annotations
 
@@ -68,29 +68,29 @@ def client_cells() -> set[tuple[str, str]]:
     }
 
 
-def test_every_named_test_exists() -> None:
+def test_every_listed_test_exists() -> None:
     named = client_cells() | set(FULL_NAME.findall(TEXT))
     assert len(named) > 80
     missing = [f"{file}::{test}" for file, test in sorted(named) if test not in names_in(file)]
     assert not missing
 
 
-def test_no_test_is_named_by_half() -> None:
-    """Outside of the clients' table a name has its file, so that it is checked above."""
+def test_tests_are_listed_with_their_file() -> None:
+    """Outside of the table of clients, so that the test above checks them."""
     rest = TEXT.replace(section("Clients"), "")
     whole = [test for _, test in FULL_NAME.findall(rest)]
     assert re.findall(r"(?<![\w/])test_\w+(?!\w|\.py)", rest) == whole
 
 
-def test_every_interop_test_is_named() -> None:
+def test_every_interop_test_is_listed() -> None:
     named = client_cells() | set(FULL_NAME.findall(TEXT))
     files = [f"interop/{path.name}" for path in (TESTS / "interop").glob("test_*.py")]
     there = {(file, test) for file in files for test in names_in(file)}
     assert not there - named
 
 
-def codes_told(server: str) -> set[int]:
-    """Return the codes in the paragraph of `server`; each must have its right name."""
+def codes_listed(server: str) -> set[int]:
+    """Return the codes in the paragraph of `server`; check their names."""
     paragraph = section("Request codes").partition(f"{server}:\n")[2].partition("\n\n")[0]
     pairs = re.findall(r"(\d+) ([A-Z_0-9]+)", paragraph)
     wrong = [pair for pair in pairs if RequestCode(int(pair[0])).name != pair[1]]
@@ -114,8 +114,8 @@ def test_the_request_codes_are_those_served(tmp_path: Path) -> None:
     ours |= asyncio.run(served(aclEnable="true", rocketmqHome=str(tmp_path)))[0]
     told = {int(code) for code in re.findall(r"\b9\d{3}\b", section("Request codes"))}
     assert told == ours & OUR_CODES
-    assert codes_told("Broker") == ours - OUR_CODES - UNSERVED.keys()
-    assert codes_told("Name server") == namesrv
+    assert codes_listed("Broker") == ours - OUR_CODES - UNSERVED.keys()
+    assert codes_listed("Name server") == namesrv
 
 
 def test_the_timer_keys_are_found() -> None:
@@ -123,13 +123,13 @@ def test_the_timer_keys_are_found() -> None:
 
 
 def value_of(item: Option) -> str:
-    """Return the value that the page names, or another one than the default."""
+    """Return the value in the page, or another one than the default."""
     other = not item.default if item.kind is bool else item.default // 2
     return TIMER_KEYS[item.key] or value_text(other)
 
 
 @pytest.mark.parametrize("key", sorted(TIMER_KEYS))
-def test_a_timer_key_that_is_named_is_accepted_and_has_an_effect(key: str) -> None:
+def test_a_listed_timer_key_is_accepted_and_has_an_effect(key: str) -> None:
     item = next((item for item in options(TimerConfig) if item.key == key), None)
     assert item is not None, f"docs/compat.md names {key}, which no field of TimerConfig has"
     assert key not in WITHOUT_EFFECT

@@ -1,4 +1,4 @@
-"""Programs in the pages run as they stand and print what the pages say."""
+"""Programs in the documentation run and print what the pages show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.S)
 
 
 def programs(page: str, old: str, new: Path) -> list[str]:
-    """Return the Python blocks of a page, with a directory of the test's own."""
+    """Return the Python blocks of a page, with a temporary directory."""
     blocks = BLOCK.findall((TOP / "docs" / page).read_text())
     assert blocks
     assert all(old in block for block in blocks)

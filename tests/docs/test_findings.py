@@ -1,4 +1,4 @@
-"""docs/reference/findings.md names the tests of each finding, or the reason why it remains."""
+"""docs/reference/findings.md lists the tests of each finding, or the reason why it remains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNTS = {"A": 20, "B": 29, "C": 5, "D": 6, "E": 14}
 
 
 def marked() -> dict[str, set[str]]:
-    """Return the test files that carry each finding's number."""
+    """Return the test files marked with each finding."""
     found: dict[str, set[str]] = {}
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -29,7 +29,7 @@ def rows() -> dict[str, str]:
     return {number: shown for number, _, shown in ROW.findall(PAGE.read_text())}
 
 
-def test_the_page_names_the_files_that_carry_each_number() -> None:
+def test_the_page_lists_the_marked_files() -> None:
     named = {number: set(FILE.findall(shown)) for number, shown in rows().items()}
     assert {number: files for number, files in named.items() if files} == marked()
 

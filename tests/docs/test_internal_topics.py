@@ -1,4 +1,4 @@
-"""docs/reference/internal-topics.md says what duemq.registry.internal_topics says."""
+"""docs/reference/internal-topics.md agrees with duemq.registry.internal_topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of migration's figures says what was measured."""
+"""The page of migration figures agrees with the measured values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks import migration, run
 from benchmarks.report import RESULTS
 
 
-def test_the_page_has_the_figures_that_it_names() -> None:
+def test_the_page_has_its_figures() -> None:
     page = migration.PAGE.read_text()
     assert migration.filled(page, migration.named(page)) == page, (
         "run python -m benchmarks.migration --fill-only"

@@ -1,4 +1,4 @@
-"""docs/where-to-change.md and the path of a message name files that exist."""
+"""docs/where-to-change.md and the path of a message refer to existing files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rows() -> list[tuple[str, str, str]]:
     return [row for row in found if FILE.search(row[1])]
 
 
-def test_each_change_names_a_file_and_a_test_that_exist() -> None:
+def test_files_and_tests_of_each_change_exist() -> None:
     assert len(rows()) >= CHANGES_MIN
     for change, file, test in rows():
         named = [*FILE.findall(file), *FILE.findall(test)]
@@ -25,7 +25,7 @@ def test_each_change_names_a_file_and_a_test_that_exist() -> None:
         assert [name for name in named if not (TOP / name).is_file()] == [], change
 
 
-def test_the_path_of_a_message_names_files_that_exist() -> None:
+def test_files_on_the_path_of_a_message_exist() -> None:
     page = (TOP / "docs" / "ARCHITECTURE.md").read_text()
     path = page.partition("## Path of a message")[2].partition("\n## ")[0]
     assert [name for name in FILE.findall(path) if not (TOP / name).is_file()] == []

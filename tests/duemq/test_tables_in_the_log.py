@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,18 +15,12 @@ from duemq.registry.internal_topics import TABLES_TOPIC
 from duemq.registry.topic_config import TopicConfig
 from duemq.replication.role import Role
 from duemq.role_runner import RoleRunner
+from tests.support.replica_rig import until
 from tests.support.running_broker import Asker, asking, running, small
 
 REPLICA = Role(is_replica=True, own_id=2)
 MASTER = Role(is_replica=False, own_id=2)
-WAIT_S_MAX = 60.0
 ALONE = {"brokerRole": "SYNC_MASTER", "enableAutoInSyncReplicas": "true"}
-
-
-async def until(probe: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S_MAX):
-        while not probe():
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

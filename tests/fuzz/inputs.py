@@ -1,4 +1,4 @@
-"""Hostile inputs from a seed: frames of real clients, changed, and frames that no client sends."""
+"""Malicious inputs from a seed: changed frames of real clients, and frames that no client sends."""
 
 from __future__ import annotations
 
@@ -47,9 +47,11 @@ NAMES = (
 )
 OFFSET_CODES = (11, 14, 15, 29, 30, 31, 33, 36, 222, 361)
 TRANSACTION_CODES = (36, 37, 39)
-NOT_SENT = frozenset({25, 205, 318, 100, 101})  # they change the broker for those beside us
+NOT_SENT = frozenset(
+    {25, 205, 318, 100, 101}
+)  # they would change the broker for the regular client
 SENTINEL = 777_777_777
-LENGTHS = "lengths"  # nothing is answered to these, or not at once
+LENGTHS = "lengths"  # inputs without a response, or with a late one
 FIELDS = (
     *("topic", "queueId", "queueOffset", "consumerGroup", "offset", "maxMsgNums", "sysFlag"),
     *("commitOffset", "suspendTimeoutMillis", "subscription", "subVersion", "expressionType"),
@@ -69,13 +71,13 @@ class Chunk:
 
 
 def framed(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
-    """Return a frame whose lengths are right."""
+    """Return a frame with correct lengths."""
     word = serialize_type << 24 | len(header)
     return struct.pack("!iI", 4 + len(header) + len(body), word) + header + body
 
 
 def sentinel() -> bytes:
-    """Return a request whose answer tells that everything before it was taken."""
+    """Return a request whose response shows that all earlier input was processed."""
     return codec.encode_request(Request(9_999, {}, opaque=SENTINEL))
 
 
@@ -143,7 +145,7 @@ class Inputs:
         return bytes(data)
 
     def _length(self) -> bytes:
-        """Return a frame whose lengths are wrong: nothing after it can be read."""
+        """Return a frame with wrong lengths, after which nothing can be read."""
         data = bytearray(codec.encode_request(self._request()))
         at = self._random.randrange(8)
         data[at] = self._random.choice((0, 1, 0x7F, 0x80, 0xFF, data[at] ^ 1))
@@ -224,7 +226,7 @@ class Inputs:
 
     def _offset(self) -> bytes:
         fields = {
-            "topic": self._random.choice(("fuzz", "friend", self._value())),
+            "topic": self._random.choice(("fuzz", "regular", self._value())),
             "consumerGroup": self._random.choice(("g", self._value())),
             "group": "g",
             "queueId": self._random.choice(("0", self._value())),
@@ -241,7 +243,7 @@ class Inputs:
             "delayLevel": self._value(),
             "isForce": "true",
         }
-        if fields["topic"] == "friend":  # its offsets are its own
+        if fields["topic"] == "regular":  # the offsets of the regular client
             fields["consumerGroup"] = fields["group"] = "stranger"
         return self._encode(Request(self._random.choice(OFFSET_CODES), fields))
 

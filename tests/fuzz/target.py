@@ -1,4 +1,4 @@
-"""A real broker process to attack, and what it uses of memory and descriptors."""
+"""A real broker process to attack, and its use of memory and descriptors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MIB = 1 << 20
 
 
 class Target:
-    """One running broker.
+    """A running broker.
 
     Attributes:
-        port, metrics_port: where it listens.
+        port, metrics_port: its ports.
         child: the process.
     """
 
@@ -52,7 +52,7 @@ class Target:
         self.child = Child("target", command, log_path=home / "broker.log", env=env)
 
     def wait(self) -> None:
-        """Return when it listens."""
+        """Wait until the broker listens."""
 
         def ready() -> bool:
             self.child.must_run()
@@ -62,17 +62,17 @@ class Target:
 
     @property
     def anonymous_bytes(self) -> int:
-        """Memory that no file backs."""
+        """Return the memory that no file backs."""
         return self.child.memory_bytes()["anonymous"]
 
     @property
     def descriptors(self) -> int:
-        """Open file descriptors."""
+        """Return the number of open file descriptors."""
         return len(os.listdir(f"/proc/{self.child.pid}/fd"))
 
     @property
     def sockets(self) -> int:
-        """Open sockets: descriptors without the files, of which the store keeps some open."""
+        """Return the number of open sockets, without the store's files."""
         found = 0
         for descriptor in Path(f"/proc/{self.child.pid}/fd").iterdir():
             with suppress(FileNotFoundError):
@@ -81,18 +81,18 @@ class Target:
 
     @property
     def threads(self) -> int:
-        """Threads."""
+        """Return the number of threads."""
         return len(os.listdir(f"/proc/{self.child.pid}/task"))
 
     @property
     def log(self) -> str:
-        """All that it logged."""
+        """Return the broker's log."""
         return self.child.log_path.read_text(errors="replace")
 
 
 @contextmanager
 def attacked(home: Path, *, descriptors: int | None = None, **keys: str) -> Iterator[Target]:
-    """Run a target; stop it on leaving, which must leave no traceback of a crash."""
+    """Run a target and stop it at the end; its log must have no traceback."""
     target = Target(home, descriptors=descriptors, **keys)
     try:
         target.wait()

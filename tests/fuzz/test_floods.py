@@ -1,4 +1,4 @@
-"""Floods of a real broker, of connections and half requests: what it uses stays bounded."""
+"""Floods of connections and incomplete requests at a real broker, which limits its resources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DESCRIPTORS = 256
 
 
 def flood(stack: ExitStack, port: int, count: int) -> int:
-    """Open connections that say nothing; return how many were taken."""
+    """Open silent connections; return the number of accepted ones."""
     opened = 0
     for _ in range(count):
         with suppress(OSError):
@@ -36,13 +36,13 @@ def flood(stack: ExitStack, port: int, count: int) -> int:
 @pytest.mark.finding("A6")
 def test_a_flood_of_connections_stops_neither_writes_nor_the_disk(tmp_path: Path) -> None:
     async def sends(address: str, stack: ExitStack, port: int, metrics_port: int) -> list[int]:
-        async with asking(address) as friend:
-            codes = [(await friend.send("T", b"before")).code]
+        async with asking(address) as client:
+            codes = [(await client.send("T", b"before")).code]
             await asyncio.to_thread(flood, stack, port, 2 * DESCRIPTORS)
             await asyncio.to_thread(flood, stack, metrics_port, DESCRIPTORS)
-            for number in range(40):  # new files of the queue and of the log
+            for number in range(40):  # enough for new files of the queue and the log
                 body = bytes(20_000)
-                codes.append((await friend.send(f"T{number % 8}", body)).code)
+                codes.append((await client.send(f"T{number % 8}", body)).code)
             return codes
 
     keys = {
@@ -58,15 +58,15 @@ def test_a_flood_of_connections_stops_neither_writes_nor_the_disk(tmp_path: Path
         until(lambda: target.descriptors < 120, seconds=60, what="descriptors are returned")
 
         async def after() -> int:
-            async with asking(address) as friend:
-                return (await friend.send("T", b"after")).code
+            async with asking(address) as client:
+                return (await client.send("T", b"after")).code
 
         assert asyncio.run(after()) == 0
         assert "cannot be synced" not in target.log
 
 
 @pytest.mark.finding("E13")
-def test_half_requests_for_figures_take_neither_threads_nor_descriptors(tmp_path: Path) -> None:
+def test_incomplete_requests_for_metrics_use_no_threads_or_descriptors(tmp_path: Path) -> None:
     with attacked(tmp_path) as target, ExitStack() as stack:
         threads = target.threads
         for _ in range(500):
@@ -81,12 +81,12 @@ def test_half_requests_for_figures_take_neither_threads_nor_descriptors(tmp_path
 
 
 @pytest.mark.finding("A20")
-def test_half_frames_and_unread_answers_are_bounded_in_total(tmp_path: Path) -> None:
-    """40 connections hold 8 MiB of a frame each, 20 ask for 16 MiB each and read nothing."""
+def test_incomplete_frames_and_unread_responses_are_limited_in_total(tmp_path: Path) -> None:
+    """40 connections hold 8 MiB of a frame each; 20 request 16 MiB each and read nothing."""
 
     async def send_some(address: str) -> list[int]:
-        async with asking(address) as friend:
-            return [(await friend.send("T", bytes(100_000))).code for _ in range(10)]
+        async with asking(address) as client:
+            return [(await client.send("T", bytes(100_000))).code for _ in range(10)]
 
     with attacked(tmp_path, remotingMemoryMax=str(64 * MIB)) as target, ExitStack() as stack:
         address = f"{LOOPBACK}:{target.port}"
@@ -96,7 +96,7 @@ def test_half_frames_and_unread_answers_are_bounded_in_total(tmp_path: Path) -> 
         for number in range(60):
             hostile = socket.create_connection((LOOPBACK, target.port), timeout=5)
             stack.callback(hostile.close)
-            with suppress(OSError):  # it may be closed while it sends
+            with suppress(OSError):  # the broker may close it while it sends
                 if number % 3:
                     hostile.sendall(struct.pack("!iI", 16 * MIB, 10) + bytes(8 * MIB))
                 else:

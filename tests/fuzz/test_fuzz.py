@@ -1,4 +1,4 @@
-"""Fuzzed frames at a real broker, a friend beside them: it serves, and what it uses is bounded."""
+"""Fuzzed frames against a real broker: it serves a regular client, with limited resources."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tests.support.wait_until import until
 ATTACKERS = 8
 ANSWER_S = 20.0
 GROWTH_MAX_BYTES = 200 * MIB
-SLOWER_MAX = 200  # how much slower the friend's median may be under attack
+SLOWER_MAX = 200  # limit of the regular client's median latency, relative to that without an attack
 UNFORESEEN = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)\b[^\n]{0,80})", re.M)
 MARK = b'"opaque":%d' % SENTINEL
 
 
 @contextmanager
-def friend_of(target: Target) -> Iterator[dict[str, Any]]:
-    """Run a friend beside the block; what it saw is there afterwards."""
+def regular_client(target: Target) -> Iterator[dict[str, Any]]:
+    """Run a regular client during the block; its results are available afterwards."""
     seen: dict[str, Any] = {}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.fuzz.friend", str(target.port)],
+        [sys.executable, "-m", "tests.fuzz.regular_client", str(target.port)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip
     try:
@@ -48,8 +48,8 @@ def friend_of(target: Target) -> Iterator[dict[str, Any]]:
         process.wait()
 
 
-async def throw(port: int, chunk: Chunk) -> bool:
-    """Send one chunk over a connection of its own; return whether all of it was answered for."""
+async def send_chunk(port: int, chunk: Chunk) -> bool:
+    """Send a chunk over a connection of its own; return whether all of it was processed."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -74,19 +74,19 @@ async def throw(port: int, chunk: Chunk) -> bool:
 
 
 async def attack(port: int, inputs: Inputs, count: int) -> Counter[str]:
-    """Throw `count` inputs from several connections at a time; return how many of each kind."""
-    chunks, thrown = inputs.chunks(count), Counter[str]()
+    """Send `count` inputs over several connections at a time; return their number by kind."""
+    chunks, counts = inputs.chunks(count), Counter[str]()
 
     async def attacker() -> None:
         for chunk in chunks:
-            taken = await throw(port, chunk)
-            thrown[chunk.kind] += chunk.count
-            thrown["answered to the end" if taken else "closed before the end"] += chunk.count
+            taken = await send_chunk(port, chunk)
+            counts[chunk.kind] += chunk.count
+            counts["answered to the end" if taken else "closed before the end"] += chunk.count
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(ATTACKERS):
             tasks.create_task(attacker())
-    return thrown
+    return counts
 
 
 def shown(name: str, seen: dict[str, Any]) -> str:
@@ -97,18 +97,18 @@ def shown(name: str, seen: dict[str, Any]) -> str:
 
 
 @pytest.mark.finding("E6")
-def test_fuzzed_frames_harm_neither_the_broker_nor_its_friend(
+def test_fuzzed_frames_harm_neither_the_broker_nor_other_clients(
     tmp_path: Path, fuzz_inputs: int, seed: int
 ) -> None:
     sys.stdout.write(f"--seed={seed} --fuzz-inputs={fuzz_inputs}\n")
     inputs = Inputs(seed)
     with attacked(tmp_path, recallMessageEnable="true") as target:
-        asyncio.run(attack(target.port, inputs, 2_000))  # kernels and tables are there now
-        with friend_of(target) as alone:
-            pass  # the friend ends after its least number of calls
+        asyncio.run(attack(target.port, inputs, 2_000))  # warm-up of kernels and tables
+        with regular_client(target) as alone:
+            pass  # it ends after the minimum number of calls
         memory, sockets = target.anonymous_bytes, target.sockets
-        with friend_of(target) as beside:
-            thrown = asyncio.run(attack(target.port, inputs, fuzz_inputs))
+        with regular_client(target) as attacked_client:
+            counts = asyncio.run(attack(target.port, inputs, fuzz_inputs))
         target.child.must_run()
         grown = target.anonymous_bytes - memory
         until(
@@ -117,15 +117,19 @@ def test_fuzzed_frames_harm_neither_the_broker_nor_its_friend(
         )  # fmt: skip
         failed = Counter(UNFORESEEN.findall(target.log))
     lines = [
-        shown("friend alone", alone), shown("friend beside", beside), f"thrown: {dict(thrown)}",
+        shown("without an attack", alone), shown("under attack", attacked_client),
+        f"sent: {dict(counts)}",
         f"memory {grown / MIB:+.1f} MiB", f"unforeseen errors: {failed.most_common(20)}",
     ]  # fmt: skip
     sys.stdout.write("\n".join(lines) + "\n")
     assert not failed
     assert not alone["errors"]
-    assert not beside["errors"]
+    assert not attacked_client["errors"]
     assert grown < GROWTH_MAX_BYTES
-    middle = len(beside["took_ms"]) // 2
-    assert beside["took_ms"][middle] < SLOWER_MAX * alone["took_ms"][len(alone["took_ms"]) // 2]
+    middle = len(attacked_client["took_ms"]) // 2
+    assert (
+        attacked_client["took_ms"][middle]
+        < SLOWER_MAX * alone["took_ms"][len(alone["took_ms"]) // 2]
+    )
     report = verify_store(tmp_path / "store")
     assert [found for found in report.findings if found.severity != "note"] == []

@@ -16,6 +16,7 @@ from duemq.replication.controller.identity import IdentityFiles
 from duemq.replication.controller.notifications import ControllerNotifications
 from duemq.replication.controller.requests import GroupName
 from duemq.replication.controller.service import GroupService
+from duemq.replication.ha_address import HaAddressProcessor
 from message_store.clock import SystemClock
 from tests.interop.apache_controller import ApacheController
 from tests.support.free_ports import LOOPBACK
@@ -71,7 +72,9 @@ async def member(
             notify=service.notify,
             epochs=lambda: host.epochs,
             max_offset=lambda: host.max_offset,
-            master=lambda: (host.address, host.address) if service.member.is_master else None,
+            addresses=HaAddressProcessor(
+                host.address, host.address, lambda: host.max_offset, is_master=False
+            ),
             broker_id=lambda: 0 if service.member.is_master else service.member.broker_id,
         )
         server = RemotingServer(Dispatcher(notifications.handlers()), clock=clock)

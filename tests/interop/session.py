@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.support.child_process import LOG_TAIL_BYTES, tied_to_us
+from tests.support.child_process import LOG_TAIL_BYTES, ended_with_test
 from tests.support.wait_until import WaitedTooLong
 
 Event = dict[str, Any]
@@ -130,7 +130,7 @@ class ClientSession:
         home.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log:
             self._popen = subprocess.Popen(
-                tied_to_us(command),
+                ended_with_test(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

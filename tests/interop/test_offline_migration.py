@@ -12,7 +12,7 @@ from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
 from tests.interop.apache import Apache
 from tests.interop.store_work import pull_queue
-from tests.migration.steps.test_offline import GOLDEN, QUEUES, waiting
+from tests.migration.steps.test_offline import GOLDEN, QUEUES, pending
 from tests.support.golden_stores import copy_golden_store, manifest_lines
 from tests.support.server import Server
 from tests.support.wait_until import until
@@ -24,7 +24,7 @@ DELIVERED_S = 180.0
 def pulled(server: Server, topic: str) -> list[Record]:
     """Return all messages of a topic that wait by the manifest."""
     found = [record for queue in range(QUEUES) for record in pull_queue(server, topic, queue)]
-    return [record for record in found if record.properties.get("UNIQ_KEY") in waiting()]
+    return [record for record in found if record.properties.get("UNIQ_KEY") in pending()]
 
 
 def test_apache_delivers_what_an_older_apache_left_in_its_levels(tmp_path: Path) -> None:
@@ -32,18 +32,18 @@ def test_apache_delivers_what_an_older_apache_left_in_its_levels(tmp_path: Path)
     store_dir = tmp_path / "store"
     copy_store(source, store_dir)
     done = migrate_offline(store_dir, [], KEYS, who="", now_ms=SystemClock().now_ms())
-    assert sum(done.moved.values()) >= len(waiting())
+    assert sum(done.moved.values()) >= len(pending())
     [topic] = {line["topic"] for line in manifest_lines("4.9.7", "sent") if line["level"] > 0}
     delays_ms = parse_levels(DEFAULT_LEVELS)
     with Apache("5.3.3", tmp_path / "apache", store_dir=store_dir, keys=KEYS) as apache:
         until(
-            lambda: {r.properties["UNIQ_KEY"] for r in pulled(apache, topic)} == waiting().keys(),
+            lambda: {r.properties["UNIQ_KEY"] for r in pulled(apache, topic)} == pending().keys(),
             seconds=DELIVERED_S,
             what="all that waited",
             poll_s=1.0,
         )
         came = pulled(apache, topic)
-    assert Counter(r.properties["UNIQ_KEY"] for r in came) == dict.fromkeys(waiting(), 1)
+    assert Counter(r.properties["UNIQ_KEY"] for r in came) == dict.fromkeys(pending(), 1)
     for record in came:
-        level = min(waiting()[record.properties["UNIQ_KEY"]], len(delays_ms) - 1)
+        level = min(pending()[record.properties["UNIQ_KEY"]], len(delays_ms) - 1)
         assert record.store_ms >= record.born_ms + delays_ms[level]

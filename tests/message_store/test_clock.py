@@ -1,4 +1,4 @@
-"""The machine's clock waits for an event or a moment, whichever comes first."""
+"""The clocks: waiting for an event or a time, whichever is first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ clock = SystemClock()
 
 
 @pytest.mark.parametrize("make", EVENTS)
-def test_a_moment_in_the_past_ends_the_wait(make: type[asyncio.Event]) -> None:
+def test_a_past_time_ends_the_wait(make: type[asyncio.Event]) -> None:
     async def main() -> None:
         until_ms = clock.now_ms() + 2
         await clock.wait(make(), until_ms=until_ms)
@@ -30,7 +30,7 @@ def test_an_event_ends_the_wait(make: type[asyncio.Event], until_ms: int | None)
         event = make()
         asyncio.get_running_loop().call_soon(event.set)
         await clock.wait(event, until_ms=until_ms)
-        await clock.wait(event, until_ms=until_ms)  # set already
+        await clock.wait(event, until_ms=until_ms)  # already set
         event.clear()
         asyncio.get_running_loop().call_soon(event.set)
         await clock.wait(event, until_ms=until_ms)
@@ -39,7 +39,7 @@ def test_an_event_ends_the_wait(make: type[asyncio.Event], until_ms: int | None)
 
 
 @pytest.mark.parametrize("make", EVENTS)
-def test_a_wait_can_be_cancelled_and_begun_again(make: type[asyncio.Event]) -> None:
+def test_a_wait_can_be_cancelled_and_repeated(make: type[asyncio.Event]) -> None:
     async def main() -> None:
         event = make()
         task = asyncio.create_task(clock.wait(event, until_ms=1 << 60))
@@ -53,7 +53,7 @@ def test_a_wait_can_be_cancelled_and_begun_again(make: type[asyncio.Event]) -> N
     asyncio.run(main())
 
 
-def test_a_signal_is_an_event_for_the_clock_of_tests() -> None:
+def test_the_fake_clock_waits_for_events() -> None:
     async def main() -> None:
         fake, signal = FakeClock(1_000), Signal()
         waits = asyncio.create_task(fake.wait(signal, until_ms=2_000))
@@ -72,7 +72,7 @@ def test_a_signal_is_an_event_for_the_clock_of_tests() -> None:
 def test_a_clock_set_back_ends_the_wait(
     make: type[asyncio.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a rest of a second takes as long as the clock was set back."""
+    """Otherwise a wait of a second would last as long as the step back."""
     times = iter([5_000.0, 1_400.0])
     monkeypatch.setattr("message_store.clock.time.time", lambda: next(times))
     clock = SystemClock()
@@ -86,7 +86,7 @@ def test_a_clock_set_back_ends_the_wait(
     assert next(times, None) is None
 
 
-def test_the_clock_of_tests_does_so_too() -> None:
+def test_the_fake_clock_set_back_ends_the_wait() -> None:
     clock = FakeClock()
 
     async def main() -> None:

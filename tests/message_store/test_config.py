@@ -1,4 +1,4 @@
-"""Options, sections, and the store's own section."""
+"""Configuration options, sections, and the section of the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from message_store.config import (
 )
 from message_store.errors import ConfigError
 
-BEYOND_A_FRAME = pytest.mark.finding("E5")  # such an answer cannot be sent at all
+BEYOND_A_FRAME = pytest.mark.finding("E5")  # a frame of this size cannot be sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def test_options_lists_declared_keys_only() -> None:
     assert [item.key for item in options(Sample)] == ["count", "big", "share", "on", "word"]
 
 
-def test_a_section_prints_as_properties_and_back() -> None:
+def test_a_section_round_trips_as_properties() -> None:
     config = from_properties(StoreConfig, {"deleteWhen": "04;16", "messageIndexEnable": "false"})
     assert from_properties(StoreConfig, to_properties(config)) == config
 
@@ -109,7 +109,7 @@ def test_hours_of_deletion(text: str, hours: tuple[int, ...]) -> None:
         pytest.param({"maxTransferBytesOnMessageInMemory": "16711681"}, marks=BEYOND_A_FRAME),
     ],
 )
-def test_the_store_refuses(properties: dict[str, str]) -> None:
+def test_illegal_store_values(properties: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         from_properties(StoreConfig, properties)
 

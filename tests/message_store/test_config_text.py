@@ -1,4 +1,4 @@
-"""Java properties text."""
+"""Parsing of Java properties texts."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def test_text_is_read_as_java_reads_it(text: str, expected: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize(("text", "line"), [("\n\na=1", 3), ("b=1\\\n2\na=1", 3), ("a=0\na=1", 2)])
-def test_a_key_knows_its_line(text: str, line: int) -> None:
+def test_line_of_a_key(text: str, line: int) -> None:
     assert parse_properties(text, source="broker.conf").source("a") == f"broker.conf line {line}"
 
 
-def test_a_continued_line_counts_from_its_first() -> None:
+def test_a_continued_line_has_the_number_of_its_first() -> None:
     assert parse_properties("a=1\\\n2").source("a") == "line 1"
 
 
 @pytest.mark.parametrize("text", [r"a=\u12", r"a=\uXYZW", "a=\\u"])
-def test_a_malformed_escape_names_its_line(text: str) -> None:
+def test_a_malformed_escape_is_reported_with_its_line(text: str) -> None:
     with pytest.raises(ConfigError, match=r"f line 1.*four hexadecimal digits"):
         parse_properties(text, source="f")
 
@@ -94,7 +94,7 @@ def test_an_unreadable_file_is_a_clear_error(tmp_path: Path, kind: str) -> None:
         read_properties(path)
 
 
-def test_merged_values_win_and_keep_their_source() -> None:
+def test_merged_values_have_priority_and_keep_their_source() -> None:
     merged = parse_properties("a=1\nb=2", source="f").merged({"a": "9"}, "command line")
     assert (merged["a"], merged.source("a")) == ("9", "command line")
     assert (merged["b"], merged.source("b")) == ("2", "f line 2")
@@ -109,7 +109,7 @@ def test_merged_values_win_and_keep_their_source() -> None:
         ("zzz", None),
     ],
 )
-def test_an_unknown_key_is_named_with_the_nearest(key: str, nearest: str | None) -> None:
+def test_an_unknown_key_is_reported_with_the_nearest(key: str, nearest: str | None) -> None:
     known = ["brokerName", "listenPort", "flushDiskType"]
     [found] = unknown_keys(Properties({key: "1"}, {key: "f line 1"}), known)
     assert found.nearest == nearest

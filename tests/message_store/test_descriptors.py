@@ -1,4 +1,4 @@
-"""The reserve of descriptors, with a limit that is imitated."""
+"""The reserve of file descriptors, with a simulated limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_other_errors_are_raised_at_once() -> None:
     reserve.close()
 
 
-def test_a_reserve_that_does_not_help_raises_what_the_work_raised() -> None:
+def test_an_insufficient_reserve_raises_the_original_error() -> None:
     reserve = DescriptorReserve(2)
 
     def work() -> None:
@@ -55,7 +55,7 @@ def test_a_reserve_that_does_not_help_raises_what_the_work_raised() -> None:
     reserve.close()
 
 
-def test_the_cache_of_queue_files_closes_its_own_for_a_new_one(
+def test_the_cache_of_queue_files_closes_one_for_a_new_one(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = FileCache()
@@ -75,11 +75,11 @@ def test_the_cache_of_queue_files_closes_its_own_for_a_new_one(
 
 
 @pytest.mark.parametrize(("limit", "left"), [(256, 128), (1_024, 512), (1 << 20, 1_024)])
-def test_files_have_half_of_few_descriptors(limit: int, left: int) -> None:
+def test_half_of_few_descriptors_are_for_files(limit: int, left: int) -> None:
     assert headroom(limit) == left
 
 
-def test_a_reserve_that_was_not_closed_is_closed_with_its_owner() -> None:
+def test_a_reserve_is_closed_with_its_owner() -> None:
     before = len(os.listdir("/proc/self/fd"))
     reserve = DescriptorReserve(3)
     reserve.run(lambda: None)

@@ -1,4 +1,4 @@
-"""Faults of the disk under an open store: refused writes, failed syncs, lost files."""
+"""Disk faults under an open store: refused writes, failed syncs and lost files."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def end_store(store: MessageStore, how: str) -> None:
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("written", [1, 130, 300, 450])
 @pytest.mark.parametrize("later", [0, 1, 2])
-def test_what_was_refused_never_returns(
+def test_refused_records_never_appear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, written: int, later: int
 ) -> None:
-    """Records that were written whole before the disk was full were refused all the same."""
+    """Also records that were completely written before the disk was full."""
     store = open_store(tmp_path)
     store.__enter__()
     put_one(store, "T", body=b"before")
@@ -104,7 +104,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_store(
         assert bodies(again) == [b"1", b"2"]
 
 
-def test_a_new_log_file_is_in_its_directory_before_it_counts_as_durable(
+def test_the_name_of_a_new_log_file_is_synced_before_its_records_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -126,7 +126,7 @@ def test_a_new_log_file_is_in_its_directory_before_it_counts_as_durable(
 def test_a_deleted_topic_stays_deleted_after_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its queue, made again, holds only what came since."""
+    """Its new queue has only messages put after the deletion."""
     boots = iter([b"1", b"1", b"2"])
     monkeypatch.setattr("message_store.recovery.checkpoint._boot_id", lambda: next(boots))
     with open_store(tmp_path) as store:
@@ -170,10 +170,10 @@ def failing_sync(part: str, failed: list[str]) -> Callable[[int], None]:
         ("sync_queues", "/consumequeue/"),
     ],
 )
-def test_a_sync_error_is_never_swallowed_in_any_caller(
+def test_every_caller_reports_a_sync_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, part: str
 ) -> None:
-    """The next sync of the same file succeeds: what it acknowledged would be lost."""
+    """The next sync of the file succeeds, so that lost data would be acknowledged."""
     notices: list[str] = []
     store = open_store(tmp_path, flush_disk_type="SYNC_FLUSH", flush_commitlog_interval_ms=100_000)
     store.notice = notices.append
@@ -203,13 +203,13 @@ def test_a_sync_error_is_never_swallowed_in_any_caller(
 
 
 @pytest.mark.finding("P:names-of-log-files")
-def test_the_name_of_a_log_file_from_before_is_synced_with_it(
+def test_the_name_of_a_log_file_of_a_killed_process_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
     store.__enter__()
     put_one(store, "T")
-    crash(store)  # perhaps between the making of the file and the sync of its directory
+    crash(store)  # perhaps after the creation of the file and before the sync of its directory
     synced: list[str] = []
     sync = os.fsync
 
@@ -225,10 +225,10 @@ def test_the_name_of_a_log_file_from_before_is_synced_with_it(
 
 
 @pytest.mark.finding("P:names-of-log-files")
-def test_the_names_of_new_queue_files_are_on_the_disk_before_they_count_as_durable(
+def test_names_of_new_queue_files_are_synced_before_they_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue without its file would not be missed while others have more units than noted."""
+    """A missing queue file would not be detected while others have more units than recorded."""
     synced: list[str] = []
     sync = os.fdatasync
 
@@ -255,10 +255,10 @@ def test_the_names_of_new_queue_files_are_on_the_disk_before_they_count_as_durab
 
 @pytest.mark.parametrize("boot", [b"1", b"2"])
 @pytest.mark.parametrize("followed", [True, False])
-def test_a_record_with_a_hole_counts_as_written_only_without_a_power_cut(
+def test_a_record_with_a_hole_is_valid_only_without_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: bytes, followed: bool
 ) -> None:
-    """A page of its body was not on the disk yet, those before and behind it were."""
+    """A page of its body was not on the disk, its neighbours were."""
     boots = iter([b"1", boot])
     monkeypatch.setattr("message_store.recovery.checkpoint._boot_id", lambda: next(boots))
     store = open_store(tmp_path)
@@ -284,11 +284,11 @@ def test_a_record_with_a_hole_counts_as_written_only_without_a_power_cut(
         assert put_one(again, "T", body=b"next")["status"] == 0
 
 
-def test_units_that_a_power_cut_took_come_back_and_stale_ones_do_not(tmp_path: Path) -> None:
-    """A hole in an earlier file of a queue, and a stale unit behind its end."""
+def test_units_lost_in_a_power_cut_are_restored(tmp_path: Path) -> None:
+    """A hole in an earlier file is filled; a stale unit behind the end is not restored."""
     store = open_store(tmp_path)
     store.__enter__()
-    for number in range(180):  # 50 units a file
+    for number in range(180):  # 50 units per file
         put_one(store, "T", 0, b"%03d" % number)
     crash(store)
     mark = tmp_path / "config" / "duemq.mark"
@@ -309,9 +309,7 @@ def test_units_that_a_power_cut_took_come_back_and_stale_ones_do_not(tmp_path: P
 
 
 @pytest.mark.finding("P:abort-is-never-synced")
-def test_that_a_store_is_open_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_abort_file_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced, fsync = set(), os.fsync
 
     def noted(fd: int) -> None:

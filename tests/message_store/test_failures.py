@@ -1,7 +1,7 @@
-"""Failure as a parameter: cut, flip and kill at every byte and between any two steps.
+"""Failures as parameters: truncated, changed, and killed at every byte and between any two steps.
 
-After each of them the store opens, every acknowledged message is there exactly once, and each
-queue goes on behind its last message.
+After each failure the store opens, every acknowledged message is present exactly once, and each
+queue continues behind its last message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUEUES = [("T", 0), ("T", 1), ("U", 0)]
 
 
 class Dead(BaseException):
-    """The process is gone: nothing of ours may handle this."""
+    """The process ends here: no code of ours may handle this."""
 
 
 def entered(root: Path) -> MessageStore:
@@ -41,7 +41,7 @@ def entered(root: Path) -> MessageStore:
 
 
 def put_round(store: MessageStore, number: int, size: int = 40) -> None:
-    """Put one batch: a message for each queue, named by round and queue."""
+    """Put a batch with one message for each queue, whose body has the round and the queue."""
     batch = PutBatch()
     for topic, queue_id in QUEUES:
         body = f"{number}/{topic}/{queue_id}/".encode().ljust(size, b".")
@@ -56,7 +56,7 @@ def rounds_of(store: MessageStore, topic: str, queue_id: int) -> list[int]:
 
 
 def check_whole(root: Path, rounds: int, *, unsure: int = 0) -> None:
-    """Open the store: `rounds` acknowledged rounds are there once each, and up to `unsure` more."""
+    """Open the store: it must have `rounds` acknowledged rounds once, and up to `unsure` more."""
     with open_store(root) as store:
         found = {}
         for topic, queue_id in QUEUES:
@@ -74,7 +74,7 @@ def check_whole(root: Path, rounds: int, *, unsure: int = 0) -> None:
 
 
 def killed_store(root: Path, rounds: int = 6) -> int:
-    """Leave a killed store with some rounds; return its log's end."""
+    """Leave a killed store with some rounds; return the end of its log."""
     store = entered(root)
     for number in range(rounds):
         put_round(store, number)
@@ -85,7 +85,7 @@ def killed_store(root: Path, rounds: int = 6) -> int:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tuple[Path, int]]:
-    """A killed store of six rounds, to be copied."""
+    """Return a killed store of six rounds, to be copied."""
     root = tmp_path_factory.mktemp("killed") / "store"
     end = killed_store(root)
 
@@ -113,12 +113,12 @@ def last_record(root: Path, end: int) -> int:
         return store.last_record
 
 
-LAST_BYTES = 91 + 40 + 1 + 14  # of put_round: head, body, topic, KEYS and TAGS
+LAST_BYTES = 91 + 40 + 1 + 14  # record of put_round: head, body, topic, KEYS and TAGS
 
 
 @pytest.mark.parametrize("mark", [True, False], ids=["mark", "no-mark"])
 @pytest.mark.parametrize("zeros", range(1, LAST_BYTES + 1))
-def test_a_last_record_of_which_the_end_was_not_written(tmp_path, killed, zeros, mark):
+def test_a_last_record_without_its_end(tmp_path, killed, zeros, mark):
     root, end = killed(tmp_path)
     change(log_path(root), end - zeros, bytes(zeros))
     if not mark:
@@ -134,7 +134,7 @@ def test_a_last_record_of_which_the_end_was_not_written(tmp_path, killed, zeros,
 
 
 @pytest.mark.parametrize("at", range(LAST_BYTES))
-def test_a_flip_in_the_last_record_touches_nothing_else(tmp_path, killed, at):
+def test_a_changed_byte_in_the_last_record_affects_no_other(tmp_path, killed, at):
     root, end = killed(tmp_path)
     path = log_path(root)
     start = end - LAST_BYTES
@@ -153,7 +153,7 @@ def test_a_flip_in_the_last_record_touches_nothing_else(tmp_path, killed, at):
 @pytest.mark.parametrize("where", ["last unit", "first unit", "behind the last"])
 @pytest.mark.parametrize("at", range(UNIT_BYTES))
 @pytest.mark.parametrize("value", [0x00, 0xFF])
-def test_a_byte_of_a_queue_is_written_again_from_the_log(tmp_path, killed, where, at, value):
+def test_a_changed_byte_of_a_queue_is_restored_from_the_log(tmp_path, killed, where, at, value):
     root, _ = killed(tmp_path)
     unit = {"last unit": 5, "first unit": 0, "behind the last": 6}[where]
     path = root / "consumequeue" / "T" / "0" / f"{0:020d}"
@@ -163,7 +163,7 @@ def test_a_byte_of_a_queue_is_written_again_from_the_log(tmp_path, killed, where
 
 
 @pytest.mark.parametrize("keep", range(6))
-def test_a_queue_that_lost_its_end_is_noticed_in_spite_of_the_mark(tmp_path, keep):
+def test_a_truncated_queue_is_detected_in_spite_of_the_mark(tmp_path, keep):
     with open_store(tmp_path) as store:
         for number in range(6):
             put_round(store, number)
@@ -176,7 +176,7 @@ def test_a_queue_that_lost_its_end_is_noticed_in_spite_of_the_mark(tmp_path, kee
     "lost", ["consumequeue", "consumequeue/T", "consumequeue/T/1", "index", "config", "checkpoint"]
 )
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_what_is_not_the_log_can_be_removed(tmp_path, lost, clean):
+def test_all_files_but_the_log_can_be_removed(tmp_path, lost, clean):
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
@@ -187,7 +187,7 @@ def test_what_is_not_the_log_can_be_removed(tmp_path, lost, clean):
 
 
 @pytest.mark.parametrize("at", [*range(100), *range(128, 228)])
-def test_a_flip_in_the_mark_loses_nothing(tmp_path, killed, at):
+def test_a_changed_byte_in_the_mark_loses_nothing(tmp_path, killed, at):
     root, _ = killed(tmp_path)
     path = root / "config" / MARK
     change(path, at, bytes([path.read_bytes()[at] ^ 0x10]))
@@ -208,7 +208,7 @@ def test_a_deleted_topic_stays_deleted(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/U"])
-def test_a_deleted_topic_stays_deleted_when_all_queues_are_written_again(tmp_path, lost):
+def test_a_deleted_topic_stays_deleted_when_all_queues_are_rebuilt(tmp_path, lost):
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
@@ -222,8 +222,8 @@ def test_a_deleted_topic_stays_deleted_when_all_queues_are_written_again(tmp_pat
         assert rounds_of(store, "U", 0) == list(range(6))
 
 
-def test_a_deletion_whose_log_end_a_power_cut_took_hides_nothing_new(tmp_path):
-    """The log ends before where it ended at the deletion, and grows past that again."""
+def test_a_deletion_hides_no_message_put_after_a_power_cut(tmp_path):
+    """The log ends before its end at the deletion, and grows beyond that again."""
     store = entered(tmp_path)
     put_one(store, "T", 0, b"0/old")
     remove_topic(store, "T")
@@ -240,7 +240,7 @@ def test_a_deletion_whose_log_end_a_power_cut_took_hides_nothing_new(tmp_path):
 
 
 def dies_on_write(part: float) -> Callable[[LogFile, int, memoryview], None]:
-    """Return a LogFile.write of which only a part reaches the file."""
+    """Return a LogFile.write that writes only a part and then ends the process."""
 
     def write(file: LogFile, pos: int, data: memoryview | bytes) -> None:
         os.pwritev(file.fd, [bytes(data)[: int(len(data) * part)]], pos)
@@ -313,7 +313,7 @@ def test_killed_at_a_step(tmp_path, monkeypatch, owner, step, after):
 
 
 @pytest.mark.parametrize("step", ["before the blank", "after the blank", "new file made"])
-def test_killed_while_a_file_ends(tmp_path, monkeypatch, step):
+def test_killed_while_a_log_file_is_closed(tmp_path, monkeypatch, step):
     store = entered(tmp_path)
     rounds = 0
     while store.log.end + 3 * 20_000 < store.config.commitlog_file_bytes:
@@ -338,7 +338,7 @@ def test_killed_while_a_file_ends(tmp_path, monkeypatch, step):
 
 
 def put_until_dead(store: MessageStore, first: int) -> int:
-    """Put rounds until the process is gone; return how many were acknowledged in all."""
+    """Put rounds until the process ends; return the number of acknowledged rounds."""
     for number in range(first, first + 10):
         try:
             put_round(store, number, 6_000)
@@ -347,8 +347,8 @@ def put_until_dead(store: MessageStore, first: int) -> int:
     raise AssertionError("nothing died")
 
 
-def test_after_a_power_cut_what_was_not_synced_is_written_again(tmp_path, monkeypatch):
-    """Queues and mark are as they were at the last sync, the log has it all; the boot is new."""
+def test_after_a_power_cut_unsynced_units_are_restored(tmp_path, monkeypatch):
+    """Queues and mark are those of the last sync, the log is complete, the boot ID is new."""
     monkeypatch.setattr(checkpoint_module, "BOOT_ID_PATH", tmp_path / "boot")
     (tmp_path / "boot").write_bytes(b"one")
     store = entered(tmp_path / "store")
@@ -385,7 +385,7 @@ def test_after_a_power_cut_that_took_the_end_of_the_log(tmp_path, monkeypatch, l
 
 
 def check_whole_again(root: Path, rounds: int) -> None:
-    """Open once more: what was put after the recovery is there too."""
+    """Open the store again and check the messages put after the recovery."""
     with open_store(root) as store:
         for topic, queue_id in QUEUES:
             assert rounds_of(store, topic, queue_id) == [*range(rounds), 999]

@@ -1,4 +1,4 @@
-"""Stores with damage: an error of ours or a store that works, and nothing lost before it."""
+"""Damaged stores: opening gives a known error or a working store with all undamaged records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.golden_stores import (
 from tests.support.stores import put_one
 
 NAMES = [store.name for store in STORES]
-WALKED = NAMES[:3]  # opened, all of their log is walked; the killed one's from 65536 on
+WALKED = NAMES[:3]  # opening scans their whole log, that of the killed one from 65536 on
 EXAMPLES = settings(max_examples=25)
 noise = st.binary(min_size=1, max_size=12) | st.sampled_from([b"\0" * 40, b"\xff" * 20])
 
@@ -62,7 +62,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 def use(store: MessageStore) -> None:
-    """Read all that the store says it has, and write: only errors of ours may come out."""
+    """Read everything in the store and write to it: only known errors may be raised."""
     for slot in range(store.topics.queue_count):
         topic_index, queue_id = store.topics.queue_of(slot)
         topic = store.topics.name(topic_index)
@@ -94,19 +94,19 @@ def has_all(store: MessageStore, name: str, log_end: int) -> None:
         if at + record.total_size <= log_end:
             assert store.read_record(at) == record
     for (topic, queue_id), units in queues.items():
-        wanted = [unit for unit in units if unit[0] + unit[1] <= log_end]
+        expected = [unit for unit in units if unit[0] + unit[1] <= log_end]
         first, end = store.queue_bounds(topic, queue_id)
-        assert first == 0 or not wanted
-        assert end >= len(wanted)
+        assert first == 0 or not expected
+        assert end >= len(expected)
         read: list[Unit] = []
-        while len(read) < len(wanted):
-            for u in store.units(topic, queue_id, len(read), len(wanted) - len(read)):
+        while len(read) < len(expected):
+            for u in store.units(topic, queue_id, len(read), len(expected) - len(read)):
                 read.append((int(u["phys_offset"]), int(u["size"]), int(u["tags_code"])))
-        assert read == wanted
+        assert read == expected
 
 
 def has_untouched(store: MessageStore, name: str, start: int, end: int) -> None:
-    """Check that every record without damage is readable, also behind it."""
+    """Check that every undamaged record is readable, also behind the damage."""
     for at, record in facts(name)[0].items():
         if at + record.total_size <= start or at >= end:
             assert store.read_record(at) == record
@@ -141,7 +141,7 @@ def test_damage_in_a_queue_loses_nothing(name, which, at, data):
 
 @EXAMPLES
 @given(st.sampled_from(NAMES), st.integers(0, 1 << 30), st.binary(max_size=70_000) | st.none())
-def test_any_file_replaced_is_an_error_of_ours_or_a_working_store(name, which, data):
+def test_a_replaced_file_is_a_known_error_or_harmless(name, which, data):
     with damaged_copy(name) as root:
         paths = sorted(p for p in root.rglob("*") if p.is_file())
         path = paths[which % len(paths)]
@@ -192,7 +192,7 @@ def test_a_queue_of_any_bytes_loads(data):
     "name",
     ["x", "-1", "01", "99999999999999999999", "٣", "70000", "1.bak"],
 )
-def test_stray_queue_directories_are_ignored(tmp_path, name):
+def test_foreign_queue_directories_are_ignored(tmp_path, name):
     root = copy_golden_store(NAMES[0], tmp_path)
     (root / "consumequeue" / "GoldenPlain" / name).mkdir()
     with opened(root) as store:

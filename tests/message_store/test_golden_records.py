@@ -1,4 +1,4 @@
-"""Apache's records: found where the manifests say, decoded as the client saw them, and back."""
+"""Apache's records: their offsets, their fields as its client received them, and re-encoding."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SET_BY_CLIENT = {"CONSUME_START_TIME", "MAX_OFFSET", "MIN_OFFSET"}
 
 
 def log_bytes(root: Path) -> bytes:
-    """Return the whole log; its position is the log offset, as the first file starts at 0."""
+    """Return the whole log, which starts at log offset 0."""
     paths = sorted((root / "commitlog").iterdir())
     assert [int(path.name) for path in paths] == [n * LOG_FILE_BYTES for n in range(len(paths))]
     return b"".join(path.read_bytes() for path in paths)
 
 
 def records(data: bytes) -> Iterator[tuple[int, Record]]:
-    """Yield (log offset, record): the plain walk, with the plain decoder."""
+    """Yield (log offset, record), found by the Python decoder."""
     at = 0
     while at + 8 <= len(data):
         size, magic = (int(value) for value in size_and_magic(data, at))
@@ -49,7 +49,7 @@ def size_and_magic(data: bytes, at: int) -> tuple[int, int]:
 
 
 def lines_within(store: GoldenStore, kind: str, log_end: int) -> list[dict[str, Any]]:
-    """Return the manifest lines of records that this copy of the log already holds."""
+    """Return the manifest lines of records in this copy of the log."""
     lines = manifest_lines(store.version, kind)
     return [x for x in lines if x["offsetMsgId"] and offset_of(x) < log_end]
 
@@ -73,7 +73,7 @@ def log(golden: GoldenStore) -> bytes:
     return log_bytes(golden_store(golden.name))
 
 
-def test_decode_and_encode_give_the_same_bytes(log: bytes) -> None:
+def test_decoded_records_encode_to_the_same_bytes(log: bytes) -> None:
     found = list(records(log))
     assert len(found) > 100
     for at, record in found:
@@ -81,9 +81,7 @@ def test_decode_and_encode_give_the_same_bytes(log: bytes) -> None:
         assert encode_again(record) == log[at : at + record.total_size]
 
 
-def test_every_received_message_is_in_the_log_as_it_was_received(
-    golden: GoldenStore, log: bytes
-) -> None:
+def test_received_messages_equal_the_log(golden: GoldenStore, log: bytes) -> None:
     lines = lines_within(golden, "received", log_end(log))
     assert len(lines) >= 40
     for line in lines:
@@ -91,15 +89,15 @@ def test_every_received_message_is_in_the_log_as_it_was_received(
         record = decode_record(memoryview(log)[at : at + line["storeSize"]], at)
         assert seen_of_record(record) == seen_of_line(line)
         assert encode_offset_id(*record.store_host, at) == line["offsetMsgId"]
-        wanted = {k: v for k, v in properties_of(line).items() if k not in SET_BY_CLIENT}
-        assert record.properties == wanted
+        expected = {k: v for k, v in properties_of(line).items() if k not in SET_BY_CLIENT}
+        assert record.properties == expected
         assert line["sysFlag"] in (record.sys_flag, record.sys_flag & ~layout.SYS_COMPRESSED)
         assert body_of(record) == (line["body_len"], line["body_crc"])
 
 
 def seen_of_record(record: Record) -> tuple[Any, ...]:
     topic = record.topic
-    if topic.startswith("%RETRY%"):  # what a client shows its listener
+    if topic.startswith("%RETRY%"):  # as a client passes it to its listener
         topic = record.properties["RETRY_TOPIC"]
     return (
         topic, record.queue_id, record.queue_offset, record.total_size, record.born_ms,
@@ -113,13 +111,13 @@ def seen_of_line(line: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def properties_of(line: dict[str, Any]) -> dict[str, str]:
-    """Return the properties as Java printed the map: {a=1, b=2}."""
+    """Return the properties from Java's text of a map: {a=1, b=2}."""
     pairs = (piece.partition("=") for piece in line["props"][1:-1].split(", "))
     return {name: value for name, _, value in pairs}
 
 
 def body_of(record: Record) -> tuple[int, int]:
-    """Return length and CRC-32 of the body as the client sees it."""
+    """Return length and CRC-32 of the body that the client sees."""
     compressed = record.sys_flag & layout.SYS_COMPRESSED
     body = zlib.decompress(record.body) if compressed else record.body
     return len(body), zlib.crc32(body)
@@ -140,7 +138,7 @@ def test_every_acknowledged_message_is_in_the_log(golden: GoldenStore, log: byte
             assert record.properties["DELAY"] == str(held)
 
 
-def test_what_was_sent_without_an_offset_in_the_answer_is_in_the_log_too(
+def test_messages_sent_without_an_offset_in_the_response_are_in_the_log(
     golden: GoldenStore, log: bytes
 ) -> None:
     lines = [x for x in manifest_lines(golden.version, "sent") if not x["offsetMsgId"]]

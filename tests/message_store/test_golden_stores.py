@@ -1,4 +1,4 @@
-"""Apache's stores, opened: the same queues, units and keys; and nothing in them is changed."""
+"""Apache's stores opened: queues, units and keys are the same, and opening changes nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def open_golden(root: Path, notice: Callable[[str], None] = lambda text: None) -
 
 
 def apache_queues(root: Path) -> dict[Key, list[Unit]]:
-    """Read every queue file of a store the plain way."""
+    """Read every queue file with Python."""
     found: dict[Key, list[Unit]] = {}
     for path in sorted((root / "consumequeue").glob("*/*/*")):
         units = np.frombuffer(path.read_bytes(), layout.CQ_UNIT)
@@ -98,7 +98,7 @@ def all_records(root: Path) -> dict[int, Record]:
 # -- what Apache wrote, read the plain way ------------------------------------------------------
 
 
-def test_every_unit_points_at_its_record(golden: GoldenStore) -> None:
+def test_every_unit_refers_to_its_record(golden: GoldenStore) -> None:
     root = golden_store(golden.name)
     found, checked = all_records(root), 0
     for (topic, queue_id), units in apache_queues(root).items():
@@ -106,7 +106,7 @@ def test_every_unit_points_at_its_record(golden: GoldenStore) -> None:
             record = found[phys_offset]
             assert (record.topic, record.queue_id) == (topic, queue_id)
             assert (record.queue_offset, record.total_size) == (queue_offset, size)
-            assert tags_code == promised(record) or java_hash(tags(record)) == tags_code
+            assert tags_code == due_code(record) or java_hash(tags(record)) == tags_code
             checked += 1
     assert checked == sum(r.sys_flag & 0xC in (0, 8) for r in found.values())
 
@@ -115,8 +115,8 @@ def tags(record: Record) -> str:
     return record.properties.get("TAGS", "")
 
 
-def promised(record: Record) -> int:
-    """Return the tags code of a pending level message: when it is due."""
+def due_code(record: Record) -> int:
+    """Return the tags code of a pending level message, which is its due time."""
     if record.topic != SCHEDULE_TOPIC:
         return java_hash(tags(record))
     level = int(record.properties["DELAY"])
@@ -124,7 +124,7 @@ def promised(record: Record) -> int:
 
 
 def index_items(path: Path) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (number, key hash, log offset, store ms of the item, cut to seconds)."""
+    """Yield (number, key hash, log offset, store time of the item in seconds)."""
     data = path.read_bytes()
     (header,) = np.frombuffer(data, layout.INDEX_HEADER, 1)
     at = layout.INDEX_HEADER.itemsize + INDEX_SLOTS * layout.INDEX_SLOT.itemsize
@@ -154,18 +154,18 @@ def test_every_index_entry_resolves(golden: GoldenStore) -> None:
 
 def test_every_key_is_indexed(golden: GoldenStore) -> None:
     root = golden_store(golden.name)
-    wanted = {(at, key) for at, r in all_records(root).items() for key in key_hashes(r)}
+    expected = {(at, key) for at, r in all_records(root).items() for key in key_hashes(r)}
     paths = sorted((root / "index").iterdir())
     indexed = {(item[2], item[1]) for path in paths for item in index_items(path)}
-    assert {at for at, _ in wanted - indexed} == set(unindexed(golden.name, root))
-    assert indexed <= wanted
+    assert {at for at, _ in expected - indexed} == set(unindexed(golden.name, root))
+    assert indexed <= expected
 
 
 def unindexed(name: str, root: Path) -> list[int]:
-    """Return the records some of whose keys Apache lost.
+    """Return the records with keys that Apache's index lacks.
 
-    Killed before, it dropped its newest index file at the next start, and built it again only
-    from the second log file on.
+    After a kill, Apache dropped its newest index file at the next start, and rebuilt it only from
+    the second log file on.
     """
     if name != "apache-5.3.3-clean":
         return []
@@ -185,21 +185,21 @@ def test_the_checkpoint_of_a_clean_store_is_its_last_record(name: str) -> None:
 
 
 def test_an_opened_store_has_the_same_queues(root: Path) -> None:
-    wanted = apache_queues(root)
+    expected = apache_queues(root)
     data = log_bytes(root)
     with open_golden(root) as store:
-        assert our_queues(store) == wanted
+        assert our_queues(store) == expected
         last, record = list(records(data))[-1]
         assert store.max_offset == last + record.total_size
         assert store.last_record == last
 
 
 def test_every_record_is_read_through_the_store(root: Path) -> None:
-    wanted = all_records(root)
+    expected = all_records(root)
     with open_golden(root) as store:
-        assert {at: store.read_record(at) for at in wanted} == wanted
+        assert {at: store.read_record(at) for at in expected} == expected
         seen = [int(at) for rows in store.scan(store.min_offset) for at in rows["phys_offset"]]
-        assert seen == sorted(wanted)
+        assert seen == sorted(expected)
 
 
 def test_every_key_finds_its_records(root: Path) -> None:
@@ -216,7 +216,7 @@ def test_every_key_finds_its_records(root: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_client_saw_the_same_bounds_and_times(version: str, tmp_path: Path) -> None:
+def test_bounds_and_times_equal_those_of_apaches_client(version: str, tmp_path: Path) -> None:
     root = copy_golden_store(f"apache-{version}-clean", tmp_path)
     with open_golden(root) as store:
         for line in manifest_lines(version, "queue"):
@@ -227,13 +227,13 @@ def test_the_client_saw_the_same_bounds_and_times(version: str, tmp_path: Path) 
             assert len(found) == line["found"]
 
 
-def test_lost_queues_are_rebuilt_byte_for_byte(root: Path) -> None:
-    wanted = queue_files(root)
+def test_lost_queues_are_rebuilt_with_the_same_bytes(root: Path) -> None:
+    expected = queue_files(root)
     shutil.rmtree(root / "consumequeue")
-    (root / "abort").touch()  # so that the whole log is walked
+    (root / "abort").touch()  # so that the whole log is scanned
     with open_golden(root):
         pass
-    assert queue_files(root) == wanted
+    assert queue_files(root) == expected
 
 
 @pytest.mark.parametrize("name", [s.name for s in STORES if s.clean])
@@ -253,12 +253,12 @@ def test_opening_and_closing_a_clean_store_changes_nothing(name: str, tmp_path: 
     assert not (root / "abort").exists()
 
 
-def test_a_store_continues_where_apache_stopped(root: Path) -> None:
-    wanted = apache_queues(root)
+def test_new_messages_follow_apaches(root: Path) -> None:
+    expected = apache_queues(root)
     with open_golden(root) as store:
         end = store.max_offset
         row = put_one(store, "GoldenPlain", 2, b"one more")
-        assert (row["phys_offset"], row["queue_offset"]) == (end, len(wanted["GoldenPlain", 2]))
+        assert (row["phys_offset"], row["queue_offset"]) == (end, len(expected["GoldenPlain", 2]))
     with open_golden(root) as store:
         assert store.read_record(end).body == b"one more"
-        assert our_queues(store)["GoldenPlain", 2][:-1] == wanted["GoldenPlain", 2]
+        assert our_queues(store)["GoldenPlain", 2][:-1] == expected["GoldenPlain", 2]

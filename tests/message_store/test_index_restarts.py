@@ -1,4 +1,4 @@
-"""The key index across restarts, kills at any write, power cuts, damaged files and clocks."""
+"""The key index across restarts, kills at any write, power cuts, damaged files and clock steps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_restarts_change_no_byte(tmp_path: Path, items: int) -> None:
 
 @pytest.mark.parametrize("stop_after", range(130))
 def test_a_kill_between_two_writes_loses_no_key(stop_after: int) -> None:
-    """The kernel's writes up to a point, then the record that was in hand once more."""
+    """The kernel's writes up to a point are applied, then the current record is put again."""
     slots, items = 3, 100
     keys = np.zeros(12, layout.KEYED)
     keys["key_hash"] = [1, 4, 2, 7, 1, 1, 5, 8, 0, 3, 4, 4]
@@ -62,12 +62,12 @@ def test_a_kill_between_two_writes_loses_no_key(stop_after: int) -> None:
     for key_hash in set(keys["key_hash"].tolist()):
         out = np.zeros(100, np.int64)
         found = out[: kernels.find_key(words, slots, key_hash, ALWAYS, out)].tolist()
-        wanted = keys["phys_offset"][keys["key_hash"] == key_hash].tolist()
-        assert set(found) == set(wanted)
+        expected = keys["phys_offset"][keys["key_hash"] == key_hash].tolist()
+        assert set(found) == set(expected)
 
 
 def replay(words: Any, slots: int, items: int, keys: Any, count: int) -> None:
-    """Do the first `count` word writes of `put_keys`, in the order it does them."""
+    """Apply the first `count` word writes of `put_keys`, in its order."""
     recorded = RecordingWords(words.copy())
     not_compiled(kernels.put_keys)(recorded, slots, items, keys)
     for at, value in recorded.writes[:count]:
@@ -75,7 +75,7 @@ def replay(words: Any, slots: int, items: int, keys: Any, count: int) -> None:
 
 
 def not_compiled(kernel: Any) -> Any:
-    """Return a kernel as plain Python, with all that it calls."""
+    """Return a kernel and all that it calls as Python functions."""
     function = kernel.py_func
     names = {
         name: not_compiled(value) if hasattr(value, "py_func") else value
@@ -86,7 +86,7 @@ def not_compiled(kernel: Any) -> Any:
 
 
 class RecordingWords:
-    """Words that remember every write."""
+    """An array that records every write."""
 
     def __init__(self, words: Any) -> None:
         self.words, self.writes, self.size = words, [], words.size
@@ -99,46 +99,44 @@ class RecordingWords:
         self.writes.append((int(at), int(value)))
 
 
-def test_what_was_not_on_the_disk_is_made_again_after_a_power_cut(tmp_path: Path) -> None:
+def test_unsynced_items_are_restored_after_a_power_cut(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-running", tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     (root / "checkpoint").write_bytes(bytes(layout.CHECKPOINT_BYTES))
     with service(root, log_end(root), trusted=False):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
 @pytest.mark.parametrize(
     ("at", "data"),
     [
-        (36, b"\x7f\xff\xff\xff"),  # more items than fit
+        (36, b"\x7f\xff\xff\xff"),  # more items than the file can have
         (36, b"\xff\xff\xff\xff"),
         (24, b"\xff" * 8),  # an end before the log
-        (16, b"\x7f" * 8),  # a begin behind its end
+        (16, b"\x7f" * 8),  # a start behind the end
     ],
 )
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_header_that_cannot_be_right_is_made_again(
-    tmp_path: Path, at: int, data: bytes, which: int
-) -> None:
+def test_an_impossible_header_is_rebuilt(tmp_path: Path, at: int, data: bytes, which: int) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     path = sorted((root / "index").iterdir())[which]
     content = bytearray(path.read_bytes())
     content[at : at + len(data)] = data
     path.write_bytes(content)
     with service(root, log_end(root)):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
-def test_a_file_whose_making_was_cut_short_is_made_again(tmp_path: Path) -> None:
+def test_an_incompletely_created_file_is_rebuilt(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     (root / "index" / "20991231235959999").touch()
     with service(root, log_end(root)):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,7 @@ def test_a_file_whose_making_was_cut_short_is_made_again(tmp_path: Path) -> None
         ("7", 4_240, "not a time"),
     ],
 )
-def test_what_does_not_belong_is_refused(tmp_path: Path, name: str, size: int, why: str) -> None:
+def test_foreign_files_are_refused(tmp_path: Path, name: str, size: int, why: str) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
     (root / "index" / name).write_bytes(bytes(size))
     with pytest.raises(CorruptStore, match=why), service(root, 0):
@@ -157,7 +155,7 @@ def test_what_does_not_belong_is_refused(tmp_path: Path, name: str, size: int, w
 
 
 @pytest.mark.parametrize("back_ms", [1, 1_000, 40 * 365 * 86_400_000])
-def test_a_clock_that_falls_back_keeps_the_files_in_order(tmp_path: Path, back_ms: int) -> None:
+def test_a_clock_step_back_keeps_the_files_in_order(tmp_path: Path, back_ms: int) -> None:
     clock = FakeClock(T0)
     with open_store(tmp_path, clock, index_entries_max=10) as store:
         put_keys_of(store, range(8))

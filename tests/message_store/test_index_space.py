@@ -1,4 +1,4 @@
-"""Index files on a full disk: space is allocated before anything is written through a mapping."""
+"""Index files on a full disk: space is allocated before a write through a mapping."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOTS, ITEMS = 50_000, 200_000
 
 
 class FullDisk:
-    """posix_fallocate that fails from some call on."""
+    """A posix_fallocate that fails after a number of calls."""
 
     def __init__(self, patch: pytest.MonkeyPatch, allowed: int) -> None:
         self.allowed, self.calls, self._allocate = allowed, 0, os.posix_fallocate
@@ -41,10 +41,10 @@ def allocated(path: Path) -> int:
 
 @pytest.mark.finding("A16")
 @pytest.mark.parametrize("reopened", [False, True])
-def test_no_key_is_put_into_a_hole(tmp_path, reopened):
+def test_no_key_is_written_into_a_hole(tmp_path, reopened):
     slots_end = INDEX_HEADER.itemsize + SLOTS * 4
     path = tmp_path / "20200101000000000"
-    if reopened:  # as Apache leaves it: sparse
+    if reopened:  # sparse, as Apache creates it
         path.touch()
         os.truncate(path, slots_end + ITEMS * INDEX_ITEM.itemsize)
     file = IndexFile(path, SLOTS, ITEMS, create=not reopened)
@@ -58,7 +58,7 @@ def test_no_key_is_put_into_a_hole(tmp_path, reopened):
 
 
 @pytest.mark.finding("A16")
-def test_a_disk_that_fills_up_between_two_keys_costs_none_and_doubles_none(tmp_path, monkeypatch):
+def test_a_disk_full_between_two_keys_loses_and_duplicates_none(tmp_path, monkeypatch):
     settings: dict[str, Any] = {"index_slots_max": 50, "index_entries_max": 20}
     told: list[str] = []
     monkeypatch.setattr(
@@ -68,7 +68,7 @@ def test_a_disk_that_fills_up_between_two_keys_costs_none_and_doubles_none(tmp_p
         disk = FullDisk(monkeypatch, allowed=3)
         rows = [
             put_one(store, "T", properties={"KEYS": f"a{n} b{n} c{n}"}) for n in range(40)
-        ]  # a file is full in the middle of a record
+        ]  # a file becomes full in the middle of a record
         for _ in range(3):
             store.index.catch_up()
         assert store.writable
@@ -92,7 +92,7 @@ def test_a_disk_that_fills_up_between_two_keys_costs_none_and_doubles_none(tmp_p
                 assert found == [row["phys_offset"]]
 
 
-def test_a_new_file_that_finds_no_room_leaves_no_trace(tmp_path, monkeypatch):
+def test_a_new_file_without_room_leaves_no_trace(tmp_path, monkeypatch):
     FullDisk(monkeypatch, allowed=0)
     path = tmp_path / "20200101000000000"
     with pytest.raises(OSError, match="No space left"):
@@ -100,7 +100,7 @@ def test_a_new_file_that_finds_no_room_leaves_no_trace(tmp_path, monkeypatch):
     assert not path.exists()
 
 
-def test_a_failed_sync_stops_the_time_that_the_checkpoint_trusts(tmp_path, monkeypatch):
+def test_a_failed_sync_stops_the_checkpoints_index_time(tmp_path, monkeypatch):
     with open_store(tmp_path, index_entries_max=20) as store:
         for number in range(30):
             put_one(store, "T", properties={"KEYS": f"k{number}"})

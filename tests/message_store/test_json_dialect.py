@@ -1,4 +1,4 @@
-"""Apache's JSON: its own files byte for byte, clear words for bad ones, writes that cannot tear."""
+"""Apache's JSON: its own files, error texts for malformed ones, and atomic writes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def golden_config_files() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("store", "name"), golden_config_files())
-def test_apache_s_own_files_come_out_byte_for_byte(store, name):
+def test_apaches_files_are_written_with_the_same_bytes(store, name):
     text = (golden_store(store) / "config" / name).read_text()
     write = dumps_compact if name.removesuffix(".bak").endswith("etrics") else dumps
     assert write(loads(text)) == text
@@ -102,7 +102,7 @@ def test_tolerant_reading(text, value):
         ('{"a":' + "9" * 5_000 + "}", "column 6: no value here"),
     ],
 )
-def test_bad_text_is_refused_with_its_place(text, where):
+def test_malformed_text_is_refused_with_its_position(text, where):
     with pytest.raises(ValueError, match=where.replace("(", r"\(")):
         loads(text)
 
@@ -132,7 +132,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_is_written_is_read(value):
+def test_written_values_are_read(value):
     assert loads(dumps(value)) == value
     assert loads(dumps_compact(value)) == value
     assert dumps(value).encode()
@@ -153,7 +153,7 @@ def test_a_golden_file_with_damage_is_read_or_refused(at, noise):
 
 
 @given(values)
-def test_json_that_others_write_is_read(value):
+def test_json_of_other_writers_is_read(value):
     text = json.dumps(value)
     assert loads(text) == json.loads(text)
 
@@ -161,11 +161,11 @@ def test_json_that_others_write_is_read(value):
 # -- files --------------------------------------------------------------------------------------
 
 
-class Cut(Exception):
+class SimulatedCrash(Exception):
     """The process ends here."""
 
 
-def test_the_previous_text_is_kept(tmp_path):
+def test_the_previous_text_is_the_backup(tmp_path):
     path = tmp_path / "config" / "x.json"
     for text in ("one", "two", "three"):
         write_config(path, text)
@@ -174,13 +174,13 @@ def test_the_previous_text_is_kept(tmp_path):
     assert sorted(p.name for p in path.parent.iterdir()) == ["sums", "x.json", "x.json.bak"]
 
 
-def test_nothing_there_is_none(tmp_path):
+def test_a_missing_file_is_none(tmp_path):
     assert read_config(tmp_path / "x.json") is None
     assert load_config(tmp_path / "x.json", dict) is None
 
 
 @pytest.mark.parametrize("broken", [None, b"", b"{torn", b"\xff\xfe\x00"])
-def test_the_backup_stands_in(tmp_path, broken):
+def test_the_backup_replaces_an_unreadable_file(tmp_path, broken):
     path = tmp_path / "x.json"
     backup_path(path).write_text('{"a":1}')
     if broken is not None:
@@ -188,7 +188,7 @@ def test_the_backup_stands_in(tmp_path, broken):
     assert load_config(path, dict) == {"a": 1}
 
 
-def test_both_unreadable_reports_position_and_action(tmp_path):
+def test_two_unreadable_files_are_an_error_with_the_action(tmp_path):
     path = tmp_path / "x.json"
     path.write_text('{"a":\n oops')
     backup_path(path).write_text("{")
@@ -205,7 +205,7 @@ def test_both_unreadable_reports_position_and_action(tmp_path):
         lambda value: int(float("1e999")),
     ],
 )
-def test_a_decoder_that_fails_means_the_file_is_bad(tmp_path, decode):
+def test_a_failing_decoder_makes_the_file_invalid(tmp_path, decode):
     path = tmp_path / "x.json"
     path.write_text("{}")
     with pytest.raises(CorruptStore):
@@ -216,14 +216,14 @@ CALLS = ("fsync", "link", "replace", "open")
 
 
 def steps_of_a_write(path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int) -> int:
-    """Write `new`, ending the process before step `stop_at`; return the steps made."""
+    """Write `new`, ending the process before step `stop_at`; return the number of steps."""
     made = 0
 
     def stepping(call):
         def step(*args, **kwargs):
             nonlocal made
             if made == stop_at:
-                raise Cut
+                raise SimulatedCrash
             made += 1
             return call(*args, **kwargs)
 
@@ -234,13 +234,13 @@ def steps_of_a_write(path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int) 
             patch.setattr(json_dialect.os, name, stepping(getattr(os, name)))
         try:
             write_config(path, '"new"')
-        except Cut:
+        except SimulatedCrash:
             return -1
     return made
 
 
 @pytest.mark.parametrize("main", [b'"old"', b"{torn"], ids=["whole", "torn"])
-def test_a_write_cut_between_any_two_steps_loses_nothing(tmp_path, monkeypatch, main):
+def test_a_write_interrupted_at_any_step_loses_nothing(tmp_path, monkeypatch, main):
     before = tmp_path / "before"
     before.mkdir()
     (before / "x.json").write_bytes(main)
@@ -250,8 +250,8 @@ def test_a_write_cut_between_any_two_steps_loses_nothing(tmp_path, monkeypatch, 
         root = tmp_path / str(steps)
         shutil.copytree(before, root)
         made = steps_of_a_write(root / "x.json", monkeypatch, steps)
-        wanted = {"old", "new"} if main == b'"old"' else {"older", "new"}
-        assert load_config(root / "x.json", str) in wanted
+        expected = {"old", "new"} if main == b'"old"' else {"older", "new"}
+        assert load_config(root / "x.json", str) in expected
         write_config(root / "x.json", '"after"')
         assert load_config(root / "x.json", str) == "after"
         if made >= 0:
@@ -285,14 +285,14 @@ def test_a_file_system_without_links_keeps_a_copy(tmp_path, monkeypatch):
     assert (path.read_text(), backup_path(path).read_text()) == ("two", "one")
 
 
-def test_rows_that_were_written_before_stand_as_if_written_now():
+def test_encoded_rows_are_embedded_unchanged():
     rows = {"a": {"x": 1, "y": {}}, "b": {"m": {1: 2}}, "c": {}}
     table = {"t": {name: json_dialect.written(row, 2) for name, row in rows.items()}}
     assert json_dialect.dumps(table) == json_dialect.dumps({"t": rows})
 
 
 @pytest.mark.finding("E4")
-def test_a_file_that_the_disk_cannot_read_counts_as_its_backup(tmp_path, monkeypatch):
+def test_an_unreadable_file_is_replaced_by_its_backup(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     write_config(path, '"first"')
     write_config(path, '"second"')

@@ -1,4 +1,4 @@
-"""Layouts against worked examples, byte for byte; the byte order border."""
+"""Byte layouts compared with worked examples, and the conversion of the byte order."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_offset_message_ids(address: bytes, text: str) -> None:
         ("store_ip", 64), ("reconsume_times", 72), ("prepared_offset", 76), ("body_len", 84),
     ],
 )  # fmt: skip
-def test_places_in_a_record_head(name: str, at: int) -> None:
+def test_offsets_in_a_record_head(name: str, at: int) -> None:
     assert layout.RECORD_HEAD.fields is not None
     assert layout.RECORD_HEAD.fields[name][1] == at
 
@@ -97,7 +97,7 @@ def test_columns_are_native_and_aligned(kind: np.dtype) -> None:
 
 
 @given(st.sampled_from(BIG_ENDIAN), st.data())
-def test_the_border_keeps_every_value(kind: np.dtype, data: st.DataObject) -> None:
+def test_the_conversion_keeps_every_value(kind: np.dtype, data: st.DataObject) -> None:
     block = data.draw(st.binary(min_size=kind.itemsize * 3, max_size=kind.itemsize * 3))
     read = np.frombuffer(block, kind)
     native = layout.native_columns(read)

@@ -1,4 +1,4 @@
-"""No password is shown."""
+"""Passwords are masked wherever values are shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_error_about_a_value_shows_no_password() -> None:
     assert "p4ss" not in str(error)
 
 
-def test_every_default_is_shown_as_it_is() -> None:
+def test_defaults_are_not_masked() -> None:
     for section in (*broker_sections(Properties()), NamesrvConfig):
         for item in options(section):
             assert masked(item.key, str(item.default)) == str(item.default)

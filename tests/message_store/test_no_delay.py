@@ -1,6 +1,6 @@
-"""`message_store` has no notion of delay: no name, text or comment in it speaks of one.
+"""`message_store` knows no delays: no name, text or comment in it mentions them.
 
-Facts of the formats that every reader and writer of a store must know are listed by name.
+Facts of the file formats that every reader and writer of a store needs are exempt and listed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WIRE_FACTS = {
     # Names of files in a store, and a key of Apache's configuration.
     "delayOffset.json", "timerlog", "timerwheel", "diskSpaceWarningLevelRatio",
 }  # fmt: skip
-PACKAGES = "message_store/kernels/__init__.py"  # names the packages that have kernels
+PACKAGES = "message_store/kernels/__init__.py"  # lists the packages with kernels
 SOURCES = sorted(
     path
     for path in (TOP / "message_store").rglob("*.py")
@@ -43,7 +43,7 @@ def words_of(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=[str(path.relative_to(TOP)) for path in SOURCES])
-def test_message_store_does_not_speak_of_delay(path):
+def test_message_store_does_not_mention_delays(path):
     assert set(words_of(path.read_text())) - WIRE_FACTS == set()
 
 

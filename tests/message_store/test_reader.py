@@ -64,9 +64,9 @@ def test_no_units_are_no_bytes(store):
 
 def test_records_come_back_to_back(store):
     units = store.units("T", 0, 0, 10)
-    wanted = b"".join(bytes(store.record_bytes(int(u["phys_offset"]), int(u["size"])))
+    expected = b"".join(bytes(store.record_bytes(int(u["phys_offset"]), int(u["size"])))
                       for u in units)  # fmt: skip
-    assert store.gather(units) == wanted
+    assert store.gather(units) == expected
 
 
 @pytest.mark.parametrize(

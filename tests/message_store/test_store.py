@@ -49,9 +49,9 @@ def test_what_was_put_is_read(tmp_path):
 
 def test_rolls_over_files_and_reads_across_them(tmp_path):
     with open_store(tmp_path) as store:
-        wanted = put_many(store, 2_000)
+        expected = put_many(store, 2_000)
         assert len(store.log.files) > 2
-        assert bodies(store, "T") == wanted
+        assert bodies(store, "T") == expected
         units = store.units("T", 0, 0, 50)
         assert store.gather(units).count(b"....") > 0
 
@@ -61,12 +61,12 @@ def test_rolls_over_files_and_reads_across_them(tmp_path):
 def test_reopened_store_has_everything_and_continues(tmp_path, clean, mark):
     store = open_store(tmp_path)
     store.__enter__()
-    wanted = put_many(store, 700)
+    expected = put_many(store, 700)
     crash(store) if not clean else store.__exit__(None, None, None)
     if not mark:
         (tmp_path / "config" / "duemq.mark").unlink()
     with open_store(tmp_path) as store:
-        assert bodies(store, "T") == wanted
+        assert bodies(store, "T") == expected
         assert put_one(store, "T")["queue_offset"] == 700
 
 
@@ -74,7 +74,7 @@ def test_reopened_store_has_everything_and_continues(tmp_path, clean, mark):
 def test_torn_tail_is_cut_and_nothing_before_it(tmp_path, cut):
     store = open_store(tmp_path)
     store.__enter__()
-    wanted = put_many(store, 20)
+    expected = put_many(store, 20)
     row = put_one(store, "T", 0, b"the last one", properties={"k": "v" * 100})
     crash(store)
     path = tmp_path / "commitlog" / f"{0:020d}"
@@ -84,7 +84,7 @@ def test_torn_tail_is_cut_and_nothing_before_it(tmp_path, cut):
         file.write(bytes(cut))
     (tmp_path / "config" / "duemq.mark").unlink()
     with open_store(tmp_path) as store:
-        assert bodies(store, "T") == wanted
+        assert bodies(store, "T") == expected
         assert store.max_offset == int(row["phys_offset"])
         assert put_one(store, "T", 0, b"again")["queue_offset"] == 20
     assert list((tmp_path / "truncated").iterdir())
@@ -92,12 +92,12 @@ def test_torn_tail_is_cut_and_nothing_before_it(tmp_path, cut):
 
 def test_lost_queues_are_rebuilt_from_the_log(tmp_path):
     with open_store(tmp_path) as store:
-        wanted = put_many(store, 300, queue_id=2)
+        expected = put_many(store, 300, queue_id=2)
     for path in (tmp_path / "consumequeue" / "T" / "2").iterdir():
         path.unlink()
     (tmp_path / "config" / "duemq.mark").unlink()
     with open_store(tmp_path) as store:
-        assert bodies(store, "T", 2) == wanted
+        assert bodies(store, "T", 2) == expected
 
 
 def test_record_with_a_bad_crc_does_not_end_the_log(tmp_path):
@@ -269,8 +269,8 @@ def test_queue_offsets_are_per_queue(tmp_path):
         store.put(batch)
         for topic in range(3):
             for queue in range(2):
-                wanted = [str(i).encode() for i in range(30) if (i % 3, i % 2) == (topic, queue)]
-                assert bodies(store, f"T{topic}", queue) == wanted
+                expected = [str(i).encode() for i in range(30) if (i % 3, i % 2) == (topic, queue)]
+                assert bodies(store, f"T{topic}", queue) == expected
 
 
 def test_queue_file_size_is_rounded_up():

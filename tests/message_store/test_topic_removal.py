@@ -1,4 +1,4 @@
-"""Removal of a topic's queues: off the loop, whole after a kill, nothing for what is not there."""
+"""Removal of a topic's queues: outside of the event loop and atomic in kills."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def remove(store: MessageStore, name: str) -> None:
 
 
 def note_syncs(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> list[str]:
-    """Note what the calling thread syncs or unlinks from now on."""
+    """Record the syncs and unlinks of the calling thread from now on."""
     seen: list[str] = []
 
     def noted(owner: Any, name: str) -> None:
@@ -45,7 +45,7 @@ def test_a_removal_syncs_and_unlinks_in_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(tmp_path) as store:
-        for number in range(120):  # three files of units
+        for number in range(120):  # three queue files
             put_one(store, "T", 0, b"%d" % number)
         seen = note_syncs(monkeypatch, store)
         remove(store, "T")
@@ -60,7 +60,7 @@ def test_a_removal_syncs_and_unlinks_in_other_threads(
 
 @pytest.mark.finding("A17")
 @pytest.mark.parametrize("name", ["Unknown", "Empty", "", ".", "..", "../config", "a/b", "\udcff"])
-def test_a_name_without_messages_costs_nothing(
+def test_removing_a_topic_without_messages_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     with open_store(tmp_path) as store:
@@ -77,7 +77,7 @@ def test_a_name_without_messages_costs_nothing(
 
 @pytest.mark.finding("A17")
 @pytest.mark.parametrize("step", ["detached", "noted"])
-def test_a_kill_within_a_removal_leaves_no_half_topic(
+def test_a_removal_is_complete_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     store = open_store(tmp_path)
@@ -98,7 +98,7 @@ def test_a_kill_within_a_removal_leaves_no_half_topic(
 
 
 @pytest.mark.finding("A17")
-def test_a_note_that_the_disk_refused_is_written_by_the_next_attempt(
+def test_a_refused_list_of_removals_is_written_by_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, text: str) -> None:
@@ -117,7 +117,7 @@ def test_a_note_that_the_disk_refused_is_written_by_the_next_attempt(
     assert '"T"' in (tmp_path / "config" / "deletedTopics.json").read_text()
 
 
-def test_files_that_make_room_come_before_the_second_attempt(
+def test_deleted_files_make_room_for_the_second_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[bool] = []
@@ -149,7 +149,7 @@ def test_queues_on_another_file_system_are_removed_in_place(
 
 
 @pytest.mark.finding("A17")
-def test_notes_go_with_the_records_they_hide(tmp_path: Path) -> None:
+def test_removals_are_forgotten_with_their_records(tmp_path: Path) -> None:
     deletions = Deletions(tmp_path / "deletedTopics.json")
     for number in range(10):
         deletions.add(f"T{number}", number * 100)

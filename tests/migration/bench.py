@@ -1,4 +1,4 @@
-"""A broker with migrations, at the pace of a clock moved by hand."""
+"""A test bench: a broker with migrations on a manual clock."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ PLUGINS = [
 ]
 LEVELS = "1s 5s 10s 1m 2m"
 TURNS_MAX = 2_000
-WRITING_S_MAX = 240  # machine code may have to be made first
+WRITING_S_MAX = 240  # kernels may have to be compiled first
 LEDGER_S_MAX = 120
 
 
 class Bench:
-    """One broker at a time on a clock moved by hand."""
+    """A broker on a manual clock."""
 
     def __init__(self, broker: Broker, asker: Asker, clock: FakeClock) -> None:
         self.broker, self.asker, self.clock = broker, asker, clock
 
     @property
     def service(self) -> MigrationService:
-        """What runs the migrations."""
+        """Return the migration service."""
         found: MigrationService = self.broker.plugins.plugins["migration"].parts.service
         return found
 
     async def command(self, action: str, **more: Any) -> Any:
-        """Return the answer of a wish, which must be granted."""
+        """Send a request that must succeed; return its response."""
         answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
         assert answer.code == 0, answer.remark
         return json.loads(bytes(answer.body))
 
     async def refused(self, action: str, **more: Any) -> str:
-        """Return why a wish is refused."""
+        """Send a request that must be refused; return the reason."""
         answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
         assert answer.code != 0, bytes(answer.body)
         return str(answer.remark)
 
     async def level(self, level: int) -> dict[str, Any]:
-        """Return where a level stands."""
+        """Return the status of a level."""
         view = await self.command("status")
         found: dict[str, Any] = next(item for item in view["levels"] if item["level"] == level)
         return found
 
     async def until(self, level: int, state: str, *, step_ms: int = 10) -> dict[str, Any]:
-        """Let time pass until a level is in a state."""
+        """Advance the clock until a level is in a state."""
         for _ in range(TURNS_MAX):
             found = await self.level(level)
             if found["state"] == state:
@@ -69,7 +69,7 @@ class Bench:
         raise AssertionError(f"level {level} is not {state}: {found}")
 
     async def written(self) -> None:
-        """Wait for a checkpoint that is being written: no clock moved by hand waits for a disk."""
+        """Wait for a checkpoint that is being written, which the manual clock does not do."""
         if self.service.owners is not None:
             async with asyncio.timeout(WRITING_S_MAX), self.service.owners.keeper._one_at_a_time:
                 pass
@@ -83,8 +83,8 @@ class Bench:
                 self.clock.advance(step_ms)
         return dict(ledger)
 
-    async def waiting(self) -> tuple[int, int]:
-        """Return how many messages wait with the levels, and with the timers."""
+    async def pending(self) -> tuple[int, int]:
+        """Return the number of pending messages of levels and of timers."""
         levels = await self.asker.ask(VIEW_REQUEST, {"view": "schedule_service.levels"})
         timers = await self.asker.ask(VIEW_REQUEST, {"view": "timer_store.summary"})
         return (
@@ -99,7 +99,7 @@ class Bench:
             assert answer.code == 0, answer.remark
 
     def delivered(self, topic: str = "T") -> list[tuple[bytes, int]]:
-        """Return (body, store time) of what came."""
+        """Return (body, store time) of the delivered messages."""
         store = self.broker.store
         first, end = store.queue_bounds(topic, 0)
         found = []

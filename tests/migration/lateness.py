@@ -1,4 +1,4 @@
-"""Deliveries of an interval, made up."""
+"""Intervals of deliveries for tests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from migration.steps.throttle import LatenessSince
 
 
 def delivered(*late_ms: int) -> LatenessSince:
-    """Return an interval with deliveries that were late by so much each; none: nothing."""
+    """Return an interval with one delivery of each given lateness."""
     return since(late_ms)
 
 
 def since(late_ms: Iterable[int]) -> LatenessSince:
-    """Return the same of many."""
+    """Return an interval with many deliveries of one lateness."""
     late, times = Lateness(), np.fromiter(late_ms, np.int64)
     late.note(np.zeros(times.size, np.int64), times)
     return LatenessSince(late.buckets)

@@ -1,4 +1,4 @@
-"""What can be wrong with a migration: each is said clearly, the state is kept, it goes on after."""
+"""Faults around a migration: each is reported, the state is kept, and it can continue."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def test_a_plan_of_another_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_outdated_plan_is_refused(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         plan = (await bench.command("plan", levels=[5]))["plan"]["plan_id"]
         bench.clock.advance(8 * DAY_MS)
         assert "it is 8 days old" in await bench.refused("start", plan_id=plan)
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
-def test_a_level_that_means_something_else_since_the_plan_is_refused(tmp_path: Path) -> None:
+def test_a_level_whose_delay_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
     async def make(bench: Bench) -> None:
         plan = (await bench.command("plan", levels=[5]))["plan"]["plan_id"]
         properties = dict(bench.broker.settings.properties)
@@ -58,8 +58,8 @@ def test_a_level_that_means_something_else_since_the_plan_is_refused(tmp_path: P
     with_broker(tmp_path, make)
 
 
-def test_a_level_that_goes_away_while_it_is_drained_keeps_its_promises(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+def test_a_level_removed_while_it_is_drained_keeps_its_due_times(tmp_path: Path) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(30, 5)
         sent_ms = bench.clock.now_ms()
         await bench.command("start", levels=[5])
@@ -68,12 +68,12 @@ def test_a_level_that_goes_away_while_it_is_drained_keeps_its_promises(tmp_path:
         bench.broker.plugins.reconfigure(properties | {"messageDelayLevel": "1s 5s 10s"})
         assert (await bench.level(5))["moved"] < 30
         now_ms = bench.clock.now_ms()
-        await bench.send(1, 5, "clamped")  # the highest there is now: level 3
+        await bench.send(1, 5, "clamped")  # level 3 is the highest now
         done = await bench.until(5, "done", step_ms=50)
         assert done["moved"] == 30
         bench.clock.set_ms(sent_ms + 119_999)
         for _ in range(200):
-            await bench.waiting()
+            await bench.pending()
         [clamped] = bench.delivered()
         assert clamped[0] == b"clamped0"
         assert clamped[1] >= now_ms + 10_000
@@ -81,37 +81,37 @@ def test_a_level_that_goes_away_while_it_is_drained_keeps_its_promises(tmp_path:
         for _ in range(TURNS_MAX):
             if len(bench.delivered()) == 31:
                 break
-            await bench.waiting()
+            await bench.pending()
             bench.clock.advance(5)
         assert len({body for body, _ in bench.delivered()}) == 31
         assert min(ms for body, ms in bench.delivered() if body != b"clamped0") >= sent_ms + 119_999
 
-    with_broker(tmp_path, work, migrationRate="40")
+    with_broker(tmp_path, steps, migrationRate="40")
 
 
 def test_a_level_is_migrated_once_at_a_time(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(5, 5)
         await bench.command("start", levels=[5])
         await bench.command("pause", levels=[5])
         found = await bench.level(5)
         assert "start does not apply" in await bench.refused("start", levels=[5])
         assert (await bench.level(5))["migration"] == found["migration"]
-        await bench.command("start", levels=[4])  # another level is another matter
+        await bench.command("start", levels=[4])  # another level may start
         await bench.until(4, "done")
         await bench.command("resume", levels=[5])
         await bench.until(5, "done")
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
 def test_a_broker_without_timers_reports_it(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         for action in ("plan", "start", "status"):
             assert "timerWheelEnable=false" in await bench.refused(action, levels=[5])
         await bench.send(1, 5)
 
-    with_broker(tmp_path, work, timerWheelEnable="false")
+    with_broker(tmp_path, steps, timerWheelEnable="false")
 
 
 def test_a_broker_without_the_plugins_reports_it(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ def test_a_broker_without_the_plugins_reports_it(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_store_that_takes_no_writes_is_waited_for(
+def test_it_waits_for_a_store_that_refuses_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(30, 5)
         await bench.command("start", levels=[5])
         await bench.command("pause", levels=[5])
@@ -143,13 +143,13 @@ def test_a_store_that_takes_no_writes_is_waited_for(
                 bench.clock.advance(250)
             assert "is not writable" in found["waits"]
             assert found["state"] in ("routing", "draining")
-            before = await bench.waiting()
+            before = await bench.pending()
             assert "disk is full" in await bench.refused("pause", levels=[5])
         done = await bench.until(5, "done", step_ms=100)
         assert done["moved"] + bench.broker.store.queue_bounds("T", 0)[1] >= 30
         assert sum(before) == 30
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
 def _refuse(batch: Any) -> None:
@@ -158,8 +158,8 @@ def _refuse(batch: Any) -> None:
         batch.remarks[at] = "disk is full"
 
 
-def test_a_clock_that_is_set_back_stops_nothing(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+def test_a_clock_step_back_stops_nothing(tmp_path: Path) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(20, 5)
         plan = (await bench.command("plan", levels=[5]))["plan"]["plan_id"]
         bench.clock.set_ms(bench.clock.now_ms() - 60_000)
@@ -169,10 +169,10 @@ def test_a_clock_that_is_set_back_stops_nothing(tmp_path: Path) -> None:
         done = await bench.until(5, "done", step_ms=100)
         assert done["moved"] == 20
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
-def test_records_that_cannot_be_read_go_to_quarantine(tmp_path: Path) -> None:
+def test_unreadable_records_are_quarantined(tmp_path: Path) -> None:
     async def fill(bench: Bench) -> None:
         await bench.send(5, 5)
         places.extend(
@@ -190,14 +190,14 @@ def test_records_that_cannot_be_read_go_to_quarantine(tmp_path: Path) -> None:
         for _ in range(TURNS_MAX):
             if len(bench.delivered()) == 4:
                 break
-            await bench.waiting()
+            await bench.pending()
             bench.clock.advance(10)
         assert sorted(body for body, _ in bench.delivered()) == [b"m0", b"m1", b"m3", b"m4"]
 
     places: list[int] = []
     clock = with_broker(tmp_path, fill)
     log_file = tmp_path / "store" / "commitlog" / f"{0:020d}"
-    with log_file.open("r+b") as file:  # the third one names no topic any more
+    with log_file.open("r+b") as file:  # the third record has no topic any more
         file.seek(places[2])
         record = bytearray(file.read(4))
         size = int.from_bytes(record, "big")
@@ -230,7 +230,7 @@ def test_a_ledger_of_another_store_stops_a_start_and_nothing_else(tmp_path: Path
     with_broker(tmp_path / "two", second, clock, migrationLedgerUrl=url)
 
 
-def test_without_its_ledger_and_its_fold_a_migration_continues(tmp_path: Path) -> None:
+def test_a_migration_continues_without_ledger_and_projection(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(20, 5)
         await bench.command("start", levels=[5], who="anna")
@@ -242,7 +242,7 @@ def test_without_its_ledger_and_its_fold_a_migration_continues(tmp_path: Path) -
         assert (await bench.command("verify"))["right"]
         await bench.command("rollback", levels=[5])
         await bench.until(5, "rolled_back", step_ms=100)
-        assert await bench.waiting() == (20, 0)
+        assert await bench.pending() == (20, 0)
 
     clock = with_broker(tmp_path, first)
     store = tmp_path / "store"
@@ -253,13 +253,13 @@ def test_without_its_ledger_and_its_fold_a_migration_continues(tmp_path: Path) -
     assert json.loads((store / "config/duemq.store.json").read_text())["storeId"]
 
 
-def test_a_store_whose_name_is_lost_serves_and_starts_nothing(tmp_path: Path) -> None:
+def test_a_store_without_its_id_serves_but_starts_no_migration(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.command("plan", levels=[5])
 
     async def second(bench: Bench) -> None:
         await bench.send(1, 5)
-        assert await bench.waiting() == (1, 0)
+        assert await bench.pending() == (1, 0)
         assert "duemq.store.json" in await bench.refused("start", levels=[5])
         assert "has no name" in (await bench.command("status"))["ledger"]["trouble"]
 

@@ -1,4 +1,4 @@
-"""Ends at every step of a migration, with checkpoints of either side between, and files lost."""
+"""Crashes at every step of a migration, with checkpoints of either side, and lost files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from delivery.ownership import OwnershipRefused
 from tests.migration.steps.test_drain import fill
-from tests.support.failing_disk import Death, Disk
+from tests.support.failing_disk import Disk, SimulatedCrash
 from tests.support.migration_rig import MigrationRig
 from tests.support.stores import open_store, put_one
 from timer_store.checkpoint.snapshot import CHECK_FILE, decode_check, write_check
@@ -27,7 +27,7 @@ STEPS: dict[str, Step] = {
     "timers": lambda rig: rig.persist_timers(),
     "levels": lambda rig: rig.persist_levels(),
 }
-# What is with (level, timers) after 60 messages went through these steps.
+# Messages with (level, timers) after 60 messages went through these steps.
 RUNS = {
     ("over",): (20, 40),
     ("over", "timers"): (20, 40),
@@ -43,7 +43,7 @@ RUNS = {
 
 
 def opened(root: Path) -> MigrationRig:
-    """Return a rig whose queue files hold all of a test."""
+    """Return a rig with queue files large enough for a test."""
     rig = MigrationRig(root)
     rig.store_changes["queue_file_bytes"] = 4_000
     return rig.open()
@@ -56,7 +56,7 @@ def lose(root: Path, names: tuple[str, ...]) -> None:
 
 
 def check(rig: MigrationRig, due: dict[bytes, int]) -> None:
-    """Everything comes once, at its millisecond."""
+    """Check that every message is delivered once, at its due time."""
     rig.advance(61_000)
     assert Counter(r.body for r in rig.delivered()) == Counter(due.keys())
     assert {r.body: r.store_ms for r in rig.delivered()} == due
@@ -99,7 +99,7 @@ def test_files_lost_on_either_side(lost: tuple[str, ...], tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("older", ["timers", "levels"])
 def test_one_side_is_older_than_the_other(older: str, tmp_path: Path) -> None:
-    """The files of one side are those of before the handover, of the other of after it."""
+    """The files of one side are those before the transfer, of the other those after it."""
     kept = {"timers": FILES[:3], "levels": FILES[3:]}[older]
     rig = opened(tmp_path)
     due = fill(rig, 60, (4,))
@@ -123,7 +123,7 @@ def test_one_side_is_older_than_the_other(older: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "left"), [*product(["over", "back", "timers", "levels"], range(9))]
 )
-def test_death_at_each_write(
+def test_a_crash_at_each_write(
     name: str, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = opened(tmp_path)
@@ -132,12 +132,12 @@ def test_death_at_each_write(
         if step != "over" or not rig.timers.claims.returning:
             STEPS[step](rig)
     disk = Disk(monkeypatch, tmp_path)
-    disk.left, disk.torn = left, 30
-    with suppress(Death, OwnershipRefused):
+    disk.steps_left, disk.torn = left, 30
+    with suppress(SimulatedCrash, OwnershipRefused):
         STEPS[name](rig)
-    disk.dead = True
+    disk.crashed = True
     rig.kill()
-    disk.revive()
+    disk.restart()
     rig.open()
     assert rig.level_pending + rig.timers.counts.total == 60
     assert rig.verify(4).is_right
@@ -145,8 +145,8 @@ def test_death_at_each_write(
     rig.close()
 
 
-def test_what_apache_delivered_of_it_does_not_come_again(tmp_path: Path) -> None:
-    """Apache's broker leaves no origins; its timercheck says how far it read the slots."""
+def test_messages_delivered_by_apache_are_not_delivered_again(tmp_path: Path) -> None:
+    """Apache's broker keeps no origins; its timercheck contains how far it read the slots."""
     rig = opened(tmp_path)
     start_ms = rig.clock.now_ms()
     for second in range(4):
@@ -154,7 +154,7 @@ def test_what_apache_delivered_of_it_does_not_come_again(tmp_path: Path) -> None
         rig.send([(4, "T", 0, b"%d/%d" % (second, number)) for number in range(5)])
     STEPS["over"](rig)
     rig.close()
-    read_ms = start_ms + 62_000  # behind the slots of the first three seconds
+    read_ms = start_ms + 62_000  # after the slots of the first three seconds
     path = tmp_path / "config" / CHECK_FILE
     check = decode_check(path.read_bytes())
     assert check is not None
@@ -169,35 +169,35 @@ def test_what_apache_delivered_of_it_does_not_come_again(tmp_path: Path) -> None
     rig.close()
 
 
-def apaches_number(rig: MigrationRig) -> int:
-    """Return from which queue offset of level 4 on an Apache broker would deliver."""
+def apaches_offset(rig: MigrationRig) -> int:
+    """Return the queue offset of level 4 from which an Apache broker would deliver."""
     assert rig.persist_levels()
     text = (rig.root / "config" / "delayOffset.json").read_text()
     return int(re.findall(r"4:(\d+)", text[text.index("offsetTable") :])[0])
 
 
-def test_apaches_number_does_not_pass_a_handover_that_is_in_no_checkpoint(tmp_path: Path) -> None:
-    """Else an Apache broker that opens the store after a kill would never deliver these."""
+def test_apaches_offset_does_not_exceed_transfers_in_a_checkpoint(tmp_path: Path) -> None:
+    """Otherwise an Apache broker that opens the store after a kill would never deliver these."""
     rig = opened(tmp_path)
     due = fill(rig, 60, (4,))
     assert rig.drain.step(4, 20).moved == 20
-    assert apaches_number(rig) == 0
+    assert apaches_offset(rig) == 0
     assert rig.persist_timers()
-    assert apaches_number(rig) == 20
+    assert apaches_offset(rig) == 20
     for _ in range(2):
         assert rig.drain.step(4, 20).moved == 20
-    assert apaches_number(rig) == 20
+    assert apaches_offset(rig) == 20
     rig.kill()
-    rig.open()  # which ends with a checkpoint
-    assert apaches_number(rig) == 60
+    rig.open()  # writes a checkpoint at its end
+    assert apaches_offset(rig) == 60
     check(rig, due)
     rig.close()
 
 
-def test_a_message_handed_over_after_a_lost_checkpoint_is_not_taken_for_delivered(
+def test_a_message_transferred_after_a_lost_checkpoint_is_delivered(
     tmp_path: Path,
 ) -> None:
-    """Only `timercheck` is left, with a read time after the message's slot; its unit is lost."""
+    """Only `timercheck` remains, with a read time after the message's slot; its unit is lost."""
     rig = MigrationRig(tmp_path, precision_ms=100).open()
     rig.send([(3, "T", 0, b"first")])
     rig.drain.step(3, 1)

@@ -1,4 +1,4 @@
-"""What was handed over is a timer: found, cancelled, moved, fired, no more its level's."""
+"""Decisions on transferred messages, which are timers and no longer belong to their level."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rig(tmp_path: Path) -> Any:
     rig.close()
 
 
-def test_each_service_answers_for_its_own(rig: MigrationRig) -> None:
+def test_each_service_finds_its_own_messages(rig: MigrationRig) -> None:
     keys = [f"u{number}" for number in range(20)]
     timers = rig.waiting_timers.by_key("", keys, unique=True)
     levels = rig.waiting_levels.by_key("", keys, unique=True)
@@ -44,7 +44,7 @@ def test_each_service_answers_for_its_own(rig: MigrationRig) -> None:
     assert not list(rig.waiting_timers.by_topic("T", 0, 5))
 
 
-def test_a_list_by_key_has_those_that_were_handed_over(rig: MigrationRig) -> None:
+def test_a_list_by_key_contains_transferred_messages(rig: MigrationRig) -> None:
     for key in ("k3", "u3"):
         [found] = list_timers(rig.timers, Query(key=key)).timers
         assert (found["keys"], found["unique_key"], found["topic"]) == ("k3", "u3", "U")
@@ -55,8 +55,8 @@ def test_a_list_by_key_has_those_that_were_handed_over(rig: MigrationRig) -> Non
     assert not list_timers(rig.timers, Query(key="k3")).timers
 
 
-def test_the_mark_at_the_end_of_the_timer_log_is_taken_for_no_timer(tmp_path: Path) -> None:
-    """It names the last record of the timers' queue, for Apache's broker (`queue_end`)."""
+def test_the_last_unit_of_the_timer_log_is_no_timer(tmp_path: Path) -> None:
+    """It refers to the last record of the timers' queue, for Apache's broker (`queue_end`)."""
     rig = MigrationRig(tmp_path, precision_ms=100).open()
     fill(rig, 10, (4,))
     batch = PutBatch(1)
@@ -86,7 +86,7 @@ def test_cancelled_moved_fired(rig: MigrationRig) -> None:
     came = {record.body: record for record in rig.delivered()}
     assert came.keys() == {b"1", b"2"}
     assert came[b"1"].store_ms == now_ms + 500
-    assert "DELAY" not in came[b"1"].properties  # as when a level's message is moved
+    assert "DELAY" not in came[b"1"].properties  # as after a move of a level message
     assert "DELAy" not in came[b"1"].properties
     assert came[b"2"].properties["DELAY"] == "4"
     rig.advance(60_000)
@@ -94,7 +94,7 @@ def test_cancelled_moved_fired(rig: MigrationRig) -> None:
     assert (rig.level_pending, rig.timers.counts.total) == (0, 0)
 
 
-def test_what_was_settled_ahead_is_not_handed_over(tmp_path: Path) -> None:
+def test_settled_messages_are_not_transferred(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     due = fill(rig, 30, (4,))
     rows = [rig.queues.units(4, number, 1)[0] for number in (3, 4, 9)]
@@ -119,11 +119,11 @@ def test_a_full_disk_delays_the_timers_and_loses_nothing(
     due = fill(rig, 40, (4,))
     disk = Disk(monkeypatch, tmp_path)
     disk.full = ("timerlog",)
-    assert rig.drain.step(4, 20).moved == 20  # the mark is in the log: they are the timers'
+    assert rig.drain.step(4, 20).moved == 20  # the record is in the log, so the timers own them
     assert (rig.level_pending, rig.timers.counts.total) == (20, 0)
     assert "cannot be written" in rig.drain.step(4, 20).blocked_by
     offset = int(rig.queues.units(4, 5, 1)[0]["phys_offset"])
-    for port in (rig.waiting_timers, rig.waiting_levels):  # whichever is asked first
+    for port in (rig.waiting_timers, rig.waiting_levels):  # asked in any order
         assert port.promised(np.array([offset, 1 << 40])).tolist() == [due[b"4/5"], -1]
     found = rig.waiting_timers.by_offset(np.array([offset]))
     assert rig.waiting_timers.cancel(found.offsets).verdicts.tolist() == [Verdict.DONE]
@@ -137,7 +137,7 @@ def test_a_full_disk_delays_the_timers_and_loses_nothing(
     rig.close()
 
 
-def test_a_copy_out_of_an_old_file_is_still_its_levels_message(tmp_path: Path) -> None:
+def test_a_compacted_copy_can_return_to_its_level(tmp_path: Path) -> None:
     rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
     due = fill(rig, 12, (4,))
     fill(plain, 12, (4,))
@@ -152,7 +152,7 @@ def test_a_copy_out_of_an_old_file_is_still_its_levels_message(tmp_path: Path) -
     rig.kill()
     rig.open()
     assert (rig.level_pending, rig.timers.counts.total) == (0, 12)
-    assert rig.giveback.step(4, 100).moved == 0  # nothing waits where it lay
+    assert rig.giveback.step(4, 100).moved == 0  # its original record is not pending
     assert rig.unroute.step(4, 5).moved == 5
     assert (rig.level_pending, rig.timers.counts.total) == (5, 7)
     for one in (rig, plain):

@@ -1,4 +1,4 @@
-"""A disk that fills up in the middle: the cause is told, the state kept, it goes on with room."""
+"""A disk that fills up during a migration: the cause is reported, and it continues with room."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WAITS = {
 CASES = [("timerlog", "draining"), ("commitlog", "draining"), ("commitlog", "rolling_back")]
 
 
-async def until_waiting(bench: Bench, state: str) -> dict[str, Any]:
-    """Let time pass until level 5 cannot go on."""
+async def until_blocked(bench: Bench, state: str) -> dict[str, Any]:
+    """Advance the clock until level 5 is blocked."""
     for _ in range(200):
         found = await bench.level(5)
         if found["waits"]:
@@ -32,24 +32,24 @@ async def until_waiting(bench: Bench, state: str) -> dict[str, Any]:
     raise AssertionError(f"it went on: {found}")
 
 
-async def arrived(bench: Bench) -> list[bytes]:
-    """Let everything come due, and return what came."""
+async def deliver_all(bench: Bench) -> list[bytes]:
+    """Advance the clock beyond all due times; return the delivered messages."""
     bench.clock.advance(130_000)
     for _ in range(2_000):
         if len(bench.delivered()) >= COUNT:
             break
-        await bench.waiting()
+        await bench.pending()
         bench.clock.advance(5)
     return sorted(body for body, _ in bench.delivered())
 
 
 @pytest.mark.parametrize(("full", "state"), CASES)
-def test_a_disk_without_room_is_waited_for(
+def test_it_waits_for_room_on_the_disk(
     full: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch, tmp_path / "store")
 
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(COUNT, 5)
         await bench.command("start", levels=[5])
         if state == "rolling_back":
@@ -57,53 +57,53 @@ def test_a_disk_without_room_is_waited_for(
             await bench.command("rollback")
         await bench.until(5, state, step_ms=1)
         disk.full = (full,)
-        found = await until_waiting(bench, state)
+        found = await until_blocked(bench, state)
         assert WAITS[full] in found["waits"]
         assert (found["state"], found["paused"]) == (state, False)
         bench.clock.advance(1_000)
         assert (await bench.level(5))["state"] == state
         disk.full = ()
-        bench.broker.store.check_disk()  # as its job does every ten seconds
+        bench.broker.store.check_disk()  # normally a job every ten seconds
         end = "done" if state == "draining" else "rolled_back"
         found = await bench.until(5, end, step_ms=100)
         assert (found["moved"], found["waits"]) == (COUNT, "")
         answer = await bench.command("verify", levels=[5])
         assert answer["right"], answer
-        assert sum(await bench.waiting()) == COUNT
-        assert await arrived(bench) == sorted(b"m%d" % n for n in range(COUNT))
+        assert sum(await bench.pending()) == COUNT
+        assert await deliver_all(bench) == sorted(b"m%d" % n for n in range(COUNT))
 
-    with_broker(tmp_path, work, migrationRate="40")
+    with_broker(tmp_path, steps, migrationRate="40")
 
 
 def test_a_level_is_not_drained_before_the_timers_have_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The mark of the only step is in the log, but its units find no room."""
+    """The record of the only step is in the log, but its units have no room."""
     disk = Disk(monkeypatch, tmp_path / "store")
 
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(COUNT, 5)
         disk.full = ("timerlog",)
         await bench.command("start", levels=[5])
-        await until_waiting(bench, "draining")
+        await until_blocked(bench, "draining")
         for _ in range(20):
             bench.clock.advance(200)
             found = await bench.level(5)
             assert (found["state"], found["moved"]) == ("draining", COUNT)
             assert WAITS["timerlog"] in found["waits"]
-        assert caplog.text.count("timers are not enqueued") == 1  # however often it was tried
+        assert caplog.text.count("timers are not enqueued") == 1  # despite several attempts
         disk.full = ()
         await bench.until(5, "done", step_ms=100)
-        assert await bench.waiting() == (0, COUNT)
-        assert await arrived(bench) == sorted(b"m%d" % n for n in range(COUNT))
+        assert await bench.pending() == (0, COUNT)
+        assert await deliver_all(bench) == sorted(b"m%d" % n for n in range(COUNT))
 
-    with_broker(tmp_path, work, mappedFileSizeConsumeQueue="4000")  # one step takes all
+    with_broker(tmp_path, steps, mappedFileSizeConsumeQueue="4000")  # one step takes all messages
 
 
 def test_an_end_while_the_disk_is_full_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was handed over, but found no room with the timers, is taken in by the next start."""
+    """The next start enqueues transferred messages that had no room in the timer log."""
     disk = Disk(monkeypatch, tmp_path / "store")
 
     async def first(bench: Bench) -> None:
@@ -111,23 +111,23 @@ def test_an_end_while_the_disk_is_full_loses_nothing(
         await bench.command("start", levels=[5])
         await bench.until(5, "draining", step_ms=1)
         disk.full = ("timerlog",)
-        await until_waiting(bench, "draining")
+        await until_blocked(bench, "draining")
         assert not (await bench.command("pause", cause="no room"))["remarks"]
 
     async def second(bench: Bench) -> None:
         found = await bench.level(5)
         assert (found["state"], found["cause"]) == ("draining", "no room")
-        assert sum(await bench.waiting()) == COUNT
+        assert sum(await bench.pending()) == COUNT
         await bench.command("resume")
         await bench.until(5, "done", step_ms=100)
-        assert await arrived(bench) == sorted(b"m%d" % n for n in range(COUNT))
+        assert await deliver_all(bench) == sorted(b"m%d" % n for n in range(COUNT))
 
     clock = with_broker(tmp_path, first, migrationRate="40")
     disk.full = ()
     with_broker(tmp_path, second, clock)
 
 
-def test_a_ledger_without_room_is_reported_and_caught_up(
+def test_a_ledger_without_room_is_reported_and_completed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages_max = [20]
@@ -135,10 +135,12 @@ def test_a_ledger_without_room_is_reported_and_caught_up(
     def limit(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA max_page_count={pages_max[0]}").close()
 
-    monkeypatch.setattr("migration.plugin.LedgerProcess", LedgerWorker)  # where the limit holds
+    monkeypatch.setattr(
+        "migration.plugin.LedgerProcess", LedgerWorker
+    )  # to which the limit applies
     event.listen(Engine, "connect", limit)
 
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(COUNT, 5)
         await bench.command("start", levels=[5])
         done = await bench.until(5, "done", step_ms=100)
@@ -151,6 +153,6 @@ def test_a_ledger_without_room_is_reported_and_caught_up(
         )
 
     try:
-        with_broker(tmp_path, work)
+        with_broker(tmp_path, steps)
     finally:
         event.remove(Engine, "connect", limit)

@@ -1,10 +1,10 @@
-"""Levels and timers on one store, ranges going over and back, against a list of messages.
+"""State machine of levels and timers with migrations in both directions.
 
-Sends with and without a route, clock steps, handovers, givebacks, copies back, cancels, moves,
-fires, checkpoints of either side, kills, deaths between any two writes, power cuts, lost files.
-After each step: each message that is due came once, none came early, and each that waits has one
-owner. A power cut takes the end of the log with what was sent, handed over, given back and decided
-in it, and any part of what the files beside it were not synced with.
+It is compared with a list of messages. Rules: sends with and without a route, clock steps,
+transfers, returns, copies back, cancels, moves, fires, checkpoints of either side, kills, crashes
+between any two writes, power cuts and lost files. After each rule every due message was delivered
+once, none is early, and every pending one has one owner. A power cut loses the end of the log with
+its sends, transfers, returns and decisions, and any unsynced part of the other files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from message_store.clock import FakeClock
 from message_store.log.record import Record
 from message_store.recovery import checkpoint
 from schedule_service.names import SCHEDULE_TOPIC
-from tests.support.failing_disk import Death, Disk, cut_log, lose_units
+from tests.support.failing_disk import Disk, SimulatedCrash, cut_log, lose_units
 from tests.support.migration_rig import MigrationRig
 from tests.support.naive_model import log_records
 from timer_store.names import TIMER_TOPIC
@@ -44,7 +44,9 @@ FILES = (
     "consumequeue",
 )
 STEPS_MS = [1, 50, 999, 1_000, 1_000, 4_000, 9_000, 59_000]
-SHRINK = bool(os.environ.get("MIGRATION_SHRINK"))  # it takes minutes; a failing run says its steps
+SHRINK = bool(
+    os.environ.get("MIGRATION_SHRINK")
+)  # shrinking takes minutes; a failing run prints its steps
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([Phase.shrink] if SHRINK else [])]
 levels = st.sampled_from([1, 3, 4, 4, 5, 5])
 losses = st.one_of(st.just(set()), st.just(set()), st.sets(st.sampled_from(FILES), max_size=4))
@@ -54,15 +56,15 @@ STEPS = 50
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that was acknowledged, and when it is due now."""
+    """A message that was acknowledged, with its current due time."""
 
     topic: str
     due_ms: int
     level: int
 
 
-class MigrationAgainstAList(RuleBasedStateMachine):
-    """Every rule ends with a store that is open and at rest."""
+class MigrationMachine(RuleBasedStateMachine):
+    """Rules that end with an open and idle store."""
 
     @initialize(stage_max=st.sampled_from([1_024, 5, 30]), seed=st.integers(0, 1 << 32))
     def begin(self, stage_max: int, seed: int) -> None:
@@ -78,7 +80,9 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         self.rig.open()
         self.sent: dict[int, Sent] = {}
         self.cancelled: set[int] = set()
-        self.told: dict[int, list[tuple[int, Sent, bool]]] = {}  # log end, what is so, cancelled
+        self.facts: dict[
+            int, list[tuple[int, Sent, bool]]
+        ] = {}  # (end of the log, state, cancelled)
         self.serial = 0
         self.send([(n % 3 + 3, "TU"[n % 2]) for n in range(20)])
 
@@ -98,13 +102,13 @@ class MigrationAgainstAList(RuleBasedStateMachine):
             assert row["status"] == 0
             due_ms = int(row["store_ms"]) + DELAYS_MS[level]
             self.sent[first + at] = Sent(topic, due_ms, level)
-            self._tell(first + at, int(row["phys_offset"]) + int(row["record_size"]))
+            self._record(first + at, int(row["phys_offset"]) + int(row["record_size"]))
         self.rig.work()
 
-    def _tell(self, number: int, log_end: int) -> None:
-        """Note what is so of a message if the log has what lies before `log_end`."""
+    def _record(self, number: int, log_end: int) -> None:
+        """Record the state of a message, valid if the log keeps what precedes `log_end`."""
         now = (log_end, self.sent[number], number in self.cancelled)
-        self.told.setdefault(number, []).append(now)
+        self.facts.setdefault(number, []).append(now)
 
     @rule(step_ms=st.sampled_from(STEPS_MS))
     def advance(self, step_ms: int) -> None:
@@ -131,8 +135,8 @@ class MigrationAgainstAList(RuleBasedStateMachine):
             max_size=9,
         ),
     )
-    def journey(self, level: int, steps: list[tuple[str, int]]) -> None:
-        """Several steps of one level, which chance would seldom put together."""
+    def consecutive_steps(self, level: int, steps: list[tuple[str, int]]) -> None:
+        """Several steps of one level, a combination that random rules seldom give."""
         for name, count in steps:
             if name == "send":
                 self.send([(level, "T")] * min(count, 12))
@@ -165,7 +169,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         delay_ms=st.sampled_from([1, 100, 5_000, 70_000]),
     )
     def decide(self, chosen: list[int], action: str, delay_ms: int) -> None:
-        waiting = self._waiting_records()
+        waiting = self._pending_records()
         if not waiting:
             return
         numbers = sorted({sorted(waiting)[n % len(waiting)] for n in chosen})
@@ -198,7 +202,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
             now = rig.clock.now_ms() if action == "fire" else due_ms
             self.sent[number] = replace(self.sent[number], due_ms=now)
         decided = next(rig.store.scan(before))[0]
-        self._tell(number, int(decided["phys_offset"]) + int(decided["record_size"]))
+        self._record(number, int(decided["phys_offset"]) + int(decided["record_size"]))
 
     @rule()
     def checkpoint_timers(self) -> None:
@@ -228,8 +232,10 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         torn=st.sampled_from([0, 0, 30, 100]),
         lost=losses,
     )
-    def die(self, what: str, level: int, count: int, left: int, torn: int, lost: set[str]) -> None:
-        """Die at some write of one of these."""
+    def crash(
+        self, what: str, level: int, count: int, left: int, torn: int, lost: set[str]
+    ) -> None:
+        """Crash at a write of one of these actions."""
         rig = self.rig
         work: dict[str, Callable[[], Any]] = {
             "drain": lambda: rig.drain.step(level, count),
@@ -239,12 +245,12 @@ class MigrationAgainstAList(RuleBasedStateMachine):
             "levels": rig.persist_levels,
             "advance": lambda: rig.advance(2_000),
         }
-        self.disk.left, self.disk.torn = left, torn
-        with suppress(Death, OwnershipRefused):
+        self.disk.steps_left, self.disk.torn = left, torn
+        with suppress(SimulatedCrash, OwnershipRefused):
             work[what]()
-        self.disk.dead = True
+        self.disk.crashed = True
         rig.kill()
-        self.disk.revive()
+        self.disk.restart()
         self._open_again(lost, 0)
 
     @rule(lost=losses)
@@ -254,18 +260,18 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         marks, names = store.mark.read(), self._level_names()
         self.rig.kill()
         self.boot += 1
-        self.disk.lose(self.chance)
+        self.disk.lose_unsynced(self.chance)
         end = self.chance.randint(min(durable, end), end)
         cut_log(self.root, end)
         lose_units(self.root, marks.durable if marks else 0)
         self._lose_names(names)
-        self.disk.revive()
-        for number, versions in list(self.told.items()):
+        self.disk.restart()
+        for number, versions in list(self.facts.items()):
             kept = [version for version in versions if version[0] <= end]
-            self.told[number] = kept
+            self.facts[number] = kept
             self.cancelled.discard(number)
             if not kept:
-                del self.sent[number], self.told[number]
+                del self.sent[number], self.facts[number]
                 continue
             _, self.sent[number], cancelled = kept[-1]
             if cancelled:
@@ -273,7 +279,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         self._open_again(lost, 0)
 
     def _level_names(self) -> list[int]:
-        """Return where the last letters of DELAY lie in the records of levels."""
+        """Return the positions of the last letters of DELAY in the records of levels."""
         found = []
         for record in log_records(self.rig.store):
             if record.topic == SCHEDULE_TOPIC:
@@ -284,7 +290,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         return found
 
     def _lose_names(self, places: list[int]) -> None:
-        """Have some of these letters be as they were: they are changed in place, and not synced."""
+        """Restore some of these letters, which are changed in place and not synced."""
         for path in (self.root / "commitlog").iterdir():
             base, data = int(path.name), bytearray(path.read_bytes())
             for at in places:
@@ -312,8 +318,8 @@ class MigrationAgainstAList(RuleBasedStateMachine):
                 found.setdefault(int(record.body[1:].split(b" ")[0]), []).append(record)
         return found
 
-    def _waiting_records(self) -> dict[int, list[Record]]:
-        """Return the records that wait, by message, asked of both services."""
+    def _pending_records(self) -> dict[int, list[Record]]:
+        """Return the pending records by message, found by both services."""
         found: dict[int, list[Record]] = {}
         for number, records in self._records().items():
             mine = [record for record in records if self._owners(record)]
@@ -322,7 +328,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         return found
 
     def _owners(self, record: Record) -> int:
-        """Return how many services hold a record."""
+        """Return how many services own a record."""
         rig, owners = self.rig, 0
         if record.topic == SCHEDULE_TOPIC:
             level = rig.levels.levels.get(record.queue_id + 1)
@@ -334,7 +340,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
 
     @invariant()
     @precondition(lambda self: hasattr(self, "sent"))
-    def everything_adds_up(self) -> None:
+    def store_equals_model(self) -> None:
         rig, now_ms = self.rig, self.rig.clock.now_ms()
         assert not rig.failures
         arrived: Counter[int] = Counter()
@@ -364,15 +370,15 @@ class MigrationAgainstAList(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "rig"):
-            self.disk.revive()
+            self.disk.restart()
             if self.rig.is_open:
                 self.rig.kill()
             self.patch.undo()
             shutil.rmtree(self.root)
 
 
-TestMigrationAgainstAList = MigrationAgainstAList.TestCase
-TestMigrationAgainstAList.settings = settings(
+TestMigrationMachine = MigrationMachine.TestCase
+TestMigrationMachine.settings = settings(
     max_examples=int(os.environ.get("MIGRATION_MODELS", "20")),
     stateful_step_count=STEPS,
     suppress_health_check=list(HealthCheck),

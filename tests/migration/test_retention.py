@@ -1,4 +1,4 @@
-"""Counting and folding when retention has removed messages that were handed over, or marks."""
+"""Counting and projecting after retention removed transferred messages or ownership records."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from timer_store.compaction.compactor import PIN_OWNER
 DAY_MS = 86_400_000
 
 
-class OldRig(MigrationRig):
-    """A rig whose log files are removed when they are old."""
+class RetentionRig(MigrationRig):
+    """A rig whose expired log files are deleted."""
 
     def open(self) -> MigrationRig:
         hours = ";".join(f"{hour:02d}" for hour in range(24))
@@ -37,17 +37,17 @@ class OldRig(MigrationRig):
         return self
 
     def push(self) -> None:
-        """Write some files full of other messages."""
+        """Write some files of other messages."""
         for number in range(8):
             self.send([(1, "U", 0, b"<%d %s" % (number, b"x" * 900))] * 15)
         self.advance(2_000)
 
     def clean(self) -> int:
-        """Let retention remove what is settled and in checkpoints; return how many files went."""
+        """Run retention on settled messages in checkpoints; return the number of deleted files."""
         assert self.persist_timers()
         assert self.persist_levels()
         self.store.flush()
-        self.clock.advance(1_000_000 * DAY_MS)  # every file is old; nothing is delivered meanwhile
+        self.clock.advance(1_000_000 * DAY_MS)  # all files expire; nothing is delivered meanwhile
         removed = sum(self.store.retention.clean() for _ in range(9))
         self.clock.advance(-1_000_000 * DAY_MS)
         return removed
@@ -55,15 +55,15 @@ class OldRig(MigrationRig):
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Any:
-    rig = OldRig(tmp_path)
+    rig = RetentionRig(tmp_path)
     rig.open()
     yield rig
     if rig.is_open:
         rig.close()
 
 
-def drained(rig: OldRig, first: int, second: int) -> dict[bytes, int]:
-    """Drain messages of level 4, with other messages and half a minute between; all due times."""
+def drained(rig: RetentionRig, first: int, second: int) -> dict[bytes, int]:
+    """Drain messages of level 4 with others and half a minute between; return all due times."""
     due = fill(rig, first, (4,))
     assert rig.drain.step(4, first // 4).moved == first // 4
     assert rig.drain.step(4, first).moved == first - first // 4
@@ -76,7 +76,7 @@ def drained(rig: OldRig, first: int, second: int) -> dict[bytes, int]:
     return due
 
 
-def test_what_retention_removed_does_not_differ(rig: OldRig) -> None:
+def test_removed_messages_are_no_difference(rig: RetentionRig) -> None:
     drained(rig, 200, 50)
     assert (rig.level_pending, rig.timers.counts.total) == (0, 250)
     assert rig.verify(4).removed == 0
@@ -96,7 +96,7 @@ def test_what_retention_removed_does_not_differ(rig: OldRig) -> None:
 
 
 @pytest.mark.parametrize("end", ["within the mark that reaches across", "behind it"])
-def test_one_that_is_missing_is_reported_whatever_retention_removed(end: str, rig: OldRig) -> None:
+def test_a_missing_message_is_reported_despite_retention(end: str, rig: RetentionRig) -> None:
     fill(rig, 100, (4,))
     rig.push()
     rig.advance(30_000)
@@ -113,14 +113,14 @@ def test_one_that_is_missing_is_reported_whatever_retention_removed(end: str, ri
     places = rig.timers.decisions.places(rows)
     rig.timers.claims.add(
         rows["phys_offset"], places
-    )  # it waits no more, and the log knows not why
+    )  # not pending, and the log does not contain the reason
     found = rig.verify(4)
     assert not found.is_right
     assert found.expected.count == found.found.count + 1
     rig.timers.claims.clear()
 
 
-def test_returning_after_removed_messages_adds_up(rig: OldRig) -> None:
+def test_counts_of_a_rollback_after_removed_messages(rig: RetentionRig) -> None:
     drained(rig, 200, 50)
     rig.advance(40_000)
     rig.push()
@@ -138,13 +138,13 @@ def test_returning_after_removed_messages_adds_up(rig: OldRig) -> None:
 
 
 @pytest.mark.finding("A1")
-def test_what_was_given_back_is_pinned_before_a_table_reports_it(rig: OldRig) -> None:
+def test_returned_messages_are_pinned_before_a_table_contains_them(rig: RetentionRig) -> None:
     fill(rig, 20, (4,))
     assert rig.drain.step(4, 20).moved == 20
     rig.push()
     rig.clean()
     assert rig.persist_levels()
-    assert rig.offsets.durable[4] == 20  # on the disk, with a checkpoint of the timers
+    assert rig.offsets.durable[4] == 20  # synced together with a checkpoint of the timers
     assert rig.giveback.step(4, 20).moved == 20
     assert rig.persist_timers()
     assert rig.timers.first_pending_offset is None
@@ -152,7 +152,7 @@ def test_what_was_given_back_is_pinned_before_a_table_reports_it(rig: OldRig) ->
     assert rig.levels.first_pending_offset(rig.offsets.durable) == first
 
 
-def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
+def test_the_projection_replaces_removed_records(rig: RetentionRig) -> None:
     store = rig.store
     for record in (
         StateRecord(migration="m", level=4, source="planned", target="routing"),
@@ -171,7 +171,7 @@ def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
     assert rig.verify(4).is_right
     assert rig.verify(4).removed == 100
     rig.kill()
-    shutil.rmtree(rig.root / "consumequeue" / OWNERSHIP_TOPIC)  # its numbers begin anew
+    shutil.rmtree(rig.root / "consumequeue" / OWNERSHIP_TOPIC)  # its offsets begin at 0 again
     rig.open()
     assert ownership.bounds(rig.store) == (0, 0)
     again = projection.restore(rig.store)
@@ -186,7 +186,7 @@ def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
     assert {r.body: r.store_ms for r in rig.delivered() if r.body in due} == due
 
 
-def test_a_fold_of_another_log_is_not_believed(rig: OldRig) -> None:
+def test_a_projection_of_another_log_is_ignored(rig: RetentionRig) -> None:
     fill(rig, 10, (4,))
     rig.drain.step(4, 4)
     rig.drain.step(4, 6)
@@ -196,7 +196,9 @@ def test_a_fold_of_another_log_is_not_believed(rig: OldRig) -> None:
         projection.write(rig.store, JournalProjection(right.levels, at, log_offset))
         assert projection.restore(rig.store) == right
     projection.write(rig.store, JournalProjection(next_offset=1, log_offset=first.phys_offset + 1))
-    assert projection.restore(rig.store).levels[4].handed == 6  # it is believed: its mark is there
+    assert (
+        projection.restore(rig.store).levels[4].handed == 6
+    )  # used, because its last record exists
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_a_fold_of_another_log_is_not_believed(rig: OldRig) -> None:
         (7, [], 7),
     ],
 )
-def test_the_border_is_crossed_by_no_ownership_record(
+def test_no_ownership_record_crosses_the_removed_end(
     low: int, ranges: list[tuple[int, int]], border: int
 ) -> None:
     assert border_of(low, [Change(3, first, end) for first, end in ranges]) == border

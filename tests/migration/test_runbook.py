@@ -1,4 +1,4 @@
-"""The runbook lists every condition that stops a migration, with the text that an operator sees."""
+"""The runbook, which lists every condition that stops a migration with its text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SEEN = (
 
 
 def texts(node: ast.AST) -> list[str]:
-    """Return the texts in an expression, up to the first value that is put in."""
+    """Return the texts in an expression up to its first value."""
     found, inside = [], set()
     for part in ast.walk(node):
         if isinstance(part, ast.JoinedStr):
@@ -76,7 +76,7 @@ def reasons(path: Path) -> list[str]:
 
 
 def messages(path: Path) -> list[str]:
-    """Return all texts of a module, without their arguments."""
+    """Return all texts of a module without their arguments."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -93,7 +93,7 @@ MESSAGES = [
 ALL = sorted({text for path in SOURCES for text in reasons(path)})
 
 
-def test_the_reasons_are_found() -> None:
+def test_reasons_are_found() -> None:
     assert len(ALL) >= 6
     assert "deliveries of the level are retried" in ALL
 

@@ -1,4 +1,4 @@
-"""Spark's own servers on loopback: a master with workers, Spark Connect. Ended by their pids."""
+"""Spark servers on the loopback interface: a master with workers, and Spark Connect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMEOUT_S = 300
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return what servers and programs are started with: this Python, this tree, loopback."""
+    """Return the environment of servers and programs: this Python, this tree, loopback."""
     path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
     own = {
         "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME),
@@ -54,8 +54,8 @@ def free_port() -> int:
 
 @contextmanager
 def server(home: Path, ready: str, *words: str) -> Iterator[None]:
-    """Run one of Spark's servers; the block begins when it says `ready`."""
-    if shutil.which("setpriv"):  # a test run that is killed takes it with it
+    """Start a Spark server; the block begins when it prints `ready`."""
+    if shutil.which("setpriv"):  # the server ends with a killed test run
         words = ("setpriv", "--pdeathsig", "KILL", *words)
     process = subprocess.Popen(
         words, cwd=home, env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -70,7 +70,9 @@ def server(home: Path, ready: str, *words: str) -> Iterator[None]:
                 break
         else:
             raise AssertionError("".join(lines[-60:]))
-        reader = threading.Thread(target=process.stdout.read, daemon=True)  # never a full pipe
+        reader = threading.Thread(
+            target=process.stdout.read, daemon=True
+        )  # keeps the pipe from filling up
         reader.start()
         yield
     finally:
@@ -83,7 +85,7 @@ def server(home: Path, ready: str, *words: str) -> Iterator[None]:
 
 @contextmanager
 def cluster(home: Path, workers: int) -> Iterator[str]:
-    """Run a master and its workers, a core each; the block is given the master's URL."""
+    """Start a master and workers with one core each; yield the URL of the master."""
     url = f"spark://{HOST}:{(port := free_port())}"
     run = str(HOME / "bin" / "spark-class")
     where = ("--host", HOST, "--webui-port", "0")
@@ -97,7 +99,7 @@ def cluster(home: Path, workers: int) -> Iterator[str]:
 
 @contextmanager
 def connect_server(home: Path) -> Iterator[str]:
-    """Run a Spark Connect server with a core of its own; the block is given its URL."""
+    """Start a Spark Connect server with one core; yield its URL."""
     port = free_port()
     words = (str(HOME / "bin" / "spark-submit"), "--master", "local[1]", *SMALL,
              "--conf", f"spark.connect.grpc.binding.port={port}",
@@ -107,7 +109,7 @@ def connect_server(home: Path) -> Iterator[str]:
 
 
 def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end."""
+    """Run a program until it ends."""
     return subprocess.run(
         words, cwd=home, env=environment(home), capture_output=True, text=True, check=False,
         timeout=TIMEOUT_S,

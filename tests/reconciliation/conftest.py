@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need Java."""
+"""The Spark session shared by all tests that need Java."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOR_FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Compiling a plan takes longer than running it; the command line's test runs as users do."""
+"""Without code generation, which takes longer than these small plans; one test runs with it."""
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def spark() -> Iterator[Any]:
     from reconciliation.spark.session import local_session
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pyspark's own, while it starts
+        warnings.simplefilter("ignore")  # pyspark's own warnings at its start
         session = local_session(cores=2, memory="2g")
     for key, value in FOR_FEW_ROWS.items():
         session.conf.set(key, value)

@@ -1,4 +1,4 @@
-"""A clock that was set back or forward: told with its place, and taken for no loss."""
+"""Clock steps in both directions: they are reported with their position and are no losses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from reconciliation.scan.files import Root
 from reconciliation.scan.planning import log_segments, plan_log
 from reconciliation.scan.record_scan import Walk
 from reconciliation.spark.read import audit_stores, count_stores
-from tests.reconciliation.sewn import Log
+from tests.reconciliation.log_bytes import Log
 from tests.support.timer_rig import TimerRig
 from tests.support.written_logs import FILE_BYTES, START_MS, LogWriter
 
 HOUR_MS = 3_600_000
-LOG_FILE_BYTES = 65_536  # of `small_config`
+LOG_FILE_BYTES = 65_536  # as in `small_config`
 STORE_MS_AT = (RECORD_HEAD.fields or {})["store_ms"][1]
 
 
 def log_of(root: Path, times: list[int]) -> LogWriter:
-    """Write a log of records that were stored at these times, 300 bytes each."""
+    """Write a log of 300-byte records with these store times."""
     log = LogWriter(root)
     for ms in times:
         at = log.add(b"x" * 200)
@@ -50,33 +50,36 @@ def steps_of(root: Path, bytes_max: int) -> list[tuple[int, int, int]]:
     return found
 
 
-RISING = list(range(0, 20_000, 100))  # over four files
+RISING = list(range(0, 20_000, 100))  # in four files
 
 
 @pytest.mark.parametrize("bytes_max", [400, 5_000, FILE_BYTES])
 @pytest.mark.parametrize(
-    ("times", "told"),
+    ("times", "expected"),
     [
         (RISING, []),
         (RISING[:50] + [ms - HOUR_MS for ms in RISING[50:]], [50]),
-        (RISING[:50] + [ms + HOUR_MS for ms in RISING[50:]], []),  # a pause looks the same
+        (RISING[:50] + [ms + HOUR_MS for ms in RISING[50:]], []),  # the same as a pause
         (RISING[:50] + [ms - HOUR_MS for ms in RISING[50:90]] + RISING[90:], [50]),
-        (RISING[:90] + [ms - 5_000 for ms in RISING[90:93]] + RISING[93:], []),  # a few of many
+        (
+            RISING[:90] + [ms - 5_000 for ms in RISING[90:93]] + RISING[93:],
+            [],
+        ),  # only a few records
         ([ms - 5_000 * (n // 60) for n, ms in enumerate(RISING)], [60, 120, 180]),
-        ([*RISING[:-1], 5], [len(RISING) - 1]),  # nothing follows that says otherwise
+        ([*RISING[:-1], 5], [len(RISING) - 1]),  # no later record contradicts
         ([ms - 9 * (n % 2) for n, ms in enumerate([7] * 90)], []),
     ],
 )
-def test_steps_have_their_place(
-    tmp_path: Path, times: list[int], told: list[int], bytes_max: int
+def test_steps_have_their_position(
+    tmp_path: Path, times: list[int], expected: list[int], bytes_max: int
 ) -> None:
     log = log_of(tmp_path, times)
     places = [at for at, _ in log.places]
-    expected = [(places[n], times[n - 1], times[n]) for n in told]
+    expected = [(places[n], times[n - 1], times[n]) for n in expected]
     assert steps_of(tmp_path, bytes_max) == expected
 
 
-def test_every_border_of_segments_and_files_is_looked_across(tmp_path: Path) -> None:
+def test_steps_at_borders_of_segments_and_files_are_found(tmp_path: Path) -> None:
     for cut in range(len(RISING) - 9, 0, -7):
         root = tmp_path / str(cut)
         times = RISING[:cut] + [ms - HOUR_MS for ms in RISING[cut:]]
@@ -85,7 +88,7 @@ def test_every_border_of_segments_and_files_is_looked_across(tmp_path: Path) -> 
         assert [at for at, _, _ in found] == [log.places[cut][0]], cut
 
 
-def test_the_number_of_steps_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_steps, "STEPS_MAX", 3)
     log_of(tmp_path, [-1_000 * n for n in range(40)])
     assert len(steps_of(tmp_path, FILE_BYTES)) == 3
@@ -99,40 +102,42 @@ def rig_at(root: Path) -> TimerRig:
 
 
 def set_back(rig: TimerRig, by_ms: int) -> None:
-    """Set the clock back, and have enough written to show it."""
+    """Set the clock back, and write enough records to show it."""
     rig.clock.set_ms(rig.clock.now_ms() - by_ms)
-    chat(rig)
+    send_messages(rig)
 
 
-def chat(rig: TimerRig) -> None:
+def send_messages(rig: TimerRig) -> None:
     for n in range(5):
-        rig.put(rig.clock.now_ms() + 10 * HOUR_MS, UNIQ_KEY=f"chat-{rig.clock.now_ms()}-{n}")
+        rig.put(
+            rig.clock.now_ms() + 10 * HOUR_MS, UNIQ_KEY=f"send_messages-{rig.clock.now_ms()}-{n}"
+        )
 
 
-Expected = tuple[dict[str, int], dict[str, int]]  # by default; with a clock that is trusted
+Expected = tuple[dict[str, int], dict[str, int]]  # by default, and with a trusted clock
 
 
-def back_while_timers_wait(root: Path) -> Expected:
-    """The timers had come to a slot that is in the future now: what is put since waits in it."""
+def back_with_pending_timers(root: Path) -> Expected:
+    """New timers wait in the slot that the timers had reached, which is in the future now."""
     rig = rig_at(root)
     rig.put(rig.clock.now_ms() + 2_000)
     rig.advance(HOUR_MS)
     rig.put(rig.clock.now_ms() + 1_000)
     rig.advance(5_000)
-    chat(rig)
+    send_messages(rig)
     set_back(rig, HOUR_MS)
-    rig.put(rig.clock.now_ms() + 60_000)  # before the slot that the timers had come to
+    rig.put(rig.clock.now_ms() + 60_000)  # before the slot that the timers had reached
     rig.advance(1_000)
     rig.close()
     return {"ok": 2, "pending": 10, "late": 1}, {"ok": 2, "pending": 11}
 
 
 def back_and_lost(root: Path) -> Expected:
-    """What was delivered before the step and is hurt since is lost all the same."""
+    """A message delivered before the step whose record was damaged later is still lost."""
     rig = rig_at(root)
     rig.put(rig.clock.now_ms() + 2_000)
     rig.advance(10_000)
-    chat(rig)
+    send_messages(rig)
     set_back(rig, 5_000)
     rig.advance(20_000)
     rig.close()
@@ -144,23 +149,23 @@ def back_and_lost(root: Path) -> Expected:
     return {"lost": 1, "pending": 10}, {"lost": 1, "pending": 10}
 
 
-def back_between_claim_and_append(root: Path) -> Expected:
-    """It was due by the clock before, and is stored with the time of the clock since."""
+def back_between_take_and_append(root: Path) -> Expected:
+    """The message was due by the earlier clock, and is stored with the time of the new one."""
     rig = rig_at(root)
     due_ms = rig.clock.now_ms() + 3_000
     rig.put(due_ms)
     rig.clock.set_ms(due_ms)
-    chat(rig)
+    send_messages(rig)
     rig.clock.set_ms(due_ms - 2_000)
-    while rig.timers.turn(due_ms):  # decided a moment before
+    while rig.timers.turn(due_ms):  # decided before the step
         pass
-    chat(rig)
+    send_messages(rig)
     rig.close()
     return {"early": 1, "pending": 10}, {"ok": 1, "pending": 10}
 
 
 def forward(root: Path) -> Expected:
-    """Set forward: what falls due at once is delivered at once, by that clock hours late."""
+    """Messages that become due in a forward step are hours late by the new clock."""
     rig = rig_at(root)
     rig.put(rig.clock.now_ms() + 60_000)
     rig.put(rig.clock.now_ms() + 10 * HOUR_MS)
@@ -171,20 +176,20 @@ def forward(root: Path) -> Expected:
 
 
 def burst(root: Path, *, ahead: bool) -> dict[str, int]:
-    """Thirty deliveries, their times written anew, so that they lie before the due time.
+    """Thirty deliveries with changed times, before their due time.
 
     Args:
-        ahead: one record before them gets a time an hour away, too.
+        ahead: also change the time of one earlier record by an hour.
     """
     rig = rig_at(root)
-    chat(rig)
+    send_messages(rig)
     due_ms = rig.clock.now_ms() + 3_000
     for n in range(30):
         rig.put(due_ms, UNIQ_KEY=f"burst-{n}")
     rig.advance(2_900)
-    chat(rig)
+    send_messages(rig)
     rig.advance(100)
-    chat(rig)
+    send_messages(rig)
     rig.close()
     sent = sorted(r["phys_offset"] for r in rig_records(root) if r["topic"] == "T")
     assert len(sent) == 30
@@ -199,23 +204,23 @@ def burst(root: Path, *, ahead: bool) -> dict[str, int]:
 
 
 def early_in_a_burst(root: Path) -> Expected:
-    """What was changed are deliveries alone: no clock was set back."""
+    """Only deliveries were changed; no clock was set back."""
     found = burst(root, ahead=False)
     return found, found
 
 
 def one_record_ahead(root: Path) -> Expected:
-    """One record excuses nothing of what comes after it."""
+    """One record is not enough for a clock step."""
     found = burst(root, ahead=True)
     return found, found
 
 
 CASES = {made.__name__: made for made in (
-    back_while_timers_wait, back_and_lost, back_between_claim_and_append, forward,
+    back_with_pending_timers, back_and_lost, back_between_take_and_append, forward,
     early_in_a_burst, one_record_ahead,
 )}  # fmt: skip
 STEPPED = set(CASES) - {"forward"}
-EXCUSED = {"back_while_timers_wait", "back_between_claim_and_append"}
+EXCUSED = {"back_with_pending_timers", "back_between_take_and_append"}
 
 
 def rig_records(root: Path) -> list[dict[str, Any]]:
@@ -233,7 +238,7 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Expected]:
 @pytest.mark.spark
 @pytest.mark.finding("C4")
 @pytest.mark.parametrize("trust", [False, True])
-def test_a_clock_excuses_only_what_many_records_show(
+def test_a_clock_step_needs_many_records(
     spark: Any, stepped: dict[str, Expected], trust: bool
 ) -> None:
     config = AuditConfig(trust_clock=trust)
@@ -264,7 +269,7 @@ def test_a_brief_audit_reports_the_same_clock_steps(
 ) -> None:
     for place, name in enumerate(CASES):
         store = list(stepped)[place]
-        if name in {"back_while_timers_wait", "early_in_a_burst"}:
+        if name in {"back_with_pending_timers", "early_in_a_burst"}:
             brief, unread = count_stores(spark, [store])
             assert summarize(brief.rest, unread, kept=brief.kept).verdicts == stepped[store][0]
 

@@ -1,4 +1,4 @@
-"""Damage beside the log: a finding with file and place, and everything else is read."""
+"""Damaged files other than the log: a finding with file and position, and the rest is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Damage = Callable[[Path], object]
 
 
 def read(path: object, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
-    """Return rows as Spark would get them."""
+    """Return rows as Spark gets them."""
     names = list(columns) or [name for name, _ in TABLES[table]]
     reader = StoreReader(parse_options({"path": str(path), "table": table} | options), names)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
@@ -44,19 +44,19 @@ def places(path: object) -> set[tuple[str, int, str]]:
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of Apache's: every kind of file has something in it."""
-    root = tmp_path_factory.mktemp("sound") / "store"
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store of Apache's with content in every kind of file."""
+    root = tmp_path_factory.mktemp("intact") / "store"
     shutil.copytree(golden_store(CLEAN_5), root)
     return root
 
 
 @pytest.fixture
-def store(sound: Path, tmp_path: Path) -> Path:
-    """A copy to be damaged; the wheel, which is large, is a sparse file."""
+def store(intact: Path, tmp_path: Path) -> Path:
+    """Return a copy to be damaged, whose large wheel is a sparse file."""
     root = tmp_path / "store"
-    shutil.copytree(sound, root, ignore=shutil.ignore_patterns("timerwheel"))
-    data = np.fromfile(sound / "timerwheel", np.uint8)
+    shutil.copytree(intact, root, ignore=shutil.ignore_patterns("timerwheel"))
+    data = np.fromfile(intact / "timerwheel", np.uint8)
     wheel = np.memmap(root / "timerwheel", np.uint8, "w+", shape=data.shape)
     used = np.flatnonzero(data)
     wheel[used] = data[used]
@@ -64,11 +64,11 @@ def store(sound: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("store", STORES, ids=str)
-def test_sound_stores_have_no_findings(store: GoldenStore) -> None:
+def test_intact_stores_have_no_findings(store: GoldenStore) -> None:
     assert places(golden_store(store.name)) == set()
 
 
-def test_a_store_of_ours_has_none(tmp_path: Path) -> None:
+def test_our_stores_have_no_findings(tmp_path: Path) -> None:
     rig = TimerRig(tmp_path).open()
     for n in range(300):
         rig.put(rig.clock.now_ms() + 500 * n, KEYS=f"key-{n}")
@@ -80,12 +80,12 @@ def test_a_store_of_ours_has_none(tmp_path: Path) -> None:
     assert places(tmp_path) == set()
 
 
-def test_what_a_kill_leaves_is_no_damage(tmp_path: Path) -> None:
-    """A wheel that was cleared to be made anew, and files that were just being made."""
+def test_files_left_by_a_kill_are_no_damage(tmp_path: Path) -> None:
+    """A wheel cleared to be rebuilt, and files that were being created."""
     rig = TimerRig(tmp_path).open()
     rig.put(rig.clock.now_ms() + 500)
     rig.advance(2_000)
-    rig.put(rig.clock.now_ms() + 60_000)  # behind the checkpoint: the wheel need not know it
+    rig.put(rig.clock.now_ms() + 60_000)  # behind the checkpoint, so it may be missing in the wheel
     rig.kill()
     np.memmap(tmp_path / "timerwheel", np.uint8, "w+", shape=(WHEEL_BYTES,))
     for below in ("commitlog", "timerlog", "consumequeue/T/0"):
@@ -97,11 +97,11 @@ def test_what_a_kill_leaves_is_no_damage(tmp_path: Path) -> None:
     assert places(tmp_path) == set()
 
 
-@pytest.mark.parametrize(("waiting", "told"), [(0, set()), (1, {("timerlog", 0, "gap")})])
+@pytest.mark.parametrize(("waiting", "expected"), [(0, set()), (1, {("timerlog", 0, "gap")})])
 def test_a_timer_log_without_files_is_no_damage_if_nothing_is_pending(
-    tmp_path: Path, waiting: int, told: set[Any]
+    tmp_path: Path, waiting: int, expected: set[Any]
 ) -> None:
-    """A log made anew begins where the one before ended, without a file until a timer comes."""
+    """A rebuilt log begins at the end of the earlier one, without a file until a timer is put."""
     rig = TimerRig(tmp_path).open()
     rig.put(rig.clock.now_ms() + 500)
     rig.advance(2_000)
@@ -111,18 +111,18 @@ def test_a_timer_log_without_files_is_no_damage_if_nothing_is_pending(
     rig.kill()
     for path in (tmp_path / "timerlog").iterdir():
         path.unlink()
-    assert places(tmp_path) == told
+    assert places(tmp_path) == expected
 
 
-@pytest.mark.parametrize(("sizes", "told"), [
+@pytest.mark.parametrize(("sizes", "expected"), [
     ((0, 9, 9), 1), ((9, 0, 9), 2), ((9, 9, 0), 0), ((0,), 1), ((9, 9), 0),
 ])  # fmt: skip
-def test_only_the_last_file_may_be_empty(sizes: tuple[int, ...], told: int) -> None:
-    """A row whose first files were emptied has lost what retention did not take."""
+def test_only_the_last_file_may_be_empty(sizes: tuple[int, ...], expected: int) -> None:
+    """Earlier empty files are a loss, not retention."""
     entries = [Entry(f"commitlog/{9 * n:020d}", size) for n, size in enumerate(sizes)]
     kept, findings = row_of_files("s", entries)
     assert [entry.size for entry in kept] == [size for size in sizes if size]
-    assert len(findings) == told
+    assert len(findings) == expected
 
 
 def edit(path: str, at: int, data: bytes) -> Damage:
@@ -187,7 +187,7 @@ def test_damage_is_reported_with_its_position(
 
 
 @pytest.mark.parametrize("part", ["header", "items", "short", "zero"])
-def test_an_index_file_that_is_damaged(store: Path, part: str) -> None:
+def test_a_damaged_index_file(store: Path, part: str) -> None:
     name = sorted(path.name for path in (store / "index").iterdir())[0]
     path = f"index/{name}"
     items = 40 + 50 * 4 + 20
@@ -207,8 +207,8 @@ READ = ["timerwheel", LOG, CHECK, "config/delayOffset.json", "config/consumerOff
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_file_that_may_not_be_read(
-    sound: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_file_without_permission(
+    intact: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     read_file = Root.read
 
@@ -218,19 +218,19 @@ def test_a_file_that_may_not_be_read(
         return read_file(self, path, start, end)
 
     monkeypatch.setattr(Root, "read", refuse)
-    told = read(sound, "findings")
-    assert {row["kind"] for row in told} == {"unreadable"}
-    assert all(row["file"].startswith(name) and "denied" in row["text"] for row in told)
+    findings = read(intact, "findings")
+    assert {row["kind"] for row in findings} == {"unreadable"}
+    assert all(row["file"].startswith(name) and "denied" in row["text"] for row in findings)
     for table in TABLES:
-        read(sound, table)
+        read(intact, table)
 
 
 FOLDERS = ["timerlog", "index", "config", "consumequeue/SCHEDULE_TOPIC_XXXX"]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_directory_that_may_not_be_read(
-    sound: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_directory_without_permission(
+    intact: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     list_files = Root.files
 
@@ -240,14 +240,14 @@ def test_a_directory_that_may_not_be_read(
         return list_files(self, below)
 
     monkeypatch.setattr(Root, "files", refuse)
-    told = read(sound, "findings")
-    assert told
-    assert all(row["file"].startswith(name) and "denied" in row["text"] for row in told)
+    findings = read(intact, "findings")
+    assert findings
+    assert all(row["file"].startswith(name) and "denied" in row["text"] for row in findings)
     for table in TABLES:
-        read(sound, table)
+        read(intact, table)
 
 
-def test_a_torn_file_with_a_backup_is_read_from_that(store: Path) -> None:
+def test_a_torn_file_is_read_from_its_backup(store: Path) -> None:
     path = store / "config/delayOffset.json"
     before = read(store, "cursors")
     path.with_name(path.name + ".bak").write_bytes(path.read_bytes())
@@ -257,7 +257,7 @@ def test_a_torn_file_with_a_backup_is_read_from_that(store: Path) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_names_that_are_no_text_are_shown_as_bytes(table: str, tmp_path: Path) -> None:
+def test_illegal_file_names_are_shown_as_bytes(table: str, tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     for _ in range(3):
         log.add(b"x" * 20, topic="Xopic")
@@ -286,7 +286,7 @@ def test_names_that_are_no_text_are_shown_as_bytes(table: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", ["zeros", "no-byte", "no-file"])
-def test_a_log_whose_end_is_gone(tmp_path: Path, damage: str) -> None:
+def test_a_log_without_its_end(tmp_path: Path, damage: str) -> None:
     rig = TimerRig(tmp_path).open()
     now_ms = rig.clock.now_ms()
     for number in range(300):

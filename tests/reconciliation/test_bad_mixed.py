@@ -1,4 +1,4 @@
-"""One log that Apache 4.9.7 began, 5.3.3 went on with, and we do: each part as it is alone."""
+"""A log written by Apache 4.9.7, 5.3.3 and our broker in turn: each part has its own verdicts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ I8 = np.dtype(">i8")
 
 
 def moved(data: bytearray, row: dict[str, Any], by: int, behind: int) -> None:
-    """Have a record lie further on, in a queue that had `behind` messages before."""
+    """Move a record to a later offset, into a queue that had `behind` messages before it."""
     at = row["file_offset"]
     for name, more in (("phys_offset", by), ("queue_offset", behind)):
         field = np.frombuffer(data, I8, 1, at + FIELDS[name][1])
@@ -34,7 +34,7 @@ def moved(data: bytearray, row: dict[str, Any], by: int, behind: int) -> None:
 
 
 def mixed(root: Path) -> dict[str, int]:
-    """Write the log of all, one part behind the other; return where each begins."""
+    """Write the logs one after the other; return their start offsets."""
     folder, base, lengths = root / "commitlog", 0, Counter[tuple[str, int]]()
     folder.mkdir(parents=True)
     begins = {}
@@ -67,7 +67,7 @@ def verdicts_of(store: Path) -> dict[int, str]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int], int]:
-    """The log of all three, opened by us: the store, where parts begin, and where ours does."""
+    """Return the store opened by our broker, the offsets of the parts, and that of ours."""
     root = tmp_path_factory.mktemp("mixed") / "store"
     begins = mixed(root)
     ours = LOG_FILE_BYTES * len(list((root / "commitlog").iterdir()))
@@ -81,7 +81,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int
     return root, begins, ours
 
 
-def test_each_part_has_the_verdicts_that_it_has_alone(
+def test_each_part_has_its_own_verdicts(
     store: tuple[Path, dict[str, int], int],
 ) -> None:
     root, begins, ours = store
@@ -92,7 +92,9 @@ def test_each_part_has_the_verdicts_that_it_has_alone(
         assert len(ended) > 10
         assert {at: found[at + begins[name]] for at in ended} == ended
         levels = {row["phys_offset"] for row in read(golden_store(name), "schedule")}
-        for at in alone.keys() - ended.keys():  # our timers took theirs over; nobody the levels'
+        for at in (
+            alone.keys() - ended.keys()
+        ):  # our timer store adopted the timers, no service the levels
             assert found[at + begins[name]] in (("lost",) if at in levels else ("ok", "pending"))
     mine = [verdict for at, verdict in found.items() if at >= ours]
     assert Counter(mine) == {"ok": 2, "pending": 2}

@@ -1,4 +1,4 @@
-"""The same audit on a cluster of two workers, and behind Spark Connect; what we learned of both."""
+"""The same audit on a cluster of two workers and with Spark Connect, with their requirements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(ran: Any) -> dict[str, Any]:
+def described(ran: Any) -> dict[str, Any]:
     assert ran.returncode == 0, ran.stderr[-3_000:]
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
@@ -42,7 +42,7 @@ def test_a_cluster_of_two_workers(home: Path) -> None:
             home, submit, "--master", master, "--properties-file", str(clusters.DEFAULTS),
             *clusters.SMALL, PROGRAM, str(golden_store(STORE)), "--out", str(out),
         )  # fmt: skip
-        assert told(ran)["verdicts"] == FOUND
+        assert described(ran)["verdicts"] == FOUND
     assert {path.parent.name for path in out.rglob("*.parquet")} == {
         f"verdict={name}" for name in FOUND
     }
@@ -51,18 +51,18 @@ def test_a_cluster_of_two_workers(home: Path) -> None:
 
 
 @pytest.mark.spark
-def test_behind_spark_connect(home: Path) -> None:
+def test_spark_connect(home: Path) -> None:
     pytest.importorskip("grpc")
     with clusters.connect_server(home) as url:
         words = (sys.executable, "-m", "reconciliation.submit", str(golden_store(STORE)))
         ran = clusters.run(home, *words, "--connect", url, "--report", str(home / "r.html"))
-        found = told(ran)
+        found = described(ran)
     assert found["verdicts"] == FOUND
     assert ran.stderr == "", "Spark's noise"
     assert "By level and topic" in (home / "r.html").read_text()
 
 
-def test_what_we_learned_is_what_we_do() -> None:
+def test_documented_restrictions_are_applied() -> None:
     lines = re.findall(r"^(spark\.\S+)\s+(\S+)$", clusters.DEFAULTS.read_text(), re.M)
     shipped = dict(lines)
     assert len(shipped) == len(lines)

@@ -1,4 +1,4 @@
-"""Each condition of the audit's joins counts: without it, verdicts on random stores are others."""
+"""Every condition of the audit's joins is needed: without it verdicts of random stores differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.random_histories import RandomStore
 
 pytestmark = pytest.mark.spark
 STORES = 150
-MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
+MUTATIONS: Final = {  # dropped condition: module, text, replacement
     "rolls by identity": (
         origins, 'join(before, ["store_id", "identity", "turn", "place"], "left")',
         'join(before.drop("identity"), ["store_id", "turn", "place"], "left")',
@@ -72,13 +72,13 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     "units of pending records": (tally, "(no_unit, NO_UNIT),", ""),
 }  # fmt: skip
 RULES: Final = 34
-OF_CLOCKS: Final = (29, 30, 32)  # random stores have none that was set back: see `test_bad_clock`
-RULE_IN_CI: Final = 20  # early
+OF_CLOCKS: Final = (29, 30, 32)  # rules for clock steps, tested in `test_bad_clock`
+RULE_IN_CI: Final = 20  # the rule for early deliveries
 IN_CI: Final = ("deliveries by identity", "cancels before the end", "units of deliveries")
 
 
 def mutated(module: Any, old: str, new: str) -> Any:
-    """Return the audit with one text of one of its modules exchanged."""
+    """Return the audit with one text of one of its modules replaced."""
     made = {}
     for one in (chains, origins, judging, tally, plain_histories, histories, verdicts):
         assert one.__file__ is not None
@@ -122,7 +122,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("rule", rules if every else [RULE_IN_CI])
 
 
-def test_a_condition_dropped_is_seen(
+def test_a_dropped_condition_is_detected(
     mutation: str, stores: tuple[Any, dict[tuple[str, int], str]]
 ) -> None:
     audit = mutated(*MUTATIONS[mutation])
@@ -132,7 +132,7 @@ def test_a_condition_dropped_is_seen(
     assert len(mine) < len(rows) or mine != stores[1]
 
 
-def test_a_rule_dropped_is_seen(
+def test_a_dropped_rule_is_detected(
     rule: int, stores: tuple[Any, dict[tuple[str, int], str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = judging._rules

@@ -1,4 +1,4 @@
-"""Jobs, proofs and watches on Spark. All share the session of `test_verdicts`."""
+"""Jobs, proofs and watches on Spark, in the session of `test_verdicts`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ VERDICT = {
     "deliveries": "bigint", "verdict": "string", "why": "string",
 }  # fmt: skip
 MINUTE_MS, DAY_MS = jobs.MINUTE_MS, jobs.DAY_MS
-START_MS = 1_700_006_400_000  # a full day
+START_MS = 1_700_006_400_000  # a whole day
 FEW, PIECES = 100_000, 64
-FAULTS_EACH = 10_000  # messages for each fault of one kind with one holder
+FAULTS_EACH = 10_000  # number of messages for each fault of a kind and holder
 PROOF = ("store", "phys_offset", "topic", "queue_offset", "level", "due_ms", "body")
 
 
 def verdicts_of(spark: Any, *rows: dict[str, Any]) -> DataFrame:
-    """Return verdicts; what a row does not say is null."""
+    """Return a frame of verdicts; missing fields are null."""
     schema = ", ".join(f"{name} {kind}" for name, kind in VERDICT.items())
     filled = [
         tuple(({"store": "s", "verdict": "ok"} | row).get(n) for n in VERDICT) for row in rows
@@ -49,11 +49,11 @@ def verdicts_of(spark: Any, *rows: dict[str, Any]) -> DataFrame:
     return made
 
 
-def waiting(at_ms: int, count: int, topic: str = "T") -> list[dict[str, Any]]:
+def pending_row(at_ms: int, count: int, topic: str = "T") -> list[dict[str, Any]]:
     return [{"verdict": "pending", "due_ms": START_MS + at_ms, "topic": topic}] * count
 
 
-def told(frame: DataFrame, *names: str) -> list[Any]:
+def rows_of(frame: DataFrame, *names: str) -> list[Any]:
     rows = [tuple(row[name] for name in names) for row in frame.collect()]
     return [row[0] for row in rows] if len(names) == 1 else rows
 
@@ -62,7 +62,7 @@ def told(frame: DataFrame, *names: str) -> list[Any]:
 
 
 def naive_queue(load: dict[int, int], rate_per_s: float) -> dict[int, int]:
-    """Walk from minute to minute: what is left when each ends."""
+    """Return the backlog at the end of each minute."""
     left, found = 0.0, {}
     for at in range(0, max(load) + 1):
         left = max(left + load.get(at, 0) - rate_per_s * 60, 0.0)
@@ -72,9 +72,9 @@ def naive_queue(load: dict[int, int], rate_per_s: float) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("rate_per_s", [1, 2])
-def test_capacity_as_a_walk_through_the_minutes(spark: Any, rate_per_s: int) -> None:
+def test_capacity_equals_the_naive_computation(spark: Any, rate_per_s: int) -> None:
     load = {0: 30, 1: 200, 2: 10, 5: 130, 6: 130, 20: 61}
-    rows = [row for at, count in load.items() for row in waiting(at * MINUTE_MS + 7, count)]
+    rows = [row for at, count in load.items() for row in pending_row(at * MINUTE_MS + 7, count)]
     found = jobs.capacity(jobs.forecast(verdicts_of(spark, *rows)), rate_per_s=rate_per_s)
     queue = {(row["from_ms"] - START_MS) // MINUTE_MS: row["queue"] for row in found.collect()}
     assert queue == naive_queue(load, rate_per_s)
@@ -82,13 +82,13 @@ def test_capacity_as_a_walk_through_the_minutes(spark: Any, rate_per_s: int) -> 
     assert all(ms == left * 1_000 / rate_per_s for left, ms in behind.items())
 
 
-def test_without_a_rate_it_says_what_is_needed(spark: Any) -> None:
-    rows = waiting(0, 60) + waiting(1, 60, "U") + waiting(DAY_MS, 30)
+def test_without_a_rate_it_returns_the_needed_rate(spark: Any) -> None:
+    rows = pending_row(0, 60) + pending_row(1, 60, "U") + pending_row(DAY_MS, 30)
     load = jobs.forecast(verdicts_of(spark, *rows, {"due_ms": 5, "verdict": "ok"}))
     found = jobs.capacity(load)
-    assert told(found, "messages", "capacity_per_s", "queue") == [(120, 2.0, 0), (30, 2.0, 0)]
+    assert rows_of(found, "messages", "capacity_per_s", "queue") == [(120, 2.0, 0), (30, 2.0, 0)]
     days = jobs.by_day(load)
-    assert told(days, "day", "messages", "peak_at_ms", "peak_per_s") == [
+    assert rows_of(days, "day", "messages", "peak_at_ms", "peak_per_s") == [
         ("2023-11-15", 120, START_MS, 2.0),
         ("2023-11-16", 30, START_MS + DAY_MS, 0.5),
     ]
@@ -112,17 +112,17 @@ def test_trend_totals_and_the_latest(spark: Any) -> None:
     history = jobs.lateness(verdicts, bucket_ms=DAY_MS)
     trend = jobs.trend(history)
     names = ("level", "pieces", "first_p99_ms", "last_p99_ms", "trend")
-    assert told(trend, *names) == [
+    assert rows_of(trend, *names) == [
         (None, 3, 7, 7, "steady"), (3, 4, 10, 25, "worse"), (4, 1, 900, 900, "steady"),
     ]  # fmt: skip
-    assert [round(s, 6) if s is not None else s for s in told(trend, "p99_ms_per_day")] == [
+    assert [round(s, 6) if s is not None else s for s in rows_of(trend, "p99_ms_per_day")] == [
         0.0, 5.0, None,
     ]  # fmt: skip
     totals = jobs.totals(verdicts)
-    assert told(totals, "level", "messages", "delivered", "findings", "max_ms") == [
+    assert rows_of(totals, "level", "messages", "delivered", "findings", "max_ms") == [
         (None, 3, 3, 0, 7), (3, 5, 4, 1, 25), (4, 1, 1, 1, 900),
     ]  # fmt: skip
-    assert told(jobs.worst(verdicts, count_max=2), "late_ms", "root") == [(900, 9), (25, 3)]
+    assert rows_of(jobs.worst(verdicts, count_max=2), "late_ms", "root") == [(900, 9), (25, 3)]
     assert jobs.bucket_of(verdicts) == jobs.HOUR_MS * 6
     assert jobs.bucket_of(verdicts.limit(0)) == jobs.SECOND_MS
 
@@ -140,11 +140,11 @@ def tables(spark: Any, root: Path) -> tuple[DataFrame, DataFrame, DataFrame]:
     )
 
 
-def test_the_plan_is_that_of_the_broker(spark: Any, tmp_path: Path) -> None:
+def test_the_plan_equals_the_brokers(spark: Any, tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     fill(rig, 60, (3, 4, 5))
     assert rig.drain.step(4, 7, migration="run-1").moved == 7
-    rig.advance(9_996)  # the first of level 3 have come
+    rig.advance(9_996)  # the first messages of level 3 were delivered
     expected = {level.level: level for level in plan_of(rig, 3, 4, 5).levels if level.pending}
     as_of_ms = rig.clock.now_ms()
     rig.close()
@@ -170,34 +170,34 @@ def test_the_plan_is_that_of_the_broker(spark: Any, tmp_path: Path) -> None:
     assert mine == expected
 
 
-def test_a_migration_is_proven_message_by_message(spark: Any, tmp_path: Path) -> None:
+def test_proof_of_a_migration(spark: Any, tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     fill(rig, 40, (4, 5))
     assert rig.drain.step(4, 20, migration="run-1").moved == 20
     assert rig.drain.step(5, 5, migration="run-2").moved == 5
     rig.route(4)
     fill(rig, 6, (4,))
-    rig.advance(70_000)  # level 4 has come, level 5 waits
+    rig.advance(70_000)  # level 4 was delivered, level 5 is pending
     rig.close()
     verdicts, messages, schedule = tables(spark, tmp_path)
     proof = migration_proof(verdicts, messages, schedule).persist()
     names = ("migration", "level", "way", "messages", "delivered", "pending", "not_proven")
-    totals = told(proof_totals(proof), *names)
+    totals = rows_of(proof_totals(proof), *names)
     assert totals == [
         ("", 4, ROUTED, 6, 6, 0, 0), ("run-1", 4, DRAINED, 20, 20, 0, 0),
         ("run-2", 5, DRAINED, 5, 0, 5, 0),
     ]  # fmt: skip
     one = migration_proof(verdicts, messages, schedule, "run-2")
-    assert told(proof_totals(one), *names) == totals[2:]
+    assert rows_of(proof_totals(one), *names) == totals[2:]
     assert migration_proof(verdicts, messages, schedule, "run-9").count() == 0
-    # a message that came at another time, one that came twice, and one nobody knows of
+    # a message delivered at another time, one delivered twice, and an unknown one
     rows = [row.asDict() for row in verdicts.orderBy("root").collect()]
     drained = [row for row in rows if row["level"] == 4][:3]
     drained[0]["due_ms"] += 1
     drained[1]["verdict"] = "duplicated"
     rows.remove(drained[2])
     broken = migration_proof(verdicts_of(spark, *rows), messages, schedule, "run-1")
-    wrong = told(broken.where("not proven").orderBy("phys_offset"), "verdict", "why")
+    wrong = rows_of(broken.where("not proven").orderBy("phys_offset"), "verdict", "why")
     assert [verdict for verdict, _ in wrong] == ["ok", "duplicated", "lost"]
     assert wrong[0][1] == "promised for another time before the migration"
 
@@ -205,7 +205,7 @@ def test_a_migration_is_proven_message_by_message(spark: Any, tmp_path: Path) ->
 # -- repair, and the whole run ------------------------------------------------------------------
 
 
-def test_what_was_lost_is_brought_with_its_body(spark: Any) -> None:
+def test_lost_messages_are_exported_with_their_bodies(spark: Any) -> None:
     verdicts = verdicts_of(
         spark, {"leaf": 7, "verdict": "lost"}, {"leaf": 9, "verdict": "quarantined"},
         {"leaf": None, "verdict": "lost"}, {"leaf": 8, "verdict": "late"},
@@ -213,11 +213,11 @@ def test_what_was_lost_is_brought_with_its_body(spark: Any) -> None:
     schema = "store string, phys_offset bigint, property_text binary, body binary"
     messages = spark.createDataFrame([("s", n, b"p", b"b%d" % n) for n in range(10)], schema)
     found = jobs.repair(verdicts, messages)
-    assert told(found, "phys_offset", "body") == [(7, b"b7"), (9, b"b9")]
-    assert sorted(told(jobs.repair(verdicts), "phys_offset")) == [7, 9]
+    assert rows_of(found, "phys_offset", "body") == [(7, b"b7"), (9, b"b9")]
+    assert sorted(rows_of(jobs.repair(verdicts), "phys_offset")) == [7, 9]
 
 
-def test_the_whole_run_writes_what_was_requested(spark: Any, tmp_path: Path) -> None:
+def test_a_run_writes_the_requested_output(spark: Any, tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path / "store").open()
     fill(rig, 40, (4, 5))
     assert rig.drain.step(4, 20, migration="run-1").moved == 20
@@ -245,7 +245,7 @@ def test_the_whole_run_writes_what_was_requested(spark: Any, tmp_path: Path) -> 
 
 @pytest.fixture
 def for_many_rows(spark: Any, request: pytest.FixtureRequest) -> Iterator[int]:
-    """Messages beside the faults; for more than a few Spark works as it does for users."""
+    """Configure Spark as for users if there are many normal messages."""
     count = int(request.config.getoption("--planted"))
     own = {key: spark.conf.get(key) for key in FOR_FEW_ROWS}
     if count > FEW:
@@ -257,7 +257,7 @@ def for_many_rows(spark: Any, request: pytest.FixtureRequest) -> Iterator[int]:
         spark.conf.set(key, value)
 
 
-def test_faults_among_many_are_found_and_nothing_else(
+def test_exactly_the_faults_among_many_messages_are_found(
     spark: Any, tmp_path: Path, for_many_rows: int
 ) -> None:
     """With --planted=N: N messages, and one of each kind and holder for every 10_000."""
@@ -271,22 +271,22 @@ def test_faults_among_many_are_found_and_nothing_else(
         if planted.verdicts.get(root) != found.get(root)
     ]  # fmt: skip
     assert wrong == []
-    gaps = unread.where("damage <> 'pointer'")  # units that point at what is no record now
+    gaps = unread.where("damage <> 'pointer'")  # units that refer to no record
     assert sorted(row["phys_offset"] for row in gaps.collect()) == planted.gaps
 
 
 # -- the audit that goes on ---------------------------------------------------------------------
 
 
-def watched(spark: Any, home: Path, root: Path, end: int, told: Any = None) -> None:
-    """Look at a store up to a log offset, and end: as a process that is started again."""
+def watched(spark: Any, home: Path, root: Path, end: int, rows_of: Any = None) -> None:
+    """Watch a store up to a log offset, as a restarted process."""
     config = WatchConfig(audit=AuditConfig(), delay_ms=0)
-    watch = Watch(spark, home, config, FakeClock(), told or (lambda alarms: None))
+    watch = Watch(spark, home, config, FakeClock(), rows_of or (lambda alarms: None))
     query = watch.start([str(root)], endOffset=end)
     query.awaitTermination()
 
 
-def test_a_watch_alarms_once_across_restarts(spark: Any, tmp_path: Path) -> None:
+def test_a_watch_raises_each_alarm_once_across_restarts(spark: Any, tmp_path: Path) -> None:
     planted, home = plant(tmp_path / "store"), tmp_path / "home"
     places = sorted(
         row["phys_offset"] for row in read_table(
@@ -311,7 +311,7 @@ def test_a_watch_alarms_once_across_restarts(spark: Any, tmp_path: Path) -> None
     newest = {row["root"]: row["verdict"] for row in alarms}
     unread = {root for root in planted.verdicts if root not in places}
     expected = {
-        root: "late" if verdict == "lost" else verdict  # it does not ask who passed it by
+        root: "late" if verdict == "lost" else verdict  # a watch does not use `passed`
         for root, verdict in planted.verdicts.items()
         if verdict not in CLEAN and root not in unread | planted.in_queues
     }

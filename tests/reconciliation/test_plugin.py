@@ -1,4 +1,4 @@
-"""Audits by the clock: when, never two at once, what is told of them."""
+"""Scheduled audits: their times, one at a time, and their metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Host:
 
 
 class Runs:
-    """Runs that end when they are told to."""
+    """Audit runs that end when the test says so."""
 
     def __init__(self, result: Result | None = None) -> None:
         self.commands: list[Any] = []
@@ -59,7 +59,7 @@ class Runs:
 
 
 @asynccontextmanager
-async def at_work(host: Host, runs: Runs) -> AsyncIterator[ReconciliationPlugin]:
+async def running(host: Host, runs: Runs) -> AsyncIterator[ReconciliationPlugin]:
     plugin = ReconciliationPlugin(host, runs)  # type: ignore[arg-type]
     async with plugin.running(None):  # type: ignore[arg-type]
         yield plugin
@@ -68,7 +68,7 @@ async def at_work(host: Host, runs: Runs) -> AsyncIterator[ReconciliationPlugin]
 @pytest.mark.parametrize(
     "text", ["soon", "* * * *", "61 * * * *", "0 3 * * * Moon/Side", "1 2 3 4 5 6 7"]
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_illegal_times_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"reconcileCron=.*not a crontab time"):
         ReconcileConfig(cron=text)
 
@@ -76,7 +76,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_nothing_is_scheduled_unless_requested() -> None:
     async def run() -> None:
         host = Host()
-        async with at_work(host, Runs()) as plugin:
+        async with running(host, Runs()) as plugin:
             assert host.scheduler.jobs == {}
             plugin.reconfigure(NIGHTLY)
             _, trigger, settings = host.scheduler.jobs[JOB]
@@ -90,10 +90,10 @@ def test_nothing_is_scheduled_unless_requested() -> None:
     asyncio.run(run())
 
 
-def test_there_are_never_two_at_once() -> None:
+def test_only_one_audit_runs_at_a_time() -> None:
     async def run() -> None:
         host, runs = Host(**NIGHTLY, messageDelayLevel="1s 1h", reconcileMinutesMax="2"), Runs()
-        async with at_work(host, runs) as plugin:
+        async with running(host, runs) as plugin:
             first = asyncio.create_task(plugin.audit())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -112,10 +112,10 @@ def test_there_are_never_two_at_once() -> None:
     asyncio.run(run())
 
 
-def test_an_audit_at_work_ends_with_the_broker() -> None:
+def test_a_running_audit_ends_with_the_broker() -> None:
     async def run() -> None:
         runs = Runs()
-        async with at_work(Host(**NIGHTLY), runs) as plugin:
+        async with running(Host(**NIGHTLY), runs) as plugin:
             waiting = asyncio.create_task(plugin.audit())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -131,7 +131,7 @@ def test_the_last_audit_is_shown_in_metrics_and_status() -> None:
         result = Result(exit_code=1, audit_id="a", verdicts={"ok": 5, "lost": 2})
         host, runs = Host(**NIGHTLY), Runs(result)
         runs.may_end.set()
-        async with at_work(host, runs) as plugin:
+        async with running(host, runs) as plugin:
             assert b"\nduemq_audit_exit_code " not in generate_latest(host.metrics)
             await plugin.audit()
             said = generate_latest(host.metrics).decode()
@@ -143,20 +143,20 @@ def test_the_last_audit_is_shown_in_metrics_and_status() -> None:
         ):  # fmt: skip
             assert line in said
         assert view["last"]["verdicts"] == {"ok": 5, "lost": 2}
-        assert (view["runs"], view["at_work"]) == (1, False)
+        assert (view["runs"], view["running"]) == (1, False)
 
     asyncio.run(run())
 
 
 async def eager(command: list[str], *, seconds_max: float) -> Result:
-    """Run the command as it is, but not at the lowest priority: others test beside it."""
+    """Run the command without the lowest priority, because other tests run meanwhile."""
     words = command[command.index(sys.executable) :]
     return await child_process.run([w for w in words if w != "--idle"], seconds_max=seconds_max)
 
 
 @pytest.mark.spark
 def test_a_broker_audits_its_own_store(tmp_path: Path) -> None:
-    """The whole way: the broker's plugin, the process, Spark, the ledger."""
+    """From the broker's plugin through process and Spark to the ledger."""
     more = NIGHTLY | {"reconcileMemory": "512m", "messageDelayLevel": "1s 1h"}
 
     async def run() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A store in S3: the same rows as on the local disk, and what is damaged there is told."""
+"""A store in S3: it has the same rows as on the local disk, and damage is reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def system(endpoint: str, store: Path) -> Iterator[Any]:
-    """The bucket with the store in it, and the options that fsspec takes from its configuration."""
+    """Return the bucket with the store, and options that fsspec takes from its configuration."""
     import fsspec
     from fsspec.config import conf
 
@@ -50,7 +50,7 @@ def system(endpoint: str, store: Path) -> Iterator[Any]:
     made = fsspec.filesystem("s3")
     made.mkdir("stores")
     made.put(f"{store}/", "stores/a/", recursive=True)
-    made.pipe("stores/a/commitlog/", b"")  # what consoles make to show a folder
+    made.pipe("stores/a/commitlog/", b"")  # created by consoles to show a folder
     yield made
     del conf["s3"]
     made.clear_instance_cache()
@@ -62,26 +62,26 @@ def of(path: object, table: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_same_rows_as_on_the_disk(system: Any, store: Path, table: str) -> None:
+def test_rows_equal_those_of_the_local_store(system: Any, store: Path, table: str) -> None:
     assert of(URL, table) == of(store, table)
 
 
-def test_what_is_appended_is_seen(system: Any) -> None:
+def test_appended_objects_are_found(system: Any) -> None:
     before = Root(URL).files("more")
     system.pipe("stores/a/more/one", b"1")
     assert (before, [e.size for e in Root(URL).files("more")]) == ([], [1])
     other = type(system)(**system.storage_options, skip_instance_cache=True)
-    other.pipe("stores/a/more/two", b"22")  # by somebody else: no cache knows of it
+    other.pipe("stores/a/more/two", b"22")  # by another client, so it is in no cache
     assert [e.size for e in Root(URL).files("more")] == [1, 2]
 
 
-def test_an_object_that_is_gone_is_a_finding(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_object_is_a_finding(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     list_files, listed = Root.files, list[str]()
 
     def keep_listing(self: Root, below: str) -> Any:
         found = list_files(self, below)
         listed.append(below)
-        if listed.count("commitlog") < 2:  # the plan is made of the second look
+        if listed.count("commitlog") < 2:  # the plan uses the second listing
             return found
         gone = [e for e in found if e.name == f"{65_536:020d}" and below == "commitlog"]
         for entry in gone:
@@ -91,13 +91,15 @@ def test_an_object_that_is_gone_is_a_finding(system: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Root, "files", keep_listing)
     try:
-        told = of(URL, "findings")
+        findings = of(URL, "findings")
     finally:
         system.mv("stores/gone", f"stores/a/commitlog/{65_536:020d}")
-    assert ("commitlog/" + f"{65_536:020d}", "unreadable") in {(r["file"], r["kind"]) for r in told}
+    assert ("commitlog/" + f"{65_536:020d}", "unreadable") in {
+        (r["file"], r["kind"]) for r in findings
+    }
 
 
-def test_a_server_that_is_not_there_is_an_error_with_the_url() -> None:
+def test_an_unreachable_server_is_an_error_with_the_url() -> None:
     from fsspec.config import conf
 
     before = conf.get("s3", {})
@@ -112,13 +114,13 @@ def test_a_server_that_is_not_there_is_an_error_with_the_url() -> None:
         conf["s3"] = before
 
 
-def test_a_scheme_that_is_unknown_is_refused() -> None:
+def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(UsageError, match="nowhere://x cannot be read"):
         Root("nowhere://x").files("commitlog")
 
 
-def test_spark_s_workers_read_it_there(endpoint: str, system: Any, store: Path) -> None:
-    """The command, with what fsspec's variables say: the same audit as of the local directory."""
+def test_sparks_workers_read_the_bucket(endpoint: str, system: Any, store: Path) -> None:
+    """The command with the variables of fsspec gives the audit of the local directory."""
     env = os.environ | {
         "FSSPEC_S3_ENDPOINT_URL": endpoint, "FSSPEC_S3_KEY": "k", "FSSPEC_S3_SECRET": "s",
     }  # fmt: skip
@@ -130,7 +132,12 @@ def test_spark_s_workers_read_it_there(endpoint: str, system: Any, store: Path) 
             capture_output=True, text=True, timeout=600, env=env, check=False,
         )  # fmt: skip
         assert done.stdout, done.stderr
-        told = json.loads(done.stdout)
-        found[path] = done.returncode, told["verdicts"], told["lateness_ms"], told["complete"]
+        summary = json.loads(done.stdout)
+        found[path] = (
+            done.returncode,
+            summary["verdicts"],
+            summary["lateness_ms"],
+            summary["complete"],
+        )
     assert found[URL] == found[str(store)]
     assert sum(found[URL][1].values()) > 10

@@ -1,4 +1,4 @@
-"""S1 to S16: where Apache's level service loses, doubles, hurries or blocks. We do not."""
+"""S1 to S16: faults of Apache's level service that ours does not have."""
 
 from __future__ import annotations
 
@@ -18,16 +18,12 @@ from tests.support.stores import add_message
 BOTH = pytest.mark.parametrize("mode", ["false", "true"], ids=["sync", "async"])
 
 
-def tell(story):
-    asyncio.run(story())
-
-
 def mode_of(mode):
     return {"enableScheduleAsyncDeliver": mode}
 
 
 def put_scheduled(store, level=1, *, due_delay_ms=-1, queue_id=None, **properties):
-    """Append a schedule record as it is, past the hook."""
+    """Append a schedule record without the put hook."""
     batch = PutBatch(1, 1)
     text = {"DELAY": str(level), "REAL_TOPIC": "T", "REAL_QID": "0"} | properties
     text = {name: value for name, value in text.items() if value}
@@ -43,7 +39,7 @@ def test_s1_a_tag_hash_instead_of_a_time_is_not_delivered_at_once(tmp_path):
         for tag in ("", "TagA", "refund"):
             put_scheduled(store, 2, TAGS=tag)
 
-    async def story():
+    async def steps():
         async with level_service(tmp_path, before=put) as rig:
             assert rig.bodies() == []
             await rig.advance(4_999)
@@ -51,11 +47,11 @@ def test_s1_a_tag_hash_instead_of_a_time_is_not_delivered_at_once(tmp_path):
             await rig.advance(1)
             assert len(rig.bodies()) == 3
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_s1_a_lost_queue_is_rebuilt_with_the_promised_times(tmp_path):
-    async def story():
+def test_s1_a_lost_queue_is_rebuilt_with_the_same_due_times(tmp_path):
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(2, b"promised 5 s")
             rig.plugin.reconfigure({"messageDelayLevel": "1s 30s"})
@@ -69,11 +65,11 @@ def test_s1_a_lost_queue_is_rebuilt_with_the_promised_times(tmp_path):
                 await rig.advance(step_ms)
                 assert len(rig.bodies()) == count
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_s2_a_shortened_level_does_not_break_promises(tmp_path):
-    async def story():
+def test_s2_a_shortened_level_keeps_earlier_due_times(tmp_path):
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(4, b"in a minute")
             rig.plugin.reconfigure({"messageDelayLevel": "1s 1s 1s 1s"})
@@ -82,11 +78,11 @@ def test_s2_a_shortened_level_does_not_break_promises(tmp_path):
             await rig.advance(1)
             assert rig.bodies() == [b"in a minute"]
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_s2_a_clock_that_steps_back_does_not_hurry_anything(tmp_path):
-    async def story():
+def test_s2_a_clock_step_back_makes_nothing_early(tmp_path):
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(2)
             await rig.advance(-3_600_000)
@@ -96,12 +92,12 @@ def test_s2_a_clock_that_steps_back_does_not_hurry_anything(tmp_path):
             await rig.advance(1)
             assert len(rig.bodies()) == 1
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
-def test_s3_s12_a_kill_between_two_writes_of_the_offsets_doubles_nothing(tmp_path, mode):
-    async def story():
+def test_s3_s12_a_kill_between_two_writes_of_the_offsets_duplicates_nothing(tmp_path, mode):
+    async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, count=3_000)
             assert await rig.persist()
@@ -115,11 +111,11 @@ def test_s3_s12_a_kill_between_two_writes_of_the_offsets_doubles_nothing(tmp_pat
             assert len(bodies) == 3_010
             assert bodies[:3_000] == [b"body%d" % n for n in range(3_000)]
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_s4_lost_offsets_double_nothing(tmp_path):
-    async def story():
+def test_s4_lost_offsets_duplicate_nothing(tmp_path):
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, count=30)
             await rig.advance(1_000)
@@ -129,11 +125,11 @@ def test_s4_lost_offsets_double_nothing(tmp_path):
         async with level_service(tmp_path, clock) as rig:
             assert len(rig.bodies()) == 30
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_s5_an_unreadable_record_is_kept_and_reported(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             row = rig.send(1, b"damaged", UNIQ_KEY="U1").rows[0].copy()
             rig.send(1, b"whole")
@@ -148,22 +144,22 @@ def test_s5_an_unreadable_record_is_kept_and_reported(tmp_path):
             assert kept.prepared_offset == -(int(row["phys_offset"]) + 1)
             assert rig.service.levels[1].stats.quarantined == {"unreadable": 1}
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_s5_retention_keeps_pending_messages(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             assert rig.plugin.first_pending_offset() is None
             rig.send(1)
             later = rig.send(4).rows[0]["phys_offset"]
             assert rig.plugin.first_pending_offset() == 0
             await rig.advance(1_000)
-            assert rig.plugin.first_pending_offset() == 0  # not on the disk yet
+            assert rig.plugin.first_pending_offset() == 0  # not synced yet
             assert await rig.persist()
             assert rig.plugin.first_pending_offset() == later
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
@@ -179,8 +175,10 @@ def test_s5_retention_keeps_pending_messages(tmp_path):
         ({"REAL_TOPIC": HALF_TOPIC}, "half_message"),
     ],
 )
-def test_s6_s7_one_bad_record_is_neither_lost_nor_in_the_way(tmp_path, mode, properties, reason):
-    async def story():
+def test_s6_s7_an_undeliverable_record_is_kept_and_blocks_nothing(
+    tmp_path, mode, properties, reason
+):
+    async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, b"before")
             put_scheduled(rig.store, 1, due_delay_ms=1_000, **properties)
@@ -197,12 +195,12 @@ def test_s6_s7_one_bad_record_is_neither_lost_nor_in_the_way(tmp_path, mode, pro
             assert len(rig.bodies()) == 2
             assert len(rig.records(QUARANTINE_TOPIC)) == 1
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
 def test_s8_a_smaller_maximum_does_not_block_what_was_accepted(tmp_path, mode):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, b"x" * 15_000)
             rig.send(1, b"")
@@ -211,12 +209,12 @@ def test_s8_a_smaller_maximum_does_not_block_what_was_accepted(tmp_path, mode):
             await rig.advance(1_000)
             assert [len(body) for body in rig.bodies()] == [15_000, 0]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
-def test_s9_a_slow_disk_doubles_nothing(tmp_path, mode):
-    async def story():
+def test_s9_a_slow_disk_duplicates_nothing(tmp_path, mode):
+    async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             answers = [Missing.DISK, Missing.REPLICAS, Missing.NO_REPLICA, None]
             waits = []
@@ -237,12 +235,12 @@ def test_s9_a_slow_disk_doubles_nothing(tmp_path, mode):
             assert len(rig.bodies()) == 5
             assert len(rig.service.levels[1].in_flight) == 0
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
-def test_s10_saved_offsets_never_pass_a_delivery_that_is_not_in_the_log(tmp_path, mode):
-    async def story():
+def test_s10_saved_offsets_never_exceed_logged_deliveries(tmp_path, mode):
+    async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, b"refused")
             rig.clock.advance(500)
@@ -256,11 +254,11 @@ def test_s10_saved_offsets_never_pass_a_delivery_that_is_not_in_the_log(tmp_path
             await rig.advance(60_000)
             assert rig.bodies() == [b"refused", b"not due"]
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_s11_saved_offsets_never_pass_what_is_on_the_disk(tmp_path):
-    async def story():
+def test_s11_saved_offsets_never_exceed_synced_deliveries(tmp_path):
+    async def steps():
         async with level_service(tmp_path, flush_commitlog_interval_ms=10**8) as rig:
             rig.send(1)
             await rig.advance(1_000)
@@ -282,11 +280,11 @@ def test_s11_saved_offsets_never_pass_what_is_on_the_disk(tmp_path):
             again = loads((tmp_path / "config" / "delayOffset.json").read_text())
             assert again == saved
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_s13_every_level_delivers_at_its_millisecond_during_a_backlog(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path, properties={"scheduleDeliverBatchRecords": "10"}) as rig:
             rig.send(1, count=2_000)
             rig.clock.advance(600)
@@ -300,11 +298,11 @@ def test_s13_every_level_delivers_at_its_millisecond_during_a_backlog(tmp_path):
             assert (late.lateness.max_ms, late.delivered) == (0, 1)
             assert rig.service.levels[1].stats.lateness.max_ms == 0
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_s13_nothing_is_polled(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(4)
             await rig.settle()
@@ -317,23 +315,23 @@ def test_s13_nothing_is_polled(tmp_path):
             await rig.advance(10_000)
             assert len(rig.bodies()) == 1
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_s14_a_half_message_is_not_delayed(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path, topics=("T", HALF_TOPIC)) as rig:
             batch = PutBatch(1, 1)
             add_message(rig.store, batch, HALF_TOPIC, 0, b"half", properties={"DELAY": "1"})
             rig.put(batch)
             assert rig.bodies(HALF_TOPIC) == [b"half"]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
-def test_s15_a_shorter_promise_is_not_delayed_by_a_longer_one(tmp_path, mode):
-    async def story():
+def test_s15_an_earlier_due_time_is_not_delayed_by_a_later_one(tmp_path, mode):
+    async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(4, b"long")
             rig.plugin.reconfigure({"messageDelayLevel": "1s 5s 10s 2s", **mode_of(mode)})
@@ -349,11 +347,11 @@ def test_s15_a_shorter_promise_is_not_delayed_by_a_longer_one(tmp_path, mode):
             await rig.advance(58_000)
             assert rig.bodies() == [b"short", b"long"]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_s16_a_bad_token_in_a_reload_changes_nothing(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             with pytest.raises(ConfigError, match="token 2 is '5x'"):
                 rig.plugin.reconfigure({"messageDelayLevel": "1s 5x"})
@@ -361,13 +359,13 @@ def test_s16_a_bad_token_in_a_reload_changes_nothing(tmp_path):
             await rig.advance(5_000)
             assert len(rig.bodies()) == 1
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_s16_at_start_the_token_is_named(tmp_path):
-    async def story():
+def test_s16_an_illegal_token_is_reported_at_the_start(tmp_path):
+    async def steps():
         async with level_service(tmp_path, properties={"messageDelayLevel": "1s 5x"}):
             pass
 
     with pytest.raises(ConfigError, match="token 2 is '5x'"):
-        tell(story)
+        asyncio.run(steps())

@@ -1,4 +1,4 @@
-"""Segments: what is delivered, what is next."""
+"""Segments of a queue: delivered units and next units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_cuts_are_where_due_times_decrease():
     assert find_cuts(due[:0], 100, 9) == []
 
 
-def test_units_join_and_leave():
+def test_units_are_added_and_delivered():
     cursor = LevelCursor(1)
     assert (cursor.pending, cursor.next_due_ms, cursor.first_undelivered) == (0, NEVER_MS, 0)
     cursor.extend(0, 100, 3)
@@ -42,7 +42,7 @@ def test_units_join_and_leave():
     assert cursor.next_due_ms == 200
 
 
-def test_a_shorter_promise_gets_its_own_segment_and_is_delivered_ahead():
+def test_an_earlier_due_time_gets_its_own_segment_and_is_delivered_first():
     cursor = LevelCursor(1)
     cursor.extend(0, 3_600, 40)
     cursor.extend(40, 12, 60, [Cut(40, 12)])
@@ -62,7 +62,7 @@ def test_a_shorter_promise_gets_its_own_segment_and_is_delivered_ahead():
     assert (cursor.first_undelivered, cursor.delivered_ahead()) == (61, [])
 
 
-def test_a_cut_in_front_of_an_empty_segment_is_none():
+def test_a_cut_before_an_empty_segment_is_ignored():
     cursor = LevelCursor(1, start=7)
     cursor.extend(7, 3, 9, [Cut(7, 3)])
     assert len(cursor.segments) == 1
@@ -90,7 +90,7 @@ def test_the_number_of_segments_is_limited():
         (99, 61, 0, 99),
     ],
 )
-def test_retention_takes_the_head(queue_min, lost, pending, first):
+def test_retention_removes_the_head(queue_min, lost, pending, first):
     cursor = LevelCursor(1)
     cursor.extend(0, 3_600, 40)
     cursor.extend(40, 12, 61, [Cut(40, 12)])
@@ -116,7 +116,7 @@ def test_a_cursor_is_rebuilt_from_pending_messages(waiting, ahead, pending):
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=60))
 def test_against_a_list(steps):
-    """Units join with any due time; at each step all that may leave leaves."""
+    """Units with any due time are added; at each step all due units are delivered."""
     cursor, due, done = LevelCursor(1), [], set()
     for due_ms, now_ms in steps:
         offset = len(due)

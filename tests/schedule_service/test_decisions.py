@@ -1,4 +1,4 @@
-"""Level messages cancelled, moved, fired: told as it is, across restarts; units are passed over."""
+"""Level messages cancelled, moved and fired: verdicts, restarts, and skipped units."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def offsets_of(batch: Any) -> Any:
     return batch.filled["phys_offset"].copy()
 
 
-def held_for_ever(batch: Any, now_ms: int) -> None:
-    """Stand in for whoever holds messages until a time of their own."""
+def delay_forever(batch: Any, now_ms: int) -> None:
+    """A put hook that takes every message like one with a time of its own."""
     assert (batch.filled["timer_value"] > now_ms).all()
     batch.filled["real_topic_index"] = batch.filled["topic_index"]
     batch.filled["topic_index"] += 1
@@ -36,14 +36,14 @@ def held_for_ever(batch: Any, now_ms: int) -> None:
 @pytest.mark.parametrize("end", ["none", "close", "crash", "persist crash"])
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
 @pytest.mark.parametrize("step", [1, 3])
-def test_what_is_settled_is_passed_over(tmp_path, decide, end, step):
-    async def work():
+def test_settled_units_are_skipped(tmp_path, decide, end, step):
+    async def steps():
         async with level_service(tmp_path, topics=("T", "held")) as rig:
             offsets = offsets_of(rig.send(3, count=300))
             port = rig.plugin.waiting()
             mine = offsets[::step]
             if decide == "move":
-                decided = port.move(mine, mine * 0 + rig.clock.now_ms() + 50_000, held_for_ever)
+                decided = port.move(mine, mine * 0 + rig.clock.now_ms() + 50_000, delay_forever)
             else:
                 decided = getattr(port, decide)(mine)
             assert (decided.verdicts == Verdict.DONE).all(), decided.remarks
@@ -71,11 +71,11 @@ def test_what_is_settled_is_passed_over(tmp_path, decide, end, step):
         cursor = rig.service.levels[3].cursor
         assert (cursor.pending, cursor.settled) == (0, set())
 
-    asyncio.run(work())
+    asyncio.run(steps())
 
 
 def test_found_by_key_topic_and_offset(tmp_path):
-    async def work():
+    async def steps():
         async with level_service(tmp_path, topics=("T", "U")) as rig:
             first = offsets_of(rig.send(3, b"a", UNIQ_KEY="ua", KEYS="k both"))
             offsets_of(rig.send(4, b"b", topic="U", UNIQ_KEY="ub", KEYS="both"))
@@ -99,11 +99,11 @@ def test_found_by_key_topic_and_offset(tmp_path):
             [record] = rig.records(DECISION_TOPIC)
             assert record.prepared_offset == -(int(piece.offsets[0]) + 1)
 
-    asyncio.run(work())
+    asyncio.run(steps())
 
 
 def test_a_moved_message_that_is_not_pending_stays_where_it_is(tmp_path):
-    async def work():
+    async def steps():
         async with level_service(tmp_path) as rig:
             offsets = offsets_of(rig.send(3, b"a"))
             later = one(rig.clock.now_ms() + 99_000)
@@ -113,13 +113,13 @@ def test_a_moved_message_that_is_not_pending_stays_where_it_is(tmp_path):
             await rig.advance(10_000)
             assert rig.bodies() == [b"a"]
 
-    asyncio.run(work())
+    asyncio.run(steps())
 
 
-def test_a_note_follows_a_fired_message(tmp_path):
-    """An audit tells by it that nobody was early."""
+def test_a_record_follows_a_fired_message(tmp_path):
+    """An audit needs it to know that the delivery was not early."""
 
-    async def work():
+    async def steps():
         async with level_service(tmp_path, topics=("T",)) as rig:
             offsets = offsets_of(rig.send(3, count=3))
             assert (rig.plugin.waiting().fire(offsets[:2]).verdicts == Verdict.DONE).all()
@@ -128,21 +128,21 @@ def test_a_note_follows_a_fired_message(tmp_path):
             assert [-note.prepared_offset - 1 for note in notes] == offsets[:2].tolist()
             assert {note.properties["DUEMQ_DECISION"] for note in notes} == {"fired"}
 
-    asyncio.run(work())
+    asyncio.run(steps())
 
 
 def test_a_time_in_the_past_is_now(tmp_path):
-    async def work():
+    async def steps():
         async with level_service(tmp_path, topics=("T", "held")) as rig:
             offsets = offsets_of(rig.send(3, count=2))
             times = one(rig.clock.now_ms(), rig.clock.now_ms() + 5)
-            decided = rig.plugin.waiting().move(offsets, times, held_for_ever)
+            decided = rig.plugin.waiting().move(offsets, times, delay_forever)
             assert decided.verdicts.tolist() == DONE * 2
             assert rig.bodies() == [b"body0"]
             await rig.advance(10_000)
             assert rig.bodies() == [b"body0"]
 
-    asyncio.run(work())
+    asyncio.run(steps())
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_small_holes_are_filled(ranges, left, filled):
 
 
 @pytest.mark.finding("B9")
-def test_what_is_settled_is_not_due_next(tmp_path):
+def test_settled_units_are_not_due_next(tmp_path):
     def shown(rig):
         view = rig.plugin.admin_views()["levels"]()["levels"][2]
         metric = rig.host.metrics.get_sample_value
@@ -169,7 +169,7 @@ def test_what_is_settled_is_not_due_next(tmp_path):
         assert due_s == (view["next_due_ms"] and view["next_due_ms"] / 1_000)
         return view["pending"], view["next_due_ms"]
 
-    async def work():
+    async def steps():
         async with level_service(tmp_path) as rig:
             first = offsets_of(rig.send(3, count=2))
             first_ms = rig.plugin.admin_views()["levels"]()["levels"][2]["next_due_ms"]
@@ -184,4 +184,4 @@ def test_what_is_settled_is_not_due_next(tmp_path):
             rig.send(3)
             assert shown(rig) == (1, first_ms + 1_100)
 
-    asyncio.run(work())
+    asyncio.run(steps())

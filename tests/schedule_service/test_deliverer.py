@@ -1,4 +1,4 @@
-"""Where a record is to go, and what the deliverer does at the edges."""
+"""Target of a record, and the deliverer's limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def topics():
 
 
 @pytest.mark.parametrize(
-    ("properties", "wanted"),
+    ("properties", "expected"),
     [
         ({"REAL_TOPIC": "T", "REAL_QID": "3"}, ("T", 3)),
         ({"REAL_TOPIC": "T", "REAL_QID": "+3"}, ("T", 3)),
@@ -49,15 +49,15 @@ def topics():
         ({"REAL_TOPIC": "unrouted", "REAL_QID": "0"}, "topic_missing"),
     ],
 )
-def test_target(topics, properties, wanted):
+def test_target(topics, properties, expected):
     found = target_of(record(**properties), topics, 3, routed=True)
     if isinstance(found, NoTarget):
-        assert found.reason == wanted
+        assert found.reason == expected
     else:
-        assert (topics.name(found[0]), found[1]) == wanted
+        assert (topics.name(found[0]), found[1]) == expected
 
 
-def test_without_routing_every_topic_that_is_known_exists(topics):
+def test_without_routing_every_known_topic_exists(topics):
     found = target_of(record(REAL_TOPIC="unrouted", REAL_QID="0"), topics, 3, routed=False)
     assert not isinstance(found, NoTarget)
 
@@ -69,12 +69,12 @@ def test_a_record_of_another_queue_is_not_delivered(topics, topic, queue_id):
     assert found.reason == "wrong_record"
 
 
-def test_units_that_point_nowhere_and_blanks(tmp_path):
-    async def story():
+def test_units_without_a_record_and_blanks(tmp_path):
+    async def steps():
         async with level_service(tmp_path) as rig:
             good = rig.send(1, b"good").rows[0].copy()
             units = np.zeros(5, layout.UNIT)
-            units[0] = (0, 0, 0x7FFFFFFF, 0)  # a pre-blank: no message
+            units[0] = (0, 0, 0x7FFFFFFF, 0)  # a pre-blank has no message
             units[1] = (10**9, 0, 100, 0)  # behind the log's end
             units[2] = (int(good["phys_offset"]) + 1, 0, int(good["record_size"]), 0)
             units[3] = (int(good["phys_offset"]), 0, int(good["record_size"]), 0)
@@ -88,4 +88,4 @@ def test_units_that_point_nowhere_and_blanks(tmp_path):
             bodies = [len(r.body) for r in rig.records(QUARANTINE_TOPIC)]
             assert bodies[0] == 0
 
-    asyncio.run(story())
+    asyncio.run(steps())

@@ -1,4 +1,4 @@
-"""The level service on a real store: on time, in order, once."""
+"""The level service on a real store: deliveries are on time, in order and once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,12 @@ from tests.support.stores import add_message
 BOTH = pytest.mark.parametrize("mode", ["false", "true"], ids=["sync", "async"])
 
 
-def tell(story):
-    asyncio.run(story())
-
-
 def mode_of(mode, **more):
     return {"enableScheduleAsyncDeliver": mode, **more}
 
 
 def test_a_message_is_delivered_at_its_millisecond(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, b"one", TAGS="TagA")
             rig.send(2, b"five", queue_id=2)
@@ -42,14 +38,14 @@ def test_a_message_is_delivered_at_its_millisecond(tmp_path):
             await rig.advance(1)
             assert rig.bodies(queue_id=2) == [b"five"]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
 def test_messages_a_millisecond_apart_are_delivered_a_millisecond_apart(tmp_path, mode):
-    """The delivery of one never takes those along that are due in the next milliseconds."""
+    """A delivery does not include messages due in the next milliseconds."""
 
-    async def story():
+    async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             for number in range(10):
                 rig.send(1, b"%d" % number)
@@ -60,11 +56,11 @@ def test_messages_a_millisecond_apart_are_delivered_a_millisecond_apart(tmp_path
                 assert rig.records()[-1].store_ms == rig.clock.now_ms()
                 await rig.advance(1)
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_a_delivered_record_is_what_apache_makes(tmp_path):
-    async def story():
+def test_a_delivered_record_equals_apaches(tmp_path):
+    async def steps():
         async with level_service(tmp_path) as rig:
             batch = PutBatch(1, 1)
             at = add_message(
@@ -85,33 +81,33 @@ def test_a_delivered_record_is_what_apache_makes(tmp_path):
                 "WAIT", "KEYS", "TAGS", "DELAY", "REAL_TOPIC", "REAL_QID",
             ]  # fmt: skip
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_a_queue_beyond_the_write_queues_is_made(tmp_path):
-    """The producer was promised it; Apache makes it too."""
+def test_a_queue_beyond_the_write_queues_is_created(tmp_path):
+    """The send was accepted with this queue; Apache creates it, too."""
 
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, b"far", queue_id=11)
             await rig.advance(1_000)
             assert rig.bodies(queue_id=11) == [b"far"]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_retry_topics_are_delivered_like_others(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path, topics=("T", "%RETRY%group")) as rig:
             rig.send(3, b"again", topic="%RETRY%group")
             await rig.advance(10_000)
             assert rig.bodies("%RETRY%group") == [b"again"]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_a_deleted_topic_goes_to_quarantine(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path, topics=("T", "gone")) as rig:
             rig.send(1, b"lost?", topic="gone", KEYS="k1")
             rig.store.topics.set_routing("gone", write_queues=0, read_queues=0, perm=0)
@@ -122,11 +118,11 @@ def test_a_deleted_topic_goes_to_quarantine(tmp_path):
             assert kept.properties["KEYS"] == "k1"
             assert rig.bodies("gone") == []
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_after_an_outage_everything_overdue_is_delivered_in_order(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             for level in (1, 2, 3, 4):
                 rig.send(level, b"%d-" % level, count=300, queue_id=level)
@@ -138,12 +134,12 @@ def test_after_an_outage_everything_overdue_is_delivered_in_order(tmp_path):
                 assert rig.bodies(queue_id=level) == [b"%d-%d" % (level, n) for n in range(300)]
                 assert rig.service.levels[level].stats.lateness.max_ms > 89 * 86_400_000
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
-def test_a_full_disk_loses_nothing_and_is_tried_again(tmp_path, mode):
-    async def story():
+def test_deliveries_are_retried_on_a_full_disk(tmp_path, mode):
+    async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, count=30)
             rig.store.gate.refusal = "the disk is full"
@@ -160,13 +156,13 @@ def test_a_full_disk_loses_nothing_and_is_tried_again(tmp_path, mode):
             await rig.advance(2_000)
             assert rig.bodies() == [b"body%d" % n for n in range(30)]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
 @pytest.mark.parametrize("writes", range(1, 5))
-def test_a_write_that_fails_in_the_middle_doubles_nothing(tmp_path, mode, writes):
-    async def story():
+def test_a_partly_failed_write_duplicates_nothing(tmp_path, mode, writes):
+    async def steps():
         properties = mode_of(mode, scheduleDeliverBatchRecords="20")
         async with level_service(tmp_path, properties=properties, topics=("T",)) as rig:
             rig.send(1, count=150, padding="x" * 900)
@@ -189,11 +185,11 @@ def test_a_write_that_fails_in_the_middle_doubles_nothing(tmp_path, mode, writes
             await rig.advance(2_000)
             assert rig.bodies() == [b"body%d" % n for n in range(150)]
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_a_quarantine_that_cannot_be_written_now_is_written_later(tmp_path):
-    async def story():
+def test_a_refused_quarantine_record_is_written_later(tmp_path):
+    async def steps():
         async with level_service(tmp_path, topics=("T", "gone")) as rig:
             rig.send(1, b"nowhere", topic="gone")
             rig.send(1, b"after")
@@ -206,11 +202,11 @@ def test_a_quarantine_that_cannot_be_written_now_is_written_later(tmp_path):
             assert rig.bodies() == [b"after"]
             assert len(rig.records(QUARANTINE_TOPIC)) == 1
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_async_flow_control_and_blocking(tmp_path):
-    async def story():
+    async def steps():
         properties = mode_of(
             "true",
             scheduleAsyncDeliverMaxPendingLimit="10",
@@ -233,11 +229,11 @@ def test_async_flow_control_and_blocking(tmp_path):
             await rig.advance(60_000)
             assert rig.bodies() == [b"body%d" % n for n in range(100)]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_async_blocks_new_deliveries_after_three_failures(tmp_path):
-    async def story():
+    async def steps():
         properties = mode_of("true", scheduleAsyncDeliverMaxPendingLimit="1000")
         async with level_service(tmp_path, properties=properties) as rig:
             rig.send(1, count=3)
@@ -252,12 +248,12 @@ def test_async_blocks_new_deliveries_after_three_failures(tmp_path):
                 await rig.advance(100)
             assert level.room(rig.service.config) == 0
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
 def test_a_removed_head_is_counted_and_the_queue_continues(tmp_path, mode):
-    async def story():
+    async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, b"x" * 3_000, count=60)
             rig.send(4, b"y" * 3_000, count=10)
@@ -273,11 +269,11 @@ def test_a_removed_head_is_counted_and_the_queue_continues(tmp_path, mode):
             await rig.advance(60_000)
             assert rig.service.levels[4].stats.delivered == 10
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_other_work_has_its_turn_between_batches(tmp_path):
-    async def story():
+def test_other_tasks_run_between_batches(tmp_path):
+    async def steps():
         async with level_service(
             tmp_path, properties={"scheduleDeliverBatchRecords": "100"}
         ) as rig:
@@ -295,11 +291,11 @@ def test_other_work_has_its_turn_between_batches(tmp_path):
             steps = sorted({b - a for a, b in pairwise(seen)})
             assert steps[-1] <= 100
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_levels_take_turns(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path, properties={"scheduleDeliverBatchRecords": "64"}) as rig:
             rig.send(1, b"a", count=1_000)
             rig.send(2, b"b", count=64)
@@ -308,11 +304,11 @@ def test_levels_take_turns(tmp_path):
             last_b = max(n for n, body in enumerate(bodies) if body.startswith(b"b"))
             assert last_b < 400
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_batches_are_bounded_by_bytes(tmp_path):
-    async def story():
+def test_batches_are_limited_in_bytes(tmp_path):
+    async def steps():
         async with level_service(tmp_path, properties={"scheduleDeliverBatchBytes": "7000"}) as rig:
             rig.send(1, b"x" * 3_000, count=8)
             rig.send(1, b"x" * 15_000)
@@ -322,23 +318,23 @@ def test_batches_are_bounded_by_bytes(tmp_path):
             await rig.advance(1_000)
             assert sizes == [2, 2, 2, 2, 1]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_sync_flush_waits_for_the_disk(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path, flush_disk_type="SYNC_FLUSH") as rig:
             rig.send(1, count=10)
             await rig.advance(1_000)
             assert len(rig.bodies()) == 10
             assert rig.store.durable_offset == rig.store.max_offset
 
-    tell(story)
+    asyncio.run(steps())
 
 
 @BOTH
-def test_a_clock_set_back_prolongs_no_pause(tmp_path, mode):
-    async def story():
+def test_a_clock_step_back_prolongs_no_pause(tmp_path, mode):
+    async def steps():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, count=5)
             rig.store.gate.refusal = "the disk is full"
@@ -349,4 +345,4 @@ def test_a_clock_set_back_prolongs_no_pause(tmp_path, mode):
             await rig.advance(500)
             assert len(rig.bodies()) == 5
 
-    tell(story)
+    asyncio.run(steps())

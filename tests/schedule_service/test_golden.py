@@ -1,4 +1,4 @@
-"""Apache's own stores: what waits in them is delivered when it was promised, and only that."""
+"""Stores written by Apache: the pending messages, and only they, are delivered on time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def manifest(name: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_what_waits_is_delivered_when_promised(name, tmp_path):
+def test_pending_messages_are_delivered_on_time(name, tmp_path):
     root = unpack(name, tmp_path)
     rows = manifest(name)
     clock = FakeClock(next(row["at"] for row in rows if row["kind"] == "end"))
@@ -43,15 +43,15 @@ def test_what_waits_is_delivered_when_promised(name, tmp_path):
     waiting = {key: row for key, row in sent.items() if key not in received}
     assert len(waiting) > 40
 
-    async def story():
+    async def steps():
         topics = tuple(sorted({row["topic"] for row in sent.values()}))
         properties = {"messageDelayLevel": DEFAULT_LEVELS}
         async with level_service(root, clock, properties, topics=topics) as rig:
             before = {r.phys_offset for queue in range(8) for r in rig.records(topics[0], queue)}
             pending = rig.plugin.admin_views()["levels"]()["pending"]
             assert pending >= len(waiting)
-            while (moment := next_moment(rig)) is not None:
-                await rig.advance(moment - clock.now_ms())
+            while (due_ms := next_due_ms(rig)) is not None:
+                await rig.advance(due_ms - clock.now_ms())
             found = [r for queue in range(8) for r in rig.records(topics[0], queue)]
             new = [r for r in found if r.phys_offset not in before]
             assert len(new) == pending
@@ -69,9 +69,9 @@ def test_what_waits_is_delivered_when_promised(name, tmp_path):
             assert rig_offsets[18] > 3
 
     clock_start = clock.now_ms()
-    asyncio.run(story())
+    asyncio.run(steps())
 
 
-def next_moment(rig):
-    moments = [rig.service.next_due_ms(level) for level in rig.service.levels.values()]
-    return min((moment for moment in moments if moment is not None), default=None)
+def next_due_ms(rig):
+    times = [rig.service.next_due_ms(level) for level in rig.service.levels.values()]
+    return min((time for time in times if time is not None), default=None)

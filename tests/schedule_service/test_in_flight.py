@@ -1,4 +1,4 @@
-"""The state table of deliveries."""
+"""State table of asynchronous deliveries."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def in_flight(first=0, count=1, state=State.RUNNING, log_end=0):
 @pytest.mark.parametrize("event", list(Event))
 def test_every_pair(state, event):
     one = in_flight(state=state)
-    wanted = LEGAL.get((state.name, event.name))
-    if wanted is None:
+    expected = LEGAL.get((state.name, event.name))
+    if expected is None:
         with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
             one.move(event)
         return
     one.move(event)
-    assert one.state.name == wanted
+    assert one.state.name == expected
     assert (state, event) in MOVES
 
 

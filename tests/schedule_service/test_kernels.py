@@ -1,4 +1,4 @@
-"""The compiled loops and their readable twins."""
+"""The kernels compared with naive implementations."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_redirect(values):
     for row, value in zip(rows, values, strict=False):
         for name, number in value.items():
             row[name] = number
-    wanted = [naive_redirect(value) for value in values]
+    expected = [naive_redirect(value) for value in values]
     report = np.full(len(values) + 1, 9, np.uint8)
     reported = kernels.redirect(rows, len(values), SCHEDULE, HALF, DELAYS, report)
     names = ["topic_index", "queue_id", "real_topic_index", "real_queue_id", "due_delay_ms"]
@@ -77,8 +77,8 @@ def test_redirect(values):
         (*(int(row[name]) for name in names), int(said))
         for row, said in zip(rows[: len(values)], report, strict=False)
     ]
-    assert got == wanted
-    assert reported == sum(row[5] != 0 for row in wanted)
+    assert got == expected
+    assert reported == sum(row[5] != 0 for row in expected)
 
 
 # -- track ----------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def test_track(values, cuts_max):
         row["queue_offset"], row["status"], row["sys_flag"] = offsets[queue], status, kind
         units.append((topic, queue, offsets[queue], due, status, kind))
         offsets[queue] += 1
-    wanted, wanted_cuts = naive_track(units, {})
+    expected, wanted_cuts = naive_track(units, {})
     last = np.full(4, -NEVER_MS, np.int64)
     place, added = np.zeros(4, np.int32), np.zeros((4, 4), np.int64)
     cuts = np.zeros((cuts_max, 3), np.int64)
     n, n_cuts = kernels.track(rows, len(values), SCHEDULE, last, place, added, cuts)
-    assert {queue: tuple(found) for queue, *found in added[:n].tolist()} == wanted
+    assert {queue: tuple(found) for queue, *found in added[:n].tolist()} == expected
     assert not place.any()
     assert [tuple(cut) for cut in cuts[:n_cuts].tolist()] == wanted_cuts[:cuts_max]
 
@@ -165,7 +165,7 @@ def store(tmp_path_factory):
 
 
 @given(st.lists(message, min_size=1, max_size=8), st.booleans())
-def test_read_due_makes_what_python_makes(store, messages, trailing):
+def test_read_due_equals_the_python_path(store, messages, trailing):
     schedule = store.topics.add(SCHEDULE_TOPIC)
     batch = PutBatch(8, 1)
     for body, pairs, born, stored, right_queue in messages:
@@ -201,7 +201,7 @@ def compare_ways(store, units, schedule):
             continue
         plain = PutBatch(1, 1)
         add_delivery(plain, record, *target)
-        if count == 0:  # only a property CRC in an unusual place is left to Python
+        if count == 0:  # Python handles only a property CRC in an unusual place
             assert b"__CRC32#" in record.property_text
             continue
         fast = rows[done]
@@ -233,7 +233,7 @@ def test_a_property_crc_at_the_end_is_omitted(store):
 
 
 @pytest.mark.parametrize("position", range(0, 160, 1))
-def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
+def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
     """Whatever byte of a record is damaged: the kernel never reads past it, nor a wrong body."""
     schedule = store.topics.add(SCHEDULE_TOPIC)
     batch = PutBatch(1, 1)
@@ -313,7 +313,7 @@ def test_units_of_one_batch(pairs, now_ms, bytes_max):
 
 
 @given(st.lists(st.integers(-20, 20), max_size=12))
-def test_due_times_and_those_that_are_none(codes):
+def test_legal_and_illegal_due_times(codes):
     out = np.zeros(len(codes), np.int64)
     hashes = kernels.due_times(units_of([(code, 1) for code in codes]), 8, out)
     assert (hashes, out.tolist()) == (sum(-8 <= code < 8 for code in codes), codes)

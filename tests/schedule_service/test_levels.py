@@ -1,4 +1,4 @@
-"""messageDelayLevel and its history."""
+"""Configuration key messageDelayLevel and its history."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_default_has_18_levels():
         ("1s " * (LEVELS_MAX + 1), ["at most"]),
     ],
 )
-def test_a_bad_token_is_named_with_its_position(text, words):
+def test_an_illegal_token_is_reported_with_its_position(text, words):
     with pytest.raises(ConfigError) as caught:
         parse_levels(text, source="broker.conf:7")
     assert all(word in str(caught.value) for word in [*words, "broker.conf:7"])
@@ -74,11 +74,11 @@ def history(*rows):
     ("phys_offset", "level", "delay_ms"),
     [(0, 1, 1_000), (99, 1, 1_000), (100, 1, 7_000), (100, 2, 7_000), (50, 9, 5_000)],
 )
-def test_a_record_has_the_delay_that_was_in_force(phys_offset, level, delay_ms):
+def test_a_record_has_the_delay_of_its_time(phys_offset, level, delay_ms):
     assert history((0, "1s 5s"), (100, "7s")).delay_ms(phys_offset, level) == delay_ms
 
 
-def test_a_change_holds_from_the_end_of_the_log_on():
+def test_a_change_applies_from_the_end_of_the_log():
     changed = history((0, "1s")).changed("2s", 500)
     assert [(p.from_offset, p.text) for p in changed.promises] == [(0, "1s"), (500, "2s")]
     again = changed.changed("3s", 500)
@@ -110,7 +110,7 @@ def test_unused_tables_are_removed(log_min, log_end, offsets):
     assert kept.text == "3s"
 
 
-def test_replace_reaches_every_user_of_the_tables():
+def test_replace_changes_the_tables_of_all_users():
     mine = history((0, "1s"))
     tables = mine.tables
     mine.replace(history((0, "1s"), (10, "2s")))

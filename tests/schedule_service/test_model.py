@@ -1,8 +1,8 @@
-"""The level service against a naive model: a list of messages and a filter.
+"""State machine of the level service, compared with a list of messages.
 
-Random sends, clock steps both ways, level changes, disk failures, retention, crashes with torn
-tails and lost queues. After each step: nothing early, nothing twice, nothing missing that is due,
-each level in order.
+Rules: random sends, clock steps, level changes, disk failures, retention, crashes with torn ends,
+and lost queues. After each rule no message may be early, duplicated or missing after its due time,
+and each level must be in order.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Sent:
 
 
 @dataclass
-class Got:
-    """A message that lies in its topic."""
+class Delivered:
+    """A message in its topic."""
 
     number: int
     phys_offset: int
@@ -51,7 +51,7 @@ class Got:
 
 
 class Driver:
-    """Runs one level service at a time in a task of its own; commands come from outside."""
+    """Runs level services in a task; rules send it commands."""
 
     def __init__(self, root: Path, clock: FakeClock) -> None:
         self.loop = asyncio.new_event_loop()
@@ -73,8 +73,8 @@ class Driver:
             self.root,
             self.clock,
             properties,
-            before=self._look,
-            flush_commitlog_interval_ms=100_000_000,  # nothing happens behind our back
+            before=self._read_recovered,
+            flush_commitlog_interval_ms=100_000_000,  # no flush in the background
         )
         async with found as self.rig:
             ready.set_result(None)
@@ -85,8 +85,8 @@ class Driver:
                 except BaseException as error:
                     done.set_exception(error)
 
-    def _look(self, store: Any) -> None:
-        """Remember what recovery left, before anything is delivered."""
+    def _read_recovered(self, store: Any) -> None:
+        """Record the state after recovery, before any delivery."""
         self.log_end = store.max_offset
         self.ends = {queue: store.queue_bounds("T", queue)[1] for queue in range(QUEUES)}
 
@@ -105,7 +105,7 @@ class Driver:
 
 
 class LevelsMachine(RuleBasedStateMachine):
-    """Drives the real thing and the list side by side."""
+    """The level service and the list side by side."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class LevelsMachine(RuleBasedStateMachine):
         self.driver = Driver(self.root, self.clock)
         self.properties = {"messageDelayLevel": LEVEL_TEXTS[0]}
         self.sent: list[Sent] = []
-        self.got: list[Got] = []
+        self.got: list[Delivered] = []
         self.read = dict.fromkeys(range(QUEUES), 0)
         self.high_ms = self.clock.now_ms()
         self.number = 0
@@ -141,7 +141,7 @@ class LevelsMachine(RuleBasedStateMachine):
         size=st.sampled_from([10, 10, 3_000]),
         step_ms=st.sampled_from([0, 1, 1_000, 5_000, -20_000]),
     )
-    def send_and_go_on(self, level: int, count: int, size: int, step_ms: int) -> None:
+    def send_and_advance(self, level: int, count: int, size: int, step_ms: int) -> None:
         self.send(level, count, size)
         self.advance(step_ms)
 
@@ -234,7 +234,7 @@ class LevelsMachine(RuleBasedStateMachine):
         files = [(f.path, f.base, f.size) for f in store.log.files]
         self.rig.crash()
         self.driver.stop()
-        self.boot += cut > 0  # only a power cut takes what was written
+        self.boot += cut > 0  # only a power cut loses written data
         for path, base, size in files:
             first = max(max(end - cut, durable) - base, 0)
             last = min(end - base, size)
@@ -275,12 +275,12 @@ class LevelsMachine(RuleBasedStateMachine):
                 for unit in self.rig.store.units("T", queue, offset, 100):
                     record = self.rig.store.read_record(int(unit["phys_offset"]))
                     number = int(record.body.split(b".")[0])
-                    self.got.append(Got(number, record.phys_offset, record.store_ms))
+                    self.got.append(Delivered(number, record.phys_offset, record.store_ms))
                     offset += 1
             self.read[queue] = offset
 
     @invariant()
-    def never_twice_never_early_never_lost(self) -> None:
+    def deliveries_equal_the_model(self) -> None:
         if self.driver.rig is None:
             return
         got = {}
@@ -295,7 +295,7 @@ class LevelsMachine(RuleBasedStateMachine):
                 assert message.due_ms > self.high_ms, f"message {message.number} is missing"
 
     @invariant()
-    def the_books_are_exact(self) -> None:
+    def counts_equal_the_model(self) -> None:
         if self.driver.rig is None:
             return
         got = {item.number for item in self.got}
@@ -310,7 +310,7 @@ class LevelsMachine(RuleBasedStateMachine):
                 assert view[level]["next_due_ms"] == min(m.due_ms for m in waiting)
 
     @invariant()
-    def a_level_keeps_its_order(self) -> None:
+    def levels_are_in_order(self) -> None:
         places = {item.number: item.phys_offset for item in self.got}
         for level in range(1, 5):
             mine = [m for m in self.sent if m.level == level and m.number in places]
@@ -337,7 +337,7 @@ TestLevels.settings = settings(
 
 @pytest.fixture
 def machine() -> Iterator[LevelsMachine]:
-    """The model, started, without Hypothesis."""
+    """Return a started state machine, to be used without Hypothesis."""
     found = LevelsMachine()
     found.start(asynchronous=False, batch=1)
     try:
@@ -347,14 +347,14 @@ def machine() -> Iterator[LevelsMachine]:
 
 
 def check(machine: LevelsMachine) -> None:
-    machine.never_twice_never_early_never_lost()
-    machine.the_books_are_exact()
-    machine.a_level_keeps_its_order()
+    machine.deliveries_equal_the_model()
+    machine.counts_equal_the_model()
+    machine.levels_are_in_order()
 
 
 def test_the_one_record_after_retention_is_torn(machine: LevelsMachine) -> None:
-    machine.send_and_go_on(count=18, level=1, size=10, step_ms=0)
-    machine.send_and_go_on(count=20, level=1, size=3_000, step_ms=0)
+    machine.send_and_advance(count=18, level=1, size=10, step_ms=0)
+    machine.send_and_advance(count=20, level=1, size=3_000, step_ms=0)
     machine.disturb(["oldest"])
     assert len(machine.sent) == 1
     for _ in range(2):
@@ -362,16 +362,16 @@ def test_the_one_record_after_retention_is_torn(machine: LevelsMachine) -> None:
         check(machine)
         bounds = machine.rig.store.queue_bounds("SCHEDULE_TOPIC_XXXX", 0)
         assert bounds == (37, 37)
-    machine.send_and_go_on(count=1, level=1, size=10, step_ms=5_000)
+    machine.send_and_advance(count=1, level=1, size=10, step_ms=5_000)
     check(machine)
     assert len(machine.got) == 1
 
 
 def test_a_queue_and_the_mark_are_lost_after_a_clock_was_set_back(machine: LevelsMachine) -> None:
-    machine.send_and_go_on(count=1, level=1, size=10, step_ms=0)
+    machine.send_and_advance(count=1, level=1, size=10, step_ms=0)
     machine.disturb(["restart"])
-    machine.send_and_go_on(count=1, level=1, size=10, step_ms=-20_000)
-    machine.send_and_go_on(count=20, level=1, size=3_000, step_ms=5_000)
+    machine.send_and_advance(count=1, level=1, size=10, step_ms=-20_000)
+    machine.send_and_advance(count=20, level=1, size=3_000, step_ms=5_000)
     machine.crash(cut=50, lost="queue")
     check(machine)
     assert len(machine.sent) == 22

@@ -1,4 +1,4 @@
-"""delayOffset.json over time."""
+"""Writing of delayOffset.json."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from schedule_service.recovery import OFFSETS_FILE
 from tests.support.level_rig import level_service
 
 
-def tell(story):
-    asyncio.run(story())
-
-
 def test_offsets_are_written_by_the_job_and_at_the_end(tmp_path):
     path = tmp_path / "config" / OFFSETS_FILE
 
-    async def story():
+    async def steps():
         async with level_service(tmp_path, properties={"delayOffsetUpdateVersionStep": "2"}) as rig:
             rig.send(1, count=5)
             assert not path.exists()
@@ -33,11 +29,11 @@ def test_offsets_are_written_by_the_job_and_at_the_end(tmp_path):
             await rig.advance(1_000)
         assert loads(path.read_text())["offsetTable"] == {1: 6}
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_nothing_is_written_when_nothing_changed(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             written = []
             keeper = rig.plugin.parts.keeper
@@ -45,27 +41,27 @@ def test_nothing_is_written_when_nothing_changed(tmp_path):
                 assert await keeper.persist(lambda path, text: written.append(text))
             assert len(written) == 1
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_a_disk_that_refuses_the_file_is_retried(tmp_path, caplog):
     def no_room(path, text):
         raise OSError(28, "No space left on device")
 
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             keeper = rig.plugin.parts.keeper
             assert not await keeper.persist(no_room)
             assert await keeper.persist()
 
-    tell(story)
+    asyncio.run(steps())
     assert "tried again" in caplog.text
 
 
 def test_entries_outside_of_the_queue_are_corrected(tmp_path):
     path = tmp_path / "config" / OFFSETS_FILE
 
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, count=2)
             clock = rig.clock
@@ -75,4 +71,4 @@ def test_entries_outside_of_the_queue_are_corrected(tmp_path):
             assert await rig.persist()
             assert loads(path.read_text())["offsetTable"][1] == 2
 
-    tell(story)
+    asyncio.run(steps())

@@ -1,4 +1,4 @@
-"""The plugin as the broker sees it."""
+"""The level service as a plugin of the broker."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from schedule_service.plugin import create_plugin
 from tests.support.level_rig import FakeClock, FakeHost, level_service
 
 
-def tell(story):
-    asyncio.run(story())
-
-
-def test_it_is_a_broker_plugin(tmp_path):
+def test_it_implements_the_plugin_interface(tmp_path):
     plugin: BrokerPlugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
     topics = {topic.name: (topic.queues, topic.perm) for topic in plugin.system_topics()}
     ours = {QUARANTINE_TOPIC: (1, 4), DECISION_TOPIC: (1, 4)}
@@ -34,7 +30,7 @@ def test_it_is_a_broker_plugin(tmp_path):
 
 
 def test_request_45_answers_apaches_text(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, count=3)
             rig.send(2)
@@ -45,11 +41,11 @@ def test_request_45_answers_apaches_text(tmp_path):
             assert data["offsetTable"] == {1: 3, 2: 0}
             assert sorted(data) == ["dataVersion", "offsetTable"]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_views_are_plain_data(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, count=3)
             rig.send(2, count=2)
@@ -68,11 +64,11 @@ def test_views_are_plain_data(tmp_path):
             assert second["next_due_ms"] == rig.clock.now_ms() + 5_000 - 1_003
             assert (third["pending"], third["next_due_ms"]) == (0, None)
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_metrics(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, count=3)
             rig.send(2)
@@ -89,11 +85,11 @@ def test_metrics(tmp_path):
         assert host.metrics.get_sample_value("duemq_level_pending", {"level": "2"}) is None
         assert host.scheduler.jobs == {}
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_a_reload_changes_levels_and_limits_at_once(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.plugin.reconfigure(
                 {"messageDelayLevel": "2s", "enableScheduleAsyncDeliver": "true"}
@@ -110,14 +106,14 @@ def test_a_reload_changes_levels_and_limits_at_once(tmp_path):
             rows = [(p.from_offset > 0, p.text) for p in rig.plugin.history.promises]
             assert rows == [(False, "2s"), (True, "3s")]
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_levels_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
     def no_room(path, text):
         raise OSError(28, "No space left on device")
 
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             monkeypatch.setattr("schedule_service.plugin.write_config", no_room)
             with pytest.raises(ConfigError, match="No space left"):
@@ -126,11 +122,11 @@ def test_levels_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
             await rig.advance(1_000)
             assert len(rig.bodies()) == 1
 
-    tell(story)
+    asyncio.run(steps())
 
 
 def test_levels_beyond_18_and_levels_that_are_no_longer_configured(tmp_path):
-    async def story():
+    async def steps():
         text = " ".join(f"{n}s" for n in range(1, 41))
         async with level_service(tmp_path, properties={"messageDelayLevel": text}) as rig:
             rig.send(40, b"forty")
@@ -141,11 +137,11 @@ def test_levels_beyond_18_and_levels_that_are_no_longer_configured(tmp_path):
             await rig.advance(40_000)
             assert rig.bodies() == [b"forty"]
 
-    tell(story)
+    asyncio.run(steps())
 
 
-def test_a_fault_of_ours_stops_the_broker_in_order(tmp_path, caplog, monkeypatch):
-    async def story():
+def test_a_programming_error_stops_the_broker_in_order(tmp_path, caplog, monkeypatch):
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1)
             monkeypatch.setattr(Deliverer, "deliver_batch", lambda *args: 1 // 0)
@@ -159,5 +155,5 @@ def test_a_fault_of_ours_stops_the_broker_in_order(tmp_path, caplog, monkeypatch
         async with level_service(tmp_path, clock) as rig:
             assert len(rig.bodies()) == 1
 
-    tell(story)
+    asyncio.run(steps())
     assert "cannot continue" in caplog.text

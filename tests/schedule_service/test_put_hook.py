@@ -45,8 +45,8 @@ def test_a_level_goes_to_the_schedule_topic(topics, hook, level, held, delay_ms,
     assert topics.name(int(row["topic_index"])) == SCHEDULE_TOPIC
     assert topics.name(int(row["real_topic_index"])) == "T"
     assert (row["queue_id"], row["real_queue_id"], row["due_delay_ms"]) == (held - 1, 3, delay_ms)
-    wanted = str(held) if int(level) > 2 else level
-    assert batch.properties(0) == {"KEYS": "k", "DELAY": wanted}
+    expected = str(held) if int(level) > 2 else level
+    assert batch.properties(0) == {"KEYS": "k", "DELAY": expected}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_level_goes_to_the_schedule_topic(topics, hook, level, held, delay_ms,
         ([("DELAY", "1")], HALF_TOPIC, 0),
     ],
 )
-def test_others_stay_where_they_are(topics, hook, properties, topic, sys_flag):
+def test_other_messages_are_unchanged(topics, hook, properties, topic, sys_flag):
     batch = batch_of(topics, properties, topic, sys_flag=sys_flag)
     hook(batch, 5)
     row = batch.rows[0]
@@ -80,7 +80,7 @@ def test_a_level_that_is_no_number_is_refused(topics, hook, level):
 
 
 @pytest.mark.parametrize("name", STALE_PROPERTIES)
-def test_a_level_wins_over_timers_and_an_earlier_life(topics, hook, name):
+def test_a_level_overrides_timers_and_earlier_delays(topics, hook, name):
     batch = batch_of(topics, [("TAGS", "A"), (name, "7"), ("DELAY", "2")])
     hook(batch, 5)
     assert batch.properties(0) == {"TAGS": "A", "DELAY": "2"}

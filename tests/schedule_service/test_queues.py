@@ -1,4 +1,4 @@
-"""Reading the schedule queues: units and when each is due."""
+"""Reading of the schedule queues: units and their due times."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def test_levels_are_those_that_have_a_queue(store, queues):
 
 @pytest.mark.parametrize("code", [0, 2_598_919, -934_813_832, 2**31 - 1, -(2**31)])
 def test_a_tag_hash_is_no_time(store, queues, code):
-    """The promise is made again from the record, with the delays of its day."""
+    """The due time is computed from the record, with the delays of its time."""
     rows = [put_one(store, SCHEDULE_TOPIC, 1) for _ in range(3)]
     units = np.zeros(3, UNIT)
     units["phys_offset"] = [row["phys_offset"] for row in rows]
     units["tags_code"] = [code, 1_700_000_123_456, code]
     store_ms = int(rows[0]["store_ms"])
-    wanted = [store_ms + 5_000, 1_700_000_123_456, store_ms + 9_000]
-    assert queues.due_ms(2, units).tolist() == wanted
-    assert units["tags_code"][0] == code  # the caller's block is not touched
+    expected = [store_ms + 5_000, 1_700_000_123_456, store_ms + 9_000]
+    assert queues.due_ms(2, units).tolist() == expected
+    assert units["tags_code"][0] == code  # the caller's block is unchanged
 
 
-def test_a_tag_hash_whose_record_is_gone_is_due_at_once(queues):
+def test_a_tag_hash_without_a_record_is_due_at_once(queues):
     units = np.zeros(1, UNIT)
     units["phys_offset"] = 10**9
     assert queues.due_ms(1, units).tolist() == [0]

@@ -1,4 +1,4 @@
-"""What is believed at start, and the file it comes from."""
+"""The offsets used at a start, and the file they are read from."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_text_is_that_of_5_3_3():
     assert '"offsetTable":{}' in encode_saved(Saved(), own=False)
 
 
-def test_our_members_survive():
+def test_our_members_round_trip():
     saved = Saved(TABLE, {2: [(210, 220), (230, 231)]}, 4_711, 5, 6, 7)
     text = encode_saved(saved)
     assert decode_saved(loads(text)) == saved
@@ -68,25 +68,33 @@ OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
 
 
 @pytest.mark.parametrize(
-    ("saved", "adopted", "wanted"),
+    ("saved", "adopted", "expected"),
     [
         (OURS, ADOPTED, Start(OURS, 500, is_ours=True)),
-        (None, ADOPTED, Start(Saved({1: 2}), 100)),  # both files lost: the whole log is asked
+        (None, ADOPTED, Start(Saved({1: 2}), 100)),  # both files lost: the whole log is read
         (None, None, Start(Saved({}), 100)),
-        (THEIRS, None, Start(THEIRS, 900)),  # Apache's store, first time: no origins in it
+        (
+            THEIRS,
+            None,
+            Start(THEIRS, 900),
+        ),  # Apache's store, opened for the first time: it has no origins
         (THEIRS, ADOPTED, Start(THEIRS, 100)),  # Apache ran after us
-        (Saved({1: 9}, log_offset=901), ADOPTED, Start(Saved({1: 2}), 100)),  # claims too much
+        (
+            Saved({1: 9}, log_offset=901),
+            ADOPTED,
+            Start(Saved({1: 2}), 100),
+        ),  # beyond the end of the log
         (OLD, ADOPTED, Start(OLD, 100, is_ours=True)),
     ],
 )
-def test_plan_start(saved, adopted, wanted):
+def test_plan_start(saved, adopted, expected):
     supported = saved is None or (saved.log_offset or 0) <= 900
     found = plan_start(saved, adopted, log_min=100, log_end=900, is_supported=supported)
-    assert found == wanted
+    assert found == expected
 
 
 @pytest.mark.parametrize(
-    ("entry", "ahead", "wanted"),
+    ("entry", "ahead", "expected"),
     [
         (0, [], [(10, 50)]),
         (10, [], [(10, 50)]),
@@ -99,19 +107,19 @@ def test_plan_start(saved, adopted, wanted):
         (20, [(60, 70)], [(20, 50)]),
     ],
 )
-def test_what_waits(entry, ahead, wanted):
-    assert undelivered_ranges(entry, ahead, 10, 50) == wanted
+def test_pending_units(entry, ahead, expected):
+    assert undelivered_ranges(entry, ahead, 10, 50) == expected
 
 
 @given(st.integers(0, 40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4),
        st.integers(0, 20), st.integers(0, 20))  # fmt: skip
-def test_what_waits_against_a_set(entry, pieces, first, size):
+def test_pending_units_against_a_set(entry, pieces, first, size):
     end = first + size
     ahead = sorted((low, low + n) for low, n in pieces)
-    wanted = {n for n in range(max(entry, first), end) if not any(a <= n < b for a, b in ahead)}
+    expected = {n for n in range(max(entry, first), end) if not any(a <= n < b for a, b in ahead)}
     found = undelivered_ranges(entry, ahead, first, end)
     numbers = [n for low, high in found for n in range(low, high)]
-    assert numbers == sorted(wanted)
+    assert numbers == sorted(expected)
 
 
 def test_a_level_that_was_not_read_keeps_its_saved_offset():
@@ -121,7 +129,7 @@ def test_a_level_that_was_not_read_keeps_its_saved_offset():
 
 
 def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, count=50)
             clock = rig.clock
@@ -135,28 +143,28 @@ def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
             await rig.advance(5_000)
             assert len(rig.bodies()) == 53
 
-    asyncio.run(story())
+    asyncio.run(steps())
 
 
 @pytest.mark.parametrize(
-    ("saved", "wanted"),
+    ("saved", "expected"),
     [
         (Saved({1: 5, 2: 7}), None),
         (Saved({1: 9}), Saved({1: 8})),
-        (Saved({3: 4}), Saved({3: 0})),  # its queue is gone
+        (Saved({3: 4}), Saved({3: 0})),  # its queue is missing
         (Saved({1: 2}, {1: [(3, 4), (6, 9), (9, 11)]}), Saved({1: 2}, {1: [(3, 4), (6, 8)]})),
     ],
 )
-def test_a_table_matches_the_queues(saved, wanted):
+def test_a_table_matches_the_queues(saved, expected):
     found = fitted(saved, {1: 8, 2: 7})
-    assert found is saved if wanted is None else found == wanted
+    assert found is saved if expected is None else found == expected
 
 
 @pytest.mark.parametrize("file", ["delayOffset.json", "delayLevels.json"])
 def test_a_queue_that_starts_again_at_0_is_delivered(tmp_path, file):
-    """All its records went with retention, its files were lost: an old offset must not hold."""
+    """Retention removed its records and its files were lost: the old offset must not apply."""
 
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, count=30)
             clock = rig.clock
@@ -166,7 +174,7 @@ def test_a_queue_that_starts_again_at_0_is_delivered(tmp_path, file):
         (tmp_path / "commitlog" / ("0" * 20)).unlink()
         (tmp_path / "config" / "duemq.mark").unlink()
         shutil.rmtree(tmp_path / "consumequeue")
-        if file == "delayLevels.json":  # as if Apache had delivered them before us
+        if file == "delayLevels.json":  # as if Apache had delivered them earlier
             path = tmp_path / "config" / file
             path.write_text(path.read_text().replace('"adopted":{', '"adopted":{1:30'))
             (tmp_path / "config" / "delayOffset.json").unlink()
@@ -178,12 +186,12 @@ def test_a_queue_that_starts_again_at_0_is_delivered(tmp_path, file):
             await rig.advance(1_000)
             assert len(rig.bodies()) == 3
 
-    asyncio.run(story())
+    asyncio.run(steps())
 
 
 @pytest.mark.parametrize("damage", ["torn", "empty", "removed"])
-def test_a_damaged_offsets_file_costs_nothing(tmp_path, damage):
-    async def story():
+def test_a_damaged_offsets_file_loses_nothing(tmp_path, damage):
+    async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, count=20)
             rig.send(3, count=5)
@@ -200,4 +208,4 @@ def test_a_damaged_offsets_file_costs_nothing(tmp_path, damage):
             await rig.advance(10_000)
             assert len(rig.bodies()) == 25
 
-    asyncio.run(story())
+    asyncio.run(steps())

@@ -1,4 +1,4 @@
-"""Recovery after more than one misfortune."""
+"""Recovery after several faults."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from message_store.clock import FakeClock
 from tests.support.level_rig import level_service
 
 
-def test_a_table_of_a_lost_log_is_not_believed_after_the_log_has_grown_again(
+def test_offsets_of_a_lost_log_end_are_ignored(
     tmp_path: Path,
 ) -> None:
-    """delayOffset.json says 3 are delivered; the log that said so is gone; then a kill."""
+    """delayOffset.json has 3 delivered, but the log lost that part and grew again before a kill."""
     clock = FakeClock()
 
     async def main() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Counting deliveries by the batch."""
+"""Statistics of delivered batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Level messages on a disk with a sector that cannot be read."""
+"""Level messages on a disk with an unreadable sector."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MESSAGES = 40
 
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("again", [False, True], ids=["running", "started again"])
-def test_what_is_hit_goes_to_quarantine_and_the_rest_is_delivered(tmp_path, monkeypatch, again):
+def test_unreadable_messages_are_quarantined_and_others_delivered(tmp_path, monkeypatch, again):
     disk = BadDisk(monkeypatch)
     page = 3 * PAGE_BYTES
 
-    async def story():
+    async def steps():
         rows = []
         async with level_service(tmp_path) as rig:
             for number in range(MESSAGES):
@@ -54,14 +54,14 @@ def test_what_is_hit_goes_to_quarantine_and_the_rest_is_delivered(tmp_path, monk
             assert record.properties["DUEMQ_REASON"] == "unreadable"
             assert "Input/output error" in record.properties["DUEMQ_DETAIL"]
 
-    asyncio.run(story())
+    asyncio.run(steps())
 
 
 @pytest.mark.finding("E7")
-def test_an_error_that_passes_quarantines_nothing(tmp_path, monkeypatch):
+def test_a_temporary_error_quarantines_nothing(tmp_path, monkeypatch):
     disk = BadDisk(monkeypatch)
 
-    async def story():
+    async def steps():
         async with level_service(tmp_path) as rig:
             for number in range(MESSAGES):
                 rig.send(1, b"%04d" % number + b"z" * 900)
@@ -71,4 +71,4 @@ def test_an_error_that_passes_quarantines_nothing(tmp_path, monkeypatch):
             assert [body[:4] for body in rig.bodies()] == [b"%04d" % n for n in range(MESSAGES)]
             assert rig.records(QUARANTINE_TOPIC) == []
 
-    asyncio.run(story())
+    asyncio.run(steps())

@@ -1,4 +1,4 @@
-"""The seeded simulation of a whole broker."""
+"""Seeded simulation of a whole broker."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""A consumer that outlives the broker: what it was given, against what the log holds in the end.
+"""A consumer that survives restarts of the broker, compared with the final log.
 
-It keeps its offsets in memory across kills and power cuts, as a client does that stays online. A
-second client of its group would begin at the committed offset, which the file must not pass.
+It keeps its offsets in memory across kills and power cuts, as a connected client does. A second
+client of its group would begin at the committed offset, which the file must not exceed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Consumer:
     """One member of a group.
 
     Attributes:
-        received: by topic and queue: the bodies given, by queue offset from 0 on.
-        committed: by topic and queue: the highest offset that was committed.
+        received: received bodies by queue offset from 0 on, by topic and queue.
+        committed: highest committed offset, by topic and queue.
     """
 
     def __init__(self, world: World, chance: random.Random) -> None:
@@ -40,7 +40,7 @@ class Consumer:
         self._saving: asyncio.Task[None] | None = None
 
     async def consume(self) -> None:
-        """Pull once from every queue, and commit at times."""
+        """Pull once from every queue, and sometimes commit."""
         for place in self.received:
             await self._pull(place, maxMsgNums=self._chance.choice(["1", "4", "32"]))
         if self._chance.random() < 0.5:
@@ -67,12 +67,12 @@ class Consumer:
         return answer.code == FOUND
 
     def save(self) -> None:
-        """Have the broker write consumerOffset.json, which may wait for the disk."""
+        """Let the broker write consumerOffset.json, which may wait for the disk."""
         if self._saving is None or self._saving.done():
             self._saving = asyncio.create_task(self._world.broker.parts.offsets.save())
 
     async def check_committed(self) -> None:
-        """A broker that has started knows no offset that was not committed or cannot be read."""
+        """Check that a started broker has no offset that was not committed or is unreadable."""
         if self._saving is not None:
             self._saving.cancel()
         for (topic, queue_id), highest in self.committed.items():
@@ -86,7 +86,7 @@ class Consumer:
             assert offset <= min(highest, end), (topic, queue_id, offset, highest, end)
 
     async def check_all(self, records: list[Any]) -> None:
-        """What was given and what comes now is what the log holds, in order, each once."""
+        """Check that received and current messages are those of the log, in order and once."""
         for place, mine in self.received.items():
             while await self._pull(place):
                 pass

@@ -1,4 +1,4 @@
-"""What can happen in a simulation, one method a step, and the checks at rest."""
+"""Steps of a simulation, one method each, and the checks at rest."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.support.send_front import send_request
 LEVELS = ("1s 5s 10s 30s", "1s 2s 3s", "10s 1s", "2s 5s 10s 30s 1m", "1s 5s 10s 30s")
 COMMIT, ROLLBACK = 8, 12
 GROUP = "%RETRY%readers"
-CHANGING = "Changing"  # a topic that is deleted and made again
+CHANGING = "Changing"  # a topic that is deleted and created again
 
 
 class Simulation:
-    """One run: steps drawn by chance until it ends at rest."""
+    """One run: random steps, then a check at rest."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self.world, self.chance = world, chance
@@ -42,7 +42,7 @@ class Simulation:
         self.done: list[str] = []
         self._delays = parse_levels(LEVELS[0]).tolist()
         self._serial = 0
-        self._deleted_at = 0  # log offset when CHANGING was deleted last
+        self._deleted_at = 0  # log offset at the last deletion of CHANGING
         self._flying: dict[int, tuple[int, list[Message]]] = {}
         self._steps = {
             self.plain: 6,
@@ -60,14 +60,14 @@ class Simulation:
             self.sync: 3,
             self.restart: 3,
             self.kill: 4,
-            self.kill_at_work: 3,
+            self.kill_while_delivering: 3,
             self.cut: 4,
             self.check: 6,
             self.consume: 12,
         }
 
     async def run(self, steps: int) -> None:
-        """Take so many steps, then let everything come due and check."""
+        """Take steps, then deliver everything and check."""
         await self.world.start()
         await self.change_topic()
         for _ in range(steps):
@@ -107,7 +107,7 @@ class Simulation:
             **changes,
         )
 
-    async def _fly(self, request: Request, messages: list[Message]) -> None:
+    async def _send_later(self, request: Request, messages: list[Message]) -> None:
         number = self.world.client.write(request)
         self._flying[number] = self.now_ms, messages
         if self.world.gate.open.is_set() and self.chance.random() < 0.8:
@@ -117,7 +117,7 @@ class Simulation:
         self.land()
 
     def land(self) -> None:
-        """Take note of the answers that came."""
+        """Record the responses that arrived."""
         for number in list(self._flying):
             response = self.world.client.answers.pop(number, None)
             if response is not None:
@@ -131,21 +131,21 @@ class Simulation:
 
     async def plain(self) -> None:
         message = self._new(self._topic(), 0)
-        await self._fly(self._request(message), [message])
+        await self._send_later(self._request(message), [message])
 
     async def delayed(self) -> None:
         message = self._new(self._topic(), self.chance.randint(1, 6))
-        await self._fly(self._request(message), [message])
+        await self._send_later(self._request(message), [message])
 
     async def timer(self) -> None:
-        """A message that is due at any time, far behind the roll window too."""
+        """A message with any due time, also far beyond the roll window."""
         message = self._new(self.chance.choice(["T", "Other"]), 0)
         delay_ms = self.chance.choice([1, 500, 1_000, 2_001, 30_000, 400_000])
         message.due_ms = self.now_ms + delay_ms
         text = self.chance.choice(
             [f"TIMER_DELAY_MS\x01{delay_ms}\x02", f"TIMER_DELIVER_MS\x01{message.due_ms}\x02"]
         )
-        await self._fly(self._request(message, properties=text), [message])
+        await self._send_later(self._request(message, properties=text), [message])
 
     async def burst(self) -> None:
         for _ in range(self.chance.choice([10, 100])):
@@ -161,10 +161,10 @@ class Simulation:
             head = struct.pack("!iiiii", 22 + len(message.body), 0, 0, 0, len(message.body))
             parts.append(head + message.body + b"\0\0")
         request = send_request(code=320, topic="T", body=b"".join(parts), queueId="0")
-        await self._fly(request, messages)
+        await self._send_later(request, messages)
 
     async def transaction(self) -> None:
-        """A half message, then commit, rollback, or nothing more."""
+        """A half message, then a commit, a rollback or nothing."""
         if not self.world.gate.open.is_set():
             return
         message = self._new("T", self.chance.choice([0, 1, 2]))
@@ -192,12 +192,12 @@ class Simulation:
             self._serial += 1
             message.number = self._serial
             message.fate = Fate.UNKNOWN
-            await self._fly(Request(37, fields), [message])
+            await self._send_later(Request(37, fields), [message])
         else:
             assert (await self.world.ask(Request(37, fields))).code == 0
 
     async def send_back(self) -> None:
-        """Pull something and send it back: it must come again, in the retry topic."""
+        """Pull a message and send it back; it must return in the retry topic."""
         if not self.world.gate.open.is_set():
             return
         offset = self.chance.randrange(50)
@@ -221,10 +221,10 @@ class Simulation:
             "originTopic": "T",
             "unitMode": "false",
         }
-        await self._fly(Request(36, fields), [message])
+        await self._send_later(Request(36, fields), [message])
 
     async def consume(self) -> None:
-        """A consumer that stays alive pulls, whatever the disk does."""
+        """Pull with a connected consumer in any state of the disk."""
         await self.consumer.consume()
 
     # -- time and settings -----------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Simulation:
         self.land()
 
     async def step_back(self) -> None:
-        """The clock is set back while nothing is on its way."""
+        """Set the clock back while no request is in flight."""
         await self.open_disk()
         await self.world.advance(-self.chance.choice([1, 500, 20_000]))
 
@@ -253,7 +253,7 @@ class Simulation:
             self._delays = parse_levels(text).tolist()
 
     async def delete(self) -> None:
-        """Delete a topic; make it again, perhaps later, by a send."""
+        """Delete a topic, which a later send creates again."""
         await self.open_disk()
         response = await self.world.ask(Request(215, {"topic": CHANGING}))
         assert response.code == 0
@@ -275,7 +275,7 @@ class Simulation:
     # -- disk and deaths ---------------------------------------------------------------------------
 
     async def sync(self) -> None:
-        """Close the disk for a while: nothing is synced, nothing acknowledged with SYNC_FLUSH."""
+        """Close the disk for some time: nothing is synced or, with SYNC_FLUSH, acknowledged."""
         if self.world.gate.open.is_set():
             self.world.gate.open.clear()
         else:
@@ -301,14 +301,14 @@ class Simulation:
         await self.world.die(cut=False)
         await self.begin()
 
-    async def kill_at_work(self) -> None:
-        """Kill while overdue messages are delivered."""
+    async def kill_while_delivering(self) -> None:
+        """Kill the broker while overdue messages are delivered."""
         self.world.clock.advance(40_000)
         await self.world.turn(self.chance.randrange(12))
         await self.kill()
 
     async def cut(self) -> None:
-        """A power cut: only with SYNC_FLUSH is something promised then."""
+        """Cut the power; only SYNC_FLUSH keeps acknowledged messages then."""
         if self.world.properties["flushDiskType"] != "SYNC_FLUSH":
             return await self.kill()
         self.land()
@@ -317,7 +317,7 @@ class Simulation:
         return None
 
     async def begin(self) -> None:
-        """Start again: what was in flight stays unknown."""
+        """Start again; requests in flight have an unknown result."""
         self._flying.clear()
         await self.world.start()
         await self.consumer.check_committed()
@@ -328,7 +328,7 @@ class Simulation:
     # -- checks -----------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """At rest everything must add up."""
+        """Check all messages at rest."""
         await self.open_disk()
         await self.world.advance(0)
         store = self.world.broker.store
@@ -355,7 +355,7 @@ class Simulation:
         return found
 
     async def _check_pulls(self, records: list[Any]) -> None:
-        """What clients pull from a queue is what the log holds of it, in order."""
+        """Check that pulls return the messages of the log in order."""
         topics = {"T": 0, "Other": 0, CHANGING: self._deleted_at}
         for topic, queue_id in product(topics, (0, 1)):
             if self.world.broker.parts.topics.find(topic) is not None:

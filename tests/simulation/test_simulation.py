@@ -1,9 +1,9 @@
-"""Seeded simulation of a whole broker: random work, random deaths, against a naive model.
+"""Seeded simulation of a whole broker: random steps and crashes, compared with a naive model.
 
-Never early, acknowledged exactly once, order inside a level, exact books. A failing seed says
-itself: run it alone with SIMULATION_FIRST=<seed> SIMULATION_SEEDS=1; more seeds with
-SIMULATION_SEEDS=1000. With SIMULATION_PAGES=1 a power cut loses any pages behind the last sync, not
-only the end: there a consume queue may keep an empty unit in a file that is not its last.
+No message may be early; acknowledged ones are delivered once; levels are in order; counts are
+exact. Repeat a failed seed with SIMULATION_FIRST=<seed> SIMULATION_SEEDS=1; SIMULATION_SEEDS=1000
+runs more. With SIMULATION_PAGES=1 a power cut loses any unsynced pages, not only the end; then a
+consume queue may keep an empty unit in a file that is not its last.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ STEPS = 60
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_a_broker_keeps_its_promises(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simulation(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     properties = {
         "flushDiskType": chance.choice(["SYNC_FLUSH", "ASYNC_FLUSH"]),
@@ -62,5 +60,5 @@ def test_a_broker_keeps_its_promises(
 
 
 def is_known(fault: Finding) -> bool:
-    """Return whether a finding is what we did: deleted a topic, set the clock back."""
+    """Return whether a finding follows from a deleted topic or a clock step back."""
     return CHANGING in fault.file or fault.kind == "item-time"

@@ -1,11 +1,11 @@
-"""A whole broker on a fake clock, with clients in memory, that can die in three ways.
+"""A broker on a fake clock with clients in memory, which can end in three ways.
 
-    stop     cleanly
-    kill     the files as they are at this moment, everything written counts (kill -9)
-    cut      the same on another boot: of the log behind the last sync only a piece or some pages
-             are left, of consume queue units written since then none, some or all (power cut)
+    stop     in order
+    kill     the files as they are now, with everything written (SIGKILL)
+    cut      the same with another boot ID: of unsynced log bytes only a part or some pages
+             remain, of unsynced queue units none, some or all (power cut)
 
-The dying broker goes on in its own directory until it is closed; the next one opens a copy.
+A killed broker continues in its own directory until it is closed; the next one opens a copy.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ TIMERS = Installed(
 )
 TURNS_MAX = 500_000
 REST_TURNS = 8
-PAGE_BYTES = 512  # of the disk; small, as the log is
+PAGE_BYTES = 512  # of the simulated disk, small like the log
 SPARSE_BYTES = 1 << 24
-NAP_S = 0.0002  # a file is synced in a thread: the loop gives way to it
+NAP_S = 0.0002  # time for the threads that sync files
 
 
 class Gate:
-    """The disk: closed, nothing is synced."""
+    """A disk that can be closed, after which nothing is synced."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
@@ -65,7 +65,7 @@ class Gate:
 
 
 class Client:
-    """A connection in memory: requests by their numbers, answers by the same."""
+    """A connection in memory, with requests and responses by number."""
 
     def __init__(self, broker: Broker, ingest: Any) -> None:
         self.connection = Connection(broker.parts.dispatcher, limits=RemotingLimits(), taker=ingest)
@@ -88,7 +88,7 @@ class Client:
         return self._opaque
 
     def read(self) -> None:
-        """Take the answers that came."""
+        """Read the responses that arrived."""
         for header, body in self.wire.take():
             fields = header.get("extFields") or {}
             response = Response(header["code"], header.get("remark"), fields, body)
@@ -96,7 +96,7 @@ class Client:
 
 
 class World:
-    """The broker of one simulation, across its lives."""
+    """The broker of a simulation, across restarts."""
 
     def __init__(
         self, home: Path, gate: Gate, chance: random.Random, properties: dict[str, str]
@@ -104,9 +104,9 @@ class World:
         self.clock = FakeClock()
         self.gate = gate
         self._home, self._chance, self.properties = home, chance, properties
-        self.lose_pages = False  # a power cut loses any pages, not only the last ones
+        self.lose_pages = False  # a power cut may lose any pages, not only the last ones
         self._life = 0
-        self._synced = 0  # of the log, by any life
+        self._synced = 0  # log offset synced by any process
         self.root = home / "store0"
         self.broker: Any = None
         self.client: Any = None
@@ -132,7 +132,7 @@ class World:
         await self._end()
 
     async def die(self, *, cut: bool) -> None:
-        """Go on with a copy of the files as they are now; the living broker does not matter."""
+        """Continue with a copy of the files as they are now."""
         self._synced = max(self._synced, self.broker.store.durable_offset)
         marks = self.broker.store.mark.read()
         end = self.broker.store.max_offset
@@ -164,7 +164,7 @@ class World:
                     file.truncate(size)
 
     def _lose_pages(self, synced: int, end: int) -> None:
-        """Lose pages behind `synced`: a disk writes them in any order."""
+        """Lose unsynced pages, which a disk writes in any order."""
         for path in sorted((self.root / "commitlog").iterdir()):
             base, size = int(path.name), path.stat().st_size
             with path.open("r+b") as file:
@@ -175,7 +175,7 @@ class World:
                         file.write(bytes(stop - first))
 
     def _lose_units(self, synced: int) -> None:
-        """Lose units of records behind `synced`: that is how far the queues were on the disk."""
+        """Lose unsynced units of records behind `synced`."""
         share = self._chance.choice([0.0, 0.5, 1.0])
         for path in (self.root / "consumequeue").glob("*/*/*"):
             units = np.fromfile(path, CQ_UNIT)
@@ -185,7 +185,7 @@ class World:
 
     @property
     def timers(self) -> Any:
-        """The timer store."""
+        """Return the timer store."""
         return self.broker.plugins.plugins["timer_store"].parts.timers
 
     @property
@@ -196,17 +196,17 @@ class World:
 
     @property
     def service(self) -> Any:
-        """The level service."""
+        """Return the level service."""
         return self.broker.plugins.plugins["schedule_service"].parts.service
 
     async def turn(self, count: int = 1) -> None:
-        """Let the loop turn so many times."""
+        """Run the event loop `count` times."""
         for _ in range(count):
             await asyncio.sleep(0)
         self.client.read()
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Let the loop turn until a condition holds."""
+        """Run the event loop until a condition holds."""
         for number in range(TURNS_MAX):
             self.client.read()
             if condition():
@@ -215,7 +215,7 @@ class World:
         raise AssertionError(f"it does not come to pass: {self.state()}")
 
     def state(self) -> dict[int, object]:
-        """What the level service is at, for a message."""
+        """Return the state of the level service for an error message."""
         return {
             number: (
                 level.cursor.segments,
@@ -226,22 +226,22 @@ class World:
         }
 
     async def rest(self) -> None:
-        """Let everything happen that can happen now; the disk must be open."""
+        """Do all work that is possible now; the disk must be open."""
         await self.turn(REST_TURNS)
         await self.until(lambda: self.service.resting and self._timer_service.resting)
 
     async def confirmed(self) -> None:
-        """Let consumers read all that is in the log; the disk must be open."""
+        """Let consumers read the whole log; the disk must be open."""
         store = self.broker.store
         assert await store.wait_confirmed(store.max_offset) is None
 
     async def advance(self, step_ms: int) -> None:
-        """Move the clock (also backwards)."""
+        """Move the clock, also backwards."""
         self.clock.set_ms(self.clock.now_ms() + step_ms)
         await self.rest()
 
     async def ask(self, request: Request) -> Response:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for its response."""
         number = self.client.write(request)
         await self.until(lambda: number in self.client.answers)
         response: Response = self.client.answers.pop(number)
@@ -256,7 +256,7 @@ class World:
 
 
 def copy_used(source: str, target: str) -> None:
-    """Copy a file; holes of large ones stay holes."""
+    """Copy a file with the holes of large ones."""
     if os.path.getsize(source) < SPARSE_BYTES:
         shutil.copy2(source, target)
         return

@@ -1,1 +1,1 @@
-"""Helpers that tests of several packages share."""
+"""Helpers shared by tests of several packages."""

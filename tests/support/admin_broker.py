@@ -1,4 +1,4 @@
-"""A small broker for tools: a real store, real managers, and the two admin processors."""
+"""A small broker for tools: a real store, real managers, and both admin processors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.stores import LOOPBACK, open_store
 
 
 class AdminBroker:
-    """`ask` sends a request to whichever of the two processors answers its code."""
+    """A broker whose `ask` sends a request to the processor that serves its code."""
 
     def __init__(self, store: MessageStore, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
@@ -53,13 +53,13 @@ class AdminBroker:
         return ConfigFile(self.store.config_path(f"{name}.json"))
 
     def ask(self, code: int, body: bytes = b"", **fields: str) -> Response:
-        """Return the answer to a request."""
+        """Return the response to a request."""
         response = asyncio.run(self.handlers[code](Request(code, fields, body)))  # type: ignore[arg-type]
         assert response is not None
         return response
 
     def see(self, code: int, body: bytes = b"", **fields: str) -> Any:
-        """Return the body of a good answer; queue keys are compact JSON text."""
+        """Return the body of a successful response; queue keys are compact JSON text."""
         response = self.ask(code, body, **fields)
         assert response.code == 0
         return json_dialect.loads(bytes(response.body).decode())  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ class AdminBroker:
         asyncio.run(self.topics.ensure(topic, queues=queues))
 
     def subscribe(self, group: str, *topics: str) -> None:
-        """Have one member of a group come online."""
+        """Register one member of a group."""
         entry = ConsumerEntry(
             group=group,
             consume_type="CONSUME_PASSIVELY",

@@ -1,4 +1,4 @@
-"""Rows of random stores as the data source gives them to the audit: hashes in place of texts."""
+"""Rows of random stores as the data source gives them to the audit, with hashes for texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HELD = (SCHEDULE_TOPIC, TIMER_TOPIC)
 
 
 class AuditTables:
-    """What `verdicts.audit` reads, made of rows with texts."""
+    """The input of `verdicts.audit`, made of rows with texts."""
 
     def __init__(self, messages: list[Row], queues: list[Row], cursors: list[Row]) -> None:
         names = sorted({row["store"] for row in messages})
@@ -75,7 +75,7 @@ class AuditTables:
         ]
 
     def audit_row(self, row: Row) -> Row:
-        """Return a message's row with what the data source tells beside."""
+        """Return a message's row with the columns that the data source computes."""
         waits = row["topic"] in HELD
         real = (row["real_topic"], row["real_queue_id"])
         topic, queue = real if waits else (row["topic"], row["queue_id"])
@@ -96,7 +96,7 @@ class AuditTables:
         }
 
     def passed(self, row: Row) -> int | None:
-        """Return whether whoever holds a record went by its time."""
+        """Return whether the owner of a record passed its time."""
         levels, read_ms = self.levels.get(row["store"]), self.read_ms.get(row["store"])
         if row["topic"] == SCHEDULE_TOPIC and levels:
             return int(row["queue_offset"] < levels.get(row["queue_id"], 0))
@@ -105,7 +105,7 @@ class AuditTables:
         return None
 
     def tallies(self, spark: Any, buckets: int = 3) -> Tallies:
-        """Return what `count_kept` takes beside."""
+        """Return the additional input of `count_kept`."""
         rows = [row for row in self.messages if row["role"] in PLAIN]
         kinds = dict(TABLES["messages"])
         past = [row for row in self.messages if row["role"] == Role.PAST]
@@ -117,7 +117,7 @@ class AuditTables:
         return Tallies(frame(spark, "tallies", made.to_pylist()), buckets)
 
     def frames(self, spark: Any) -> tuple[Any, DataFrame, DataFrame]:
-        """Return what `audit` takes: a reader of messages, queues and stores."""
+        """Return the input of `audit`: a reader of messages, queues and stores."""
         names = [name for name, _ in TABLES["messages"]]
         whole = frame(spark, "messages", [*self.messages, *self.topics], names)
         whole = whole.repartition(2).persist()
@@ -129,7 +129,7 @@ class AuditTables:
 
 
 def frame(spark: Any, table: str, rows: list[Row], columns: Sequence[str] = ()) -> DataFrame:
-    """Return rows as a table of the data source would give them."""
+    """Return rows as a table of the data source."""
     kinds = dict(TABLES[table])
     names = list(columns or kinds)
     schema = ", ".join(f"{name} {kinds[name]}" for name in names)
@@ -144,7 +144,7 @@ def _hash(text: str) -> int:
 
 
 def _role(row: Row) -> int:
-    """Return a message's role, by its row."""
+    """Return the role of a message from its row."""
     topic, named = row["topic"], row["prepared_offset"] < 0
     if row["damage"] not in (None, "body-crc"):
         return Role.GAP

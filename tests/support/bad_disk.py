@@ -1,4 +1,4 @@
-"""A disk with sectors that cannot be read: touching a mapped page raises SIGBUS, pread fails."""
+"""A disk with unreadable sectors: access to a mapped page raises SIGBUS, and pread fails."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from message_store.log.page_guard import PAGE_BYTES, GuardedMap
 
 
 class BadDisk:
-    """Sectors of files that cannot be read until they are written as a whole.
+    """Sectors that are unreadable until they are written as a whole.
 
-    The mapped page is replaced by one behind the end of an empty file, so that the kernel raises
-    a true SIGBUS there.
+    A mapped page is replaced by one behind the end of an empty file, so that the kernel raises a
+    real SIGBUS there.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ class BadDisk:
             patch.setattr(Path, name, self._refusing(getattr(Path, name)))
 
     def break_file(self, path: Path) -> None:
-        """Make a small file unreadable: every attempt to read it whole fails."""
+        """Make a small file unreadable: every read of the whole file fails."""
         self._files.add(path.resolve())
 
     def _refusing(self, read: Any) -> Any:
@@ -51,10 +51,10 @@ class BadDisk:
         return read_or_fail
 
     def break_page(self, path: Path, pos: int, *, passing: bool = False) -> None:
-        """Make the page at a file position unreadable, in mappings that there are, too.
+        """Make the page at a file position unreadable, also in existing mappings.
 
         Args:
-            passing: only the mapping fails, once; pread does not.
+            passing: only the mapping fails, once; pread succeeds.
         """
         assert pos % PAGE_BYTES == 0
         if not passing:
@@ -81,13 +81,13 @@ class BadDisk:
         return initialize
 
     def unlink(self, path: str | Path, **more: Any) -> None:
-        """Remove a file; one that is made later lies in other sectors."""
+        """Remove a file; a new one of this name is readable."""
         name = os.path.realpath(path)
         self._pages = {page for page in self._pages if page[0] != name}
         self._unlink(path, **more)
 
     def pread(self, fd: int, size: int, pos: int) -> bytes:
-        """Fail where a page is unreadable."""
+        """Read, or fail if a page is unreadable."""
         if self._pages:
             name = os.readlink(f"/proc/self/fd/{fd}")
             for path, page in self._pages:
@@ -96,13 +96,13 @@ class BadDisk:
         return self._pread(fd, size, pos)
 
     def pwritev(self, fd: int, buffers: Any, pos: int) -> int:
-        """Write; a page that is written as a whole can be read again, as disks remap sectors."""
+        """Write; a page that is written as a whole becomes readable, as disks remap sectors."""
         done = self._pwritev(fd, buffers, pos)
         self._heal(fd, done, pos)
         return done
 
     def pwrite(self, fd: int, data: Any, pos: int) -> int:
-        """Write, as `pwritev`."""
+        """Write like `pwritev`."""
         done = self._pwrite(fd, data, pos)
         self._heal(fd, done, pos)
         return done
@@ -114,5 +114,5 @@ class BadDisk:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all sectors can be read again."""
+        """Return whether all sectors are readable again."""
         return not self._pages

@@ -1,4 +1,4 @@
-"""Certificates of a test authority, in files as TLS keys name them."""
+"""Certificates of a test authority, in the files of TLS keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Authority:
     def issue(
         self, name: str, host: str = "127.0.0.1", *, not_after: datetime | None = None
     ) -> CertificateFiles:
-        """Write a certificate of a host, valid until `not_after`."""
+        """Write a certificate for a host."""
         issued = self._ca.issue_cert(host, not_after=not_after)
         files = CertificateFiles(self._home / f"{name}.crt", self._home / f"{name}.key")
         issued.cert_chain_pems[0].write_to_path(str(files.certificate))

@@ -1,4 +1,4 @@
-"""A child process with a log file, ended by its own pid and by nothing else."""
+"""A child process with a log file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ STOP_S = 60.0
 LOG_TAIL_BYTES = 4_000
 
 
-def tied_to_us(command: Sequence[str]) -> list[str]:
-    """Return `command` so that the kernel ends it when the test process dies."""
+def ended_with_test(command: Sequence[str]) -> list[str]:
+    """Return a command that the kernel kills when the test process ends."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", *command] if setpriv else list(command)
 
 
 class Child:
-    """A running program whose output goes to a file.
+    """A program whose output goes to a file.
 
     Args:
-        log_path: Receives stdout and stderr, appended.
+        log_path: file to which stdout and stderr are appended.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Child:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:
             self._popen = subprocess.Popen(
-                tied_to_us(command),
+                ended_with_test(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -58,11 +58,11 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """True until the process has ended."""
+        """Whether the process has not ended."""
         return self._popen.poll() is None
 
     def must_run(self) -> None:
-        """Raise with the end of the log when the process has ended."""
+        """Raise an error with the end of the log if the process has ended."""
         if not self.running:
             raise RuntimeError(
                 f"{self.name} ended with {self._popen.returncode}; end of {self.log_path}:\n"
@@ -77,7 +77,7 @@ class Child:
             return log.read().decode(errors="replace")
 
     def stop(self) -> None:
-        """Ask the process to end, wait for it; force it when it does not."""
+        """Ask the process to end, wait for it, and kill it if it does not."""
         if self.running:
             self._popen.send_signal(signal.SIGTERM)
         try:
@@ -86,13 +86,13 @@ class Child:
             self.kill()
 
     def kill(self) -> None:
-        """End the process at once (`kill -9`) and wait until it is gone."""
+        """Kill the process and wait for its end."""
         if self.running:
             self._popen.send_signal(signal.SIGKILL)
         self._popen.wait(STOP_S)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return resident memory: `rss`, `anonymous`, `file`; with its children, Linux only."""
+        """Return the resident memory with children: `rss`, `anonymous`, `file`. Linux only."""
         found = {"rss": 0, "anonymous": 0, "file": 0}
         names = {"VmRSS": "rss", "RssAnon": "anonymous", "RssFile": "file"}
         for _, text in self._of_family("status"):
@@ -103,17 +103,17 @@ class Child:
         return found
 
     def cpu_seconds(self) -> float:
-        """Return the processor time so far, user and system, with its children; Linux only."""
+        """Return the processor time with children. Linux only."""
         ticks = 0
         for pid, text in self._of_family("stat"):
             fields = text.rpartition(")")[2].split()
             ticks += sum(map(int, fields[11:13]))
             if pid == self.pid:
-                ticks += sum(map(int, fields[13:15]))  # those that have ended
+                ticks += sum(map(int, fields[13:15]))  # children that have ended
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def _of_family(self, name: str) -> list[tuple[int, str]]:
-        """Return (pid, text) of a file of `/proc` of the process and of the children that run."""
+        """Return (pid, text) of a file in `/proc` for the process and its running children."""
         found = [(self.pid, Path(f"/proc/{self.pid}/{name}").read_text())]
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             children = ""
@@ -126,7 +126,7 @@ class Child:
 
 
 def wait_for_child(child: Child, probe: object, *, seconds: float, what: str) -> None:
-    """Wait until `probe()` is true, failing early when the child ends.
+    """Wait until `probe()` is true, but not longer than the child runs.
 
     Raises:
         RuntimeError: The child ended.

@@ -1,4 +1,4 @@
-"""Timers in a small store, as rows that the near stage would give."""
+"""Rows of due timers in a small store, as the near stage returns them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ WRITE_MS = 1_699_999_999_000
 
 
 def timer_topics(store: MessageStore, *names: str) -> None:
-    """Make the timer topic and real ones."""
+    """Create the timer topic and real topics."""
     store.topics.set_routing(TIMER_TOPIC, write_queues=1, read_queues=1, perm=6)
     for name in names:
         store.topics.set_routing(name, write_queues=4, read_queues=4, perm=6)
 
 
 def open_timer_store(root: Path, *topics: str, **changes: Any) -> MessageStore:
-    """Return a store to be entered; call `timer_topics` then."""
+    """Return a store to be entered, for `timer_topics`."""
     return open_store(root, FakeClock(), **changes)
 
 
-def held(
+def append_timers(
     store: MessageStore,
     *bodies: bytes,
     topic: str = "T",
@@ -39,7 +39,7 @@ def held(
     due_ms: int | None = None,
     **properties: str,
 ) -> Any:
-    """Append timers as the put hook leaves them; return their (n,) `layout.STAGED` rows."""
+    """Append timers as the put hook changes them; return their (n,) `layout.STAGED` rows."""
     due = store.clock.now_ms() + delay_ms if due_ms is None else due_ms
     text = {
         "TIMER_DELIVER_MS": str(due),

@@ -1,4 +1,4 @@
-"""Our broker with its embedded name server, as a real process."""
+"""Our broker with its embedded name server as a real process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start_command(conf: Path) -> list[str]:
-    """Return the command that runs our broker: `duemq broker -c FILE` without an installation."""
+    """Return the command that runs our broker without an installation."""
     return [sys.executable, "-m", "duemq", "broker", "-c", str(conf)]
 
 
@@ -27,7 +27,7 @@ class DueMQ(Server):
     has_timers = importlib.util.find_spec("timer_store") is not None
 
     def start_namesrv(self) -> None:
-        """Nothing to do: it lives inside the broker."""
+        """Do nothing: the name server is part of the broker."""
 
     def ready(self) -> bool:
         """Return whether clients can send; a broker with accounts shows no route to a stranger."""

@@ -1,7 +1,7 @@
-"""A disk that fails on order: it ends the process between two steps, tears a write, fills up.
+"""A disk that fails at a chosen step: it ends the process, tears a write, or is full.
 
-Only files of the timer store and the commit log count. What was written since a file's last sync
-is remembered in pieces of 512 bytes, so that a power cut may lose any of them.
+Only files of the timer store and the commit log count. For every file the 512-byte sectors written
+since its last sync are kept in their old state, so that a power cut may lose any of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COUNTED = (
 )
 
 
-class Death(BaseException):
+class SimulatedCrash(BaseException):
     """The process ends here."""
 
 
@@ -35,25 +35,25 @@ class Disk:
     """The calls of `os` that change files below one directory.
 
     Attributes:
-        left: steps until death, None: it lives on.
-        torn: bytes of the deadly write that are written still.
-        full: beginnings of the names of files that cannot be written.
-        spared: beginnings of the names of files that do not count for now.
-        steps: counted so far.
+        steps_left: number of steps until the crash, None for no crash.
+        torn: bytes of the interrupted write that are still written.
+        full: prefixes of the names of files that cannot be written.
+        ignored: prefixes of the names of files whose changes are no steps for now.
+        steps: steps so far.
     """
 
     def __init__(
         self, patch: pytest.MonkeyPatch, root: Path, *, counted: tuple[str, ...] = COUNTED
     ) -> None:
         self.root, self._counted = root, counted
-        self.left: int | None = None
+        self.steps_left: int | None = None
         self.torn = 0
         self.full: tuple[str, ...] = ()
-        self.spared: tuple[str, ...] = ()
+        self.ignored: tuple[str, ...] = ()
         self.steps = 0
-        self.dead = False
-        self._held: dict[Path, dict[int, bytes]] = {}  # sectors as they were at the last sync
-        self._replaced: dict[Path, bytes | None] = {}  # names that are not on the disk yet
+        self.crashed = False
+        self._sectors: dict[Path, dict[int, bytes]] = {}  # sectors in the state of the last sync
+        self._replaced: dict[Path, bytes | None] = {}  # changed names that are not synced
         self._real: dict[str, Callable[..., Any]] = {}
         for name in CALLS:
             self._real[name] = getattr(os, name)
@@ -61,9 +61,9 @@ class Disk:
         self._punch_hole = zeroing.punch_hole
         patch.setattr(zeroing, "punch_hole", self.punch_hole)
 
-    def revive(self) -> None:
-        """Begin another life."""
-        self.left, self.torn, self.dead, self.spared = None, 0, False, ()
+    def restart(self) -> None:
+        """Continue as a new process."""
+        self.steps_left, self.torn, self.crashed, self.ignored = None, 0, False, ()
 
     # -- the calls ------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class Disk:
         torn = self.torn
         try:
             self._step(path)
-        except Death:
+        except SimulatedCrash:
             if torn > 0:
                 self.torn = 0
                 self._keep(path, fd, pos, min(torn, len(data)))
@@ -115,11 +115,11 @@ class Disk:
 
     def _sync(self, name: str, fd: int) -> None:
         path = self._path(fd)
-        if path is not None and not self._is_log(path):  # another thread syncs that
+        if path is not None and not self._is_log(path):  # synced by another thread
             self._step(path, room=False)
         target = Path(os.readlink(f"/proc/self/fd/{fd}"))
         self._real[name](fd)
-        self._held.pop(target, None)
+        self._sectors.pop(target, None)
         for moved in [moved for moved in self._replaced if moved.parent == target]:
             del self._replaced[moved]
 
@@ -152,55 +152,55 @@ class Disk:
         )
 
     def _step(self, path: Path, *, room: bool = True) -> None:
-        """Count a step; raise what it ends with."""
-        if str(path.relative_to(self.root)).startswith(self.spared or ("?",)):
+        """Count a step; raise the crash or the error that it ends with."""
+        if str(path.relative_to(self.root)).startswith(self.ignored or ("?",)):
             return
         self.steps += 1
-        if self.left is not None:
-            self.left -= 1
-            self.dead = self.dead or self.left < 0
-        if self.dead:
-            raise Death(f"at {path}")
+        if self.steps_left is not None:
+            self.steps_left -= 1
+            self.crashed = self.crashed or self.steps_left < 0
+        if self.crashed:
+            raise SimulatedCrash(f"at {path}")
         if room and str(path.relative_to(self.root)).startswith(self.full or ("?",)):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     def _keep(self, path: Path, fd: int, pos: int, size: int) -> None:
-        held = self._held.setdefault(path, {})
+        sectors = self._sectors.setdefault(path, {})
         for sector in range(pos // SECTOR_BYTES, -(-(pos + size) // SECTOR_BYTES)):
-            if sector not in held:
-                held[sector] = os.pread(fd, SECTOR_BYTES, sector * SECTOR_BYTES)
+            if sector not in sectors:
+                sectors[sector] = os.pread(fd, SECTOR_BYTES, sector * SECTOR_BYTES)
 
     # -- a power cut ----------------------------------------------------------------------------
 
-    def lose(self, chance: random.Random) -> None:
-        """Have any of what was not synced be as it was; the commit log is left to others."""
-        for path, held in self._held.items():
+    def lose_unsynced(self, chance: random.Random) -> None:
+        """Restore random sectors and names that were not synced, except those of the commit log."""
+        for path, sectors in self._sectors.items():
             if path.exists() and not self._is_log(path):
-                self._restore(path, held, chance)
+                self._restore(path, sectors, chance)
         for path, old in self._replaced.items():
             if chance.random() < 0.5:
                 path.unlink() if old is None else path.write_bytes(old)
-        self.forget()
+        self.mark_synced()
 
-    def forget(self) -> None:
-        """Everything that was written is on the disk now."""
-        self._held.clear()
+    def mark_synced(self) -> None:
+        """Treat everything written so far as synced."""
+        self._sectors.clear()
         self._replaced.clear()
 
     def _is_log(self, path: Path) -> bool:
         return path.is_relative_to(self.root / "commitlog")
 
-    def _restore(self, path: Path, held: dict[int, bytes], chance: random.Random) -> None:
+    def _restore(self, path: Path, sectors: dict[int, bytes], chance: random.Random) -> None:
         share = chance.choice([0.0, 0.3, 1.0])
         with path.open("r+b") as file:
-            for sector, old in held.items():
+            for sector, old in sectors.items():
                 if chance.random() < share:
                     file.seek(sector * SECTOR_BYTES)
                     file.write(old)
 
 
 def cut_log(root: Path, cut: int) -> None:
-    """Have the commit log of a store end at a log offset, as a power cut may leave it."""
+    """Cut the commit log at a log offset, as a power cut may leave it."""
     for path in sorted((root / "commitlog").iterdir()):
         base, size = int(path.name), path.stat().st_size
         if base + size > cut:
@@ -210,7 +210,7 @@ def cut_log(root: Path, cut: int) -> None:
 
 
 def lose_units(root: Path, synced: int) -> None:
-    """Have the queues lose their units of records behind a log offset."""
+    """Clear the queue units of records behind a log offset."""
     for path in (root / "consumequeue").glob("*/*/*"):
         units = np.fromfile(path, CQ_UNIT)
         units[units["phys_offset"] >= synced] = 0

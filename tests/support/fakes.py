@@ -1,4 +1,4 @@
-"""Stand-ins for the neighbours of the processors: a store in memory, peers, managers."""
+"""Fakes of the processors' dependencies: a store in memory, peers and managers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITTEN = {
 
 
 class FakePeer:
-    """A connection that remembers what was sent and answers calls from `answers`."""
+    """A connection that records sent requests and answers calls from `answers`."""
 
     def __init__(self, name: str = "peer", port: int = 50_000) -> None:
         self.name = name
@@ -302,6 +302,6 @@ def put(
 
 
 async def settle(turns: int = 20) -> None:
-    """Let every ready task run."""
+    """Run all ready tasks."""
     for _ in range(turns):
         await asyncio.sleep(0)

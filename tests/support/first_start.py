@@ -1,7 +1,7 @@
-"""Measure a first start: from the process to the first accepted send, with an empty kernel cache.
+"""Measurement of a first start, from the process to the first accepted send.
 
     python -m tests.support.first_start             kernels in a new, empty directory
-    python -m tests.support.first_start DIRECTORY   kernels in a directory that stays
+    python -m tests.support.first_start DIRECTORY   kernels in a directory that is kept
 
 Prints the seconds until a send was accepted, until a message of level 1 and a timer were delivered,
 and until all kernels are compiled.
@@ -37,7 +37,7 @@ storePathRootDir={root}
 
 
 async def main(cache: Path, directory: Path) -> None:
-    """Start a broker, use it, print the figures, stop it."""
+    """Start a broker, send to it, print the times and stop it."""
     [port] = free_ports(1)
     (directory / "broker.conf").write_text(CONF.format(port=port, root=directory / "store"))
     started = monotonic()

@@ -1,10 +1,10 @@
-"""Replays recorded client streams against a broker of ours, over its own connections, in memory.
+"""Replay of recorded client streams to a broker of ours, over its own connections in memory.
 
-    recorded frame --> clock to its time --> request: bytes into the connection it came on
-                                         --> answer: ours to the same request must have come by now
+    recorded frame --> clock to its time --> request: bytes into its connection
+                                         --> response: ours to the same request must exist by now
 
-Log offsets differ between the recording broker and ours; requests that name one (33, 36, 37) get
-ours in its place, learnt from the answers to sends and from check-backs.
+Log offsets differ between the recorded broker and ours. In requests that contain one (33, 36, 37)
+it is replaced by ours, known from the responses to sends and from check-backs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 STEP_MS = 200
 SAMPLE_MS = 10_000
 TURNS = 12
-TURNS_MAX = 1_000_000  # files are written in threads: the turns go on until they are
+TURNS_MAX = 1_000_000  # upper bound while threads write files
 OFFSET_FIELDS = {36: "offset", 37: "commitLogOffset", 33: "offset"}
 
 
@@ -46,7 +46,7 @@ KNOWN_BEFORE = Registration(
     version=DataVersion(),
     topics=[TopicConfig(name="GoT"), TopicConfig(name="CppT")],
 )
-"""What the recorded broker had registered before: a first word of one topic is refused."""
+"""Topics registered before the recording; a first registration of a topic would be refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def read_frames(name: str) -> list[Frame]:
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps what the server writes, as (header, body)."""
+    """A transport that records what the server writes, as (header, body)."""
 
     def __init__(self, port: int) -> None:
         super().__init__({"peername": ("127.0.0.1", port)})
@@ -142,7 +142,7 @@ class Wire(asyncio.Transport):
 
 @dataclass(slots=True)
 class Answer:
-    """What one side answered."""
+    """The response of one side."""
 
     code: int
     fields: dict[str, str]
@@ -152,7 +152,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Exchange:
-    """A recorded request with Apache's answer and ours; None: there was none."""
+    """A recorded request with Apache's response and ours, None for no response."""
 
     request: Frame
     theirs: Answer | None = None
@@ -161,7 +161,7 @@ class Exchange:
 
 @dataclass
 class Replay:
-    """One recording on its way through a broker.
+    """A recording that is replayed to a broker.
 
     Attributes:
         exchanges: by (server, connection, opaque), in order.
@@ -173,18 +173,20 @@ class Replay:
     exchanges: dict[tuple[str, int, int], Exchange] = field(default_factory=dict)
     pushed: dict[str, list[int]] = field(default_factory=lambda: {"theirs": [], "ours": []})
     _wires: dict[tuple[str, int], tuple[Connection, Wire]] = field(default_factory=dict)
-    _offsets: dict[int, int] = field(default_factory=dict)  # log offsets: theirs -> ours
+    _offsets: dict[int, int] = field(default_factory=dict)  # log offsets: recorded -> ours
     _checks: list[dict[str, str]] = field(default_factory=list)
     _sampled_ms: int = 0
 
     def __post_init__(self) -> None:
         self._ingest = self.broker.new_ingest()
         config = NamesrvConfig(kv_config_path="")
-        self._other = NameServer(config, self.clock)  # for the recorded broker: ours has its name
+        self._other = NameServer(
+            config, self.clock
+        )  # for the recorded broker, which has the same name as ours
         self._brokers: set[int] = set()  # name server connections of recorded brokers
 
     async def run(self, frames: list[Frame]) -> list[Exchange]:
-        """Send every request at its time; return what was asked and answered."""
+        """Send every request at its time; return the exchanges."""
         self._wires.clear()
         self.exchanges.clear()
         self._other.register_local(KNOWN_BEFORE)
@@ -215,7 +217,7 @@ class Replay:
             self.clock.set_ms(min(at_ms, self.clock.now_ms() + STEP_MS))
             if self.clock.now_ms() - self._sampled_ms >= SAMPLE_MS:
                 self._sampled_ms = self.clock.now_ms()
-                self.broker.parts.stats.sample(self._sampled_ms)  # the scheduler's job
+                self.broker.parts.stats.sample(self._sampled_ms)  # normally a job of the scheduler
             await self._settle()
 
     async def _settle(self) -> None:

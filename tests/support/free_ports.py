@@ -1,4 +1,4 @@
-"""Free ports on loopback, and whether somebody listens on one."""
+"""Free ports on the loopback interface."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import random
 import socket
 
 LOOPBACK = "127.0.0.1"
-PORT_FIRST, PORT_END = 20_000, 30_000  # below the range the kernel hands out to connections
-WORKERS = 4  # processes of one test run, each with ports of its own
+PORT_FIRST, PORT_END = 20_000, 30_000  # below the range that the kernel assigns to connections
+WORKERS = 4  # maximum number of test processes, each with its own ports
 PORTS_OF_WORKER = (PORT_END - PORT_FIRST) // WORKERS
 TRIES_MAX = 200
 _returned: set[int] = set()  # a server binds its ports later, and again after each stop
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` neighbouring ports nobody listens on, lowest first; seldom one twice.
+    """Return `count` consecutive free ports, lowest first, different ones at each call.
 
     Raises:
-        OSError: No such run of ports was found.
+        OSError: No such ports were found.
     """
     if len(_returned) > PORTS_OF_WORKER // 2:
         _returned.clear()
@@ -42,7 +42,7 @@ def listening(port: int) -> bool:
 
 
 def _worker() -> int:
-    """Return the number of this process among those of pytest-xdist."""
+    """Return the number of this process among the workers of pytest-xdist."""
     return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 

@@ -1,4 +1,4 @@
-"""A timer store whose disk is as full as a test says."""
+"""A timer store on a disk of chosen fullness."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_MS = 86_400_000
 
 
 class FullDisk:
-    """What stores are told of their disk: 1,000 files fit."""
+    """Disk usage as the stores see it; the disk holds 1,000 files."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.percent = 50.0
@@ -34,7 +34,7 @@ class FullDisk:
 
 
 class PinningRig(TimerRig):
-    """A rig whose timers pin the commit log, as in a broker."""
+    """A rig in which pending timers keep commit log files, as in a broker."""
 
     def __init__(
         self, root: Path, disk: FullDisk, clock: FakeClock | None = None, **config: Any
@@ -49,17 +49,17 @@ class PinningRig(TimerRig):
         return self
 
     def pin(self) -> None:
-        """Have retention ask the timers."""
+        """Register the timers with retention."""
         timers = self.timers
         self.store.retention.add_pin(lambda: timers.first_pending_offset, owner=PIN_OWNER)
 
     def fill(self, files: float = 1) -> None:
-        """Write some files full of messages that are no timers."""
+        """Write files of messages that are no timers."""
         for _ in range(round(files * 16)):
             self.put_many([(1, "U", 0, b"x" * 900)])
 
     def compact(self, *, by_hand: bool = False) -> None:
-        """Do all that compaction has to do now."""
+        """Run compaction until it has nothing to do."""
         compaction = self.timers.compaction
         if by_hand:
             asyncio.run(answer_compact(self.timers, Request(COMPACT_TIMERS, {})))
@@ -73,6 +73,6 @@ class PinningRig(TimerRig):
         raise AssertionError("it does not come to an end")
 
     def clean(self) -> int:
-        """Let retention do what it may; return how many files went."""
+        """Run retention; return the number of deleted files."""
         self.store.flush()
         return sum(self.store.retention.clean() for _ in range(5))

@@ -1,4 +1,4 @@
-"""Requests and answers between Apache's servers and real clients, as they were recorded."""
+"""Recorded requests and responses between Apache's servers and real clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.golden_stores import frames
 
 
 class Exchange(NamedTuple):
-    """One request and what Apache answered; None: one-way, or the recording ended."""
+    """A request and Apache's response, None if it was one-way or the recording ended."""
 
     server: str  # namesrv, broker
     connection: int
@@ -22,7 +22,7 @@ class Exchange(NamedTuple):
 
 
 def read_exchanges(stream: Path) -> Iterator[Exchange]:
-    """Yield the exchanges of one recording that clients began, in the order of their requests."""
+    """Yield the exchanges of a recording that clients began, in the order of the requests."""
     recorded = list(frames(stream))
     answers = {
         (frame["conn"], frame["header"]["opaque"], frame["dir"]): _answer(frame)

@@ -1,7 +1,7 @@
-"""Golden stores, manifests and frames, ready for tests. What they are: `tests/golden/README.md`.
+"""Golden stores, manifests and frames for tests; see `tests/golden/README.md`.
 
-Read through `golden_store` (unpacked once a run, never write there); open through
-`copy_golden_store` (a copy of the test's own).
+Read through `golden_store` (unpacked once per run, read-only); open through `copy_golden_store` (a
+copy for one test).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INDEX_ITEMS = 200
 
 @dataclass(frozen=True, slots=True)
 class GoldenStore:
-    """One archive: its name, the release that wrote it, how its broker ended."""
+    """An archive: its name, the release that wrote it, and how its broker ended."""
 
     name: str
     version: str
@@ -61,14 +61,14 @@ def _unpacked() -> Path:
 
 @functools.cache
 def golden_store(name: str) -> Path:
-    """Return an unpacked golden store. For reading only: all tests share it."""
+    """Return an unpacked golden store, which all tests share and none may change."""
     with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz") as archive:
         archive.extractall(_unpacked(), filter="data")
     return _unpacked() / name
 
 
 def copy_golden_store(name: str, target: Path) -> Path:
-    """Copy a golden store below `target` and return its root; the timer wheel is left out."""
+    """Copy a golden store without its timer wheel below `target`; return the root."""
     root = target / name
     shutil.copytree(golden_store(name), root, ignore=shutil.ignore_patterns("timerwheel"))
     return root
@@ -88,7 +88,7 @@ def golden_config(root: Path, **changes: Any) -> StoreConfig:
 
 
 def level_rules(levels: str = DEFAULT_LEVELS) -> tuple[LevelRule, ...]:
-    """Return how the schedule topic's tags codes were made: with one table from offset 0 on."""
+    """Return the tags code rules of the schedule topic with one table from offset 0 on."""
     return (LevelRule(SCHEDULE_TOPIC, (LevelTable(0, parse_levels(levels)),)),)
 
 
@@ -105,7 +105,7 @@ def manifest_lines(version: str, kind: str) -> list[dict[str, Any]]:
 
 
 def end_ms(version: str) -> int:
-    """Return when the recording ended: what a fake clock starts at."""
+    """Return the time at which the recording ended, the start of fake clocks."""
     (end,) = manifest_lines(version, "end")
     return int(end["at"])
 

@@ -1,4 +1,4 @@
-"""Result of one request handler, whether it responds at once or later."""
+"""Result of a request handler, whether it responds synchronously or not."""
 
 from __future__ import annotations
 

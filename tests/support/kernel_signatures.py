@@ -1,10 +1,10 @@
-"""Record the argument types of kernels, and write the list that they are compiled from.
+"""Recording of the kernels' argument types, and of the list that they are compiled from.
 
     python -m tests.support.kernel_signatures           record all groups, write signatures.txt
-    python -m tests.support.kernel_signatures GROUP     print what the work of one group calls
+    python -m tests.support.kernel_signatures GROUP     print the kernels that a group's work calls
 
-Each group's work runs in a process of its own. A kernel that calls another compiles it, too, so a
-process that compiled something is followed by one that loads: that one has only what Python calls.
+Each group's work runs in its own process. A compiling process also compiles the kernels that others
+call, so it is followed by one that loads them and has only those called by Python.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run(group: str) -> None:
         "store": store.use_store,
         "broker": broker.run_broker,
     }[group]
-    loading = patch.object(registry, "load")  # what is called, not what is loaded ahead
+    loading = patch.object(registry, "load")  # only called kernels, not those loaded ahead
     with loading, tempfile.TemporaryDirectory(prefix="duemq-kernels-") as directory:
         work(Path(directory))
     lines = [COMPILED] if compiled_here() else called_here()
@@ -64,7 +64,7 @@ def kernels_here() -> dict[str, Any]:
 
 
 def called_here() -> list[str]:
-    """Return the kernels that have machine code in this process, with the types of arguments."""
+    """Return the kernels with machine code in this process, with their argument types."""
     modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in PACKAGES}
     layouts = layouts_of(modules)
     return sorted(
@@ -80,7 +80,7 @@ def compiled_here() -> bool:
 
 
 def recorded(group: str) -> list[str]:
-    """Return what the work of a group calls, recorded in a process of its own.
+    """Return the kernels that a group's work calls, recorded in another process.
 
     Raises:
         RuntimeError: The work failed, or compiles something each time.

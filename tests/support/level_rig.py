@@ -1,4 +1,4 @@
-"""A level service on a store, with a fake host, for tests."""
+"""A level service on a store, with a fake host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEVELS = "1s 5s 10s 1m"
 
 
 class FakeScheduler:
-    """Holds jobs; a test runs them by hand."""
+    """A scheduler whose jobs a test runs."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Any] = {}
@@ -36,7 +36,7 @@ class FakeScheduler:
 
 @dataclass
 class FakeHost:
-    """The `PluginHost` of a broker that is not there."""
+    """A fake `PluginHost`."""
 
     store_root: str
     clock: FakeClock
@@ -61,7 +61,7 @@ class Rig:
     crashed: bool = False
 
     def crash(self) -> None:
-        """Have this end as `kill -9` would: nothing is persisted, nothing is synced."""
+        """End like a killed process: nothing is persisted or synced."""
         assert self.plugin.parts is not None
         self.crashed = True
         self.plugin.parts.keeper.persist = _nothing  # type: ignore[method-assign]
@@ -81,7 +81,7 @@ class Rig:
         count: int = 1,
         **properties: str,
     ) -> PutBatch:
-        """Send messages with a level through the put hook, as the broker would."""
+        """Send messages with a level through the put hook."""
         batch = PutBatch(max(count, 1))
         for number in range(count):
             text = properties | ({"DELAY": str(level)} if level else {})
@@ -96,7 +96,7 @@ class Rig:
         return batch
 
     async def settle(self) -> None:
-        """Let the service do everything it can do at this moment."""
+        """Let the service do all work that is possible now."""
         for _ in range(5):
             await asyncio.sleep(0)
         for _ in range(TURNS_MAX):

@@ -1,4 +1,4 @@
-"""A whole broker on the loopback interface for tests, and raw sockets to it."""
+"""A whole broker on the loopback interface, and raw sockets to it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def loopback(root: Path, *, clock: Any = None, **changes: str) -> AsyncIte
 
 
 async def compile_kernels(broker: Broker) -> None:
-    """Send what has kernels once, with patience: their first call compiles them."""
+    """Send requests that call kernels, with a long timeout for their compilation."""
     async with RemotingClient(broker.address) as client:
         for code in (10, 310):
             for text in ("UNIQ_KEY\x01W\x02", "DELAY\x011\x02", None):
@@ -63,7 +63,7 @@ async def compile_kernels(broker: Broker) -> None:
 
 
 async def ask(peer: RawPeer, request: Request) -> Response:
-    """Send one request and return its answer."""
+    """Send a request and return its response."""
     peer.send(request)
     answer = await peer.read_answer()
     assert answer.opaque == request.opaque
@@ -71,7 +71,7 @@ async def ask(peer: RawPeer, request: Request) -> Response:
 
 
 async def send(peer: RawPeer, body: bytes, **changes: Any) -> Response:
-    """Send one message."""
+    """Send a message."""
     return await ask(peer, send_request(body=body, **changes))
 
 
@@ -103,11 +103,11 @@ def bodies_of(broker: Broker, topic: str = "T", queue_id: int = 1) -> list[bytes
 
 
 def faults_of(root: Path) -> list[Finding]:
-    """Return what is wrong with a store that is closed."""
+    """Return the faults of a closed store."""
     report = verify_store(root)
     return [found for found in report.findings if found.severity != "note"]
 
 
 def frame(request: Request, *, serialize_type: int = 0) -> bytes:
-    """Return a request's frame."""
+    """Return the frame of a request."""
     return codec.encode_request(request, serialize_type=serialize_type)

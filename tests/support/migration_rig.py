@@ -1,4 +1,4 @@
-"""A store with levels, timers and a migration on a clock moved by hand; no broker, no tasks."""
+"""A store with levels, timers and migrations on a manual clock, without a broker and tasks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TURNS_MAX = 100_000
 
 
 class MigrationRig:
-    """One run at a time: `open`, work, then `close` or `kill`."""
+    """A store with levels and timers: `open`, work, then `close` or `kill`, any number of times."""
 
     def __init__(
         self, root: Path, clock: Any = None, *, levels: str = LEVELS, **timers: Any
@@ -65,7 +65,7 @@ class MigrationRig:
         self.is_open = False
 
     def open(self) -> MigrationRig:
-        """Recover both services, and deliver what is due."""
+        """Recover both services and deliver due messages."""
         rules = (LevelRule(SCHEDULE_TOPIC, self.history.tables),)
         self.store = open_store(
             self.root, self.clock, rules, flush_commitlog_interval_ms=100_000_000,
@@ -132,7 +132,7 @@ class MigrationRig:
         self.timers.note_put(batch, self.clock.now_ms())
 
     def close(self) -> None:
-        """End as a broker does in order."""
+        """Stop like a broker."""
         assert self.persist_timers(last=True)
         assert self.persist_levels()
         self.timers.close()
@@ -140,7 +140,7 @@ class MigrationRig:
         self.is_open = False
 
     def kill(self) -> None:
-        """End as with kill -9."""
+        """End like a killed process."""
         self.timers.close()
         crash(self.store)
         self.is_open = False
@@ -158,7 +158,7 @@ class MigrationRig:
     # -- work -----------------------------------------------------------------------------------
 
     def send(self, messages: list[tuple[int, str, int, bytes]], **extra: str) -> PutBatch:
-        """Send (level, topic, queue, body) in one batch, through all hooks, as a broker."""
+        """Send (level, topic, queue, body) in one batch through all hooks."""
         batch = PutBatch(max(len(messages), 1))
         for level, topic, queue_id, body in messages:
             properties = {"DELAY": str(level), "WAIT": "true", **extra}
@@ -166,7 +166,7 @@ class MigrationRig:
         return self.put(batch)
 
     def route(self, level: int, **rules: int) -> None:
-        """Have new messages of a level become timers from now on."""
+        """Let new messages of a level become timers from now on."""
         self.router.begin(self.store, self.queues, self.timers, level, rules, self.clock.now_ms())
 
     def run_hooks(self, batch: PutBatch, now_ms: int) -> None:
@@ -181,7 +181,7 @@ class MigrationRig:
         return batch
 
     def work(self) -> None:
-        """Do all that can be done now."""
+        """Do all work that is possible now."""
         for _ in range(TURNS_MAX):
             moved = self._work_levels()
             moved = self.timers.turn(self.clock.now_ms()) or moved
@@ -199,13 +199,13 @@ class MigrationRig:
         return self.store.max_offset > before
 
     def next_work_ms(self) -> int:
-        """Return when something is to be done."""
+        """Return the time of the next work."""
         levels = self.levels.levels.values()
         times = [level.next_work_ms(self.level_config) for level in levels]
         return min([NEVER_MS, *times, self.timers.next_work_ms(self.clock.now_ms())])
 
     def advance(self, step_ms: int) -> None:
-        """Move the clock from moment to moment, as the services sleep."""
+        """Advance the clock in the steps that the services sleep."""
         end_ms = self.clock.now_ms() + step_ms
         self.work()
         while (moment_ms := self.next_work_ms()) <= end_ms:
@@ -231,7 +231,7 @@ class MigrationRig:
 
     @property
     def level_pending(self) -> int:
-        """Messages that wait with the level service."""
+        """Return the number of pending messages of the level service."""
         return sum(level.cursor.pending for level in self.levels.levels.values())
 
     def records(self, topic: str = "T", queue_id: int = 0) -> list[Any]:

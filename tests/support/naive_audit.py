@@ -1,4 +1,4 @@
-"""The audit with dictionaries and loops: what Spark's verdicts are held against."""
+"""A naive audit with dictionaries and loops, to which Spark's verdicts are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 @dataclass
-class Life:
+class History:
     """Everything that belongs to one root."""
 
     root: int = -1
@@ -37,7 +37,7 @@ def naive_audit(
     config: AuditConfig,
     levels_ms: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[tuple[str, int], str]:
-    """Return the verdict of each root of each store; `levels_ms`: of some stores."""
+    """Return the verdict of each root of each store; `levels_ms` has the levels of some stores."""
     found = {}
     for store in {row["store"] for row in messages}:
         mine = [
@@ -65,7 +65,7 @@ class _Store:
         for row in self.rows:
             named = row["prepared_offset"] < 0
             row["origin"] = ~row["prepared_offset"] if named else None
-            if named and row["origin"] >= (1 << 48) - 1:  # no log is so long
+            if named and row["origin"] >= (1 << 48) - 1:  # larger than any log offset
                 row["origin"] = row["phys_offset"]
             row["kind"] = _kind(row)
         self.held = {r["phys_offset"]: r for r in self.rows if r["kind"] == "held"}
@@ -118,12 +118,16 @@ class _Store:
 
     def verdicts(self) -> dict[int, str]:
         """Return the verdict of each root."""
-        histories: dict[int, Life] = defaultdict(Life)
+        histories: dict[int, History] = defaultdict(History)
         for row in self.rows:
             for at in self._targets(row):
-                life = histories[self._root(at)]
-                part = {"held": life.held, "delivery": life.sent, "quarantine": life.parked}
-                part.get(row["kind"], life.cancels).append(row | {"origin": at})
+                history = histories[self._root(at)]
+                part = {
+                    "held": history.held,
+                    "delivery": history.sent,
+                    "quarantine": history.parked,
+                }
+                part.get(row["kind"], history.cancels).append(row | {"origin": at})
         markers = {
             r["phys_offset"]
             for r in self.rows
@@ -133,9 +137,9 @@ class _Store:
             is_held = unit["topic"] in (SCHEDULE_TOPIC, TIMER_TOPIC)
             if is_held and unit["phys_offset"] not in markers:
                 histories[self._root(unit["phys_offset"])].units.append(unit)
-        for root, life in histories.items():
-            life.root = root
-        judge = {r: self._judge(life) for r, life in histories.items()}
+        for root, history in histories.items():
+            history.root = root
+        judge = {r: self._judge(history) for r, history in histories.items()}
         return {root: verdict for root, verdict in judge.items() if verdict}
 
     def _targets(self, row: Row) -> list[int]:
@@ -153,41 +157,41 @@ class _Store:
         wanted = row["kind"] not in ("candidate", None) and row["origin"] is not None
         return [row["origin"]] if wanted else []
 
-    def _judge(self, life: Life) -> str:
-        if not life.held and life.root < self.log_min:
-            return _judge_removed(life)
-        if not life.held:
-            if life.units:
-                return "quarantined" if life.parked else "corrupt"
-            return "unexpected" if life.sent or life.parked else ""
-        leaf = life.held[-1]
-        ends = sorted(r["phys_offset"] for r in (*life.sent, *life.parked))
-        if any(len(self.copies.get(row["phys_offset"], ())) > 1 for row in life.held):
+    def _judge(self, history: History) -> str:
+        if not history.held and history.root < self.log_min:
+            return _judge_removed(history)
+        if not history.held:
+            if history.units:
+                return "quarantined" if history.parked else "corrupt"
+            return "unexpected" if history.sent or history.parked else ""
+        leaf = history.held[-1]
+        ends = sorted(r["phys_offset"] for r in (*history.sent, *history.parked))
+        if any(len(self.copies.get(row["phys_offset"], ())) > 1 for row in history.held):
             return "moved_twice"
-        if any(self.copies.get(row["origin"]) for row in (*life.sent, *life.parked)):
+        if any(self.copies.get(row["origin"]) for row in (*history.sent, *history.parked)):
             return "moved_twice"
         if len(ends) > 1:
             return "duplicated"
-        if life.sent:
-            first = life.sent[0]
+        if history.sent:
+            first = history.sent[0]
             same = ("body_crc", "body_len", "properties_hash")
             if any(first[name] != leaf[name] for name in same) or first["damage"]:
                 return "corrupt"
         cancels = [
             row["phys_offset"]
-            for row in life.cancels
+            for row in history.cancels
             if not self.copies.get(row["origin"])
             or row["phys_offset"] < min(self.copies[row["origin"]])
         ]
         cancelled = bool(cancels) and (not ends or min(cancels) < ends[0])
-        if life.sent:
-            return self._judge_sent(life, leaf, cancelled)
-        if life.parked:
+        if history.sent:
+            return self._judge_sent(history, leaf, cancelled)
+        if history.parked:
             return "quarantined"
-        return "cancelled" if cancelled else self._judge_waiting(life, leaf)
+        return "cancelled" if cancelled else self._judge_pending(history, leaf)
 
-    def _judge_sent(self, life: Life, leaf: Row, cancelled: bool) -> str:
-        first, due_ms = life.sent[0], self._due_ms(life, leaf)
+    def _judge_sent(self, history: History, leaf: Row, cancelled: bool) -> str:
+        first, due_ms = history.sent[0], self._due_ms(history, leaf)
         if cancelled:
             return "cancelled_but_fired"
         target = (leaf["real_topic"], leaf["real_queue_id"])
@@ -198,18 +202,18 @@ class _Store:
         if first["queued"] is False:
             return "unreachable"
         if due_ms is not None and first["store_ms"] < due_ms:
-            marks = life.cancels
+            marks = history.cancels
             named = [r["phys_offset"] for r in marks if r["prepared_offset"] < 0]
             return "moved" if any(at > first["phys_offset"] for at in named) else "early"
         if due_ms is not None and first["store_ms"] - due_ms > self.config.late_ms:
             return "late"
-        copies = [row for row in life.held if row["phys_offset"] != life.root]
+        copies = [row for row in history.held if row["phys_offset"] != history.root]
         moved = [row for row in copies if row["rolls"] is None]
-        other_time = self._due_ms(life, life.held[0]) != due_ms
+        other_time = self._due_ms(history, history.held[0]) != due_ms
         return "moved" if moved and other_time else "ok"
 
-    def _judge_waiting(self, life: Life, leaf: Row) -> str:
-        due_ms = self._due_ms(life, leaf)
+    def _judge_pending(self, history: History, leaf: Row) -> str:
+        due_ms = self._due_ms(history, leaf)
         if leaf["damage"] or due_ms is None:
             return "corrupt"
         if leaf["queued"] is False:
@@ -227,10 +231,10 @@ class _Store:
             return "lost"
         return "late" if overdue else "pending"
 
-    def _due_ms(self, life: Life, leaf: Row) -> int | None:
+    def _due_ms(self, history: History, leaf: Row) -> int | None:
         if leaf["topic"] == TIMER_TOPIC:
             return leaf["due_ms"]
-        mine = [unit for unit in life.units if unit["phys_offset"] == leaf["phys_offset"]]
+        mine = [unit for unit in history.units if unit["phys_offset"] == leaf["phys_offset"]]
         times = [unit["tags_code"] for unit in mine if unit["topic"] == SCHEDULE_TOPIC]
         if times and abs(max(times)) >= 1 << 31:
             return max(times)
@@ -240,14 +244,14 @@ class _Store:
         return leaf["store_ms"] + self.config.levels_ms[level - 1]
 
 
-def _judge_removed(life: Life) -> str:
-    """Return the verdict of a message whose record lies before the log."""
-    ends = len(life.sent) + len(life.parked)
+def _judge_removed(history: History) -> str:
+    """Return the verdict of a message whose record was before the start of the log."""
+    ends = len(history.sent) + len(history.parked)
     if ends:
         return "duplicated" if ends > 1 else "removed"
-    if any(unit.get("pending") for unit in life.units) and not life.cancels:
+    if any(unit.get("pending") for unit in history.units) and not history.cancels:
         return "lost"
-    return "removed" if any(not unit.get("pending") for unit in life.units) else ""
+    return "removed" if any(not unit.get("pending") for unit in history.units) else ""
 
 
 def _kind(row: Row) -> str | None:

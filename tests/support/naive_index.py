@@ -1,4 +1,4 @@
-"""The key index the plain way, and a service over the log of a store that is not open."""
+"""A naive key index, and a service on the log of a closed store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def index_hash(key: str) -> int:
 
 
 class NaiveFile:
-    """IndexFile.putKey, word for word from the specification."""
+    """IndexFile.putKey of the specification."""
 
     def __init__(self, slots: int, items: int, before: NaiveFile | None = None) -> None:
         self.slots, self.items = [0] * slots, [(0, 0, 0, 0)] * items
@@ -117,7 +117,7 @@ def open_log(root: Path) -> Iterator[CommitLog]:
 
 @contextmanager
 def service(root: Path, end: int, clock: FakeClock | None = None, **kw: Any) -> Iterator[Any]:
-    """An index over the log in `root` up to `end`, without the rest of a store."""
+    """Return an index over the log in `root` up to `end`, without the rest of a store."""
     with open_log(root) as log:
         log.end = end
         config = kw.pop("config", None) or golden_config(root)

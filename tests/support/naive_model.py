@@ -1,4 +1,4 @@
-"""The naive model: a list of messages, and what must have become of each."""
+"""A naive model of a broker: a list of messages and their expected state."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ SCHEDULE, HALF, OPS = (
 TIMER = "rmq_sys_wheel_timer"
 QUARANTINE_PROPERTY = "DUEMQ_REASON"
 BODY = re.compile(rb"<\d+ x*>")
-HOLD_MS = 1_000  # a store time may lie so far ahead of a clock that was stepped back
+HOLD_MS = 1_000  # how far a store time may be ahead of a clock that was set back
 
 
 class Fate(Enum):
-    """What the broker said."""
+    """The response of the broker."""
 
-    UNKNOWN = auto()  # nothing: it may be there once or not at all
+    UNKNOWN = auto()  # no response: stored once or not at all
     TAKEN = auto()
-    NEVER = auto()  # rolled back: must not appear
+    NEVER = auto()  # rolled back: must not be delivered
 
 
 @dataclass(slots=True)
 class Message:
-    """One message.
+    """A message.
 
     Attributes:
-        due_ms: not before this clock time.
-        there_ms: at rest, HOLD_MS after this clock time, it is there if it was taken.
+        due_ms: earliest delivery by the clock.
+        there_ms: time after which it is delivered at rest, HOLD_MS later, if it was accepted.
         level: 0 for no delay.
     """
 
@@ -49,25 +49,25 @@ class Message:
     there_ms: int = 0
 
     def taken(self, now_ms: int, sent_ms: int) -> None:
-        """Note that it was acknowledged at `now_ms`: it was stored between sending and then."""
+        """Record its acknowledgement at `now_ms`; it was stored between sending and then."""
         self.fate = Fate.TAKEN
         self.there_ms = self.due_ms + max(now_ms - sent_ms, 0)
 
 
 @dataclass
 class Model:
-    """All messages of a simulation, in the order they were sent."""
+    """All messages of a simulation in the order of their sends."""
 
     messages: dict[tuple[str, bytes], Message] = field(default_factory=dict)
-    deleted: set[str] = field(default_factory=set)  # topics that were deleted at some time
+    deleted: set[str] = field(default_factory=set)  # topics that were ever deleted
 
     def add(self, message: Message) -> Message:
-        """Take note of a message that is about to be sent."""
+        """Add a message that is going to be sent."""
         self.messages[message.topic, message.body] = message
         return message
 
     def faults(self, records: list[Record], now_ms: int) -> list[str]:
-        """Return what is wrong with the log's records (real topics and quarantine)."""
+        """Return the faults of the log's records in real topics and the quarantine."""
         counts: Counter[tuple[str, bytes]] = Counter()
         found = []
         order: dict[tuple[int, str, int], list[Message]] = defaultdict(list)
@@ -101,17 +101,17 @@ class Model:
 
 
 def key_of(record: Record) -> tuple[tuple[str, bytes], bool]:
-    """Return (topic, body) of a message, and whether it lies in quarantine."""
+    """Return (topic, body) of a message, and whether it is in the quarantine."""
     if QUARANTINE_PROPERTY in record.properties:
         inner = record.properties["DUEMQ_TOPIC"]
-        found = BODY.search(record.body)  # the whole schedule record lies there
+        found = BODY.search(record.body)  # the body there is the whole schedule record
         assert found is not None
         return (inner, found.group()), True
     return (record.topic, record.body), False
 
 
 def order_faults(arrived: list[Message]) -> list[str]:
-    """Return messages of one level and queue that came before their elders."""
+    """Return messages of one level and queue that precede earlier ones."""
     found = []
     for at, message in enumerate(arrived):
         for later in arrived[at + 1 :]:
@@ -122,10 +122,10 @@ def order_faults(arrived: list[Message]) -> list[str]:
 
 
 def pending_of(records: list[Record], units: set[int]) -> Counter[int]:
-    """Return by level how many schedule records of the log wait: no record names them as origin.
+    """Return the number of pending schedule records by level: those that are no record's origin.
 
     Args:
-        units: log offsets that the schedule queues name.
+        units: log offsets in the schedule queues.
     """
     origins = {-(record.prepared_offset + 1) for record in records if record.prepared_offset < 0}
     waiting: Counter[int] = Counter()
@@ -137,7 +137,7 @@ def pending_of(records: list[Record], units: set[int]) -> Counter[int]:
 
 
 def timers_of(records: list[Record]) -> int:
-    """Return how many timers wait: no record names them as origin."""
+    """Return the number of pending timers: those that are no record's origin."""
     origins = {-(record.prepared_offset + 1) for record in records if record.prepared_offset < 0}
     return sum(record.topic == TIMER and record.phys_offset not in origins for record in records)
 

@@ -1,4 +1,4 @@
-"""A timer log and a wheel as plain lists: what the compiled loops are compared with."""
+"""A naive timer log and wheel, to which the kernels are compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Timer:
-    """A row on its way in."""
+    """An input row."""
 
     due_ms: int
     slot_ms: int
@@ -27,7 +27,7 @@ class Timer:
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of the log; the fields are those of `layout.TIMER_UNIT`."""
+    """A unit of the log, with the fields of `layout.TIMER_UNIT`."""
 
     prev_pos: int
     magic: int
@@ -70,7 +70,7 @@ class Slot:
 
 @dataclass
 class Model:
-    """Units by position, slots by their place in the wheel."""
+    """Units by position and slots by their place in the wheel."""
 
     precision_ms: int = 1_000
     file_bytes: int = 2_600
@@ -79,17 +79,17 @@ class Model:
     slots: dict[int, Slot] = field(default_factory=dict)
 
     def place(self) -> int:
-        """Return where the next unit goes: in a new file if it does not fit with a blank."""
+        """Return the position of the next unit; a new file starts if only the blank fits."""
         left = self.file_bytes - self.end % self.file_bytes
         return self.end if left >= 52 + 16 else self.end + left
 
     def add(self, timers: Iterable[Timer], write_ms: int, read_ms: int) -> int:
-        """Return how many were taken."""
+        """Add timers; return how many were taken."""
         p = self.precision_ms
         write_ms, read_ms = write_ms // p * p, read_ms // p * p
         taken = 0
         for timer in timers:
-            self.end = self.place()  # a full file ends with whatever comes next
+            self.end = self.place()  # a full file ends with the next position
             if timer.kind != layout.TIMED_BROKEN:
                 slot_ms = max(timer.slot_ms, read_ms)
                 tick = slot_ms // p
@@ -128,8 +128,8 @@ class Model:
             if unit.slot_ms // self.precision_ms == tick
         ]
 
-    def waiting(self, tick: int, skip: Iterable[int] = ()) -> list[tuple[int, Unit]]:
-        """Return the same without settled units, and one unit for each record."""
+    def pending(self, tick: int, skip: Iterable[int] = ()) -> list[tuple[int, Unit]]:
+        """Return `in_slot` without settled units, and one unit for each record."""
         found = self.in_slot(tick)
         seen = {*skip, *(unit.phys_offset for _, unit in found if unit.due_ms < -1)}
         kept = []
@@ -153,28 +153,28 @@ class Model:
         return waited
 
     def cut(self, end: int, skip: Iterable[int] = ()) -> None:
-        """Forget the units from `end` on; slots that had some are counted anew."""
+        """Drop the units from `end` on and recount their slots."""
         self.units = {pos: unit for pos, unit in self.units.items() if pos < end}
         self.end = end
         for place, slot in list(self.slots.items()):
             if slot.last_pos >= end:
                 del self.slots[place]
-                self.append_to_chain(slot.tick, skip)
+                self.link_slot(slot.tick, skip)
 
-    def append_to_chain(self, tick: int, skip: Iterable[int] = ()) -> None:
-        """Make a slot from the units that there are."""
+    def link_slot(self, tick: int, skip: Iterable[int] = ()) -> None:
+        """Rebuild a slot from the existing units."""
         found = self.in_slot(tick)
         if found:
-            waiting = [
+            pending = [
                 unit
                 for _, unit in found
                 if unit.due_ms >= 0 and not unit.is_marker and unit.phys_offset not in set(skip)
             ]
-            self.slots[tick % LAP] = Slot(tick, found[0][0], found[-1][0], len(waiting))
+            self.slots[tick % LAP] = Slot(tick, found[0][0], found[-1][0], len(pending))
 
 
 def staged(pos: int, unit: Unit, precision_ms: int) -> tuple[int, ...]:
-    """Return the columns of `layout.STAGED` for a waiting unit."""
+    """Return the columns of `layout.STAGED` for a pending unit."""
     due_ms = unit.due_ms
     if due_ms == 0 and not unit.magic & layout.MAGIC_ROLL:
         due_ms = unit.slot_ms + precision_ms
@@ -197,7 +197,7 @@ def columns(rows: Any) -> list[tuple[int, ...]]:
 
 
 def fault(data: bytes, base: int, pos: int, tick: int | None = None, precision_ms: int = 1) -> int:
-    """Return which FAULT_* the unit at `pos` has; `tick`: of which slot it must be."""
+    """Return the FAULT_* of the unit at `pos`, which must be of the slot `tick`."""
     at = pos - base
     if at % 52 or at + 52 > len(data):
         return chain.FAULT_PLACE
@@ -216,7 +216,7 @@ def fault(data: bytes, base: int, pos: int, tick: int | None = None, precision_m
 def follow(
     data: bytes, base: int, pos: int, tick: int, precision_ms: int, limit_pos: int = -1
 ) -> tuple[list[tuple[int, Unit]], int, int]:
-    """Return (units newest first, where the chain leaves the file, the fault it ends with)."""
+    """Return (units newest first, position where the chain leaves the file, final fault)."""
     found = []
     while pos >= base and pos >= limit_pos:
         wrong = fault(data, base, pos, tick, precision_ms)

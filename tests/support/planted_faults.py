@@ -1,9 +1,9 @@
-"""A store with known faults: what levels, timers and a migration did, and somebody to their log.
+"""A store with known faults in its log, after work of levels, timers and a migration.
 
-Every kind of life is planted with each of four holders, at random places among plain messages:
+Every kind of fault is planted with each of four holders, at random positions among normal messages:
 
-    timer      asked for a time of its own          level     waits in a level's queue
-    drained    handed over from a level's queue     routed    its level makes timers of new ones
+    timer      has a time of its own                level     is in a level's queue
+    drained    transferred from a level's queue     routed    becomes a timer by its level's route
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from message_store.layout import CQ_UNIT
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from schedule_service.names import SCHEDULE_TOPIC
-from tests.reconciliation.sewn import Log
+from tests.reconciliation.log_bytes import Log
 from tests.support.migration_rig import MigrationRig
 from timer_store.names import TIMER_TOPIC
 
@@ -32,7 +32,9 @@ Numbers = npt.NDArray[np.int64]
 Messages = list[tuple[str, bytes, bytes, int]]  # topic, body, property text, origin
 HOUR_MS = 3_600_000
 HOLDERS: Final = ("timer", "level", "drained", "routed")
-LEVELS: Final = "10s 2h 12s 3h 14s 4h"  # near and far of a level, a drained, a routed one
+LEVELS: Final = (
+    "10s 2h 12s 3h 14s 4h"  # short and long delays of a level, a drained and a routed one
+)
 NEAR_MS, SPREAD_MS, OVER_MS = 10_000, 5_000, 60_000
 QUEUES: Final = 4
 NEAR: Final = {
@@ -49,7 +51,7 @@ KINDS: Final = (*NEAR, *FAR, "late")
 VERDICTS: Final = NEAR | FAR | {"late": "late"}
 HISTORY = np.dtype([("kind", "i4"), ("holder", "i4"), ("at", "i8"), ("size", "i8")])
 PLAIN_PENDING = 0.2
-MANY = 10_000  # plain messages for which a store has files of the usual size
+MANY = 10_000  # number of normal messages from which files have their usual size
 SIZES = {
     "commitlog_file_bytes": 1 << 26, "queue_file_bytes": 6_000_000, "index_slots_max": 500_000,
     "index_entries_max": 2_000_000,
@@ -59,12 +61,12 @@ SMALL_FILE_BYTES = 65_536
 
 @dataclass
 class Planted:
-    """What an audit must find.
+    """The expected findings of an audit.
 
     Attributes:
         verdicts: by log offset of the first record of each message.
-        gaps: log offsets of what is no record any more, in order.
-        in_queues: messages whose fault lies in a queue's file.
+        gaps: log offsets of destroyed records, in order.
+        in_queues: messages whose fault is in a queue file.
     """
 
     root: Path
@@ -74,10 +76,10 @@ class Planted:
 
 
 def plant(root: Path, each: int = 2, plain: int = 0, seed: int = 6) -> Planted:
-    """Make a store in which every kind of life occurs `each` times with each holder.
+    """Create a store in which every kind of fault occurs `each` times with each holder.
 
     Args:
-        plain: messages beside them with which all is well.
+        plain: number of normal messages.
     """
     made = _Planting(root, each, plain, seed)
     made.outage()
@@ -86,8 +88,8 @@ def plant(root: Path, each: int = 2, plain: int = 0, seed: int = 6) -> Planted:
     made.rig.advance(OVER_MS)
     made.append()
     made.rig.close()
-    made.surgery()
-    return made.told()
+    made.change_log()
+    return made.expected()
 
 
 class _Planting:
@@ -100,7 +102,7 @@ class _Planting:
         self.rig.store_changes = dict(SIZES) if many else {}
         self.file_bytes = SIZES["commitlog_file_bytes"] if many else SMALL_FILE_BYTES
         self.histories = np.zeros(0, HISTORY)
-        self.named: list[npt.NDArray[Any]] = []  # of records that name an origin
+        self.named: list[npt.NDArray[Any]] = []  # origins of records
         self.unexpected: list[int] = []
         self.senders: dict[bool, _Sender] = {}
         self.open()
@@ -121,7 +123,7 @@ class _Planting:
     # -- what happens ---------------------------------------------------------------------------
 
     def outage(self) -> None:
-        """Have messages fall due while nobody runs."""
+        """Let messages become due while no broker runs."""
         late = np.zeros(self.each * len(HOLDERS), HISTORY)
         late["kind"], late["holder"] = KINDS.index("late"), np.arange(late.size) % len(HOLDERS)
         self.send(late)
@@ -130,7 +132,7 @@ class _Planting:
         self.open()
 
     def shuffled(self) -> npt.NDArray[Any]:
-        """Return all other lives in random order."""
+        """Return all other kinds in random order."""
         kinds = np.repeat(np.arange(len(NEAR) + len(FAR)), self.each)
         faults, plain = np.zeros(kinds.size * len(HOLDERS), HISTORY), np.zeros(self.plain, HISTORY)
         faults["kind"] = np.tile(kinds, len(HOLDERS))
@@ -141,7 +143,7 @@ class _Planting:
         return self.random.permutation(np.concatenate([faults, plain]))
 
     def send(self, histories: npt.NDArray[Any]) -> None:
-        """Send messages, a millisecond for a batch, and hand over what is to be drained."""
+        """Send messages, one batch per millisecond, and transfer those to be drained."""
         clock, first_ms = self.rig.clock, self.rig.clock.now_ms()
         for first in range(0, histories.size, ROWS):
             piece = histories[first : first + ROWS]
@@ -158,7 +160,7 @@ class _Planting:
         self.histories = np.concatenate([self.histories, histories])
 
     def decide(self) -> None:
-        """Cancel, move and fire, as the timer store and the levels do it."""
+        """Cancel, move and fire messages like the timer store and the level service."""
         now_ms = self.rig.clock.now_ms()
         for holder in HOLDERS:
             is_level = holder == "level"
@@ -175,7 +177,7 @@ class _Planting:
             self.rig.work()
 
     def append(self) -> None:
-        """Append records that nobody should have written."""
+        """Append records that should not exist."""
         copies = self._of_origins(TIMER_TOPIC)
         twice = self.places("duplicated", "cancelled_but_fired").tolist()
         copied = self.places("moved_twice").tolist()
@@ -190,7 +192,7 @@ class _Planting:
         return topic, record.body, encode_properties(record.properties), origin_of(origin)
 
     def put(self, messages: Messages) -> list[int]:
-        """Append messages past all hooks; return where they lie."""
+        """Append messages without hooks; return their offsets."""
         store, batch = self.rig.store, PutBatch(len(messages))
         for topic, body, properties, origin in messages:
             batch.add(
@@ -204,7 +206,7 @@ class _Planting:
         found: list[int] = batch.filled["phys_offset"].tolist()
         return found
 
-    def surgery(self) -> None:
+    def change_log(self) -> None:
         """Change bytes of the log."""
         log, sent = Log(self.root, self.file_bytes), self._of_origins("T")
 
@@ -225,12 +227,12 @@ class _Planting:
             log.head(at)["magic"] = 0
         self.change_units(log, deliveries("unreachable"), "T", bytes(CQ_UNIT.itemsize))
         for number, at in enumerate(self.places("other_time", holder="level").tolist()):
-            late = ((1 << 42) + (number << 20)).to_bytes(8, "big")  # as far away as no level's
+            late = ((1 << 42) + (number << 20)).to_bytes(8, "big")  # farther away than any level's
             self.change_units(log, iter([at]), SCHEDULE_TOPIC, late)
         log.close()
 
     def change_units(self, log: Log, places: Iterator[int], topic: str, end: bytes) -> None:
-        """Write the last bytes of the units that point at records anew."""
+        """Change the last bytes of the units of some records."""
         for at in places:
             head = log.head(at)
             folder = self.root / "consumequeue" / topic / str(int(head["queue_id"][0]))
@@ -252,34 +254,35 @@ class _Planting:
         return found
 
     def _of_origins(self, topic: str) -> dict[int, int]:
-        """Return where the first record of a topic lies that was made of each origin."""
+        """Return the first record of a topic by its origin."""
         rows = np.concatenate(self.named)
         rows = rows[rows["topic_index"] == self.rig.store.topics.find(topic)]
         origins = (-rows["prepared_offset"] - 1).tolist()
         return dict(zip(origins[::-1], rows["phys_offset"].tolist()[::-1], strict=True))
 
-    def told(self) -> Planted:
-        """Return what is to be found."""
+    def expected(self) -> Planted:
+        """Return the expected findings."""
         verdicts = [VERDICTS[kind] for kind in KINDS]
-        told = (verdicts[kind] for kind in self.histories["kind"].tolist())
-        made = Planted(self.root, dict(zip(self.histories["at"].tolist(), told, strict=True)))
+        expected = (verdicts[kind] for kind in self.histories["kind"].tolist())
+        made = Planted(self.root, dict(zip(self.histories["at"].tolist(), expected, strict=True)))
         sound = set(self.places("other_time").tolist())
         made.in_queues = set(self.places("other_time", holder="level").tolist())
         made.verdicts |= dict.fromkeys(sound - made.in_queues, "pending")
         made.in_queues |= set(self.places("unreachable").tolist())
         made.verdicts |= dict.fromkeys(self.unexpected, "unexpected")
         gone = self.histories[self.histories["kind"] == KINDS.index("unreadable")]
-        ends = gone["at"] + gone["size"]  # of neighbours there is one gap
+        ends = gone["at"] + gone["size"]  # adjacent gaps are merged
         alone = ~np.isin(gone["at"], ends) | (gone["at"] % self.file_bytes == 0)
         made.gaps = sorted(gone["at"][alone].tolist())
         return made
 
 
 class _Sender:
-    """Sends batches made of one batch: only digits and columns are written anew.
+    """A sender of batches that are copies of one batch with other digits and columns.
 
     Args:
-        first: number of its first message; timer: whether they ask for a time, or for a level.
+        first: number of its first message.
+        timer: whether the messages have a time instead of a level.
     """
 
     def __init__(self, rig: MigrationRig, first: int, *, timer: bool) -> None:
@@ -295,7 +298,7 @@ class _Sender:
             )  # fmt: skip
         self.made, self.staged = self.batch.rows.copy(), self.batch.staging_len
         self.texts = self.batch.staging[: self.staged].reshape(ROWS, -1)
-        self.pristine = self.texts[0].copy()  # hooks write into texts, too
+        self.pristine = self.texts[0].copy()  # hooks change texts, too
         body = len(key(0))
         self.keys_at = (len(KEY_HEAD), body + text.index(key(0).encode()) + len(KEY_HEAD))
         name = b"TIMER_DELIVER_MS\x01" if timer else b"DELAY\x01"
@@ -308,7 +311,7 @@ class _Sender:
         batch.rows[:size], batch.count, batch.staging_len = self.made[:size], size, self.staged
         rows, texts, kinds = batch.filled, self.texts[:size], histories["kind"][at]
         texts[:] = self.pristine
-        # numbers of timers are even, those of levels odd
+        # timers have even numbers, level messages odd ones
         numbers = 2 * np.arange(self.count, self.count + size) + int(not self.timer)
         for place in self.keys_at:
             write_digits(texts[:, place:], numbers, KEY_DIGITS, 16)

@@ -1,4 +1,4 @@
-"""Random stores as rows of tables: lives of messages that go well, and that do not."""
+"""Random stores as rows of tables, with messages that are handled correctly or not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reconciliation.audit.verdicts import (
 Row = dict[str, Any]
 START_MS = 1_700_000_000_000
 STEP_MS = 400
-FAR = [(1 << 48) - 1, (1 << 48) + 10_100, (1 << 63) - 1]  # no log is so long
+FAR = [(1 << 48) - 1, (1 << 48) + 10_100, (1 << 63) - 1]  # larger than any log offset
 
 
 class RandomStore:
-    """Rows of one store. Few values for everything, so that things meet."""
+    """The rows of a store, with few values for everything so that they coincide."""
 
     def __init__(self, name: str, chance: int | random.Random) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class RandomStore:
             origin = self.random.choice([self.random.randint(0, self.at + 500)] * 3 + FAR)
             self.row("Plain", prepared_offset=~origin)
         if self.chance(0.05):
-            self.nobodys()
+            self.unrelated()
         if self.chance(0.05):
             self.early_marker()
         if self.chance(0.2):
@@ -106,7 +106,7 @@ class RandomStore:
         self.held.append(self.row(TIMER_TOPIC, rolls=rolls, **self.times(), **self.own()))
 
     def copy(self) -> None:
-        """Append a copy that names its origin, or is Apache's."""
+        """Append a copy with an origin, or one of Apache's."""
         if not self.held:
             return
         old = self.random.choice(self.held[-3:])
@@ -117,7 +117,7 @@ class RandomStore:
         self.held.append(self.row(TIMER_TOPIC, prepared_offset=named, rolls=rolls, **times))
 
     def end(self) -> None:
-        """Append what ends a message, or should not."""
+        """Append a record that settles a message, or should not."""
         if not self.held:
             return
         old = self.random.choice(self.held[-5:] if self.chance(0.4) else self.held[-1:])
@@ -144,14 +144,14 @@ class RandomStore:
         self.row(TIMER_TOPIC, **own)
 
     def early_marker(self) -> None:
-        """Append a marker, then the timer that it names: it cancels nothing."""
+        """Append a marker before its timer, which is not cancelled."""
         own, times = self.own(), self.times()
         name = f"{own['real_topic']}+{own['unique_id']}"
         self.row(TIMER_TOPIC, cancels=name, out_ms=times["out_ms"])
         self.held.append(self.row(TIMER_TOPIC, **times, **own))
 
-    def nobodys(self) -> None:
-        """Append what names a place without a record, which a queue may point at."""
+    def unrelated(self) -> None:
+        """Append a record with an offset at which there is no record, maybe with a unit."""
         place = self.at + 10
         if self.chance(0.5):
             self.queues.append(
@@ -165,7 +165,7 @@ class RandomStore:
         self.row(topic, prepared_offset=~place)
 
     def removed(self) -> None:
-        """Have a queue point before the log; something may say how that message ended."""
+        """Let a queue unit refer to an offset before the log, maybe with a settled state."""
         if not self.messages or not (log_min := self.messages[0]["phys_offset"]):
             return
         place = self.random.randrange(min(log_min, 6))
@@ -182,7 +182,7 @@ class RandomStore:
             self.row(topic, prepared_offset=~place)
 
     def write_cursors(self) -> None:
-        """Write down positions, or lose them."""
+        """Write offsets of services, or lose them."""
         for level in (1, 2):
             if self.chance(0.7):
                 value = self.random.randint(0, self.numbers.get(SCHEDULE_TOPIC, 0) + 1)

@@ -1,4 +1,4 @@
-"""A raw peer for tests: writes bytes, reads frames."""
+"""A raw peer that writes bytes and reads frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 20.0
 
 
 class RawPeer:
-    """One plain socket, without any of our connection code."""
+    """A plain socket without our connection code."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -51,7 +51,7 @@ class RawPeer:
         return command
 
     async def at_end(self) -> bool:
-        """Wait until the other end closes; True if nothing came before."""
+        """Wait until the other side closes; return whether nothing was received before."""
         async with asyncio.timeout(WAIT_S):
             try:
                 return await self.reader.read() == b""

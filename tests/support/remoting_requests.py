@@ -1,4 +1,4 @@
-"""Just enough of the remoting protocol to prepare a broker and to see that it is ready."""
+"""The part of the remoting protocol that prepares a broker and checks that it is ready."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAME_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response frame."""
+    """A response frame."""
 
     code: int
     remark: str
@@ -28,10 +28,10 @@ class Answer:
 
 
 def ask(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Answer:
-    """Send one request to `port` on loopback and return its answer.
+    """Send one request to `port` on loopback and return the response.
 
     Raises:
-        OSError: Nobody listens, or the connection broke.
+        OSError: Nothing listens, or the connection broke.
     """
     header = json.dumps(
         {"code": code, "language": "JAVA", "version": 435, "opaque": 1, "flag": 0,
@@ -59,7 +59,7 @@ def has_route(namesrv_port: int, topic: str) -> bool:
 
 
 def create_topic(broker_port: int, topic: str, *, queue_count: int = 4) -> None:
-    """Create `topic`, or change it, with that many queues for reading and writing."""
+    """Create or change `topic` with a number of queues for reading and writing."""
     answer = ask(
         broker_port,
         CREATE_TOPIC,

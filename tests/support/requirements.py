@@ -1,4 +1,4 @@
-"""What a machine must have for these tests: skip without it, but fail in CI."""
+"""Requirements of tests: without them a test is skipped, but fails in CI."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 
 class Missing(Exception):
-    """Something that is not part of this project is not installed."""
+    """A program or package is not installed."""
 
 
 def need_commands(*names: str) -> None:
-    """Do nothing if all these commands are on the path.
+    """Check that all these commands are in the PATH.
 
     Raises:
         Missing: One is not.
@@ -26,13 +26,13 @@ def need_commands(*names: str) -> None:
 
 
 def in_ci() -> bool:
-    """Return whether we run where everything must be present."""
+    """Return whether this run is in CI, where all requirements must be met."""
     return os.environ.get("CI") == "true" or os.environ.get("DUEMQ_CI") == "1"
 
 
 @contextmanager
 def skip_without() -> Iterator[None]:
-    """Skip the test when something is missing inside the block; fail it in CI."""
+    """Skip the test if a requirement is missing inside the block; fail it in CI."""
     try:
         yield
     except Missing as error:

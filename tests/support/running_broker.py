@@ -1,4 +1,4 @@
-"""A real broker on loopback for tests, and requests to it."""
+"""A real broker on loopback, and requests to it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small(root: Path, **more: str) -> dict[str, str]:
 
 
 class Asker:
-    """Asks one broker."""
+    """A client of one broker."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
@@ -44,7 +44,7 @@ class Asker:
     async def ask(
         self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b""
     ) -> Response:
-        """Return the answer, whatever its code."""
+        """Return the response with any code."""
         text = {name: str(value) for name, value in (fields or {}).items()}
         return await self._client.call(Request(code, text, body, version=479), timeout_s=TIMEOUT_S)
 
@@ -84,7 +84,7 @@ class Asker:
 
 @asynccontextmanager
 async def asking(address: str, who: Credentials | None = None) -> AsyncIterator[Asker]:
-    """Yield an asker of the server at `address`, whose requests `who` signs."""
+    """Yield a client of the server at `address`, which signs its requests as `who`."""
     async with RemotingClient(address, sign=who.sign if who is not None else None) as client:
         yield Asker(client)
 
@@ -93,6 +93,6 @@ async def asking(address: str, who: Credentials | None = None) -> AsyncIterator[
 async def running(
     properties: Mapping[str, str], *, clock: Clock | None = None, **more: Any
 ) -> AsyncIterator[tuple[Broker, Asker]]:
-    """Run a broker; yield it and somebody who asks it."""
+    """Run a broker; yield it with a client."""
     async with Broker(properties, clock=clock, **more) as broker, asking(broker.address) as asker:
         yield broker, asker

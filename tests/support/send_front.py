@@ -1,4 +1,4 @@
-"""A broker's front for tests: topics, a log in memory, the two ways of a send side by side."""
+"""The send path of a broker: topics, a log in memory, and both implementations of sends."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from duemq.net import codec
 from duemq.registry.topic_config import TopicConfig
 from duemq.send import layout
 from duemq.send.answers import PlainSend, SendSettings
-from duemq.send.grants import new_record
+from duemq.send.grants import Grants
 from duemq.send.ingest import Ingest
-from duemq.send.kernels.ingest import Into, take_sends
+from duemq.send.kernels.ingest import take_sends
 from duemq.send.layout import host_column
 from duemq.send.put_path import PutPath
 from duemq.send.send import SendProcessor, SendRules
@@ -41,7 +41,7 @@ INPUTS = tuple(name for name in PUT.names or () if name not in RESULTS + POSITIO
 
 
 class FakeTopics:
-    """The topic manager's part that sends use."""
+    """The methods of the topic manager that sends use."""
 
     def __init__(self, table: TopicTable) -> None:
         self.table = table
@@ -59,6 +59,7 @@ class FakeTopics:
         return topic
 
     def find(self, name: str) -> TopicConfig | None:
+        """The method of the group manager that sends use."""
         return self.configs.get(name)
 
     async def create_for_send(
@@ -86,14 +87,14 @@ class FakeGroup:
 
 @dataclass
 class FakeLog:
-    """A store that only numbers messages."""
+    """A store that only assigns offsets."""
 
     max_offset: int = 0
     refusal: str = ""
     next_offset: dict[tuple[int, int], int] = field(default_factory=dict)
     bodies: list[bytes] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
-    syncs: bool | None = None  # None: at once; False: never in time
+    syncs: bool | None = None  # None: at once, False: never in time
     may_sync: asyncio.Event = field(default_factory=asyncio.Event)
     missing: Missing = Missing.DISK
     failure: Exception | None = None
@@ -159,41 +160,39 @@ class Front:
 
 
 class FastWay:
-    """The kernel on its own arrays."""
+    """The kernel with its arrays."""
 
     def __init__(
         self,
         table: TopicTable,
         born: tuple[bytes, int] = BORN,
-        grant: npt.NDArray[Any] | None = None,
+        sender: npt.NDArray[Any] | None = None,
     ) -> None:
         self.table = table
         self.batch = PutBatch(64, 1 << 16)
         self.wire = np.zeros(64, layout.WIRE)
-        self.state = np.zeros(layout.STATE_SIZE, np.int64)
-        self.grant = grant if grant is not None else new_record(check=False)
+        turn = np.zeros(1, layout.TURN)
+        turn["home"] = host_column(*HOME)
+        self.state = turn["state"][0]
+        self.sender = sender if sender is not None else Grants(None, table).sender(born).record
         self.state[layout.STATE_FRAME_MAX :] = (codec.FRAME_BYTES_MAX, BODY_BYTES_MAX, 32_767)
-        self.born = host_column(*born)
-        self.into = Into(
-            self.batch.rows, self.wire, self.batch.staging, np.frombuffer(SUFFIX, np.uint8).copy(),
-            host_column(*HOME), np.zeros((layout.SLOT_COUNT + 1, 3), np.int64), self.state,
-            np.zeros(1, layout.SIGNING),
-        )  # fmt: skip
+        suffix = np.frombuffer(SUFFIX, np.uint8).copy()
+        self.into = (self.batch.rows, self.wire, self.batch.staging, suffix, turn)
 
     def take(self, data: bytes, tail: bytes = b"") -> int:
-        """Run the kernel over `data` (with `tail` behind its end); return STOP_*."""
+        """Run the kernel over `data` followed by `tail`; return STOP_*."""
         self.state[layout.STATE_ROWS] = self.state[layout.STATE_STAGED] = 0
         buffer = np.frombuffer(data + tail, np.uint8).copy()
         arrays = self.table.arrays
         names = (arrays.topics, arrays.names, arrays.table)
-        stop, self.pos = take_sends(buffer, 0, len(data), self.born, self.grant, *self.into, *names)
+        stop, self.pos = take_sends(buffer, 0, len(data), self.sender, self.into, names)
         self.batch.count = int(self.state[layout.STATE_ROWS])
         self.batch.staging_len = int(self.state[layout.STATE_STAGED])
         return int(stop)
 
 
 def frame_of(header: bytes, body: bytes = b"body", serialize_type: int = 0) -> bytes:
-    """Return a frame with this header as it stands."""
+    """Return a frame with exactly this header."""
     word = serialize_type << 24 | len(header)
     return struct.pack("!iI", 4 + len(header) + len(body), word) + header + body
 
@@ -208,7 +207,7 @@ def send_request(
     *, code: int = 310, opaque: int = 1, body: bytes = b"body", oneway: bool = False,
     properties: str | None = "UNIQ_KEY\x01U1\x02", **changes: str | None,
 ) -> Request:  # fmt: skip
-    """Return a send; `changes` name fields the long way, None leaves one out."""
+    """Return a send request; `changes` has long field names, None removes a field."""
     values: dict[str, str | None] = dict(
         zip(layout.SEND_FIELDS, ("p", "T", "TBW102", "4", "1", "0", "1700", "0"), strict=False)
     )
@@ -223,7 +222,7 @@ def send_request(
 
 
 def row_of(batch: PutBatch, index: int = 0) -> dict[str, Any]:
-    """Return everything a row says that does not depend on where its bytes lie."""
+    """Return the values of a row that do not depend on positions."""
     row = batch.rows[index]
     found = {name: int(row[name]) for name in INPUTS}
     start, size = int(row["uniq_pos"]), int(row["uniq_len"])
@@ -235,6 +234,6 @@ def row_of(batch: PutBatch, index: int = 0) -> dict[str, Any]:
 
 
 def plain_way(front: Front, request: Request) -> tuple[PlainSend, PutBatch]:
-    """Fill a batch of its own the plain way."""
+    """Fill a batch with the Python implementation."""
     batch = PutBatch(64, 1 << 16)
     return front.sender.fill(request, BORN, batch), batch

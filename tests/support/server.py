@@ -1,7 +1,7 @@
-"""A broker with its name server, as the tests and benchmarks see it, whoever made it.
+"""A broker with its name server for tests and benchmarks, of any implementation.
 
 A `Server` keeps its ports and its store directory over `stop`, `kill` and `start`, so that a test
-can end a broker in any way and look at what the next start makes of the store.
+can end a broker in any way and check the next start.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tests.support.remoting_requests import create_topic, has_route
 READY_S = 120.0
 CLUSTER_NAME = "DefaultCluster"
 BROKER_NAME = "broker-a"
-TEMPLATE_TOPIC = "TBW102"  # routable once the broker has registered
-PORT_COUNT = 5  # name server, vip (broker - 2), nothing, broker, replication
+TEMPLATE_TOPIC = "TBW102"  # has a route once the broker is registered
+PORT_COUNT = 5  # name server, VIP (broker - 2), unused, broker, replication
 
 
 class Server(ABC):
-    """One broker and the name server it registers with, on loopback.
+    """A broker and its name server on loopback.
 
     Args:
-        home: Folder for configuration files and logs.
-        store_dir: The broker's storePathRootDir; default: a folder below `home`.
-        keys: More keys for broker.conf.
+        home: directory for configuration files and logs.
+        store_dir: storePathRootDir of the broker, by default below `home`.
+        keys: further keys of broker.conf.
     """
 
     name: str
@@ -63,14 +63,14 @@ class Server(ABC):
 
     @property
     def running(self) -> bool:
-        """True while the broker's process lives."""
+        """Whether the broker's process runs."""
         return self._broker is not None and self._broker.running
 
     def start(self) -> None:
-        """Start whatever does not run and return when clients can send.
+        """Start all processes that do not run, and wait until clients can send.
 
         Raises:
-            RuntimeError: The process ended; its last words are in the message.
+            RuntimeError: The process ended; the message contains the end of its log.
             WaitedTooLong: It did not become ready.
         """
         assert not self.running, f"{self.name} runs already"
@@ -89,24 +89,24 @@ class Server(ABC):
         return listening(self.broker_port) and has_route(self.namesrv_port, TEMPLATE_TOPIC)
 
     def kill(self) -> None:
-        """End the broker as `kill -9` does."""
+        """Kill the broker."""
         self.broker.kill()
 
     def stop_broker(self) -> None:
-        """End the broker in an orderly way; a name server of its own keeps running."""
+        """Stop the broker in order; a separate name server keeps running."""
         self.broker.stop()
 
     def stop(self) -> None:
-        """End broker and name server in an orderly way."""
+        """Stop broker and name server in order."""
         if self._broker is not None:
             self._broker.stop()
 
     def create_topic(self, topic: str, *, queue_count: int = 4) -> None:
-        """Create a topic at the broker, which tells the name server at once."""
+        """Create a topic at the broker, which registers it immediately."""
         create_topic(self.broker_port, topic, queue_count=queue_count)
 
     def describe(self) -> dict[str, str]:
-        """Return what a report should say about this server."""
+        """Return a description of this server for reports."""
         return {"name": self.name, **self.keys}
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class Server(ABC):
 
     @abstractmethod
     def start_namesrv(self) -> None:
-        """Start the name server if it is a process of its own and does not run."""
+        """Start the name server if it is a separate process that does not run."""
 
     @abstractmethod
     def start_broker(self) -> Child:

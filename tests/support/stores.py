@@ -1,4 +1,4 @@
-"""Small stores and batches for tests."""
+"""Small stores and batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOPBACK = (b"\x7f\x00\x00\x01", 10911)
 
 
 def small_config(root: Path, **changes: Any) -> StoreConfig:
-    """Return a configuration with files so small that tests roll over."""
+    """Return a configuration with small files."""
     settings: dict[str, Any] = {
         "root_text": str(root),
         "commitlog_file_bytes": 65_536,
@@ -81,7 +81,7 @@ def records_of(store: MessageStore, topic: str, queue_id: int = 0) -> list[Recor
 
 
 def crash(store: MessageStore) -> None:
-    """End a store as `kill -9` would: nothing is synced, `abort` stays."""
+    """End a store like a killed process: nothing is synced, and `abort` remains."""
     store.index.stop()
     store.flusher._after_flush = lambda end: None  # type: ignore[method-assign]
     store.read_ahead.stop()

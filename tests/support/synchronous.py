@@ -1,4 +1,4 @@
-"""Ports whose finds are awaited, for tests without an event loop."""
+"""Ports with asynchronous searches, for tests without an event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def finish(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that only yields; return its result."""
+    """Run a coroutine that never waits for I/O; return its result."""
     while True:
         try:
             work.send(None)
@@ -20,12 +20,12 @@ def at_once(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Run a coroutine to its end, with an event loop only if it needs one."""
     try:
         return finish(make())
-    except RuntimeError:  # it works in a thread
+    except RuntimeError:  # it uses a thread
         return asyncio.run(make())
 
 
 class Synchronous:
-    """A port of pending messages with `by_key` and `by_offset` run to their end."""
+    """A port of pending messages with synchronous `by_key` and `by_offset`."""
 
     def __init__(self, port: Any) -> None:
         self._port = port

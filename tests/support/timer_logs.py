@@ -1,4 +1,4 @@
-"""Timer logs and wheels for tests: small files, few timers."""
+"""Small timer logs and wheels for tests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from timer_store.log.timer_log import TimerLog
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import TimerWheel
 
-FILE_BYTES = 2_600  # 49 units, as the golden stores have
+FILE_BYTES = 2_600  # 49 units, as in the golden stores
 NOW_MS = 1_700_000_000_000
 
 
 def open_units(root: Path, precision_ms: int = 1_000, file_bytes: int = FILE_BYTES) -> TimerUnits:
-    """Open a timer log and a wheel; the caller knows where the log ends."""
+    """Open a timer log and a wheel; the caller knows the end of the log."""
     log = TimerLog(root / "timerlog", file_bytes)
     log.load()
     return TimerUnits(log, TimerWheel(root / "timerwheel", precision_ms))
@@ -30,7 +30,7 @@ def open_units(root: Path, precision_ms: int = 1_000, file_bytes: int = FILE_BYT
 
 @contextmanager
 def temporary_units(**settings: Any) -> Iterator[TimerUnits]:
-    """Give a timer log and a wheel of their own to one example of many."""
+    """Open a timer log and a wheel in a temporary directory."""
     with tempfile.TemporaryDirectory() as root:
         units = open_units(Path(root), **settings)
         try:
@@ -51,12 +51,12 @@ def timed(timers: Iterable[Timer]) -> Any:
 
 
 def timer(due_ms: int, phys_offset: int, **changes: Any) -> Timer:
-    """Return a timer that waits in its own slot."""
+    """Return a timer for its own slot."""
     return Timer(due_ms, due_ms - 1, phys_offset, **changes)
 
 
-def same_log(units: TimerUnits, model: Model) -> None:
-    """Assert that the log has the model's units, and zeros behind them."""
+def assert_same_log(units: TimerUnits, model: Model) -> None:
+    """Check that the log has the model's units, followed by zeros."""
     assert units.log.end == model.end
     for file in units.log.files:
         data = bytearray(file.size)
@@ -67,8 +67,8 @@ def same_log(units: TimerUnits, model: Model) -> None:
         assert file.data[:full].tobytes() == data[:full]
 
 
-def same_wheel(units: TimerUnits, model: Model) -> None:
-    """Assert that the wheel has the model's slots and no others."""
+def assert_same_wheel(units: TimerUnits, model: Model) -> None:
+    """Check that the wheel has the model's slots and no others."""
     slots = units.wheel.data.view(layout.TIMER_SLOT)
     pages = slots["tick"].reshape(-1, PAGE_SLOTS)
     places = [

@@ -1,4 +1,4 @@
-"""A message store with timers on a clock moved by hand; it can be killed and opened again."""
+"""A message store with timers and a manual clock, which can be killed and reopened."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LOG_FILE_BYTES = 2_600  # 49 units
 TURNS_MAX = 100_000
 
 
-def waiting_units(timers: TimerStore) -> npt.NDArray[np.int64]:
-    """Return the records of units that a broker finds which reads slots from the read time on.
+def pending_unit_records(timers: TimerStore) -> npt.NDArray[np.int64]:
+    """Return the records of units found by a broker that reads from the read time on.
 
     Source: TimerMessageStore.dequeue: units that cancel deliver nothing.
     """
@@ -36,14 +36,14 @@ def waiting_units(timers: TimerStore) -> npt.NDArray[np.int64]:
 
 
 def assert_each_once_for_apache(timers: TimerStore) -> None:
-    """Assert that an Apache broker finds what waits, once each."""
-    units = waiting_units(timers)
+    """Check that an Apache broker would find each pending timer once."""
+    units = pending_unit_records(timers)
     assert np.unique(units).size == units.size, "an Apache broker would deliver some twice"
     assert units.size == timers.counts.total, "an Apache broker would deliver what has left"
 
 
 class TimerRig:
-    """One run at a time: `open`, work, then `close` or `kill`."""
+    """A message store with timers: `open`, work, then `close` or `kill`, any number of times."""
 
     def __init__(self, root: Path, clock: FakeClock | None = None, **config: Any) -> None:
         self.root, self.clock = root, clock or FakeClock()
@@ -55,7 +55,7 @@ class TimerRig:
         self.is_sound = True  # no unit was damaged
 
     def open(self) -> TimerRig:
-        """Recover, and deliver what is due."""
+        """Recover the store and deliver due timers."""
         self.store = open_store(
             self.root, self.clock, flush_commitlog_interval_ms=100_000_000, **self.store_changes
         )
@@ -78,7 +78,7 @@ class TimerRig:
         self.timers.note_put(batch, self.clock.now_ms())
 
     def close(self) -> None:
-        """End as a broker does in order."""
+        """Stop like a broker."""
         assert asyncio.run(self.keeper.leave())
         if self.is_sound:
             assert_each_once_for_apache(self.timers)
@@ -87,7 +87,7 @@ class TimerRig:
         self.is_open = False
 
     def kill(self) -> None:
-        """End as with kill -9."""
+        """End like a killed process."""
         self.timers.close()
         crash(self.store)
         self.is_open = False
@@ -101,7 +101,7 @@ class TimerRig:
     def put(
         self, due_ms: int, topic: str = "T", queue_id: int = 0, body: bytes = b"body", **extra: str
     ) -> PutBatch:
-        """Send a message with TIMER_DELIVER_MS; hooks first, as a broker."""
+        """Run the put hooks on a message with TIMER_DELIVER_MS, and append it."""
         return self.put_many([(due_ms, topic, queue_id, body)], **extra)
 
     def put_many(self, messages: list[tuple[int, str, int, bytes]], **extra: str) -> PutBatch:
@@ -115,14 +115,14 @@ class TimerRig:
         return batch
 
     def work(self) -> None:
-        """Do all that can be done now."""
+        """Do all work that is possible now."""
         for _ in range(TURNS_MAX):
             if not self.timers.turn(self.clock.now_ms()):
                 return
         raise AssertionError("the timer store does not come to rest")
 
     def advance(self, step_ms: int) -> None:
-        """Move the clock from moment to moment, as the service sleeps."""
+        """Advance the clock in the steps that the service sleeps."""
         end_ms = self.clock.now_ms() + step_ms
         self.work()
         while True:

@@ -1,6 +1,6 @@
-"""The one place of the interop tests and benchmarks that waits for other processes.
+"""Waiting for other processes, for interop tests and benchmarks.
 
-Nothing here guesses how long something takes: each wait has a condition and a deadline.
+Each wait has a condition and a deadline; none has a guessed duration.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ POLL_S = 0.02
 
 
 class WaitedTooLong(AssertionError):
-    """A process did not do in time what it was expected to do."""
+    """A process did not do the expected in time."""
 
 
 def now_ms() -> int:
-    """Return the wall clock in ms since the epoch: brokers and clients stamp messages with it."""
+    """Return the wall clock in ms since the epoch, as in the messages of brokers and clients."""
     return int(time.time() * 1_000)
 
 
 def until(probe: Callable[[], T | None], *, seconds: float, what: str, poll_s: float = POLL_S) -> T:
-    """Return the first true answer of `probe`, asked again and again.
+    """Return the first true result of `probe`, which is called repeatedly.
 
     Raises:
-        WaitedTooLong: No true answer within `seconds`.
+        WaitedTooLong: No true result within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -39,12 +39,12 @@ def until(probe: Callable[[], T | None], *, seconds: float, what: str, poll_s: f
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """A measurement of elapsed time."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Seconds since the watch was made."""
+        """Seconds since the creation."""
         return time.monotonic() - self._start

@@ -1,4 +1,4 @@
-"""Logs written record by record, with bodies that look like logs themselves."""
+"""Logs written record by record, with bodies that contain records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLANK = layout.packer(layout.BLANK_RECORD)
 
 
 def record_at(offset: int, body: bytes, *, topic: str = "T", number: int = 0, **more: str) -> bytes:
-    """Return the bytes of a record that names `offset` as its place."""
+    """Return the bytes of a record with the log offset `offset`."""
     return encode_record(
         topic=topic,
         queue_id=0,
@@ -33,7 +33,7 @@ def record_at(offset: int, body: bytes, *, topic: str = "T", number: int = 0, **
 
 @dataclass
 class LogWriter:
-    """Writes the files of a commit log below `root`.
+    """A writer of commit log files below `root`.
 
     Attributes:
         places: (offset, size) of the records.
@@ -45,7 +45,7 @@ class LogWriter:
     data: bytearray = field(default_factory=bytearray)
 
     def add(self, body: bytes, *, plant: int = 0, **more: str) -> int:
-        """Append a record; `plant`: its body ends with so many records that name their place."""
+        """Append a record whose body ends with `plant` records that contain their own offset."""
         at = len(self.data)
         made = self._made(at, body, plant, more)
         left = self.file_bytes - at % self.file_bytes

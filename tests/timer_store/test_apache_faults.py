@@ -1,4 +1,4 @@
-"""T1 to T24: where Apache's timer wheel loses, doubles, hurries or blocks. We do not."""
+"""T1 to T24: faults of Apache's timer wheel that our timer store does not have."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rig(tmp_path):
 
 
 def put_raw(rig, properties, topic=TIMER_TOPIC, **fields):
-    """Append a record as it is, past the hook."""
+    """Append a record without the put hook."""
     batch = PutBatch(1, 1)
     add_message(rig.store, batch, topic, 0, b"odd", properties=properties, **fields)
     rig.store.put(batch)
@@ -38,7 +38,7 @@ def put_raw(rig, properties, topic=TIMER_TOPIC, **fields):
 
 
 def fill(rig, count, *, every_ms=37, start_ms=1):
-    """Put `count` timers with their number as body; return when each is due."""
+    """Put `count` timers with their number as body; return the due times."""
     now_ms = rig.clock.now_ms()
     due_ms = [now_ms + start_ms + every_ms * number for number in range(count)]
     for number in range(count):
@@ -47,7 +47,7 @@ def fill(rig, count, *, every_ms=37, start_ms=1):
 
 
 def check_all(rig, due_ms, opened_ms=0):
-    """Assert that each came once, in order, at its millisecond or when the store was opened."""
+    """Check that each timer was delivered once, in order, at its due time or at the opening."""
     records = rig.delivered()
     assert [record.body for record in records] == [b"%d" % n for n in range(len(due_ms))]
     for record, moment_ms in zip(records, due_ms, strict=True):
@@ -56,7 +56,7 @@ def check_all(rig, due_ms, opened_ms=0):
 
 
 def reopen(rig, *, asleep_ms=0, **config):
-    """Kill it, and open it again after some time, with other settings."""
+    """Kill the store and open it after some time with other settings."""
     if rig.is_open:
         rig.kill()
     rig.clock.advance(asleep_ms)
@@ -66,7 +66,7 @@ def reopen(rig, *, asleep_ms=0, **config):
     return rig.clock.now_ms()
 
 
-def test_t1_one_stray_record_in_the_timer_topic_stops_nothing(rig):
+def test_t1_an_invalid_record_in_the_timer_topic_stops_nothing(rig):
     put_raw(rig, {"REAL_TOPIC": "T", "REAL_QID": "0"})
     put_raw(rig, {"TIMER_OUT_MS": "soon", "REAL_TOPIC": "T", "REAL_QID": "0"})
     put_raw(rig, {})
@@ -78,7 +78,7 @@ def test_t1_one_stray_record_in_the_timer_topic_stops_nothing(rig):
     assert len(rig.delivered(QUARANTINE_TOPIC)) == 3
 
 
-def test_t1_a_client_cannot_rollede_there(rig):
+def test_t1_a_client_cannot_send_one(rig):
     batch = PutBatch(1)
     add_message(rig.store, batch, TIMER_TOPIC, 0, b"stray", properties={"KEYS": "k"})
     rig.hook(batch, rig.clock.now_ms())
@@ -131,7 +131,7 @@ def test_t4_what_is_accepted_can_be_delivered(tmp_path, prop_bytes):
     rig.close()
 
 
-def test_t5_a_restart_with_unread_queue_loses_nothing(tmp_path):
+def test_t5_a_restart_with_a_queue_backlog_loses_nothing(tmp_path):
     rig = TimerRig(tmp_path, stop_enqueue=True).open()
     due_ms = fill(rig, 20, every_ms=100)
     rig.advance(1_000)
@@ -143,7 +143,7 @@ def test_t5_a_restart_with_unread_queue_loses_nothing(tmp_path):
 
 @pytest.mark.parametrize("precision_ms", [100, 1_000])
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_t6_no_outage_is_too_long(tmp_path, precision_ms, end):
+def test_t6_outages_of_any_length(tmp_path, precision_ms, end):
     rig = TimerRig(tmp_path, precision_ms=precision_ms).open()
     due_ms = fill(rig, 60, every_ms=50_000)
     rig.persist()
@@ -180,7 +180,7 @@ def test_t7_retention_keeps_pending_messages(rig):
 
 
 def test_t8_a_unit_whose_record_is_gone_delivers_nothing_else(rig):
-    """The log loses its end, and other records take the place."""
+    """The log loses its end, and other records take its place."""
     due_ms = fill(rig, 5, every_ms=1_000, start_ms=60_000)
     lost = rig.put(rig.clock.now_ms() + 30_000, body=b"lost").rows[0].copy()
     rig.kill()
@@ -199,7 +199,7 @@ def test_t8_a_unit_whose_record_is_gone_delivers_nothing_else(rig):
 
 
 @pytest.mark.parametrize("persist", [True, False])
-def test_t9_a_kill_inside_a_slot_doubles_nothing(rig, persist):
+def test_t9_a_kill_inside_a_slot_duplicates_nothing(rig, persist):
     due_ms = fill(rig, 100, every_ms=7)
     rig.advance(333)
     if persist:
@@ -210,7 +210,7 @@ def test_t9_a_kill_inside_a_slot_doubles_nothing(rig, persist):
     check_all(rig, due_ms, opened_ms)
 
 
-def test_t10_one_refused_append_repeats_no_other(rig, monkeypatch):
+def test_t10_a_refused_append_duplicates_no_other_timer(rig, monkeypatch):
     now_ms = rig.clock.now_ms()
     add, calls = rig.timers.units.add, []
 
@@ -228,7 +228,7 @@ def test_t10_one_refused_append_repeats_no_other(rig, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(TIMER_CHECK_BYTES), b"\0\0\1\x8b\xcf"])
-def test_t11_a_lost_timercheck_doubles_nothing(rig, content):
+def test_t11_a_lost_timercheck_duplicates_nothing(rig, content):
     due_ms = fill(rig, 60, every_ms=100)
     rig.advance(3_000)
     rig.persist()
@@ -263,7 +263,7 @@ def test_t13_a_wheel_ahead_of_its_log(rig):
         due_ms.append(now_ms + 20_000 + 500 * number)
         rig.put(due_ms[-1], body=b"%d" % number)
     units = rig.timers.units
-    units.wheel.write(units.wheel.capture())  # the disk wrote it before the log
+    units.wheel.write(units.wheel.capture())  # written to the disk before the log
     rig.kill()
     zero_behind(rig.root / "timerlog", end, rig.config.log_file_bytes)
     opened_ms = reopen(rig)
@@ -272,13 +272,13 @@ def test_t13_a_wheel_ahead_of_its_log(rig):
 
 
 def zero_behind(directory, end, file_bytes):
-    """Lose everything of a timer log from a position on."""
+    """Zero the timer log behind a position."""
     for path in sorted(directory.iterdir()):
         keep = min(max(end - int(path.name), 0), file_bytes)
         path.write_bytes(path.read_bytes()[:keep].ljust(file_bytes, b"\0"))
 
 
-def test_t14_stale_units_after_a_torn_one_are_not_revived(rig):
+def test_t14_stale_units_after_a_torn_one_are_ignored(rig):
     due_ms = fill(rig, 20, every_ms=100, start_ms=5_000)
     rig.persist()
     end = rig.timers.units.log.end
@@ -326,7 +326,7 @@ def test_t15_a_missing_file_of_the_timer_log_loses_nothing(rig):
     check_all(rig, due_ms, opened_ms)
 
 
-def test_t16_a_checkpoint_never_passes_what_is_on_the_disk(rig):
+def test_t16_a_checkpoint_never_exceeds_the_synced_log(rig):
     rig.put(rig.clock.now_ms() + 10)
     rig.persist()
     files = [rig.root / "config" / name for name in ("duemq.timers.json", "timercheck")]
@@ -344,7 +344,7 @@ def test_t16_a_checkpoint_never_passes_what_is_on_the_disk(rig):
     assert rig.store.durable_offset == rig.store.max_offset
 
 
-def test_t17_a_cancel_is_never_done_and_delivered(rig):
+def test_t17_a_cancelled_timer_is_not_delivered(rig):
     now_ms = rig.clock.now_ms()
     timers = [int(rig.put(now_ms + ms).rows[0]["phys_offset"]) for ms in (100, 1_400, 9_000)]
     rig.advance(1_399)  # the first is delivered, the second staged, the third in its slot
@@ -379,7 +379,7 @@ def test_t18_every_timer_is_delivered_at_its_millisecond_during_a_backlog(rig):
 
 
 @pytest.mark.parametrize("step_ms", [-500, -5_000, -3 * DAY_MS])
-def test_t19_a_clock_that_steps_back_hurries_nothing(rig, step_ms):
+def test_t19_a_clock_step_back_makes_nothing_early(rig, step_ms):
     rig.put(rig.clock.now_ms() + 2_000, body=b"0")
     first_ms = rig.clock.now_ms() + 2_000
     rig.advance(1_000)
@@ -395,7 +395,7 @@ def test_t19_a_clock_that_steps_back_hurries_nothing(rig, step_ms):
 
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize(("before", "after"), [(1_000, 100), (100, 1_000), (500, 200)])
-def test_t20_another_precision_moves_nothing(tmp_path, before, after, end):
+def test_t20_another_precision_changes_no_due_time(tmp_path, before, after, end):
     rig = TimerRig(tmp_path, precision_ms=before).open()
     due_ms = fill(rig, 80, every_ms=331, start_ms=4_000)
     rig.put(rig.clock.now_ms() + 2 * DAY_MS, "U")
@@ -468,7 +468,7 @@ def test_t23_timers_of_one_batch_have_their_own_times(rig):
 
 
 def test_t24_every_start_delivers_pending_timers(rig, tmp_path_factory):
-    """Nobody has to make us active: a copy of the store is delivered from, too."""
+    """No other broker has to activate it: a copy of the store delivers them, too."""
     due_ms = fill(rig, 10, start_ms=5_000)
     rig.close()
     copy = tmp_path_factory.mktemp("copy") / "store"

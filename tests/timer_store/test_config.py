@@ -1,4 +1,4 @@
-"""The timer section of a configuration: Apache's keys, rounding, limits."""
+"""The timer section of the configuration: Apache's keys, rounding and limits."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_precision_is_rounded_down_as_apache_does(asked, precision_ms):
     ("asked", "slots"),
     [(2, 2), (1, 604_740), (-3, 604_740), (604_740, 604_740), (604_741, 604_740)],
 )
-def test_a_roll_window_outside_of_the_wheel_is_the_widest(asked, slots):
+def test_a_roll_window_beyond_the_wheel_is_reduced(asked, slots):
     assert TimerConfig(roll_window_slots=asked).roll_window_slots == slots
 
 
-def test_delays_of_centuries_are_taken():
+def test_delays_of_centuries_are_allowed():
     config = from_properties(TimerConfig, {"timerMaxDelaySec": "31536000000"})
     assert config.max_delay_ms == 1_000 * 365 * 86_400_000
 
@@ -50,6 +50,6 @@ def test_delays_of_centuries_are_taken():
         ("timerStageLeadMs", "soon"),
     ],
 )
-def test_what_cannot_be_is_refused(key, value):
+def test_illegal_values_are_refused(key, value):
     with pytest.raises(ConfigError, match=key):
         from_properties(TimerConfig, {key: value})

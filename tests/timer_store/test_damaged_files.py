@@ -1,4 +1,7 @@
-"""Files cut, flipped, zeroed, lost: the commit log has everything, nothing is lost or doubled."""
+"""Truncated, changed, zeroed and lost files: no timer is lost or duplicated.
+
+The commit log contains everything that is needed to rebuild the other files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ CHECK, SAVED, METRICS = "config/timercheck", "config/duemq.timers.json", "config
 STAGES = ["checkpoint", "later", "closed"]
 
 
-def prepared(root, stage):
+def write_store(root, stage):
     """Leave a store with timers delivered, pending, and put after the checkpoint."""
     rig = TimerRig(root).open()
     now_ms = rig.clock.now_ms()
@@ -38,7 +41,7 @@ def prepared(root, stage):
 
 
 def check_all(rig, due_ms):
-    """Open it twice more, and assert that each timer came once and not before its time."""
+    """Open the store twice and check that each timer was delivered once and not early."""
     rig.clock.advance(100)
     opened_ms = rig.open().clock.now_ms()
     rig.advance(1_000)
@@ -64,7 +67,7 @@ def change(path, at, data):
 @pytest.mark.parametrize("damage", ["lost", "empty", "half", "zero", "longer", "garbage"])
 @pytest.mark.parametrize("name", [LOG, WHEEL, CHECK, SAVED, METRICS])
 def test_a_whole_file_is_damaged(name, damage, stage, tmp_path):
-    rig, due_ms = prepared(tmp_path, stage)
+    rig, due_ms = write_store(tmp_path, stage)
     path = tmp_path / name
     if name == SAVED:
         backup_path(path).unlink(missing_ok=True)
@@ -87,8 +90,8 @@ def test_a_whole_file_is_damaged(name, damage, stage, tmp_path):
         assert (tmp_path / (name.split("/")[0] + ".damaged")).exists()
 
 
-UNTOLD = ["phys_offset", "record_size", "due_ms"]  # a unit can say these of another timer
-TOLD = [name for name in TIMER_UNIT.names if name not in (*UNTOLD, "topic_hash")]
+UNDETECTED = ["phys_offset", "record_size", "due_ms"]  # wrong values are those of another timer
+TOLD = [name for name in TIMER_UNIT.names if name not in (*UNDETECTED, "topic_hash")]
 
 
 def damage_unit(rig, unit, column):
@@ -101,15 +104,15 @@ def damage_unit(rig, unit, column):
 @pytest.mark.parametrize("unit", [0, 20, 47])
 @pytest.mark.parametrize("column", TOLD)
 def test_a_number_of_a_unit_is_damaged(column, unit, stage, tmp_path):
-    rig, due_ms = prepared(tmp_path, stage)
+    rig, due_ms = write_store(tmp_path, stage)
     damage_unit(rig, unit, column)
     check_all(rig, due_ms)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("column", UNTOLD)
+@pytest.mark.parametrize("column", UNDETECTED)
 def test_a_unit_that_differs_stops_no_other(column, stage, tmp_path):
-    rig, _ = prepared(tmp_path, stage)
+    rig, _ = write_store(tmp_path, stage)
     damage_unit(rig, 47, column)
     rig.open()
     rig.advance(20_000)
@@ -123,7 +126,7 @@ def test_a_unit_that_differs_stops_no_other(column, stage, tmp_path):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("column", TIMER_SLOT.names)
 def test_a_number_of_a_slot_is_damaged(column, stage, tmp_path):
-    rig, due_ms = prepared(tmp_path, stage)
+    rig, due_ms = write_store(tmp_path, stage)
     slot = due_ms[40] // 1_000 % WHEEL_SLOTS
     dtype, offset = TIMER_SLOT.fields[column][:2]
     change(tmp_path / WHEEL, slot * SLOT_BYTES + offset, b"\x5a" * dtype.itemsize)
@@ -133,14 +136,14 @@ def test_a_number_of_a_slot_is_damaged(column, stage, tmp_path):
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 40, 48])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_number_of_timercheck_is_damaged(stage, at, tmp_path):
-    rig, due_ms = prepared(tmp_path, stage)
+    rig, due_ms = write_store(tmp_path, stage)
     change(tmp_path / CHECK, at, b"\0\0\x5a\x5a\x5a\x5a\x5a\x5a")
     check_all(rig, due_ms)
 
 
 @pytest.mark.parametrize("place", [13, 10_000_000])
-def test_a_wrong_place_costs_no_checkpoint_and_no_stop(tmp_path, caplog, place):
-    rig, due_ms = prepared(tmp_path, "later")
+def test_a_wrong_position_stops_neither_checkpoint_nor_broker(tmp_path, caplog, place):
+    rig, due_ms = write_store(tmp_path, "later")
     rig.open()
     rig.keeper._passed = np.array([place], np.int64)
     assert rig.persist(last=True)

@@ -1,4 +1,4 @@
-"""The engine as a library: a directory, a clock, no broker."""
+"""The timer store as a library: a directory and a clock, without a broker."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SMALL = {
 HOUR_MS = 3_600_000
 
 
-class Run:
-    """An opened directory and the clock that it stands on."""
+class OpenedTimers:
+    """An opened directory and its clock."""
 
     def __init__(self, timers, clock):
         self.timers, self.clock = timers, clock
 
     async def rest(self):
-        """Let it do all that can be done now."""
+        """Let the service do all work that is possible now."""
         for _ in range(1_000):
-            for _ in range(5):  # until the service has noticed
+            for _ in range(5):  # until the service has run
                 await asyncio.sleep(0)
             if self.timers.resting:
                 return
@@ -49,13 +49,13 @@ class Run:
 @asynccontextmanager
 async def opened(root, clock, **properties):
     async with open_timers(root, clock=clock, properties=SMALL | properties) as timers:
-        run = Run(timers, clock)
+        run = OpenedTimers(timers, clock)
         await run.rest()
         yield run
 
 
-def test_delayed_until_their_millisecond_across_a_restart(tmp_path):
-    async def go():
+def test_timers_are_delivered_on_time_across_a_restart(tmp_path):
+    async def steps():
         clock = FakeClock()
         async with opened(tmp_path, clock) as run:
             now_ms = clock.now_ms()
@@ -81,11 +81,11 @@ def test_delayed_until_their_millisecond_across_a_restart(tmp_path):
             ]
             assert min(late) >= 0
 
-    asyncio.run(go())
+    asyncio.run(steps())
 
 
-def test_decisions_are_reported_as_they_are(tmp_path):
-    async def go():
+def test_decisions_report_their_verdict(tmp_path):
+    async def steps():
         async with opened(tmp_path, FakeClock()) as run:
             timers, now_ms = run.timers, run.clock.now_ms()
             ids = np.array([timers.put("Orders", b"%d" % n, now_ms + HOUR_MS) for n in range(4)])
@@ -101,11 +101,11 @@ def test_decisions_are_reported_as_they_are(tmp_path):
             assert timers.cancel(ids[2:3]).verdicts.tolist() == [Verdict.DELIVERED]
             assert timers.pending == {"Orders": 1}
 
-    asyncio.run(go())
+    asyncio.run(steps())
 
 
 def test_a_batch_and_its_refusals(tmp_path):
-    async def go():
+    async def steps():
         async with opened(tmp_path, FakeClock()) as run:
             now_ms, batch = run.clock.now_ms(), PutBatch(2)
             for due_ms in (now_ms + 1_000, now_ms + 2 * HOUR_MS):
@@ -118,7 +118,7 @@ def test_a_batch_and_its_refusals(tmp_path):
                 run.timers.put("Orders", b"", now_ms + 2 * HOUR_MS)
             assert refused.value.code == 13
 
-    asyncio.run(go())
+    asyncio.run(steps())
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,18 @@ def test_a_batch_and_its_refusals(tmp_path):
         ("Orders", 1 << 20, "outside"),
     ],
 )
-def test_what_cannot_be_put_says_why(tmp_path, topic, queue_id, says):
-    async def go():
+def test_refused_puts_give_the_reason(tmp_path, topic, queue_id, says):
+    async def steps():
         async with opened(tmp_path, FakeClock()) as run:
             with pytest.raises(ValueError, match=says):
                 run.timers.put(topic, b"", run.clock.now_ms(), queue_id=queue_id)
             assert run.timers.store.max_offset == 0
 
-    asyncio.run(go())
+    asyncio.run(steps())
 
 
 def test_bad_properties_and_a_second_owner(tmp_path):
-    async def go():
+    async def steps():
         with pytest.raises(ConfigError, match="timerPrecisionMs"):
             async with opened(tmp_path, FakeClock(), timerPrecisionMs="never"):
                 pass
@@ -150,11 +150,11 @@ def test_bad_properties_and_a_second_owner(tmp_path):
                 async with opened(tmp_path, FakeClock()):
                     pass
 
-    asyncio.run(go())
+    asyncio.run(steps())
 
 
-def test_checkpoints_are_written_by_themselves(tmp_path):
-    async def go():
+def test_checkpoints_are_written_periodically(tmp_path):
+    async def steps():
         async with opened(tmp_path, FakeClock(), timerFlushIntervalMs="1000") as run:
             run.timers.put("Orders", b"", run.clock.now_ms() + HOUR_MS)
             path = tmp_path / "config" / "duemq.timers.json"
@@ -166,4 +166,4 @@ def test_checkpoints_are_written_by_themselves(tmp_path):
                 await asyncio.to_thread(run.timers.store.flush)
             raise AssertionError("no checkpoint")
 
-    asyncio.run(go())
+    asyncio.run(steps())

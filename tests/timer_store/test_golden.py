@@ -1,4 +1,4 @@
-"""Apache's own stores: what waits in them is delivered at its millisecond, and only that."""
+"""Stores written by Apache: the pending timers, and only they, are delivered on time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ HOUR_MS = 3_600_000
 RECALLED = "timer-far0-1"
 
 
-def promised():
-    """Return the due times of what waits, by message id."""
+def pending_due_times():
+    """Return the due times of the pending timers by message ID."""
     return {
         line["msgId"]: int(line["timer_deliver_ms"])
         for line in manifest_lines(VERSION, "sent")
@@ -28,14 +28,14 @@ def golden_rig(name, tmp_path, at_ms, *, with_wheel=True, **config):
     root = copy_golden_store(name, tmp_path)
     if with_wheel:
         with (root / "timerwheel").open("wb") as copy:
-            copy_holes((golden_store(name) / "timerwheel").read_bytes(), copy)
+            write_sparse((golden_store(name) / "timerwheel").read_bytes(), copy)
     rig = TimerRig(root, FakeClock(at_ms), **config)
     rig.topics.append(TOPIC)
     return rig
 
 
-def copy_holes(data, file):
-    """Write data, most of it zero, leaving holes."""
+def write_sparse(data, file):
+    """Write data as a sparse file."""
     block = 1 << 16
     for at in range(0, len(data), block):
         part = data[at : at + block]
@@ -50,10 +50,10 @@ def records(rig):
 
 
 def check(rig, before, opened_ms):
-    """Assert that exactly what was promised came, each at its millisecond or at once."""
+    """Check that exactly the pending timers were delivered, each on time or at the opening."""
     new = [record for record in records(rig) if record.phys_offset not in before]
     came = {record.properties["UNIQ_KEY"]: record for record in new}
-    due_ms = promised()
+    due_ms = pending_due_times()
     assert len(new) == len(came) == len(due_ms) == 19
     for key, record in came.items():
         assert record.store_ms == max(due_ms[key], opened_ms), record.properties["KEYS"]
@@ -65,21 +65,21 @@ def check(rig, before, opened_ms):
 
 
 def advance_to_end(rig):
-    rig.advance(max(promised().values()) - rig.clock.now_ms() + 10 * HOUR_MS)
+    rig.advance(max(pending_due_times().values()) - rig.clock.now_ms() + 10 * HOUR_MS)
 
 
 @pytest.mark.parametrize(
     "later_ms", [0, 2 * HOUR_MS + 5, 20 * 24 * HOUR_MS, 5 * 365 * 24 * HOUR_MS]
 )
 @pytest.mark.parametrize("name", STORES)
-def test_what_waits_comes_when_promised(name, later_ms, tmp_path):
+def test_pending_timers_are_delivered_on_time(name, later_ms, tmp_path):
     rig = golden_rig(name, tmp_path, end_ms(VERSION) + later_ms)
     rig.open()
     opened_ms = rig.clock.now_ms()
     before = {r.phys_offset for r in records(rig) if r.prepared_offset >= 0}
     if not later_ms:
         assert rig.timers.counts.by_topic() == {TOPIC: 19}
-    if opened_ms < max(promised().values()):
+    if opened_ms < max(pending_due_times().values()):
         advance_to_end(rig)
     check(rig, before, opened_ms)
     assert rig.notices[0].endswith("was last used by an Apache broker: its timers are adopted")
@@ -88,7 +88,7 @@ def test_what_waits_comes_when_promised(name, later_ms, tmp_path):
 
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("name", STORES)
-def test_a_kill_at_any_time_after_taking_over_changes_nothing(name, persist, tmp_path):
+def test_a_kill_after_the_adoption_changes_nothing(name, persist, tmp_path):
     rig = golden_rig(name, tmp_path, end_ms(VERSION))
     rig.open()
     before = {r.phys_offset for r in records(rig) if r.prepared_offset >= 0}

@@ -1,4 +1,4 @@
-"""A start of the timers that is killed, or refused by the disk, at any step: the next works."""
+"""Starts that are killed or refused by the disk at any step: the next start succeeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from message_store.clock import FakeClock
-from tests.message_store.log.test_zeroing import FAULTS, Death, Steps, disk_states, no_holes
+from tests.message_store.log.test_zeroing import (
+    FAULTS,
+    SimulatedCrash,
+    Steps,
+    disk_states,
+    no_holes,
+)
 from tests.support.stores import open_store
 from tests.support.timer_rig import LOG_FILE_BYTES, TimerRig
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
@@ -20,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 def killed_timers(root: Path) -> FakeClock:
-    """Leave timers as a kill does: some were taken in after the last checkpoint."""
+    """Leave a killed store with timers enqueued after the last checkpoint."""
     rig = TimerRig(root).open()
     due_ms = rig.clock.now_ms() + HOUR_MS
     for number in range(COUNT):
@@ -35,7 +41,7 @@ def killed_timers(root: Path) -> FakeClock:
 
 
 def start(root: Path, clock: FakeClock, steps: Steps, step: int) -> bool:
-    """Open the timers of a store; return whether fewer steps than `step` were counted."""
+    """Open the timers; return whether the start had fewer than `step` steps."""
     store = open_store(root, clock, flush_commitlog_interval_ms=100_000_000)
     with store:
         timers = TimerStore(store, clock, TimerConfig(log_file_bytes=LOG_FILE_BYTES))
@@ -44,7 +50,7 @@ def start(root: Path, clock: FakeClock, steps: Steps, step: int) -> bool:
             timers.open(notice=lambda text: None)
             asyncio.run(CheckpointWriter(timers).persist(last=True))
             return steps.left > 0
-        except (Death, OSError):
+        except (SimulatedCrash, OSError):
             return False
         finally:
             steps.left = None
@@ -54,7 +60,7 @@ def start(root: Path, clock: FakeClock, steps: Steps, step: int) -> bool:
 @pytest.mark.finding("A7", "E1")
 @FAULTS
 @pytest.mark.parametrize("way", ["holes", "zeros"])
-def test_the_next_start_finds_every_timer(
+def test_the_next_start_finds_all_timers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, fault: BaseException, after: bool
 ) -> None:
     if way == "zeros":

@@ -1,9 +1,9 @@
-"""The timer store against a list of messages and a filter.
+"""State machine of the timer store, compared with a list of messages.
 
-Sends of every kind, clock steps both ways, checkpoints, restarts, deaths between any two steps that
-change the disk, torn writes, power cuts, a full disk, lost files, stopped stages. After each step:
-nothing early, nothing twice, nothing missing that is due, due order, exact books, and no file of
-the commit log free to go that is needed.
+Rules: sends of every kind, clock steps, checkpoints, restarts, crashes between any two changes of
+the disk, torn writes, power cuts, full disks, lost files and stopped stages. After each rule no
+timer may be early, duplicated or missing after its due time; the order and the counts must be
+exact, and retention may not delete a needed log file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.recovery import checkpoint
-from tests.support.failing_disk import Death, Disk, cut_log, lose_units
+from tests.support.failing_disk import Disk, SimulatedCrash, cut_log, lose_units
 from tests.support.naive_model import log_records
 from tests.support.stores import add_message
 from tests.support.timer_rig import TimerRig
@@ -36,13 +36,15 @@ from timer_store.names import TIMER_TOPIC
 PRECISION_MS = 100
 WINDOW_SLOTS = 600
 WINDOW_MS = PRECISION_MS * WINDOW_SLOTS
-HOLD_MS = 1_000  # a store holds its time so long when the clock falls back
+HOLD_MS = 1_000  # how long the store keeps its time after a clock step back
 RETRY_MS = 100
 LONGEST_MS = 40 * WINDOW_MS
-AWAY_MS = 1_440 * WINDOW_MS  # of so many windows each timer that waits rolls through every one
+AWAY_MS = 1_440 * WINDOW_MS  # pending timers roll through every window of an outage
 FILES = ("timerwheel", "timerlog", "config/duemq.timers.json", "config/timercheck")
 STEPS_MS = [1, 7, 99, 100, 101, 450, 999, 1_000, 3_000, 60_000, 61_000, 600_000]
-SHRINK = bool(os.environ.get("TIMER_SHRINK"))  # it takes minutes; a failing run says its steps
+SHRINK = bool(
+    os.environ.get("TIMER_SHRINK")
+)  # shrinking takes minutes; a failing run prints its steps
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([Phase.shrink] if SHRINK else [])]
 delays = st.one_of(
     st.sampled_from([-70_000, -1, 0, 1, 99, 100, 101, 499, 500, 600, 1_000, WINDOW_MS - 1]),
@@ -54,19 +56,19 @@ delays = st.one_of(
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that was acknowledged: where its record lies, and when it is due."""
+    """A message that was acknowledged."""
 
     number: int
     topic: str
     due_ms: int
     phys_offset: int
     end: int
-    held: bool  # it was a timer, not delivered with its put
-    exempt: bool = False  # it was not taken in at once, so that others may have come before
+    held: bool  # not delivered with its put
+    exempt: bool = False  # put into the wheel late, so that others may precede it
 
 
-class Life:
-    """The timer store's lives on one directory."""
+class CrashRig:
+    """Timers in a directory that can crash, lose power and restart."""
 
     def __init__(
         self, seed: int, stage_records_max: int, make: Callable[..., TimerRig] = TimerRig
@@ -88,23 +90,23 @@ class Life:
         )
         self.rig.open()
 
-    def die(self, *, cut: bool) -> int:
-        """End as a kill, or a power cut; return how far the commit log goes on."""
+    def crash(self, *, cut: bool) -> int:
+        """Kill the process or cut the power; return the new end of the commit log."""
         store = self.rig.store
         durable, end = store.durable_offset, store.max_offset
         marks = store.mark.read()
         self.rig.kill()
         if cut:
             self.boot += 1
-            self.disk.lose(self.chance)
+            self.disk.lose_unsynced(self.chance)
             end = self.chance.randint(min(durable, end), end)
             cut_log(self.root, end)
             lose_units(self.root, marks.durable if marks else 0)
-        self.disk.revive()
+        self.disk.restart()
         return end
 
-    def end(self) -> None:
-        self.disk.revive()
+    def remove(self) -> None:
+        self.disk.restart()
         self.disk.full = ()
         if self.rig.is_open:
             self.rig.kill()
@@ -112,25 +114,25 @@ class Life:
         shutil.rmtree(self.root)
 
 
-class TimersAgainstAList(RuleBasedStateMachine):
-    """Every rule ends with a store that is open and at rest."""
+class TimerStoreMachine(RuleBasedStateMachine):
+    """Rules that end with an open and idle store."""
 
     @initialize(seed=st.integers(0, 1 << 32), stage_max=st.sampled_from([1_024, 5, 30]))
     def begin(self, seed: int, stage_max: int) -> None:
-        self.life = Life(seed, stage_max)
+        self.crash_rig = CrashRig(seed, stage_max)
         self.sent: dict[int, Sent] = {}
         self.serial = 0
-        self.now_max = self.life.clock.now_ms()
+        self.now_max = self.crash_rig.clock.now_ms()
         self.stopped_in = self.stopped_out = False
         self.refused = False
 
     @property
     def rig(self) -> TimerRig:
-        return self.life.rig
+        return self.crash_rig.rig
 
     @property
     def now_ms(self) -> int:
-        return self.life.clock.now_ms()
+        return self.crash_rig.clock.now_ms()
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -199,23 +201,23 @@ class TimersAgainstAList(RuleBasedStateMachine):
     # -- time -----------------------------------------------------------------------------------
 
     @rule(step_ms=st.one_of(st.sampled_from(STEPS_MS), st.integers(1, 5_000)))
-    def forward(self, step_ms: int) -> None:
-        """The clock goes on, and the loop wakes up when it wanted to."""
+    def advance(self, step_ms: int) -> None:
+        """Advance the clock while the service sleeps as long as it asked for."""
         self.rig.advance(step_ms)
 
     @rule(step_ms=st.sampled_from([*STEPS_MS, AWAY_MS]))
     def jump(self, step_ms: int) -> None:
-        """The clock is set forward at once."""
+        """Set the clock forward in one step."""
         self.jump_to(self.now_ms + step_ms)
 
     def jump_to(self, now_ms: int) -> None:
-        self.life.clock.set_ms(now_ms)
+        self.crash_rig.clock.set_ms(now_ms)
         self.rig.work()
 
     @rule(step_ms=st.sampled_from([1, 99, 1_000, 1_001, 20_000, 3_600_000]))
     def step_back(self, step_ms: int) -> None:
         self.now_max = max(self.now_max, self.now_ms)
-        self.life.clock.advance(-step_ms)
+        self.crash_rig.clock.advance(-step_ms)
         self.rig.work()
 
     # -- lives ----------------------------------------------------------------------------------
@@ -231,68 +233,68 @@ class TimersAgainstAList(RuleBasedStateMachine):
         self._reopen(asleep_ms)
 
     @rule(cut=st.booleans(), asleep_ms=st.sampled_from([0, 0, 1_000, 61_000, 600_000]))
-    def die(self, cut: bool, asleep_ms: int) -> None:
+    def crash(self, cut: bool, asleep_ms: int) -> None:
         self._unstop()
-        self._die(cut)
+        self._crash(cut)
         self._reopen(asleep_ms)
 
     @rule(
         steps=st.integers(0, 14),
         torn=st.sampled_from([0, 1, 26, 52, 53, 100, 300]),
         cut=st.booleans(),
-        what=st.sampled_from(["persist", "send", "forward", "restart", "jump"]),
+        what=st.sampled_from(["persist", "send", "advance", "restart", "jump"]),
         again=st.integers(0, 25),
     )
-    def die_at_a_step(self, steps: int, torn: int, cut: bool, what: str, again: int) -> None:
-        """Die between two steps, and perhaps once more while the next life begins."""
+    def crash_at_a_step(self, steps: int, torn: int, cut: bool, what: str, again: int) -> None:
+        """Crash between two steps, and perhaps once more during the restart."""
         self._unstop()
         acts: dict[str, Callable[[], Any]] = {
             "persist": self.rig.persist,
             "send": lambda: self._send([(500 + n, "T", "TIMER_DELAY_MS") for n in range(30)]),
-            "forward": lambda: self.rig.advance(700),
+            "advance": lambda: self.rig.advance(700),
             "jump": lambda: self.jump_to(self.now_ms + WINDOW_MS),
             "restart": self.rig.close,
         }
-        self._mortal(acts[what], steps, torn)
+        self._run_until_crash(acts[what], steps, torn)
         if self.rig.is_open:
-            self._die(cut)
-        self.life.disk.revive()
-        if not self._mortal(self._open, again, torn):
-            self._die(cut)
+            self._crash(cut)
+        self.crash_rig.disk.restart()
+        if not self._run_until_crash(self._open, again, torn):
+            self._crash(cut)
             self._reopen(0)
         self._find_sent()
 
-    def _mortal(self, act: Callable[[], Any], steps: int, torn: int) -> bool:
-        """Act until the disk says death; return whether it was done."""
-        disk = self.life.disk
-        disk.left, disk.torn = steps, torn
+    def _run_until_crash(self, act: Callable[[], Any], steps: int, torn: int) -> bool:
+        """Run an action; return whether it finished before the crash."""
+        disk = self.crash_rig.disk
+        disk.steps_left, disk.torn = steps, torn
         try:
             act()
-        except Death as death:
-            note(f"died {death}")
+        except SimulatedCrash as crash:
+            note(f"crash {crash}")
             return False
         finally:
-            disk.left = None
+            disk.steps_left = None
         return True
 
-    def _die(self, cut: bool) -> None:
-        end = self.life.die(cut=cut)
+    def _crash(self, cut: bool) -> None:
+        end = self.crash_rig.crash(cut=cut)
         if cut:
             self.sent = {n: s for n, s in self.sent.items() if s.end <= end}
 
     def _reopen(self, asleep_ms: int) -> None:
-        self.life.clock.advance(asleep_ms)
+        self.crash_rig.clock.advance(asleep_ms)
         self._open()
         self._find_sent()
 
     def _open(self) -> None:
-        self.rig.is_open = True  # if death comes on the way, what is there is to be closed
-        self.life.disk.spared = ("commitlog/",)  # the store's own recovery has its own tests
+        self.rig.is_open = True  # after a crash in `open`, the opened parts must be closed
+        self.crash_rig.disk.ignored = ("commitlog/",)  # the store's own recovery has its own tests
         self.rig.open()
-        self.life.disk.spared = ()
+        self.crash_rig.disk.ignored = ()
 
     def _find_sent(self) -> None:
-        """What was being sent when death came may be there: then it counts."""
+        """Add messages that were stored although the crash interrupted their send."""
         by_number = {_number(record): record for record in self._all_records()}
         known = set(by_number)
         for number in range(1, self.serial + 1):
@@ -311,12 +313,12 @@ class TimersAgainstAList(RuleBasedStateMachine):
         if end:
             self.rig.close()
         else:
-            self._die(False)
+            self._crash(False)
         for name in lost:
-            path = self.life.root / name
+            path = self.crash_rig.root / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             (path.parent / f"{path.name}.bak").unlink(missing_ok=True)
-        self.life.disk.forget()
+        self.crash_rig.disk.mark_synced()
         self._reopen(0)
 
     # -- refusals -------------------------------------------------------------------------------
@@ -326,14 +328,14 @@ class TimersAgainstAList(RuleBasedStateMachine):
         step_ms=st.sampled_from([100, 1_000, 61_000, 600_000]),
     )
     def full_disk(self, full: tuple[str, ...], step_ms: int) -> None:
-        """The disk is full for a while."""
+        """Fill the disk for some time."""
         self._unstop()
-        self.life.disk.full = full
+        self.crash_rig.disk.full = full
         self._send([(n * 100, "T", "TIMER_DELAY_MS") for n in range(20)])
         self.rig.advance(step_ms)
         self.rig.persist()
         self.sent = {n: replace(s, exempt=True) for n, s in self.sent.items()}
-        self.life.disk.full = ()
+        self.crash_rig.disk.full = ()
         self.rig.store.check_disk()
         self.rig.advance(RETRY_MS)
 
@@ -366,22 +368,22 @@ class TimersAgainstAList(RuleBasedStateMachine):
         return [r for r in log_records(self.rig.store) if r.body.startswith(b"<")]
 
     @invariant()
-    @precondition(lambda self: hasattr(self, "life"))
-    def everything_adds_up(self) -> None:
+    @precondition(lambda self: hasattr(self, "crash_rig"))
+    def store_equals_model(self) -> None:
         records = self._all_records()
         arrived = [record for record in records if record.topic != TIMER_TOPIC]
         self._check_each(arrived)
         self._check_order(arrived)
-        self._check_books({_number(record) for record in arrived})
+        self._check_counts({_number(record) for record in arrived})
 
     def _check_each(self, arrived: list[Record]) -> None:
         counts = Counter(_number(record) for record in arrived)
         assert [n for n, count in counts.items() if count > 1] == [], "twice"
-        assert set(counts) <= set(self.sent), "nobody sent it"
+        assert set(counts) <= set(self.sent), "never sent"
         for record in arrived:
             sent = self.sent[_number(record)]
             assert record.topic == sent.topic
-            assert record.store_ms >= sent.due_ms or not sent.held, f"{sent} came early"
+            assert record.store_ms >= sent.due_ms or not sent.held, f"{sent} is early"
         if not self.stopped_in and not self.stopped_out:
             missing = [
                 s for n, s in self.sent.items() if n not in counts and s.due_ms <= self.now_ms
@@ -389,7 +391,7 @@ class TimersAgainstAList(RuleBasedStateMachine):
             assert missing == [], f"missing at {self.now_ms}"
 
     def _check_order(self, arrived: list[Record]) -> None:
-        """What comes later in the log is due later, or was not there yet, or could not come."""
+        """Check that later records have later due times or could not be delivered earlier."""
         held = [(r, self.sent[_number(r)]) for r in arrived if self.sent[_number(r)].held]
         latest: tuple[Record, Sent] | None = None
         for record, sent in held:
@@ -398,7 +400,7 @@ class TimersAgainstAList(RuleBasedStateMachine):
             if latest is None or sent.due_ms >= latest[1].due_ms:
                 latest = record, sent
 
-    def _check_books(self, arrived: set[int]) -> None:
+    def _check_counts(self, arrived: set[int]) -> None:
         timers = self.rig.timers
         waiting = [s for n, s in self.sent.items() if n not in arrived]
         file_bytes = timers.store.config.commitlog_file_bytes
@@ -406,23 +408,23 @@ class TimersAgainstAList(RuleBasedStateMachine):
         if waiting:
             assert timers.first_pending_offset is not None
             needed = min(s.phys_offset for s in waiting)
-            assert timers.first_pending_offset <= needed, "needed, but free to go"
+            assert timers.first_pending_offset <= needed, "retention may delete needed files"
         if timers.enqueue.behind == 0:
             assert timers.counts.by_topic() == Counter(s.topic for s in waiting)
             assert timers.counts.by_file() == by_file
             assert timers.counts.total == len(waiting)
 
     def teardown(self) -> None:
-        if hasattr(self, "life"):
-            self.life.end()
+        if hasattr(self, "crash_rig"):
+            self.crash_rig.remove()
 
 
 def _number(record: Record) -> int:
     return int(record.body[1:].split(b" ")[0])
 
 
-TestTimersAgainstAList = TimersAgainstAList.TestCase
-TestTimersAgainstAList.settings = settings(
+TestTimerStoreMachine = TimerStoreMachine.TestCase
+TestTimerStoreMachine.settings = settings(
     max_examples=int(os.environ.get("TIMER_MODELS", "20")),
     stateful_step_count=25,
     suppress_health_check=list(HealthCheck),

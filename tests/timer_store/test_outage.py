@@ -1,4 +1,4 @@
-"""Long outages, long delays, stopped stages: each timer once, in due order, no lap overwrites."""
+"""Long outages, long delays and stopped stages: each timer is delivered once, in due order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rig(tmp_path: Path):
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize("away_ms", [7 * DAY_MS, 15 * DAY_MS, YEAR_MS])
 def test_an_outage_delivers_everything_once_in_due_order(rig, end, away_ms):
-    """More than the stage holds is overdue, and new timers come before it has left."""
+    """More timers are overdue than the stage holds, and new ones are put meanwhile."""
     start_ms = rig.clock.now_ms()
     due = [start_ms + 1 + n * 7_000_003 % (3 * DAY_MS) for n in range(300)]
     due += [start_ms + 5_000] * 100
@@ -35,7 +35,7 @@ def test_an_outage_delivers_everything_once_in_due_order(rig, end, away_ms):
     assert rig.persist()
     getattr(rig, end)()
     rig.clock.advance(away_ms)
-    rig.work = lambda: None  # not yet
+    rig.work = lambda: None  # deliver nothing yet
     rig.open()
     now_ms = rig.clock.now_ms()
     soon = [now_ms + 1 + 13 * n for n in range(50)]
@@ -53,7 +53,7 @@ def test_an_outage_delivers_everything_once_in_due_order(rig, end, away_ms):
 
 
 def test_a_stopped_delivery_for_more_than_a_lap_loses_nothing(tmp_path):
-    """Slots of the lap before are held: nothing overwrites them, nothing stops for good."""
+    """Slots of the previous lap are kept: nothing overwrites them."""
     rig = TimerRig(tmp_path, precision_ms=100, stop_dequeue=True, max_delay_s=10**8).open()
     start_ms = rig.clock.now_ms()
     due = [start_ms + n * 3_600_000 for n in range(1, 100)]
@@ -77,7 +77,7 @@ def test_a_stopped_delivery_for_more_than_a_lap_loses_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("precision_ms", "part_ms"), [(100, YEAR_MS // 10), (1_000, YEAR_MS)])
-def test_years_are_waited_for(tmp_path, precision_ms, part_ms):
+def test_delays_of_years(tmp_path, precision_ms, part_ms):
     rig = TimerRig(tmp_path, precision_ms=precision_ms, max_delay_s=10**9).open()
     due_ms = rig.clock.now_ms() + 3 * part_ms + 4_321
     rig.put(due_ms)
@@ -92,7 +92,7 @@ def test_years_are_waited_for(tmp_path, precision_ms, part_ms):
     rig.close()
 
 
-def test_a_clock_that_was_ahead_for_a_while_makes_nothing_late(rig):
+def test_a_clock_that_was_ahead_delays_nothing(rig):
     rig.clock.advance(YEAR_MS)
     rig.put(rig.clock.now_ms() + 10, body=b"far")
     rig.advance(1_000)
@@ -108,7 +108,7 @@ def test_a_clock_that_was_ahead_for_a_while_makes_nothing_late(rig):
     assert rig.timers.counts.total == 0
 
 
-def test_a_timer_log_that_is_full_when_timers_roll_stops_nothing(tmp_path, monkeypatch):
+def test_a_full_timer_log_during_rolls(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, tmp_path)
     rig = TimerRig(tmp_path, roll_window_slots=10).open()
     now_ms = rig.clock.now_ms()
@@ -129,8 +129,8 @@ def test_a_timer_log_that_is_full_when_timers_roll_stops_nothing(tmp_path, monke
     rig.close()
 
 
-def test_a_broken_chain_at_work_is_rebuilt(rig):
-    """Zeros in the timer log under a running broker: nothing lost, nothing twice."""
+def test_a_damaged_chain_is_rebuilt_while_running(rig):
+    """Zeros in the timer log of a running broker: nothing is lost or duplicated."""
     now_ms = rig.clock.now_ms()
     due = [now_ms + 100 + 20 * n for n in range(200)]
     rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
@@ -149,8 +149,8 @@ def test_a_broken_chain_at_work_is_rebuilt(rig):
 
 @pytest.mark.parametrize("killed", [False, True], ids=["lives on", "killed"])
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
-def test_a_cancel_in_the_middle_of_a_roll_holds(tmp_path, monkeypatch, checkpoints, killed):
-    """Half of a slot has a unit in the next slot as well: both must go."""
+def test_a_cancel_during_a_roll(tmp_path, monkeypatch, checkpoints, killed):
+    """Half of the slot's timers have a second unit in the next slot: both are settled."""
     rig = TimerRig(tmp_path, roll_window_slots=10).open()
     far = [rig.clock.now_ms() + 20_000 + n for n in range(60)]
     batch = rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in far])
@@ -185,8 +185,8 @@ def test_a_cancel_in_the_middle_of_a_roll_holds(tmp_path, monkeypatch, checkpoin
     rig.close()
 
 
-def test_a_clock_set_back_prolongs_no_pause(rig):
-    """Refused deliveries are tried again soon, by a clock that says an earlier hour, too."""
+def test_a_clock_step_back_prolongs_no_pause(rig):
+    """Refused deliveries are retried soon, also after the clock was set back by an hour."""
     due_ms = rig.clock.now_ms() + 1_000
     rig.put_many([(due_ms, "T", 0, b"%d" % n) for n in range(30)])
     rig.store.gate.refusal = "the disk is full"

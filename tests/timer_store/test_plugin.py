@@ -1,4 +1,4 @@
-"""The timer store as a plugin: what it brings, its life, a reload."""
+"""The timer store as a plugin: what it registers, and a reload of its configuration."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def test_it_is_a_broker_plugin(tmp_path):
     assert plugin.config_class() is type(plugin.config)
 
 
-def test_without_the_wheel_it_holds_nothing(tmp_path):
+def test_a_disabled_wheel_delays_nothing(tmp_path):
     host = FakeHost(str(tmp_path), FakeClock(), {"timerWheelEnable": "false"})
     plugin = create_plugin(host)
     assert [*plugin.system_topics(), *plugin.put_hooks(), *plugin.dispatchers()] == []
 
 
-def test_a_timer_is_pending_visible_and_delivered(tmp_path):
+def test_a_timer_is_counted_and_delivered(tmp_path):
     clock = FakeClock()
 
-    async def story():
+    async def steps():
         async with running(tmp_path, clock) as (plugin, store, host):
             due_ms = clock.now_ms() + 2_500
             assert put(plugin, store, due_ms) == 0
@@ -85,13 +85,13 @@ def test_a_timer_is_pending_visible_and_delivered(tmp_path):
             assert plugin.first_pending_offset() is None
             assert not host.stopped
 
-    asyncio.run(story())
+    asyncio.run(steps())
 
 
-def test_requests_60_and_61_answer_the_values_of_the_files(tmp_path):
+def test_requests_60_and_61(tmp_path):
     clock = FakeClock()
 
-    async def story():
+    async def steps():
         async with running(tmp_path, clock) as (plugin, store, _):
             put(plugin, store, clock.now_ms() + 60_000)
             handlers = plugin.request_handlers()
@@ -102,13 +102,13 @@ def test_requests_60_and_61_answer_the_values_of_the_files(tmp_path):
         assert (tmp_path / "config" / "timercheck").read_bytes()[:56] != bytes(check.body)
         assert b'"T":{"count":1' in (tmp_path / "config" / "timermetrics").read_bytes()
 
-    asyncio.run(story())
+    asyncio.run(steps())
 
 
-def test_a_reload_changes_limits_and_leaves_what_the_files_depend_on(tmp_path):
+def test_a_reload_changes_limits_but_not_file_properties(tmp_path):
     clock = FakeClock()
 
-    async def story():
+    async def steps():
         async with running(tmp_path, clock) as (plugin, store, _):
             due_ms = clock.now_ms() + 2 * 86_400_000
             assert put(plugin, store, due_ms) == 0
@@ -119,13 +119,13 @@ def test_a_reload_changes_limits_and_leaves_what_the_files_depend_on(tmp_path):
                 plugin.reconfigure({"timerMaxDelaySec": "soon"})
             assert plugin.config.max_delay_s == 60
 
-    asyncio.run(story())
+    asyncio.run(steps())
 
 
 def test_checkpoints_are_a_job_of_the_scheduler(tmp_path):
-    async def story():
+    async def steps():
         async with running(tmp_path, FakeClock()) as (_, _, host):
             assert PERSIST_JOB in host.scheduler.jobs
         assert PERSIST_JOB not in host.scheduler.jobs
 
-    asyncio.run(story())
+    asyncio.run(steps())

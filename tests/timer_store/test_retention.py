@@ -1,4 +1,4 @@
-"""Log files that timers need stay: those that wait, those not taken in, those of the checkpoint."""
+"""Log files that timers need are kept: pending, not yet enqueued, or needed by the checkpoint."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def rig(tmp_path: Path):
 
 
 def fill(rig: TimerRig) -> None:
-    """Write some files full of messages that are not timers any more."""
+    """Write files of messages that are no timers."""
     for _ in range(6):
         rig.put_many([(1, "U", 0, b"x" * 900)] * 15)
 
 
 def clean(rig: TimerRig) -> int:
     rig.store.flush()
-    rig.clock.advance(1_000_000 * HOUR_MS)  # every file is old; nothing is delivered meanwhile
+    rig.clock.advance(1_000_000 * HOUR_MS)  # all files expire; nothing is delivered meanwhile
     removed = sum(rig.store.retention.clean() for _ in range(5))
     rig.clock.advance(-1_000_000 * HOUR_MS)
     return removed
@@ -55,7 +55,7 @@ def test_a_file_with_a_timer_stays_until_its_delivery_is_in_a_checkpoint(rig):
     assert clean(rig) > 0
 
 
-def test_what_is_not_taken_in_is_needed_too(rig):
+def test_files_with_records_not_yet_enqueued_are_kept(rig):
     rig.timers.reconfigure(replace(rig.config, stop_enqueue=True))
     due_ms = rig.clock.now_ms() + HOUR_MS
     batch = rig.put(due_ms)

@@ -1,4 +1,4 @@
-"""timerRollMode=message: on its way a long timer is appended again, as Apache does it."""
+"""Configuration timerRollMode=message: a long timer is appended again at each roll."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rig(tmp_path: Path):
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("ends_ms", [0, 9_800, 15_000, 39_990])
-def test_copies_are_delivered_once_at_the_exact_time(rig, end, persist, ends_ms):
+def test_copies_are_delivered_once_at_their_due_time(rig, end, persist, ends_ms):
     now_ms = rig.clock.now_ms()
     due = [now_ms + 45_000 + n for n in range(60)]
     rig.put_many([(due_ms, "TU"[due_ms % 2], 0, b"%d" % due_ms) for due_ms in due])
@@ -43,13 +43,13 @@ def test_copies_are_delivered_once_at_the_exact_time(rig, end, persist, ends_ms)
     assert all(record.store_ms == int(record.body) for record in arrived)
     copies = rig.delivered(TIMER_TOPIC, TIMER_QUEUE)
     rolls = {int(c.properties.get("TIMER_ROLL_TIMES", "0")) for c in copies[-60:]}
-    most = 4 if end == "close" else 7  # a kill undoes the knowledge that time has passed
+    most = 4 if end == "close" else 7  # after a kill the read time is that of the checkpoint
     assert min(rolls) >= 4
     assert max(rolls) <= most
     assert rig.timers.counts.total == 0
 
 
-def test_a_full_disk_puts_it_off(tmp_path, monkeypatch):
+def test_a_full_disk_delays_the_rolls(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, tmp_path)
     rig = TimerRig(tmp_path, roll_mode="message", roll_window_slots=10).open()
     due_ms = rig.clock.now_ms() + 45_000
@@ -63,7 +63,7 @@ def test_a_full_disk_puts_it_off(tmp_path, monkeypatch):
     rig.close()
 
 
-def test_a_turn_rolls_a_bounded_number(tmp_path, monkeypatch):
+def test_a_turn_rolls_a_limited_number(tmp_path, monkeypatch):
     monkeypatch.setattr(delivery, "ROLLED_UNITS_MAX", 20)
     monkeypatch.setattr(delivery, "ROLLED_MESSAGES_MAX", 7)
     for mode, most in (("index", 20 + 9), ("message", 7 + 6)):

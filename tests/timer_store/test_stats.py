@@ -1,4 +1,4 @@
-"""What the delivery of timers counts."""
+"""Statistics of the delivery of timers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from timer_store.stats import (
 
 
 @pytest.mark.parametrize(
-    ("topic", "wanted"),
+    ("topic", "expected"),
     [
         ("T", ORDINARY),
         ("%RETRY%g", RETRY),
@@ -32,8 +32,8 @@ from timer_store.stats import (
         ("", ORDINARY),
     ],
 )
-def test_class_of(topic, wanted):
-    assert class_of(topic) == wanted
+def test_class_of(topic, expected):
+    assert class_of(topic) == expected
 
 
 def outcome_of(*timers, quarantined=(), lost=0, refusal=""):
@@ -72,7 +72,7 @@ def test_an_outcome_is_counted_by_class(stats):
     assert [late.max_ms for late in stats.lateness] == [3, 20, 0]
 
 
-def test_topics_that_are_made_later(stats, topics):
+def test_topics_created_later(stats, topics):
     topics.add("rmq_sys_new")
     stats.note(np.array([0], np.int64), outcome_of((5, 2)), 5_000)
     assert [late.count for late in stats.lateness] == [1, 1, 1]
@@ -86,24 +86,24 @@ def test_an_outcome_without_deliveries_changes_no_lateness(stats):
 
 
 @pytest.mark.parametrize(
-    ("notes", "now_ms", "wanted"),
+    ("notes", "now_ms", "expected"),
     [
         ([], 10_000, 0),
         ([(50, 9_999)], 10_000, 5),
-        ([(50, 10_000)], 10_000, 0),  # this second is not over
-        ([(50, 9_100), (50, 9_900), (100, 5_000)], 10_000, 20),  # a clock that fell back
+        ([(50, 10_000)], 10_000, 0),  # the current second does not count
+        ([(50, 9_100), (50, 9_900), (100, 5_000)], 10_000, 20),  # after a clock step back
         ([(500, 1_000)], 20_000, 0),
         ([(10, second * 1_000) for second in range(100)], 100_000, 10),
     ],
 )
-def test_rate(notes, now_ms, wanted):
+def test_rate(notes, now_ms, expected):
     rate = Rate()
     for count, at_ms in notes:
         rate.note(count, at_ms)
-    assert rate.per_second(now_ms) == wanted
+    assert rate.per_second(now_ms) == expected
 
 
-def test_plain_data_for_views(stats):
+def test_views_are_plain_data(stats):
     found = stats.as_dict(6_000)
     assert found["delivered"] == 2
     assert found["delivered_per_second"] == 0.2

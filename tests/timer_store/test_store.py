@@ -1,4 +1,4 @@
-"""The whole engine on a clock moved by hand: on time, once, across restarts and kills."""
+"""The timer store with a manual clock: timers are on time and once, across restarts and kills."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_time_in_the_past_is_delivered_at_once(rig):
 @pytest.mark.parametrize("end", ["close", "kill"])
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("asleep_ms", [0, 3_000, 30 * DAY_MS])
-def test_nothing_is_lost_doubled_or_early_across_a_restart(rig, end, persist, asleep_ms):
+def test_nothing_is_lost_duplicated_or_early_across_a_restart(rig, end, persist, asleep_ms):
     now_ms = rig.clock.now_ms()
     for number in range(200):
         rig.put(now_ms + 37 * number + 1, body=b"%d" % number)
@@ -83,7 +83,7 @@ def test_lost_files_are_rebuilt(rig, lost, tmp_path):
 
 
 def test_the_counts_include_a_topic_that_was_unknown_at_the_start(rig, tmp_path):
-    """Made later, it is the same topic to them."""
+    """A topic created later has the same count."""
     rig.put(rig.clock.now_ms() + 5_000, topic="New")
     rig.close()
     (tmp_path / "config" / "duemq.timers.json").unlink()

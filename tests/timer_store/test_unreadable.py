@@ -1,4 +1,4 @@
-"""Timers on a disk with sectors that cannot be read: in the commit log, timer log and wheel."""
+"""Unreadable sectors in the commit log, timer log and wheel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def filled(tmp_path, **config):
 
 
 @pytest.mark.finding("E4")
-def test_timers_whose_records_are_hit_go_to_quarantine(tmp_path, disk):
+def test_timers_with_unreadable_records_are_quarantined(tmp_path, disk):
     rig, rows = filled(tmp_path)
     page = 3 * PAGE_BYTES
     hit = {
@@ -47,8 +47,8 @@ def test_timers_whose_records_are_hit_go_to_quarantine(tmp_path, disk):
     assert hit
     disk.break_page(rig.store.log.files[0].path, page)
     rig.advance(DELAY_MS + 1_000)
-    wanted = [b"%04d" % number for number in range(TIMERS) if number not in hit]
-    assert sorted(body[:4] for body in rig.bodies()) == wanted
+    expected = [b"%04d" % number for number in range(TIMERS) if number not in hit]
+    assert sorted(body[:4] for body in rig.bodies()) == expected
     kept = rig.delivered(QUARANTINE_TOPIC)
     assert {record.properties["DUEMQ_REASON"] for record in kept} == {"unreadable"}
     assert all("Input/output error" in record.properties["DUEMQ_DETAIL"] for record in kept)
@@ -59,7 +59,7 @@ def test_timers_whose_records_are_hit_go_to_quarantine(tmp_path, disk):
 
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_timer_log_that_cannot_be_read_is_made_again(tmp_path, disk, restart):
+def test_an_unreadable_timer_log_is_rebuilt(tmp_path, disk, restart):
     rig, _ = filled(tmp_path, log_file_bytes=8_192)
     path = rig.timers.units.log.files[0].path
     if restart:
@@ -75,7 +75,7 @@ def test_a_timer_log_that_cannot_be_read_is_made_again(tmp_path, disk, restart):
 
 
 @pytest.mark.finding("E4")
-def test_a_wheel_that_cannot_be_read_is_made_again(tmp_path, disk):
+def test_an_unreadable_wheel_is_rebuilt(tmp_path, disk):
     rig, _ = filled(tmp_path)
     rig.close()
     slot = rig.timers.units.wheel.tick(rig.clock.now_ms() + DELAY_MS) % (WHEEL_BYTES // 32) * 32
@@ -89,9 +89,9 @@ def test_a_wheel_that_cannot_be_read_is_made_again(tmp_path, disk):
 
 
 @pytest.mark.finding("E7")
-def test_the_wheel_needs_no_page_of_its_file(tmp_path):
+def test_a_running_wheel_does_not_read_its_file(tmp_path):
     wheel = TimerWheel(tmp_path / "timerwheel", 1_000)
-    os.truncate(tmp_path / "timerwheel", 0)  # a mapping would have no page to show now
+    os.truncate(tmp_path / "timerwheel", 0)  # a mapping of the file would fault now
     assert wheel.next_live(1, 10**12) is None
     assert not wheel.data.any()
     wheel.data[5] = 1
@@ -101,7 +101,7 @@ def test_the_wheel_needs_no_page_of_its_file(tmp_path):
 
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("names", [["timercheck"], [SNAPSHOT_FILE], [SNAPSHOT_FILE, BACKUP_FILE]])
-def test_a_checkpoint_that_cannot_be_read_costs_no_timer(tmp_path, disk, names):
+def test_an_unreadable_checkpoint_loses_no_timer(tmp_path, disk, names):
     rig, _ = filled(tmp_path)
     rig.close()
     for name in names:
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_cannot_be_read_costs_no_timer(tmp_path, disk, names):
 
 
 @pytest.mark.finding("E7")
-def test_an_error_that_passes_quarantines_no_timer(tmp_path, disk):
+def test_a_temporary_error_quarantines_no_timer(tmp_path, disk):
     rig, _ = filled(tmp_path)
     for page in range(9):
         disk.break_page(rig.store.log.files[0].path, page * PAGE_BYTES, passing=True)

@@ -1,4 +1,4 @@
-"""`duemq store verify` on timers: what is wrong is named with its place, what is right is not."""
+"""`duemq store verify` on timers: damage is found with its place, intact stores are accepted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def found_in(report: Report) -> set[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of ours that was closed in order: delivered, waiting and rolling timers."""
+    """Return a store that was closed in order, with delivered, pending and rolling timers."""
     rig = TimerRig(tmp_path_factory.mktemp("whole"), roll_window_slots=60).open()
     now_ms = rig.clock.now_ms()
     for number in range(COUNT):
@@ -46,7 +46,7 @@ def root(whole: Path, tmp_path: Path) -> Path:
 
 
 def copy_used(source: str, target: str) -> str:
-    """Copy a file; pages of zeros stay holes."""
+    """Copy a sparse file with its holes."""
     data = np.fromfile(source, np.uint8)
     if data.size != WHEEL_BYTES:
         return str(shutil.copy2(source, target))
@@ -69,7 +69,7 @@ def log_file(root: Path, number: int = 0) -> Path:
 
 
 def last_slot_at(root: Path) -> int:
-    """Return where the slot with the highest time lies in the wheel."""
+    """Return the position of the slot with the latest time in the wheel."""
     slots = np.fromfile(root / "timerwheel", TIMER_SLOT)
     return int(slots["tick"].argmax()) * SLOT_BYTES
 
@@ -90,7 +90,7 @@ def test_apaches_stores_are_sound(name: str) -> None:
     assert (report.figures["timer_units"], report.figures["timers_waiting"]) == (32, 20)
 
 
-def test_without_the_part_the_files_are_named_as_not_checked(root: Path) -> None:
+def test_without_the_timer_store_its_files_are_reported_as_unchecked(root: Path) -> None:
     unchecked = {f.file for f in verify_store(root).findings if f.kind == "unchecked"}
     assert unchecked == {"timerlog", "timerwheel"}
 
@@ -217,7 +217,7 @@ def lost_commit_log(root: Path) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
-def test_damage_is_named(
+def test_damage_is_reported(
     root: Path, damage: Callable[[Path], None], severity: str, kind: str, file: str
 ) -> None:
     damage(root)

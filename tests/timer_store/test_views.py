@@ -1,4 +1,4 @@
-"""What an operator sees of timers: views, runtime info, /metrics."""
+"""Views of timers for operators: summary, lists, runtime info and metrics."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_store_without_timers(rig):
     assert (view["enqueue"]["behind"], view["dequeue"]["behind"]) == (0, 0)
 
 
-def test_what_is_behind(rig):
+def test_backlogs(rig):
     now_ms = rig.clock.now_ms()
     rig.timers.reconfigure(type(rig.config)(stop_enqueue=True, stop_dequeue=True))
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_what_is_behind(rig):
     assert (runtime["timerReadBehind"], runtime["timerCongestNum"]) == ("7", "3")
 
 
-def test_slots_that_take_no_more(tmp_path):
+def test_full_slots(tmp_path):
     rig = TimerRig(tmp_path, slot_timers_max=4).open()
     due_ms = rig.clock.now_ms() // 1_000 * 1_000 + HOUR_MS + 1
     for number in range(4):
@@ -108,7 +108,7 @@ def test_lists_and_forecasts_are_requested(rig):
         ("forecast", {"pos": "-5"}),
     ],
 )
-def test_what_cannot_be_asked_for(rig, view, fields):
+def test_illegal_view_requests(rig, view, fields):
     with pytest.raises(RequestError):
         views.admin_views(lambda: rig.timers)[view](fields)  # type: ignore[call-arg]
 
@@ -146,7 +146,7 @@ def test_the_metrics(rig):
 
 
 @pytest.mark.parametrize("persist", [True, False])
-def test_metrics_of_apaches_tools_are_right_after_a_crash(rig, persist):
+def test_metrics_of_request_61_are_exact_after_a_crash(rig, persist):
     now_ms = rig.clock.now_ms()
     for number in range(20):
         rig.put(now_ms + 1_000 * (number + 1), "TU"[number % 2])

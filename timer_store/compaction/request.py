@@ -4,7 +4,7 @@
     response   0 + JSON: the plan; `started`: it runs, `timer_store.summary` shows its progress
 
 All expired files are considered, however full the disk is. They are removed at any hour, as soon as
-a checkpoint has the copies. The code is above those of Apache, beside those of cancel and move.
+a checkpoint has the copies. The code is above those of Apache and next to those of cancel and move.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from delivery.plugin import Peer, Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
@@ -28,7 +28,6 @@ from duemq.replication.controller.requests import (
 from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
-EXCHANGE_S_MAX: Final = 3.0
 
 
 class Outbound(Protocol):
@@ -185,14 +184,3 @@ class ControllerClient:
         except (OSError, PeerError) as error:
             log.debug("controller %s: %s", address, error or type(error).__name__)
             return None
-
-
-async def ask_ha_address(client: Outbound) -> str:
-    """Return the replication address of a master, `host:port`; empty: it is none, or not ready.
-
-    Raises:
-        OSError: It cannot be reached, or does not answer.
-    """
-    request = Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {})
-    answer = await client.call(request, timeout_s=EXCHANGE_S_MAX)
-    return (answer.fields or {}).get("masterHaAddress", "") if not answer.code else ""

@@ -10,29 +10,33 @@ What the controller does (DefaultBrokerHeartbeatManager, DefaultElectPolicy, Rep
                                      enableElectUncleanMaster); its new set is itself alone
 
 Rule 1, time. The controller counts the limit from the arrival of a heartbeat, this side from the
-instant before it was sent, which is earlier. So until `sent + limit`, the controller elects nobody
-else for want of heartbeats. A margin covers clocks of different rates: 10 %, as a time daemon may
-slew a clock by 8.3 %. The clock is CLOCK_BOOTTIME: it counts while the machine sleeps, and SIGSTOP
-does not stop it. A process that was paused finds the lease expired at its next check.
+instant before it was sent, which is earlier. So until `sent + limit`, the controller elects no
+other member for want of heartbeats. A margin covers clocks of different rates: 10 %, as a time
+daemon may slew a clock by 8.3 %. The clock is CLOCK_BOOTTIME: it counts while the machine sleeps,
+and SIGSTOP does not stop it. A process that was paused finds the lease expired at its next check.
 
 Rule 2, elections that do not wait. With each heartbeat the master asks the controllers' leader for
-the group (1004). The lease ends `limit` after the later one of the two was last answered in its
-favour, and at once when
+the group (1004). The lease ends `limit` after the last heartbeat or the last question that was
+answered in its favour was sent, whichever is earlier, and at once when
     - the connection to the leader is lost: the controller may have elected another already. After
       that only answers to questions of a new connection count;
     - any answer names a newer epoch (a notification, 1008, is a reason to ask).
-Between such an election and the next answer, at most a heartbeat period and a round trip, the lease
-of the former master is still valid. So is it when the controller's wall clock jumps forward, when a
-leader that was cut off from its peers still answers, or when a hypervisor stops the clocks of a
-paused machine. Rule 3 covers these.
+The lease of a former master may still be valid
+    - between such an election and the next answer: a heartbeat period and the time of one call;
+    - when the controller's wall clock, by which it counts, jumps forward;
+    - when a leader that was cut off from its peers still answers, or a new leader begins that
+      received no heartbeats itself;
+    - with controllerType=jRaft, which answers a heartbeat with success before it is stored;
+    - when a hypervisor stops the clocks of a paused machine.
+Rule 3 covers these.
 
 Rule 3, the sync state set. The lease alone is not a proof; this is: a master acknowledges, and
 shows to consumers, only bytes that every id of `GroupMember.required_ids` has. These contain the
 controller's sync state set at every instant, as a changed set is required from before the request
-(1001) until its outcome is known. Whoever is elected is of that set, therefore has every byte that
-was acknowledged, and takes no more from the former master once it is master itself: from then on no
-byte of the former master reaches all required ids, whatever its lease says. A paused master that
-sends an answer which it decided before the pause sends one that is true.
+(1001) until its outcome is known. A member that is elected is of that set, therefore has every byte
+that was acknowledged, and takes no more from the former master once it is master itself: from then
+on no byte of the former master reaches all required ids, whatever its lease is. A paused master
+that sends an answer which it decided before the pause sends one that is true.
 
 With fewer acknowledgements than that (`inSyncReplicas` below the size of the set, and not
 `allAckInSyncStateSet`) and with unclean elections, rules 1 and 2 are all there is: the operator has

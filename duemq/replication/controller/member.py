@@ -15,8 +15,8 @@ Master epochs order everything. The controller increments the epoch at every ele
 that finds no master, so an epoch has at most one master. A view of an older epoch than the newest
 one seen is ignored. A member becomes master of an epoch only if the view names its id and its
 address, and only once: a process that starts after it was master of the epoch in its log must be
-elected again (`Resign`), because the log may have lost its end with the machine, and replicas could
-not tell the bytes written afterwards from the lost ones.
+elected again (`Resign`): its log may have lost its end with the machine, and in one epoch replicas
+cannot distinguish the bytes written afterwards from the lost ones.
 
 The sync state set may change at the controller before its answer is here. Until the outcome of a
 request is known, `required_ids` has the members of both sets; see `lease.py`.

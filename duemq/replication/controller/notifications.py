@@ -2,7 +2,7 @@
 
     1008 the role has changed     the controller's word is asked for; the request is not believed
     1007 epochs of the log        mqadmin getBrokerEpoch
-    906  replication address      asked of a master by its replicas; other uses change nothing
+    906  replication address      of a master, for its replicas
 
 Source: AdminBrokerProcessor
 """
@@ -18,6 +18,7 @@ from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Handler
 from duemq.net.fields import LONG_MAX
 from duemq.replication.controller.requests import GroupName
+from duemq.replication.ha_address import HaAddressProcessor
 
 MASTER_ID: Final = 0
 
@@ -29,8 +30,7 @@ class ControllerNotifications:
         notify: Asks the controller for the group soon: `GroupService.notify`.
         epochs: Returns (epoch, first log offset) of each epoch of the log, the oldest first.
         max_offset: Returns the end of the log.
-        master: Returns the addresses of this master, for clients and for replicas; None: it is a
-            replica.
+        addresses: Answers 906.
         broker_id: Returns the id that the name server knows: 0 of a master.
     """
 
@@ -41,18 +41,18 @@ class ControllerNotifications:
         notify: Callable[[], None],
         epochs: Callable[[], Sequence[tuple[int, int]]],
         max_offset: Callable[[], int],
-        master: Callable[[], tuple[str, str] | None],
+        addresses: HaAddressProcessor,
         broker_id: Callable[[], int],
     ) -> None:
         self._group, self._notify, self._epochs = group, notify, epochs
-        self._max_offset, self._master, self._broker_id = max_offset, master, broker_id
+        self._max_offset, self._addresses, self._broker_id = max_offset, addresses, broker_id
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handlers by request code."""
         return {
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
             RequestCode.GET_BROKER_EPOCH_CACHE: self.epoch_cache,
-            RequestCode.EXCHANGE_BROKER_HA_INFO: self.ha_info,
+            **self._addresses.handlers(),
         }
 
     def role_changed(self, request: Request) -> Response:
@@ -80,11 +80,3 @@ class ControllerNotifications:
             "epochList": entries,
         }
         return Response(body=wire_json.encode(value))
-
-    def ha_info(self, request: Request) -> Response:
-        """Answer 906: the addresses of a master; an empty answer of a replica."""
-        master = self._master()
-        if master is None or request.fields.get("masterHaAddress"):
-            return Response()
-        address, ha_address = master
-        return Response(fields={"masterAddress": address, "masterHaAddress": ha_address})

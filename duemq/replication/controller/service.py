@@ -5,7 +5,7 @@
     questions    1012, 1013, 1003, 1002, 1001, as the member asks them
     roles        GroupHost.become_master, become_replica: one at a time, always the newest
 
-A notification (1008) is only a reason to ask the leader at once: whoever sends one changes nothing.
+A notification (1008) is a reason to ask the leader at once and nothing else; it may be forged.
 
 Source: ReplicasManager
 """

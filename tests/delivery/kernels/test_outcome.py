@@ -1,4 +1,4 @@
-"""What became of the rows of a batch."""
+"""Outcomes of the rows of a batch."""
 
 from __future__ import annotations
 

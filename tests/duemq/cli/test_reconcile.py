@@ -23,7 +23,7 @@ def test_what_is_no_store_is_refused_before_spark_starts(tmp_path: Path) -> None
     ran = duemq("reconcile", "run", str(tmp_path))
     assert ran.returncode == 2
     assert "the audit could not run" in ran.stderr
-    assert "is no store: it has neither commitlog nor consumequeue" in ran.stderr
+    assert "is not a store: it has neither commitlog nor consumequeue" in ran.stderr
 
 
 def test_without_java_it_could_not_run(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_audit_that_could_not_run_is_reported_too(tmp_path: Path) -> None:
     assert ran.returncode == 2
     [told] = json.loads(duemq("reconcile", "history", "--ledger", url, "--json").stdout)
     assert told["exit_code"] == 2
-    assert "is no store" in told["why"]
+    assert "is not a store" in told["why"]
     other = duemq("reconcile", "run", "/another", "--ledger", url)
     assert other.returncode == 2
     assert "it belongs to store" in other.stderr

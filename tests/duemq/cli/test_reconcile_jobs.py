@@ -124,7 +124,7 @@ def test_what_is_no_store_is_named_with_the_one_near_it(
     (tmp_path / "store" / "commitlog" / f"{0:020}").write_bytes(b"")
     ran = ask("reconcile", job, str(tmp_path / path), *MORE.get(job, ()))
     assert ran.code == 2
-    assert "is no store: " in ran.err
+    assert "is not a store: " in ran.err
     assert why.format(top=tmp_path) in ran.err
     assert job in ran.err.partition(" could not run: ")[0]
     assert not (tmp_path / "f").exists()

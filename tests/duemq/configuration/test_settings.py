@@ -47,7 +47,7 @@ def test_a_long_apache_configuration_loads_and_its_idle_keys_are_named() -> None
     )
 
 
-def test_an_unknown_key_is_named_with_the_nearest() -> None:
+def test_an_unknown_key_is_reported_with_the_nearest() -> None:
     [notice] = key_notices(parse_properties("\nbrokerNme=x", source="broker.conf"), SECTIONS)
     assert notice == "unknown key brokerNme (broker.conf line 2), ignored; did you mean brokerName?"
 

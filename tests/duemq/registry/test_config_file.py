@@ -40,7 +40,7 @@ def number(data: dict[str, Any]) -> int:
         (None, None, None),
     ],
 )
-def test_the_backup_stands_in(
+def test_the_backup_replaces_an_unreadable_file(
     tmp_path: Path, main: str | None, backup: str | None, expected: int | None
 ) -> None:
     for name, text in (("t.json", main), ("t.json.bak", backup)):
@@ -115,7 +115,7 @@ def test_an_older_snapshot_never_replaces_a_newer_one(
 
 
 @pytest.mark.finding("E4")
-def test_a_file_that_the_disk_cannot_read_counts_as_its_backup(tmp_path, monkeypatch, caplog):
+def test_an_unreadable_file_is_replaced_by_its_backup(tmp_path, monkeypatch, caplog):
     (tmp_path / "t.json").write_text('{"n": 2}')
     (tmp_path / "t.json.bak").write_text('{"n": 1}')
     BadDisk(monkeypatch).break_file(tmp_path / "t.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from duemq.net.allowed_networks import Sources
 from duemq.replication import ha_server
 from duemq.replication.config import ReplicationConfig
 from duemq.replication.ha_server import HaServer
@@ -21,6 +23,7 @@ from duemq.replication.replica_connection import COLLECT_MS
 from message_store.clock import FakeClock
 from message_store.store import MessageStore
 from tests.duemq.replication.test_ha_client import until
+from tests.duemq.test_sync_flush import disk as disk
 from tests.message_store.replication.test_raw_append import FILE_BYTES, fill, log_of
 from tests.support.ha_peer import Peer, connect
 from tests.support.stores import open_store
@@ -144,7 +147,9 @@ def test_an_empty_master_waits_for_its_first_message(tmp_path: Path) -> None:
     with_master(tmp_path, work, count=0)
 
 
-def test_with_sync_flush_only_synced_bytes_are_transferred(tmp_path: Path) -> None:
+def test_with_sync_flush_only_synced_bytes_are_transferred(
+    tmp_path: Path, disk: threading.Event
+) -> None:
     """A replica that has more than its master after a power cut cannot follow it again."""
 
     async def work(bench: Bench) -> None:
@@ -152,11 +157,12 @@ def test_with_sync_flush_only_synced_bytes_are_transferred(tmp_path: Path) -> No
         synced = bench.store.max_offset
         peer = await bench.connect(synced)
         await until(lambda: bench.server.connections[0].offset == synced)
-        with bench.store.flusher._syncing:  # the disk is slow
-            fill(bench.store, 3, first=400)
-            await asyncio.sleep(0)
-            bench.clock.advance(5_000)
-            assert await peer.transfer() == (synced, 0)
+        disk.clear()
+        fill(bench.store, 3, first=400)
+        await asyncio.sleep(0)
+        bench.clock.advance(5_000)
+        assert await peer.transfer() == (synced, 0)
+        disk.set()
         await peer.copy(bench.store.max_offset)
 
     with_master(tmp_path, work, store_keys={"flush_disk_type": "SYNC_FLUSH"})
@@ -324,7 +330,7 @@ def test_an_address_that_is_not_named_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(bench: Bench) -> None:
-        monkeypatch.setattr(type(bench.server._sources), "allows", lambda self, address: False)
+        monkeypatch.setattr(Sources, "allows", lambda self, address: False)
         await (await bench.connect(0)).closed()
         assert not bench.server.connections
 

@@ -1,4 +1,4 @@
-"""The key index: Apache's bytes, beside the plain rules; queries; what may not stop it."""
+"""The key index: Apache's bytes, a naive twin, queries, failures that do not stop it."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ from tests.support.stores import LOOPBACK, open_store, put_one
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_the_fold_makes_apaches_files_byte_for_byte(name: str, tmp_path: Path) -> None:
+def test_index_files_equal_apaches(name: str, tmp_path: Path) -> None:
     root = copy_golden_store(name, tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     for path in (root / "index").iterdir():
         path.unlink()
     with service(root, log_end(root)):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
 @pytest.mark.parametrize("golden", STORES, ids=str)
-def test_the_plain_rules_are_the_folds(golden: GoldenStore, tmp_path: Path) -> None:
+def test_the_naive_implementation_equals_the_kernel(golden: GoldenStore, tmp_path: Path) -> None:
     root = copy_golden_store(golden.name, tmp_path)
     for path in (root / "index").iterdir():
         path.unlink()
@@ -77,12 +77,12 @@ def test_the_plain_rules_are_the_folds(golden: GoldenStore, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("golden", STORES, ids=str)
-def test_apaches_files_are_gone_on_with(golden: GoldenStore, tmp_path: Path) -> None:
+def test_apaches_files_are_continued(golden: GoldenStore, tmp_path: Path) -> None:
     root = copy_golden_store(golden.name, tmp_path)
-    wanted = contents(root)
+    expected = contents(root)
     with service(root, log_end(root)):
         pass
-    assert contents(root) == wanted
+    assert contents(root) == expected
 
 
 keyed = st.lists(
@@ -91,7 +91,7 @@ keyed = st.lists(
 
 
 @given(keyed, st.integers(1, 9), st.integers(2, 30), st.lists(st.integers(1, 7), max_size=60))
-def test_put_and_find_beside_the_plain_rules(
+def test_put_and_find(
     hashes: list[tuple[int, int]], slots: int, items: int, cuts: list[int]
 ) -> None:
     keys = np.zeros(len(hashes), layout.KEYED)
@@ -129,9 +129,7 @@ texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 
 
 @given(st.sampled_from(["T", "a-b", "Tü"]), texts, st.lists(texts, max_size=4), st.booleans())
-def test_keys_are_read_off_a_record(
-    topic: str, unique: str, keys: list[str], rolled_back: bool
-) -> None:
+def test_keys_of_a_record(topic: str, unique: str, keys: list[str], rolled_back: bool) -> None:
     data = encode_record(
         topic=topic, queue_id=0, body=b"b", queue_offset=0, phys_offset=4_096, born_ms=1,
         born_host=LOOPBACK, store_ms=T0, store_host=LOOPBACK,
@@ -141,13 +139,13 @@ def test_keys_are_read_off_a_record(
     out, scratch = np.zeros(20_000, layout.KEYED), np.zeros(1, layout.SCANNED)
     bytes_ = np.frombuffer(data, np.uint8)
     count, pos, _ = kernels.collect_keys(bytes_, 0, bytes_.size, 4_096, scratch, out)
-    wanted = [] if rolled_back else keys_of(decode_record(memoryview(data), 4_096))
+    expected = [] if rolled_back else keys_of(decode_record(memoryview(data), 4_096))
     assert pos == len(data)
-    assert out[:count]["key_hash"].tolist() == [index_hash(key) for key in wanted]
+    assert out[:count]["key_hash"].tolist() == [index_hash(key) for key in expected]
     assert set(out[:count]["phys_offset"].tolist()) <= {4_096}
 
 
-def test_the_one_hash_without_an_absolute_value_is_0() -> None:
+def test_the_hash_without_an_absolute_value_is_0() -> None:
     assert kernels.positive_hash(-(1 << 31)) == 0
     assert kernels.positive_hash(-5) == 5
 
@@ -155,7 +153,7 @@ def test_the_one_hash_without_an_absolute_value_is_0() -> None:
 # -- queries ------------------------------------------------------------------------------------
 
 
-def test_newest_first_across_files_and_within_times(tmp_path: Path) -> None:
+def test_newest_first_across_files_and_in_a_time_range(tmp_path: Path) -> None:
     clock = FakeClock(T0)
     with open_store(tmp_path, clock, index_entries_max=4) as store:
         offsets = []
@@ -173,7 +171,7 @@ def test_newest_first_across_files_and_within_times(tmp_path: Path) -> None:
 
 
 def test_the_first_item_of_a_file_has_the_time_of_its_record(tmp_path: Path) -> None:
-    """Its seconds are counted from the file before, however long ago that was."""
+    """Its seconds do not count from an earlier file."""
     clock = FakeClock(T0)
     with open_store(tmp_path, clock, index_entries_max=3) as store:
         for _ in range(2):
@@ -186,7 +184,7 @@ def test_the_first_item_of_a_file_has_the_time_of_its_record(tmp_path: Path) -> 
     assert verify_store(tmp_path).findings == []
 
 
-def test_disabled_it_finds_nothing_and_makes_no_file(tmp_path: Path) -> None:
+def test_a_disabled_index_finds_nothing_and_creates_no_file(tmp_path: Path) -> None:
     with open_store(tmp_path, index_enable=False) as store:
         put_one(store, "T", properties={"KEYS": "k"})
         assert store.query_keys("T", "k", 1, *ALWAYS) == []
@@ -197,7 +195,7 @@ def test_disabled_it_finds_nothing_and_makes_no_file(tmp_path: Path) -> None:
 # -- what may not stop it -----------------------------------------------------------------------
 
 
-def test_damage_in_the_log_does_not_end_the_fold(tmp_path: Path) -> None:
+def test_damage_in_the_log_does_not_stop_the_index(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
     for path in (root / "index").iterdir():
         path.unlink()
@@ -220,17 +218,17 @@ def no_room(fd: int, pos: int, size: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_only_pauses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_pauses_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_store(tmp_path) as store:
         monkeypatch.setattr(os, "posix_fallocate", no_room)
         row = put_one(store, "T", properties={"KEYS": "k"})
-        assert store.query_keys("T", "k", 1, *ALWAYS) == [row["phys_offset"]]  # read off the log
+        assert store.query_keys("T", "k", 1, *ALWAYS) == [row["phys_offset"]]  # found in the log
         assert store.index.behind_bytes == row["record_size"]
         monkeypatch.undo()
         assert store.query_keys("T", "k", 1, *ALWAYS) == [row["phys_offset"]]
 
 
-def test_a_query_waits_for_a_bounded_part_of_the_log(tmp_path: Path) -> None:
+def test_a_query_indexes_a_limited_part_of_the_log(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
     for path in (root / "index").iterdir():
         path.unlink()
@@ -243,7 +241,7 @@ def test_a_query_waits_for_a_bounded_part_of_the_log(tmp_path: Path) -> None:
         assert index.behind_bytes < log.end
 
 
-def test_files_of_removed_logs_go_but_the_newest(tmp_path: Path) -> None:
+def test_files_of_removed_logs_are_deleted_except_the_newest(tmp_path: Path) -> None:
     with open_store(tmp_path, index_entries_max=10) as store:
         put_keys_of(store, range(40))
         store.index.catch_up()
@@ -260,7 +258,7 @@ def test_files_of_removed_logs_go_but_the_newest(tmp_path: Path) -> None:
     hashes=st.lists(st.integers(0, 8), min_size=1, max_size=30),
     kept=st.integers(0, 30),
 )
-def test_a_file_without_lost_records_is_as_if_they_never_were(
+def test_removing_lost_records_restores_the_file(
     tmp_path_factory: pytest.TempPathFactory, hashes: list[int], kept: int
 ) -> None:
     kept = min(kept, len(hashes))
@@ -280,7 +278,7 @@ def test_a_file_without_lost_records_is_as_if_they_never_were(
     for key_hash in range(9):
         span = (0, T0 * 2)
         assert cut.find(key_hash, span, 40) == never.find(key_hash, span, 40)
-    if kept:  # an empty file keeps where it began
+    if kept:  # an empty file keeps its first offset
         assert cut.header == never.header
 
 
@@ -311,7 +309,7 @@ def test_the_start_removes_keys_of_records_that_the_log_lost(tmp_path: Path) -> 
     ),
     which=st.integers(0, 1),
 )  # fmt: skip
-def test_any_bytes_are_searched_to_an_end(
+def test_a_search_of_any_bytes_ends(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, bytes]], which: int
 ) -> None:
     path = sorted((golden_store("apache-4.9.7-clean") / "index").iterdir())[which]

@@ -1,4 +1,4 @@
-"""Many keys at once find what one key at a time finds."""
+"""Search of many keys together, compared with searches of one key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MESSAGES = st.lists(
 
 @pytest.fixture(params=["on the loop", "in a thread", "long chains", "without an index"])
 def way(request):
-    """Have a search take each of its ways."""
+    """Run a search in each of its modes."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in a thread":
             patch.setattr(key_search, "LOOP_BYTES_MAX", 0)
@@ -52,7 +52,7 @@ def _no_room(index):
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(messages=MESSAGES, keys=st.lists(st.sampled_from((*WORDS, "nobody", "")), max_size=9))
-def test_what_is_found(way, messages, keys):
+def test_results(way, messages, keys):
     with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
         batch = PutBatch(max(len(messages), 1))
         for topic, words, unique in messages:
@@ -83,7 +83,7 @@ def test_a_switched_off_index_is_an_error_with_the_reason(tmp_path):
         search_now(store, ["T"], ["a"])
 
 
-def test_frames_of_records_and_of_no_records(tmp_path):
+def test_frames_at_records_and_elsewhere(tmp_path):
     with open_store(tmp_path) as store:
         batch = PutBatch(2)
         for queue_id in (0, 1):
@@ -97,7 +97,7 @@ def test_frames_of_records_and_of_no_records(tmp_path):
 
 
 @pytest.mark.finding("E2")
-def test_one_key_is_found_after_an_index_that_has_no_room(tmp_path, monkeypatch):
+def test_one_key_is_found_behind_an_index_without_room(tmp_path, monkeypatch):
     with open_store(tmp_path) as store:
         first = int(put_one(store, "T", properties={"KEYS": "a"})["phys_offset"])
         store.index.catch_up()

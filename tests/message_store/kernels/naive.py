@@ -1,4 +1,4 @@
-"""The kernels' readable twins."""
+"""Naive Python implementations of the kernels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Unit = tuple[int, int, int]  # log offset, size, tags code
 
 
 def entries(text: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the (name, value) pairs of a property text that count."""
+    """Return the valid (name, value) pairs of a property text."""
     pairs = (entry.partition(b"\x01") for entry in text.split(b"\x02"))
     return [(name, value) for name, _, value in pairs if value]
 
 
 def find_value(text: bytes, name: bytes) -> bytes:
-    """Return the last non-empty value of `name`, or nothing."""
+    """Return the last non-empty value of `name`, or b""."""
     return dict(entries(text)).get(name, b"")
 
 
@@ -39,7 +39,7 @@ def parse_level(text: str) -> int:
 
 
 def tags_and_level(text: bytes) -> tuple[int, int]:
-    """Return (Java hash of TAGS, DELAY), 0 for what is absent."""
+    """Return (Java hash of TAGS, DELAY), 0 for missing ones."""
     found = dict(entries(text))
     tags = java_hash(found[b"TAGS"].decode()) if b"TAGS" in found else 0
     level = parse_level(found[b"DELAY"].decode("latin-1")) if b"DELAY" in found else 0
@@ -47,7 +47,7 @@ def tags_and_level(text: bytes) -> tuple[int, int]:
 
 
 def walk(data: bytes, log_offset: int) -> tuple[list[tuple[Record, bool]], int, int]:
-    """Return ((record, whether its CRC fits) ..., position behind the last, why it stopped)."""
+    """Return ((record, whether its CRC fits) ..., end position, reason for the end)."""
     found, at = [], 0
     while at < len(data):
         head = data[at : at + 8]
@@ -91,7 +91,7 @@ def group_units(rows: Any) -> dict[int, tuple[int, list[Unit]]]:
 
 
 def leading_units(block: bytes) -> list[Unit]:
-    """Return the units before the first that is empty or impossible."""
+    """Return the units before the first empty or impossible one."""
     units: list[Unit] = []
     unpack = layout.packer(layout.CQ_UNIT).unpack
     for at in range(0, len(block) - layout.CQ_UNIT.itemsize + 1, layout.CQ_UNIT.itemsize):
@@ -103,7 +103,7 @@ def leading_units(block: bytes) -> list[Unit]:
 
 
 def leading_inside(units: list[tuple[int, int]], start: int, end: int) -> list[int]:
-    """Return the sizes of the units (position, size) before the first that is not inside."""
+    """Return the sizes of the units (position, size) before the first outside of the range."""
     inside = [size > 0 and start <= at and at + size <= end for at, size in units]
     count = [*inside, False].index(False)
     return [size for _, size in units[:count]]

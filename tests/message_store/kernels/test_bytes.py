@@ -1,4 +1,4 @@
-"""Numbers, digits, copies and CRC-32 against Python's own."""
+"""Kernels for numbers, digits, copies and CRC-32 compared with Python."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_big_endian_numbers(put, get, size, data):
     pos = data.draw(st.integers(0, 9))
     out = room(pos + size + 3)
     put(out, pos, value)
-    wanted = value.to_bytes(size, "big", signed=True)
-    assert out.tobytes() == bytes([GUARD]) * pos + wanted + bytes([GUARD]) * 3
+    expected = value.to_bytes(size, "big", signed=True)
+    assert out.tobytes() == bytes([GUARD]) * pos + expected + bytes([GUARD]) * 3
     assert get(out, pos) == value
 
 
@@ -51,14 +51,14 @@ def test_copy(data, pos, size, out_pos):
     size = min(size, len(data) - pos)
     out = room(50)
     kernels.copy(out, out_pos, array(data + b"\0"), pos, size)
-    wanted = bytearray(room(50).tobytes())
+    expected = bytearray(room(50).tobytes())
     if size > 0:
-        wanted[out_pos : out_pos + size] = data[pos : pos + size]
-    assert out.tobytes() == bytes(wanted)
+        expected[out_pos : out_pos + size] = data[pos : pos + size]
+    assert out.tobytes() == bytes(expected)
 
 
 @pytest.mark.parametrize("value", [0, 9, 10, -1, -9, -10, 10**18, -(10**18)])
-def test_digits_at_the_edges(value):
+def test_digits_at_limits(value):
     check_digits(value)
 
 
@@ -68,8 +68,8 @@ def test_digits(value):
 
 
 def check_digits(value: int) -> None:
-    wanted = str(value).encode()
+    expected = str(value).encode()
     out = room(30)
-    assert kernels.digits_len(value) == len(wanted)
-    assert kernels.put_digits(out, 2, value) == 2 + len(wanted)
-    assert out.tobytes()[2:].rstrip(bytes([GUARD])) == wanted
+    assert kernels.digits_len(value) == len(expected)
+    assert kernels.put_digits(out, 2, value) == 2 + len(expected)
+    assert out.tobytes()[2:].rstrip(bytes([GUARD])) == expected

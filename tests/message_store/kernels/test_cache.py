@@ -1,4 +1,4 @@
-"""Machine code is kept by everything that it is made of, and by nothing else."""
+"""The kernel cache: an entry depends on all sources of its kernel and on nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print(sum(twice.stats.cache_misses.values()) - 2)
 
 @pytest.fixture
 def tree(tmp_path):
-    """A tiny tree with the real cache in it."""
+    """Return a small source tree with the real cache module."""
     return make_tree(tmp_path / "first")
 
 
@@ -80,7 +80,7 @@ def run(top: Path, program: str, cache: Path | None = None) -> list[str]:
     return done.stdout.split()
 
 
-def test_the_sources_of_a_kernel_are_all_that_it_imports():
+def test_the_sources_of_a_kernel_are_its_imports():
     names = {path.relative_to(TOP).as_posix() for path in sources_of(GATHER)}
     assert {
         "timer_store/layout.py",
@@ -98,11 +98,11 @@ def test_the_sources_of_a_kernel_are_all_that_it_imports():
         ("timer_store/layout.py", True, True),
         ("timer_store/kernels/one.py", True, True),
         ("timer_store/kernels/other.py", False, True),
-        ("timer_store/__init__.py", True, True),  # it is run by the import
+        ("timer_store/__init__.py", True, True),  # executed by the import
         ("message_store/README.py", False, False),
     ],
 )
-def test_a_change_is_noticed_where_it_matters(tree, changed, one, all_):
+def test_a_change_invalidates_dependent_kernels(tree, changed, one, all_):
     before = run(tree, REPORT)
     with (tree / changed).open("a") as file:
         file.write("# changed\n")
@@ -120,7 +120,7 @@ def test_a_changed_constant_is_compiled_in_and_copies_share_code(tree, tmp_path)
     assert run(tmp_path / "second", USE, cache) == ["42", "0"]
 
 
-def test_processes_that_need_a_kernel_at_once_compile_it_once(tree, tmp_path):
+def test_concurrent_processes_compile_a_kernel_once(tree, tmp_path):
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: run(tree, USE, tmp_path / "cache"), range(4)))
     assert sorted(found) == [["42", "0"], ["42", "0"], ["42", "0"], ["42", "1"]]
@@ -130,7 +130,7 @@ def test_a_kernel_that_failed_to_compile_can_be_called_again(tree, tmp_path):
     assert run(tree, FAIL, tmp_path / "cache") == ["TypingError", "TypingError", "42", "1"]
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tree, tmp_path):
+def test_an_unwritable_cache_is_not_used(tree, tmp_path):
     (tmp_path / "file").write_text("")
     assert run(tree, USE, tmp_path / "file" / "cache")[0] == "42"
 

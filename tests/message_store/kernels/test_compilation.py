@@ -1,4 +1,4 @@
-"""Child processes compile what is listed, once, and this process loads it."""
+"""Compilation of the listed kernels in child processes, and loading in this process."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ except CompilationFailed as error:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tiny tree with the real registry, and a list of its own."""
+    """Return a small source tree with the real registry and its own list."""
     top = make_tree(tmp_path / "tree")
     (top / "message_store/kernels/signatures.txt").write_text(LIST.format(last="float32"))
     return top
 
 
-def test_children_compile_a_group_and_this_process_loads_it(tree: Path) -> None:
+def test_children_compile_a_group_and_the_process_loads_it(tree: Path) -> None:
     assert run(tree, KEPT) == ["False", "False", "False"]
     assert run(tree, COMPILE) == ["2", "0"]
     assert run(tree, KEPT) == ["True", "True", "False"]
 
 
-def test_a_kernel_that_cannot_be_compiled_is_named(tree: Path) -> None:
+def test_a_kernel_that_fails_to_compile_is_reported(tree: Path) -> None:
     (tree / "message_store/kernels/signatures.txt").write_text(LIST.format(last="no.gone[::1]"))
     assert run(tree, FAIL) == ["True"]
 

@@ -1,4 +1,4 @@
-"""CRC-32 against zlib's, both ways of making it."""
+"""The CRC-32 kernels compared with zlib."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def test_crc32(crc32, data, pos):
 
 
 @pytest.mark.parametrize("crc32", WAYS)
-def test_crc32_at_the_edges_of_its_steps(crc32):
+def test_crc32_at_step_boundaries(crc32):
     data = np.random.default_rng(5).integers(0, 256, 70_000).astype(np.uint8)
     for size in [*range(0, 150), 255, 256, 257, 4_095, 4_096, 4_097, 65_537]:
         assert crc32(data, 3, size) == zlib.crc32(data[3 : 3 + size].tobytes()), size
 
 
-def test_kernels_use_the_fastest_way():
+def test_kernels_use_the_fastest_implementation():
     fastest = kernels.crc32_by_folds if kernels.can_fold() else kernels.crc32_by_tables
     assert byte_kernels.crc32 is fastest
 
 
 @pytest.mark.parametrize(
-    ("name", "features", "wanted"),
+    ("name", "features", "expected"),
     [("generic", "", False), ("generic", "+sse2,+pclmul", True), ("", "+sse2", False),
      ("znver1", None, False)],
 )  # fmt: skip
-def test_another_target_than_this_processor(monkeypatch, name, features, wanted):
+def test_another_target_than_this_processor(monkeypatch, name, features, expected):
     monkeypatch.setattr(kernels.config, "CPU_NAME", name)
     monkeypatch.setattr(kernels.config, "CPU_FEATURES", features)
-    assert kernels.can_fold() is wanted
+    assert kernels.can_fold() is expected

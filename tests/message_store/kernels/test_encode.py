@@ -1,4 +1,4 @@
-"""Grouping rows by queue, and what is refused. Records themselves: `test_record`."""
+"""Grouping of rows by queue, and refused messages. Encoded records: `test_record`."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_group_units(columns, first, behind):
     touched = np.zeros((max(end - first, 1), 4), np.int64)
     out = np.full(max(end - first, 1) * 20, 0xEE, np.uint8)
     blocks = encode.group_units(rows, first, end, counts, touched, out)
-    wanted = naive.group_units(rows[first:end])
+    expected = naive.group_units(rows[first:end])
     assert not counts.any()
     found = {}
     for slot, start, queue_offset, stop in touched[:blocks].tolist():
         found[slot] = (queue_offset, naive.leading_units(out[start * 20 : stop * 20].tobytes()))
-    assert found == wanted
-    assert list(found) == list(wanted)
+    assert found == expected
+    assert list(found) == list(expected)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_group_units(columns, first, behind):
         (10, 0, 0, 100, 101, 1),
     ],
 )
-def test_what_can_never_be_stored_is_refused(
+def test_messages_that_can_never_be_stored_are_refused(
     body_len, prop_len, queue_id, body_max, record_max, refused
 ):
     batch, topics = PutBatch(), TopicTable()
@@ -94,7 +94,7 @@ def test_what_can_never_be_stored_is_refused(
         ("a text that is too long alone is refused", 32_768, 13, False),
     ],
 )
-def test_times_that_only_inform_never_make_a_delivery_too_long(rule, text_len, status, informs):
+def test_informative_times_are_omitted_from_long_deliveries(rule, text_len, status, informs):
     batch, topics = PutBatch(), TopicTable()
     index = topics.add("T")
     topics.slot(index, 0, create=True)

@@ -1,4 +1,4 @@
-"""Names of property entries."""
+"""Kernels for names of property entries."""
 
 from __future__ import annotations
 

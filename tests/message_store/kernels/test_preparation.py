@@ -1,4 +1,4 @@
-"""Groups of kernels become ready one after the other, while what needs none goes on."""
+"""Preparation of kernels in groups, while work that needs none continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from message_store.kernels.registry import Listed, every_kernel
 
 
 class Compiler:
-    """Stands for the processes: compiles nothing, one group at each `step`."""
+    """A fake of the child processes that completes one group per `step`."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
@@ -33,14 +33,14 @@ class Compiler:
 
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was loaded, or noted as complete; nothing is."""
+    """Return the groups that were loaded or completed."""
     found: list[str] = []
     monkeypatch.setattr(registry, "load", found.append)
     monkeypatch.setattr(registry, "set_complete", lambda: found.append("complete"))
     return found
 
 
-def test_nothing_to_prepare_is_ready_at_once() -> None:
+def test_without_kernels_preparation_is_ready_at_once() -> None:
     async def check() -> None:
         preparation = Preparation()
         assert preparation.is_done
@@ -77,7 +77,7 @@ def test_groups_become_ready_in_order_and_the_rest_is_compiled_when_idle(
     assert loaded == ["levels", "timers", "complete"]
 
 
-def test_a_failed_compilation_leaves_it_to_the_first_calls(loaded: list[str]) -> None:
+def test_after_a_failed_compilation_kernels_compile_at_their_first_call(loaded: list[str]) -> None:
     async def check() -> None:
         compiler = Compiler()
         compiler.failure = CompilationFailed("no space")
@@ -90,7 +90,7 @@ def test_a_failed_compilation_leaves_it_to_the_first_calls(loaded: list[str]) ->
     assert loaded == []
 
 
-def test_what_waits_ends_with_its_own_stop() -> None:
+def test_waiting_ends_when_the_broker_stops() -> None:
     async def check() -> None:
         preparation, stop = Preparation(("levels",), Compiler()), asyncio.Event()
         waiting = asyncio.create_task(preparation.wait("levels", stop=stop))

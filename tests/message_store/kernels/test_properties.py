@@ -1,4 +1,4 @@
-"""Property texts read off their bytes, against the readable reader."""
+"""Kernels that parse property texts, compared with naive implementations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def array(data: bytes) -> np.ndarray:
 
 
 def padded(text: bytes, before: int = 3) -> np.ndarray:
-    """Return the text with bytes around it that must not be looked at."""
+    """Return the text between bytes that must not be read."""
     return array(b"x" * before + text + b"TAGS\x01no\x02")
 
 
@@ -63,7 +63,7 @@ def test_known_hashes(text, value):
 
 
 @given(st.binary(max_size=12))
-def test_java_hash_of_any_bytes_stays_inside_them(data):
+def test_java_hash_reads_only_the_range(data):
     made = kernels.java_hash(array(data + b"\0"), 0, len(data))
     assert kernels.java_hash(array(data + b"\xff"), 0, len(data)) == made
 
@@ -107,7 +107,7 @@ def test_find_tags_and_level(text, ending):
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_within_their_end(data):
+def test_parsing_any_bytes_reads_only_the_range(data):
     text = np.frombuffer(data + b"\x02TAGS\x01a\x02", np.uint8)
     other = np.frombuffer(data + b"\x02TAGS\x01b\x02", np.uint8)
     size = len(data)

@@ -1,4 +1,4 @@
-"""Every kernel is listed, and what a group's work calls is listed for it."""
+"""The list of kernels: it is complete, and each group contains everything that its work calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def called_by(kernel: Any) -> Iterator[Any]:
         yield from (each for each in found if hasattr(each, "py_func"))
 
 
-def test_every_kernel_is_listed_or_called_by_one_that_is() -> None:
+def test_every_kernel_is_listed_or_called_by_a_listed_one() -> None:
     kernels = {}
     for path in kernel_sources():
         name = path.relative_to(TOP).with_suffix("").as_posix().replace("/", ".")
@@ -54,7 +54,7 @@ def test_every_kernel_is_listed_or_called_by_one_that_is() -> None:
     assert set(missing) <= {FOR_OTHER_PROCESSORS}, f"not listed: {missing}; {RECORD_AGAIN}"
 
 
-def test_every_line_names_a_kernel_its_types_and_groups() -> None:
+def test_every_line_has_a_kernel_its_types_and_groups() -> None:
     for listed in every_kernel():
         assert hasattr(named(listed.name), "py_func"), listed
         assert types_of(listed.types), listed
@@ -63,6 +63,6 @@ def test_every_line_names_a_kernel_its_types_and_groups() -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_work_of_a_group_calls_only_what_is_listed_for_it(group: str) -> None:
+def test_the_work_of_a_group_calls_only_listed_kernels(group: str) -> None:
     listed = {f"{each.name}({each.types})" for each in kernels_of([group])}
     assert set(recorded(group)) - listed == set(), RECORD_AGAIN

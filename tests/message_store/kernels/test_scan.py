@@ -1,4 +1,4 @@
-"""The compiled walk over log bytes, against the plain decoder."""
+"""The kernel that scans log bytes, compared with the Python decoder."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def log_of(messages_) -> bytes:
     return data
 
 
-def walk(data: bytes, base: int = BASE, topics: TopicTable | None = None, room: int = 100):
-    """Return (rows, next position, why it stopped) over data between guards."""
+def run_scan(data: bytes, base: int = BASE, topics: TopicTable | None = None, room: int = 100):
+    """Return (rows, next position, reason for the end) over data between guards."""
     block = np.frombuffer(b"\xda\xa3" + data + b"\xda\xa3\x20\xa7", np.uint8)
     out = np.zeros(room, layout.SCANNED)
     arrays = (topics or TopicTable()).arrays
@@ -54,7 +54,7 @@ def walk(data: bytes, base: int = BASE, topics: TopicTable | None = None, room: 
     return out[:count], pos - 2, stop
 
 
-def same(rows, found, data: bytes, topics: TopicTable, base: int) -> None:
+def assert_same(rows, found, data: bytes, topics: TopicTable, base: int) -> None:
     assert len(rows) == len(found)
     for row, (record, fits) in zip(rows, found, strict=True):
         assert [int(row[name]) for name in COLUMNS] == [getattr(record, name) for name in COLUMNS]
@@ -65,59 +65,59 @@ def same(rows, found, data: bytes, topics: TopicTable, base: int) -> None:
         )
         assert row["damage"] == (0 if fits else layout.DAMAGE_BODY_CRC)
         start = int(row["phys_offset"]) - base
-        for name, wanted in [
+        for name, expected in [
             ("body", record.body), ("topic", record.topic.encode()), ("prop", record.property_text),
         ]:  # fmt: skip
             at = start + int(row[f"{name}_pos"])
-            assert data[at : at + int(row[f"{name}_len"])] == wanted
+            assert data[at : at + int(row[f"{name}_len"])] == expected
 
 
 @given(st.lists(messages, max_size=8), st.sampled_from(TAILS))
-def test_walk(messages_, tail):
+def test_scan(messages_, tail):
     topics = TopicTable()
     topics.add("T")
     data = log_of(messages_) + tail
-    rows, pos, stop = walk(data, topics=topics)
+    rows, pos, stop = run_scan(data, topics=topics)
     found, wanted_pos, wanted_stop = naive.walk(data, BASE)
     assert (pos, stop) == (wanted_pos, wanted_stop)
-    same(rows, found, data, topics, BASE)
+    assert_same(rows, found, data, topics, BASE)
 
 
 @given(st.lists(messages, min_size=1, max_size=4), st.data())
-def test_walk_over_damage(messages_, data):
+def test_scan_of_damaged_records(messages_, data):
     log = bytearray(log_of(messages_))
     for _ in range(data.draw(st.integers(1, 3))):
         log[data.draw(st.integers(0, len(log) - 1))] = data.draw(st.integers(0, 255))
     made = bytes(log)
-    rows, pos, stop = walk(made)
+    rows, pos, stop = run_scan(made)
     found, wanted_pos, wanted_stop = naive.walk(made, BASE)
     assert (len(rows), pos, stop) == (len(found), wanted_pos, wanted_stop)
 
 
 @given(st.binary(max_size=200))
-def test_walk_over_noise(noise):
-    rows, pos, stop = walk(noise, base=0)
+def test_scan_of_random_bytes(noise):
+    rows, pos, stop = run_scan(noise, base=0)
     found, wanted_pos, wanted_stop = naive.walk(noise, 0)
     assert (len(rows), pos, stop) == (len(found), wanted_pos, wanted_stop)
 
 
 @given(st.lists(messages, min_size=2, max_size=6), st.integers(1, 5))
-def test_walk_stops_when_its_room_is_used(messages_, room):
+def test_scan_stops_when_the_output_is_full(messages_, room):
     data = log_of(messages_)
-    rows, pos, stop = walk(data, room=room)
+    rows, pos, stop = run_scan(data, room=room)
     found, _, _ = naive.walk(data, BASE)
     assert len(rows) == min(room, len(found))
     assert (pos, stop) == (sum(r.total_size for r, _ in found[:room]), scan.STOP_FULL)
 
 
 @pytest.mark.parametrize("name", [store.name for store in STORES])
-def test_walk_over_apache_s_logs(name):
+def test_scan_of_apaches_logs(name):
     for path in sorted((golden_store(name) / "commitlog").iterdir()):
         data, base, topics = path.read_bytes(), int(path.name), TopicTable()
-        rows, pos, stop = walk(data, base, topics, 1_000)
+        rows, pos, stop = run_scan(data, base, topics, 1_000)
         found, wanted_pos, wanted_stop = naive.walk(data, base)
         assert (pos, stop) == (wanted_pos, wanted_stop)
-        same(rows, found, data, topics, base)
+        assert_same(rows, found, data, topics, base)
         assert not rows["damage"].any()
 
 
@@ -147,13 +147,13 @@ def block_of(units_) -> bytes:
 @given(st.lists(units, max_size=20) | st.binary(max_size=200).map(naive.leading_units))
 def test_units_are_read_up_to_the_first_empty_one(units_):
     block = block_of(units_)
-    wanted = naive.leading_units(block)
+    expected = naive.leading_units(block)
     out = np.zeros(len(units_), layout.UNIT)
     data = np.frombuffer(block or b"\0", np.uint8)
     count = scan.read_units(data, out)
     found = [(int(u["phys_offset"]), int(u["size"]), int(u["tags_code"])) for u in out[:count]]
-    assert found == wanted
-    assert scan.valid_units(data, len(units_)) == len(wanted)
+    assert found == expected
+    assert scan.valid_units(data, len(units_)) == len(expected)
 
 
 @given(st.binary(min_size=1, max_size=60), st.lists(st.tuples(st.integers(0, 59),
@@ -161,10 +161,10 @@ def test_units_are_read_up_to_the_first_empty_one(units_):
 def test_copy_ranges(data, ranges):
     inside = [(start, size) for start, size in ranges if start + size <= len(data)]
     chosen = np.array([(BASE + start, 0, size, 0) for start, size in inside], layout.UNIT)
-    wanted = b"".join(data[start : start + size] for start, size in inside)
-    out = np.full(len(wanted) + 2, 0xEE, np.uint8)
+    expected = b"".join(data[start : start + size] for start, size in inside)
+    out = np.full(len(expected) + 2, 0xEE, np.uint8)
     scan.copy_ranges(np.frombuffer(data, np.uint8), chosen, BASE, out)
-    assert out.tobytes() == wanted + b"\xee\xee"
+    assert out.tobytes() == expected + b"\xee\xee"
 
 
 def test_known_units():
@@ -179,5 +179,5 @@ def test_known_units():
 @given(st.lists(st.tuples(st.integers(90, 130), st.integers(-1, 30)), max_size=8))
 def test_leading_units_inside(pairs):
     chosen = np.array([(start, 0, size, 0) for start, size in pairs], layout.UNIT)
-    wanted = naive.leading_inside(pairs, 100, 130)
-    assert scan.leading_inside(chosen, 100, 130) == (len(wanted), sum(wanted))
+    expected = naive.leading_inside(pairs, 100, 130)
+    assert scan.leading_inside(chosen, 100, 130) == (len(expected), sum(expected))

@@ -1,4 +1,4 @@
-"""Topic names to numbers, against a dictionary."""
+"""The table of topic names compared with a dictionary."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_a_prefix_or_a_longer_name_is_not_the_topic():
 
 def test_thousands_of_topics_are_distinguished():
     table = TopicTable()
-    wanted = {f"%RETRY%group-{n}": table.add(f"%RETRY%group-{n}") for n in range(5_000)}
-    assert all(find(table, name.encode()) == index for name, index in wanted.items())
+    expected = {f"%RETRY%group-{n}": table.add(f"%RETRY%group-{n}") for n in range(5_000)}
+    assert all(find(table, name.encode()) == index for name, index in expected.items())
     assert find(table, b"%RETRY%group-5000") == -1

@@ -1,4 +1,4 @@
-"""The text of argument types names exactly the types that Numba sees."""
+"""Texts of argument types, which correspond to Numba's types."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ ROWS = np.zeros(2, layout.PUT)
          "message_store.layout.PUT[::1], const(uint8[::1]), message_store.layout.PUT[::1])"),
     ],
 )  # fmt: skip
-def test_text_and_types_name_each_other(value: Any, text: str) -> None:
+def test_texts_and_types_correspond(value: Any, text: str) -> None:
     signature = (typeof(value), typeof(1))  # type: ignore[no-untyped-call]
     assert text_of(signature, LAYOUTS) == f"{text}, int64"
     assert types_of(f"{text}, int64") == signature
 
 
 @pytest.mark.parametrize("text", ["int63", "const(int64)", "int64 + int64", "'text'"])
-def test_what_is_no_type_is_refused(text: str) -> None:
+def test_illegal_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{text} is no type")):
         types_of(text)
 

@@ -1,4 +1,4 @@
-"""The checks of a store, compiled, beside the plain decoder."""
+"""Kernels that check a store, compared with the Python decoder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def record(phys_offset: int, **changes: Any) -> bytes:
 
 
 def decoded(data: bytes, pos: int) -> Record | None:
-    """Return the record that starts here and says so itself."""
+    """Return the record at `pos` if it contains its own position."""
     try:
         found = decode_record(memoryview(data)[pos:], BASE + pos, check_crc=False)
     except RecordUnreadable:
@@ -55,11 +55,11 @@ def test_the_next_record_is_found(noise: bytes, pieces: list[tuple[int, str]], s
         piece = bytes(60) if kind == "zeros" else piece
         data[pos : pos + len(piece)] = piece[: max(SIZE - pos, 0)]
     scratch = np.zeros(1, layout.SCANNED)
-    # no pages behind: a byte read past the end would be one of the guard's
+    # without padding: a byte read past the end would be one of the guard
     guarded = np.frombuffer(bytes(data) + record(0)[:40], np.uint8)
     found = kernels.find_record(guarded, start, SIZE, BASE, scratch[0])
-    wanted = (pos for pos in range(start, SIZE) if decoded(bytes(data), pos))
-    assert found == next(wanted, -1)
+    expected = (pos for pos in range(start, SIZE) if decoded(bytes(data), pos))
+    assert found == next(expected, -1)
 
 
 UNIT = {"phys_offset": BASE + 10, "tags_code": java_hash("a")}
@@ -67,7 +67,7 @@ LEVEL = b"TAGS\1a\2DELAY\x013\2"
 
 
 @pytest.mark.parametrize(
-    ("changes", "unit", "is_due", "wanted"),
+    ("changes", "unit", "is_due", "expected"),
     [
         ({}, {}, 0, kernels.GOOD),
         ({}, {"phys_offset": BASE + 11}, 0, kernels.NO_RECORD),
@@ -90,7 +90,7 @@ LEVEL = b"TAGS\1a\2DELAY\x013\2"
     ],
 )
 def test_a_unit_is_compared_with_its_record(
-    changes: dict[str, Any], unit: dict[str, int], is_due: int, wanted: int
+    changes: dict[str, Any], unit: dict[str, int], is_due: int, expected: int
 ) -> None:
     piece = record(BASE + 10, **changes)
     data = np.frombuffer(bytes(10) + piece + bytes(600), np.uint8)
@@ -101,11 +101,11 @@ def test_a_unit_is_compared_with_its_record(
     scratch = np.zeros(1, layout.SCANNED)
     topic = np.frombuffer(b"T", np.uint8)
     kernels.check_units(units, data, (BASE, BASE + 400), topic, (3, 6, is_due), scratch, out)
-    assert out.tolist() == [kernels.ELSEWHERE, wanted]
+    assert out.tolist() == [kernels.ELSEWHERE, expected]
 
 
 @pytest.mark.parametrize(
-    ("item", "wanted"),
+    ("item", "expected"),
     [
         ({}, kernels.GOOD),
         ({"key_hash": abs(java_hash("T#l"))}, kernels.GOOD),
@@ -117,7 +117,7 @@ def test_a_unit_is_compared_with_its_record(
         ({"store_ms": T0 + 1}, kernels.WRONG_TIME),
     ],
 )
-def test_an_item_is_compared_with_its_record(item: dict[str, int], wanted: int) -> None:
+def test_an_item_is_compared_with_its_record(item: dict[str, int], expected: int) -> None:
     data = np.frombuffer(bytes(10) + record(BASE + 10) + bytes(100), np.uint8)
     items = np.zeros(1, layout.KEYED)
     whole = {"phys_offset": BASE + 10, "key_hash": abs(java_hash("T#k")), "store_ms": T0} | item
@@ -126,7 +126,7 @@ def test_an_item_is_compared_with_its_record(item: dict[str, int], wanted: int) 
     out = np.full(1, kernels.ELSEWHERE, np.uint8)
     scratch, keys = np.zeros(1, layout.SCANNED), np.zeros(20_000, layout.KEYED)
     kernels.check_items(items, data, (BASE, BASE + data.size), scratch, keys, out)
-    assert out.tolist() == [wanted]
+    assert out.tolist() == [expected]
 
 
 @given(
@@ -134,7 +134,7 @@ def test_an_item_is_compared_with_its_record(item: dict[str, int], wanted: int) 
     st.integers(1, 6),
     st.lists(st.tuples(st.integers(10, 60), st.integers(-1, 25)), max_size=3),
 )
-def test_items_are_reached_that_a_query_finds(
+def test_reachable_items_are_those_that_a_query_finds(
     hashes: list[int], slots: int, changes: list[tuple[int, int]]
 ) -> None:
     words = np.zeros(10 + slots + 30 * 5, np.uint32)

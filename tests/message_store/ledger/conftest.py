@@ -1,4 +1,4 @@
-"""One suite on both databases; PostgreSQL is a real server."""
+"""Fixtures for tests on SQLite and on a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def postgres() -> Iterator[Server]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database with nothing in it."""
+    """Return the URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
     server: Server = request.getfixturevalue("postgres")
@@ -40,7 +40,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def opener(url: str) -> Opener:
-    """Opens the ledger of store `s-1`."""
+    """Return a function that opens the ledger of store `s-1`."""
 
     def opened(store_id: str = "s-1", busy_ms: int = 2_000) -> MigrationLedger:
         return open_ledger(url, store_id=store_id, store_path="/stores/one", busy_ms=busy_ms)

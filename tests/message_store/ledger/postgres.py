@@ -1,4 +1,4 @@
-"""A private PostgreSQL server: its own directory, a socket in it, no port, gone afterwards."""
+"""A private PostgreSQL server in a temporary directory, reached through a socket there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = ("listen_addresses=", "fsync=off", "shared_buffers=16MB", "max_connec
 
 
 def find_program(name: str) -> str:
-    """Return the path of one of PostgreSQL's programs; Debian keeps them off the path.
+    """Return the path of a PostgreSQL program, which Debian does not put into the PATH.
 
     Raises:
         Missing: It is not installed.
@@ -34,7 +34,7 @@ def find_program(name: str) -> str:
 
 
 def unprivileged() -> dict[str, Any]:
-    """Return how a process is started so that it is not root, whom the server refuses."""
+    """Return arguments that start a process as another user than root."""
     if os.geteuid() != 0:
         return {}
     names = {user.pw_name: user for user in pwd.getpwall()}
@@ -46,7 +46,7 @@ class Server:
     """One server.
 
     Args:
-        home: an empty directory that belongs to the user of the server.
+        home: an empty directory owned by the user of the server.
     """
 
     def __init__(self, home: Path) -> None:
@@ -55,7 +55,7 @@ class Server:
         self._databases = 0
         data = str(home / "data")
         self._start = [find_program("postgres"), "-D", data, "-k", str(home)]
-        if shutil.which("setpriv"):  # a test run that is killed takes it with it
+        if shutil.which("setpriv"):  # the server ends with a killed test run
             self._start = ["setpriv", "--pdeathsig", "INT", *self._start]
         for setting in SETTINGS:
             self._start += ["-c", setting]
@@ -67,7 +67,7 @@ class Server:
         return {"cwd": self.home, "env": {"LC_ALL": "C", "PATH": os.defpath}} | unprivileged()
 
     def start(self) -> None:
-        """Return when it takes connections."""
+        """Start the server and wait until it accepts connections."""
         assert self._process is None
         self._process = subprocess.Popen(
             self._start, **self._how(), stderr=subprocess.PIPE, text=True
@@ -81,11 +81,11 @@ class Server:
                 break
         else:
             raise AssertionError("".join(lines))
-        self._reader = threading.Thread(target=said.read)  # so that the pipe is never full
+        self._reader = threading.Thread(target=said.read)  # so that the pipe does not fill up
         self._reader.start()
 
     def stop(self) -> None:
-        """Stop it at once, whoever is connected."""
+        """Stop the server immediately, without waiting for clients."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGINT)
@@ -111,7 +111,7 @@ def private_server() -> Iterator[Server]:
     """Run a server while the block is open.
 
     Raises:
-        Missing: It, or its driver, is not installed.
+        Missing: The server or its driver is not installed.
     """
     try:
         import psycopg  # noqa: F401

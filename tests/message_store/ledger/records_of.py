@@ -1,4 +1,4 @@
-"""Records for tests, and random ones."""
+"""Records for ledger tests, fixed and random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store's name is made once and survives a torn file."""
+"""The ID of a store, which is created once and survives a torn file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from message_store.json_dialect import backup_path
 from message_store.ledger.identity import FILE_NAME, known_store_id, store_id
 
 
-def test_a_name_is_made_once(tmp_path: Path) -> None:
+def test_an_id_is_created_once(tmp_path: Path) -> None:
     config = tmp_path / "config"
     assert known_store_id(config) is None
     assert not config.exists()
@@ -19,7 +19,7 @@ def test_a_name_is_made_once(tmp_path: Path) -> None:
     assert (store_id(config), known_store_id(config)) == (name, name)
 
 
-def test_stores_have_names_of_their_own(tmp_path: Path) -> None:
+def test_stores_have_different_ids(tmp_path: Path) -> None:
     assert len({store_id(tmp_path / str(number)) for number in range(20)}) == 20
 
 
@@ -32,7 +32,7 @@ def test_a_torn_file_is_read_from_its_backup(text: str, tmp_path: Path) -> None:
     assert store_id(tmp_path) == name
 
 
-def test_a_name_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
+def test_an_unreadable_id_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.write_text('{"storeId": "Ä"}')
     with pytest.raises(CorruptStore, match="Restore one of them from a copy"):

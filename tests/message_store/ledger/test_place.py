@@ -1,4 +1,4 @@
-"""URLs in messages have no password; a status does not load SQLAlchemy."""
+"""Location of the ledger: URLs without passwords in messages, and imports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_url_for_messages(url: str, shown: str) -> None:
     assert shown_url(url) == shown
 
 
-def test_the_status_of_a_migration_does_not_wait_for_sqlalchemy() -> None:
+def test_the_status_of_a_migration_does_not_import_sqlalchemy() -> None:
     modules = "migration.views, message_store.ledger.writer"
     program = f"import sys, {modules}; print('sqlalchemy' in sys.modules)"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The ledger's schema: from every earlier version with data in it, never backwards."""
+"""The ledger's schema: upgrades from all earlier versions with data, and no downgrades."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ DATA = {
         ('r', 3, 15, 6, '0000000000000001', 5, '0000000000000001', 'counts', false)
     """,
 }
-"""Rows as a ledger of each earlier version holds them; a new version adds its own."""
+"""Rows in a ledger of each earlier version; a new version adds its own."""
 TOLD = Run(
     migration=MigrationRecord(migration_id="r", plan_id="p", started_ms=11, started_by="anna"),
     plan=Plan(
@@ -129,7 +129,7 @@ TOLD = Run(
         )
     ],
 )
-"""What all of them must say after the upgrade."""
+"""Expected rows after the upgrade of any version."""
 
 
 def revisions() -> list[str]:
@@ -192,7 +192,7 @@ def test_models_and_steps_agree(revision: str | None, engine: Engine) -> None:
 def test_a_step_that_fails_does_not_change_the_ledger(engine: Engine, opener: Opener) -> None:
     with engine.begin() as connection:
         fill(connection, "0001")
-        connection.execute(text("CREATE TABLE duemq_samples (x INTEGER)"))  # the last one made
+        connection.execute(text("CREATE TABLE duemq_samples (x INTEGER)"))  # the last table created
     columns = inspect(engine).get_columns("duemq_levels")
     with pytest.raises(LedgerUnavailable, match="duemq_samples"):
         opener()
@@ -203,7 +203,7 @@ def test_a_step_that_fails_does_not_change_the_ledger(engine: Engine, opener: Op
     assert opener().run("r") == TOLD
 
 
-def test_there_is_no_way_back(engine: Engine) -> None:
+def test_there_is_no_downgrade(engine: Engine) -> None:
     with engine.begin() as connection:
         schema.upgrade(connection, "test")
     for revision in revisions()[:-1]:
@@ -247,7 +247,7 @@ Ledger.open(LedgerPlace(url=sys.argv[1], store_id="s-1", store_path="/"), now_ms
 """
 
 
-def test_some_processes_may_open_a_new_ledger_at_once(url: str, opener: Opener) -> None:
+def test_processes_may_open_a_new_ledger_concurrently(url: str, opener: Opener) -> None:
     command_line = [sys.executable, "-c", OPEN_AT_ONCE, url]
     pipe = subprocess.PIPE
     some = [subprocess.Popen(command_line, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
@@ -265,6 +265,6 @@ def test_some_processes_may_open_a_new_ledger_at_once(url: str, opener: Opener) 
 
 
 def test_steps_are_part_of_the_package() -> None:
-    """A package in name, so that a wheel has it: `packages.find` takes directories of this kind."""
+    """`packages.find` includes directories of this kind, so wheels contain them."""
     assert (schema.HERE / "versions" / "__init__.py").exists()
     assert {path.suffix for path in schema.HERE.rglob("*.*")} <= {".py", ".pyc"}

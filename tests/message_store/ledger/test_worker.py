@@ -1,4 +1,4 @@
-"""The ledger in a process of its own: the same as in ours, and it outlives nobody."""
+"""The ledger process: it writes the same as a ledger in this process, and ends with the broker."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def pid_of(worker: LedgerProcess) -> int:
 
 
 def is_gone(fd: int) -> bool:
-    """Return whether a process has ended, or ends soon."""
+    """Return whether a process has ended or ends within a short time."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(GONE_MS))
@@ -89,7 +89,7 @@ def test_both_write_the_same(tmp_path: Path) -> None:
     assert sorted(found[0]) == ["one", "three", "two"]
 
 
-def test_it_is_no_process_before_it_is_opened_and_one_from_then_on(process: LedgerProcess) -> None:
+def test_the_process_starts_with_the_ledger(process: LedgerProcess) -> None:
     process.close()
     assert process.pid is None
     process.open(Snapshot(next_record=0), 1)
@@ -99,7 +99,7 @@ def test_it_is_no_process_before_it_is_opened_and_one_from_then_on(process: Ledg
     assert pid_of(process) == first
 
 
-def test_another_stores_ledger_is_refused_by_its_own_words(tmp_path: Path) -> None:
+def test_another_stores_ledger_is_refused_with_its_own_error(tmp_path: Path) -> None:
     path = tmp_path / "l.sqlite"
     for kind in (LedgerWorker, LedgerProcess):
         owner: Worker = kind(place(path))
@@ -121,14 +121,14 @@ def test_another_stores_ledger_is_refused_by_its_own_words(tmp_path: Path) -> No
         LedgerNewer("here", found=["9"], newest="3"),
     ],
 )
-def test_an_error_arrives_as_it_was(error: LedgerError) -> None:
+def test_errors_are_transferred(error: LedgerError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
 
 
-def test_one_is_restarted_after_a_kill(process: LedgerProcess, tmp_path: Path) -> None:
+def test_a_killed_process_is_restarted(process: LedgerProcess, tmp_path: Path) -> None:
     process.open(Snapshot(next_record=0), 1)
     process.write([RUN, event("before")])
     fd = os.pidfd_open(pid_of(process))
@@ -144,7 +144,7 @@ def test_one_is_restarted_after_a_kill(process: LedgerProcess, tmp_path: Path) -
     assert sorted(events(tmp_path / "l.sqlite")) == ["after", "before"]
 
 
-def test_one_that_does_not_answer_is_ended(
+def test_a_process_that_does_not_respond_is_killed(
     process: LedgerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     process.open(Snapshot(next_record=0), 1)
@@ -159,7 +159,7 @@ def test_one_that_does_not_answer_is_ended(
     assert events(tmp_path / "l.sqlite") == ["after"]
 
 
-def test_what_it_cannot_do_is_reported_and_it_continues(
+def test_a_failed_call_is_reported_and_the_process_continues(
     process: LedgerProcess, tmp_path: Path
 ) -> None:
     process.open(Snapshot(next_record=0), 1)
@@ -173,7 +173,7 @@ def test_what_it_cannot_do_is_reported_and_it_continues(
     assert events(tmp_path / "l.sqlite") == ["after"]
 
 
-def test_one_that_cannot_be_started_is_trouble_and_no_end(
+def test_a_process_that_cannot_be_started_is_a_ledger_error(
     process: LedgerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
@@ -185,10 +185,10 @@ def test_one_that_cannot_be_started_is_trouble_and_no_end(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_ends_the_broker_lets_it_finish(
+def test_signals_to_the_process_group_let_it_finish(
     process: LedgerProcess, number: int, tmp_path: Path
 ) -> None:
-    """A terminal and a service manager signal every process at once."""
+    """A terminal or a service manager signals all processes at once."""
     process.open(Snapshot(next_record=0), 1)
     os.kill(pid_of(process), number)
     process.write([RUN, event("the last")])
@@ -196,7 +196,7 @@ def test_what_ends_the_broker_lets_it_finish(
     assert events(tmp_path / "l.sqlite") == ["the last"]
 
 
-def test_it_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
+def test_it_ends_with_a_killed_broker(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'l.sqlite'}"
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""The writer beside the event loop: whatever happens to the ledger, nobody waits for it."""
+"""The ledger writer: no failure of the ledger blocks the event loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUN_ID = some.RUN_ID
 
 
 class Rig:
-    """A writer on a clock that the test moves, and a log that it can say more of."""
+    """A writer with a manual clock, and a log from which records are read again."""
 
     def __init__(self, url: str, **limits: Any) -> None:
         self.clock = FakeClock(NOW_MS)
@@ -43,7 +43,7 @@ class Rig:
         )
 
     def step(self, count: int = 1) -> None:
-        """Take steps: each is a mark in the log, and is noted."""
+        """Take steps, each of which writes a mark to the log and records it."""
         for _ in range(count):
             self.snapshot = some.snapshot(self.snapshot.next_record + 1)
             self.writer.write(self.snapshot.events[-1], *self.snapshot.levels)
@@ -55,8 +55,8 @@ class Rig:
     def health(self) -> Health:
         return self.writer.health
 
-    def told(self) -> Snapshot:
-        """What the ledger says of the log."""
+    def recorded(self) -> Snapshot:
+        """Return the marks in the ledger."""
         run = self.open().run(RUN_ID)
         return Snapshot(
             next_record=len(run.events),
@@ -66,7 +66,7 @@ class Rig:
         )
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        """Let time pass until something is so."""
+        """Advance the clock until a condition holds."""
         for _ in range(5_000):
             if reached():
                 return
@@ -89,34 +89,34 @@ async def running(writer: LedgerWriter) -> AsyncIterator[None]:
         await task
 
 
-def play(rig: Rig, story: Callable[[Rig], Awaitable[None]]) -> None:
+def play(rig: Rig, steps: Callable[[Rig], Awaitable[None]]) -> None:
     async def whole() -> None:
         async with running(rig.writer):
-            await story(rig)
+            await steps(rig)
 
     asyncio.run(whole())
 
 
-def test_what_is_noted_is_written(url: str) -> None:
-    async def story(rig: Rig) -> None:
+def test_recorded_rows_are_written(url: str) -> None:
+    async def steps(rig: Rig) -> None:
         rig.step(3)
         await rig.written()
-        assert rig.told() == rig.snapshot
+        assert rig.recorded() == rig.snapshot
 
-    play(Rig(url), story)
+    play(Rig(url), steps)
 
 
-def test_leaving_writes_the_queue(url: str) -> None:
-    async def story(rig: Rig) -> None:
+def test_closing_writes_the_queue(url: str) -> None:
+    async def steps(rig: Rig) -> None:
         rig.step(3)
-        assert rig.health.pending == 4  # the level once
+        assert rig.health.pending == 4  # the level counts once
 
     rig = Rig(url)
-    play(rig, story)
-    assert rig.told() == rig.snapshot
+    play(rig, steps)
+    assert rig.recorded() == rig.snapshot
 
 
-def test_records_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_written_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[list[Record]] = []
     write = Ledger.write
 
@@ -126,19 +126,19 @@ def test_records_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Ledger, "write", counted)
 
-    async def story(rig: Rig) -> None:
+    async def steps(rig: Rig) -> None:
         rig.snapshot = some.snapshot(2_499)
         rig.writer.write(*rig.snapshot.records(), some.sample(1))
         rig.step()
         await rig.written()
         assert [len(batch) for batch in batches] == [1_000, 1_000, 503]
-        assert rig.told() == rig.snapshot
+        assert rig.recorded() == rig.snapshot
 
-    play(Rig(default_url(tmp_path)), story)
+    play(Rig(default_url(tmp_path)), steps)
 
 
-def test_a_ledger_deleted_on_the_way_is_made_again(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+def test_a_deleted_ledger_is_created_again(tmp_path: Path) -> None:
+    async def steps(rig: Rig) -> None:
         rig.step(5)
         await rig.written()
         (tmp_path / "duemq.ledger.sqlite").unlink()
@@ -147,13 +147,13 @@ def test_a_ledger_deleted_on_the_way_is_made_again(tmp_path: Path) -> None:
         assert "removed or replaced" in rig.health.trouble
         rig.step()
         await rig.written()
-        assert rig.told() == rig.snapshot
+        assert rig.recorded() == rig.snapshot
 
-    play(Rig(default_url(tmp_path)), story)
+    play(Rig(default_url(tmp_path)), steps)
 
 
 @pytest.mark.parametrize("from_start", [True, False], ids=["from the start", "on the way"])
-def test_a_locked_ledger_is_caught_up(from_start: bool, url: str, opener: Opener) -> None:
+def test_a_locked_ledger_is_completed_later(from_start: bool, url: str, opener: Opener) -> None:
     opener()
 
     @asynccontextmanager
@@ -163,7 +163,7 @@ def test_a_locked_ledger_is_caught_up(from_start: bool, url: str, opener: Opener
                 other.execute(text("LOCK TABLE duemq_levels IN ACCESS EXCLUSIVE MODE"))
             yield
 
-    async def story(rig: Rig) -> None:
+    async def steps(rig: Rig) -> None:
         async with locked():
             rig.step(3)
             await rig.until(lambda: "lock" in rig.health.trouble)
@@ -173,28 +173,28 @@ def test_a_locked_ledger_is_caught_up(from_start: bool, url: str, opener: Opener
             assert rig.health.since_ms == since
             assert rig.health.pending == 7
         await rig.written()
-        assert rig.told() == rig.snapshot
+        assert rig.recorded() == rig.snapshot
 
     async def whole() -> None:
         rig = Rig(url)
         if not from_start:
             async with running(rig.writer):
-                await story(rig)
+                await steps(rig)
             return
         async with locked(), running(rig.writer):
             assert "lock" in rig.health.trouble
             rig.step(3)
-        assert rig.health.pending  # given up: the next start catches up
+        assert rig.health.pending  # given up; the next start completes the ledger
         again = Rig(url)
         again.snapshot = rig.snapshot
         async with running(again.writer):
-            assert again.told() == rig.snapshot
+            assert again.recorded() == rig.snapshot
 
     asyncio.run(whole())
 
 
-def test_a_server_that_is_away_for_a_while(postgres: Server) -> None:
-    async def story(rig: Rig) -> None:
+def test_a_server_that_is_down_for_some_time(postgres: Server) -> None:
+    async def steps(rig: Rig) -> None:
         rig.step(2)
         await rig.written()
         postgres.stop()
@@ -205,13 +205,13 @@ def test_a_server_that_is_away_for_a_while(postgres: Server) -> None:
         finally:
             postgres.start()
         await rig.written()
-        assert rig.told() == rig.snapshot
+        assert rig.recorded() == rig.snapshot
 
-    play(Rig(postgres.new_database()), story)
+    play(Rig(postgres.new_database()), steps)
 
 
 def hang(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """Have the ledger hang; return (ends it, set while it hangs)."""
+    """Let the ledger hang; return (event that ends it, event set while it hangs)."""
     free, inside, write = threading.Event(), threading.Event(), Ledger.write
 
     def hanging(ledger: Ledger, records: list[Record]) -> None:
@@ -228,21 +228,19 @@ def test_the_event_loop_continues_while_the_ledger_hangs(
 ) -> None:
     free, inside = hang(monkeypatch)
 
-    async def story(rig: Rig) -> None:
+    async def steps(rig: Rig) -> None:
         rig.step()
         await rig.until(inside.is_set)
-        rig.step(10)  # noted while the thread hangs: nothing here waits
+        rig.step(10)  # recorded while the thread hangs, without waiting
         assert rig.health.pending == 12
         free.set()
         await rig.written()
-        assert rig.told() == rig.snapshot
+        assert rig.recorded() == rig.snapshot
 
-    play(Rig(default_url(tmp_path)), story)
+    play(Rig(default_url(tmp_path)), steps)
 
 
-def test_leaving_while_the_ledger_is_written_to_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_during_a_write_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free, inside = hang(monkeypatch)
 
     async def leave(rig: Rig) -> None:
@@ -254,25 +252,25 @@ def test_leaving_while_the_ledger_is_written_to_ends(
 
     rig = Rig(default_url(tmp_path))
     asyncio.run(leave(rig))
-    assert rig.told() == rig.snapshot
+    assert rig.recorded() == rig.snapshot
 
 
-def test_what_finds_no_room_comes_again_from_the_log(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+def test_records_without_room_are_read_again_from_the_log(tmp_path: Path) -> None:
+    async def steps(rig: Rig) -> None:
         rig.writer.write(*(some.sample(n) for n in range(4)))
         rig.writer.write(Plan(plan_id="p", store_id="s-1", made_ms=1, made_by=""))
         rig.step(20)
         assert rig.health.pending == 8
         assert rig.health.dropped == 4 + 1 + 20 + 1 - 8
         await rig.written()
-        assert rig.told() == rig.snapshot
+        assert rig.recorded() == rig.snapshot
         assert rig.open().run(RUN_ID).samples == []
 
-    play(Rig(default_url(tmp_path), pending_max=8), story)
+    play(Rig(default_url(tmp_path), pending_max=8), steps)
 
 
-def test_samples_make_room_first(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+def test_samples_are_dropped_first(tmp_path: Path) -> None:
+    async def steps(rig: Rig) -> None:
         plan = Plan(plan_id="p", store_id="s-1", made_ms=1, made_by="")
         rig.writer.write(plan, some.sample(1), some.sample(2))
         rig.step()
@@ -281,19 +279,19 @@ def test_samples_make_room_first(tmp_path: Path) -> None:
         assert rig.open().plans() == [plan]
         assert [sample.at_ms for sample in rig.open().run(RUN_ID).samples] == [2]
 
-    play(Rig(default_url(tmp_path), pending_max=4), story)
+    play(Rig(default_url(tmp_path), pending_max=4), steps)
 
 
 def test_a_refused_record_does_not_stop_the_others(url: str) -> None:
-    async def story(rig: Rig) -> None:
+    async def steps(rig: Rig) -> None:
         rig.writer.write(some.sample(1, delivered=1 << 70))
         await rig.written()
         assert rig.health.dropped == 1
         rig.step()
         await rig.written()
-        assert rig.told() == rig.snapshot
+        assert rig.recorded() == rig.snapshot
 
-    play(Rig(url), story)
+    play(Rig(url), steps)
 
 
 def test_another_stores_ledger_stops_the_start(url: str) -> None:
@@ -312,11 +310,11 @@ def test_a_newer_ledger_stops_the_start(url: str, opener: Opener) -> None:
     assert isinstance(refused.value.__cause__, LedgerNewer)
 
 
-def test_another_stores_ledger_that_comes_later_is_unchanged(tmp_path: Path) -> None:
+def test_another_stores_ledger_that_appears_later_is_unchanged(tmp_path: Path) -> None:
     def opened(path: Path) -> MigrationLedger:
         return open_ledger(f"sqlite:///{path}", store_id="s-2", store_path="/two")
 
-    async def story(rig: Rig) -> None:
+    async def steps(rig: Rig) -> None:
         path, other = tmp_path / "duemq.ledger.sqlite", tmp_path / "other"
         opened(other)
         path.write_bytes(other.read_bytes())  # the same file with another content
@@ -324,34 +322,37 @@ def test_another_stores_ledger_that_comes_later_is_unchanged(tmp_path: Path) -> 
         await rig.until(lambda: "(/two)" in rig.health.trouble)
         assert opened(path).migrations() == []
 
-    play(Rig(default_url(tmp_path)), story)
+    play(Rig(default_url(tmp_path)), steps)
 
 
-def test_the_newest_of_one_key_is_written_last(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+def test_the_newest_record_of_a_key_is_written_last(tmp_path: Path) -> None:
+    async def steps(rig: Rig) -> None:
         record = some.level(moved=1)
         for moved in range(2, 50):
             rig.writer.write(replace(record, moved=moved), some.sample(moved))
         await rig.written()
         assert rig.open().run(RUN_ID).levels[0].moved == 49
 
-    play(Rig(default_url(tmp_path)), story)
+    play(Rig(default_url(tmp_path)), steps)
 
 
-def test_what_marks_do_not_tell_is_kept_where_records_meet_before_they_are_written(
+def test_merging_unwritten_records_keeps_fields_that_marks_lack(
     tmp_path: Path,
 ) -> None:
-    async def story(rig: Rig) -> None:
-        told = some.migration()
-        assert (told.plan_id, told.started_by) != ("", "")
-        rig.writer.write(told, some.level(routed=7))
-        rig.writer.write(replace(told, plan_id="", started_by=""), some.level(routed=0))
+    async def steps(rig: Rig) -> None:
+        recorded = some.migration()
+        assert (recorded.plan_id, recorded.started_by) != ("", "")
+        rig.writer.write(recorded, some.level(routed=7))
+        rig.writer.write(replace(recorded, plan_id="", started_by=""), some.level(routed=0))
         await rig.written()
         run = rig.open().run(RUN_ID)
-        assert (run.migration.plan_id, run.migration.started_by) == (told.plan_id, told.started_by)
+        assert (run.migration.plan_id, run.migration.started_by) == (
+            recorded.plan_id,
+            recorded.started_by,
+        )
         assert run.levels[0].routed == 7
 
-    play(Rig(default_url(tmp_path)), story)
+    play(Rig(default_url(tmp_path)), steps)
 
 
 async def nothing(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""The syncing thread when an open or a sync fails."""
+"""The flusher thread when opening or syncing a file fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FailingFile:
 
 
 @dataclass
-class World:
+class Flushed:
     failures: list[int]
     failed: list[OSError] = field(default_factory=list)
 
@@ -48,21 +48,21 @@ class World:
 
 @pytest.mark.finding("A6")
 @pytest.mark.parametrize("failures", [1, 40])
-def test_a_lack_of_descriptors_is_no_failure_of_the_disk(failures: int) -> None:
-    async def scene() -> None:
-        world = World([errno.EMFILE] * failures)
+def test_missing_descriptors_are_no_disk_failure(failures: int) -> None:
+    async def steps() -> None:
+        world = Flushed([errno.EMFILE] * failures)
         flusher = world.flusher()
         flusher.start()
         assert await flusher.wait(10, 60)
         assert (flusher.durable, flusher.failure, world.failed) == (10, None, [])
         flusher.stop()
 
-    asyncio.run(scene())
+    asyncio.run(steps())
 
 
 def test_a_failure_of_the_disk_ends_the_flusher() -> None:
-    async def scene() -> None:
-        world = World([errno.EIO])
+    async def steps() -> None:
+        world = Flushed([errno.EIO])
         flusher = world.flusher()
         flusher.start()
         assert not await flusher.wait(10, 60)
@@ -70,11 +70,11 @@ def test_a_failure_of_the_disk_ends_the_flusher() -> None:
         assert flusher.failure is not None
         assert world.failed == [flusher.failure]
 
-    asyncio.run(scene())
+    asyncio.run(steps())
 
 
 @pytest.mark.finding("A6")
-def test_queue_files_that_could_not_be_opened_are_synced_by_the_next_call(tmp_path: Any) -> None:
+def test_queue_files_that_failed_to_open_are_synced_later(tmp_path: Any) -> None:
     files = FileCache()
     (tmp_path / "a file").touch()
     below = str(tmp_path / "a file" / "below")
@@ -86,8 +86,8 @@ def test_queue_files_that_could_not_be_opened_are_synced_by_the_next_call(tmp_pa
 
 
 def test_syncs_of_two_threads_never_overlap() -> None:
-    """The kernel reports lost pages to one of them only: the other would promise what is lost."""
-    world = World([])
+    """The kernel reports lost pages to only one of them; the other would confirm lost data."""
+    world = Flushed([])
     flusher = world.flusher()
     entered, failed = threading.Event(), threading.Event()
 
@@ -110,12 +110,12 @@ def test_syncs_of_two_threads_never_overlap() -> None:
     assert outcome == []
 
 
-def test_whatever_ends_the_flusher_is_known() -> None:
-    async def scene() -> None:
+def test_any_end_of_the_flusher_is_reported() -> None:
+    async def steps() -> None:
         def fail(end: int) -> None:
             raise MemoryError
 
-        world = World([])
+        world = Flushed([])
         flusher = world.flusher(fail)
         flusher.start()
         flusher.stop()
@@ -123,4 +123,4 @@ def test_whatever_ends_the_flusher_is_known() -> None:
         assert world.failed == [flusher.failure]
         assert not await flusher.request(20)
 
-    asyncio.run(scene())
+    asyncio.run(steps())

@@ -1,4 +1,4 @@
-"""Damage in the middle of the log is bridged; old bytes behind the log's end are not revived."""
+"""Damage inside the log: it is bridged, and old bytes behind the end are not delivered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE_BYTES = 65_536
 
 
 def killed_store(root: Path, count: int, size: int = 200) -> list[tuple[int, int]]:
-    """Leave a killed store of one queue; return (offset, size) of each record. No mark."""
+    """Leave a killed store of one queue without a mark; return (offset, size) of each record."""
     store = open_store(root)
     store.__enter__()
     places = []
@@ -92,7 +92,7 @@ def test_records_after_the_damage_are_kept(tmp_path, at, data, queues):
         assert again.queue_bounds("T", 0) == (0, 11)
 
 
-def test_every_byte_of_a_header_can_be_wrong(tmp_path):
+def test_damage_at_every_byte_of_a_header(tmp_path):
     places = killed_store(tmp_path / "one", 6)
     start, size = places[3]
     for at in [*range(8), *range(28, 40), *range(84, 88)]:
@@ -129,8 +129,8 @@ def test_two_gaps_over_a_file_s_end(tmp_path):
         assert store.read_record(places[299][0]).body.startswith(b"299/")
 
 
-def test_old_records_after_the_end_stay_dead(tmp_path):
-    """Apache cut the log without zeroing, then went on: the old ones are older than the last."""
+def test_old_records_behind_the_end_are_ignored(tmp_path):
+    """Apache cut the log without zeroing; old records are older than the last one."""
     clock = FakeClock()
     store = open_store(tmp_path, clock)
     store.__enter__()
@@ -154,8 +154,8 @@ def test_old_records_after_the_end_stay_dead(tmp_path):
         assert store.max_offset == end
 
 
-def test_old_records_whose_place_another_message_has_stay_dead(tmp_path):
-    """The same with a clock that stood still: the queue knows that their place is taken."""
+def test_old_records_with_a_used_queue_offset_are_ignored(tmp_path):
+    """The clock stood still, but the queue has another message at their offset."""
     clock = FakeClock()
     store = open_store(tmp_path, clock)
     store.__enter__()
@@ -191,7 +191,7 @@ def test_a_bridged_store_is_in_order(tmp_path):
 
 
 def forged(phys_offset: int, topic: str = "DUEMQ_MIGRATION") -> bytes:
-    """Return the bytes of a record of any topic, as a client can compute them."""
+    """Return the bytes of a record of any topic, which a client could also compute."""
     return encode_record(
         topic=topic, queue_id=0, body=b"forged", property_text=b"A\x01B\x02", queue_offset=0,
         phys_offset=phys_offset, born_ms=1, born_host=(bytes(4), 0), store_ms=1 << 42,
@@ -200,7 +200,7 @@ def forged(phys_offset: int, topic: str = "DUEMQ_MIGRATION") -> bytes:
 
 
 def store_with_forgery(root: Path, later: int) -> tuple[int, int]:
-    """Leave a killed store with a record whose body holds another one; return both offsets."""
+    """Leave a killed store with a record inside another one's body; return both offsets."""
     store = open_store(root)
     store.__enter__()
     for number in range(3):
@@ -218,11 +218,11 @@ def store_with_forgery(root: Path, later: int) -> tuple[int, int]:
 @pytest.mark.finding("P:gap-search")
 @pytest.mark.parametrize("later", [0, 1, 3])
 @pytest.mark.parametrize("unit", ["kept", "lost"])
-def test_a_record_within_a_body_is_never_revived(tmp_path: Path, later: int, unit: str) -> None:
-    """The header of its carrier is gone, as a power cut or a bad sector leaves it."""
+def test_a_record_inside_a_body_is_never_delivered(tmp_path: Path, later: int, unit: str) -> None:
+    """The header around it is lost, as after a power cut or with a bad sector."""
     start, inner = store_with_forgery(tmp_path, later)
     overwrite(tmp_path, start, bytes(80))
-    if unit == "lost":  # then nothing knows of the records from here on
+    if unit == "lost":  # then no queue knows the records from here on
         queue = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
         with queue.open("r+b") as file:
             file.seek(20 * 3)
@@ -240,7 +240,7 @@ def test_a_record_within_a_body_is_never_revived(tmp_path: Path, later: int, uni
 
 
 @pytest.mark.finding("P:gap-search")
-def test_of_several_damaged_records_the_first_whole_one_is_found_by_its_unit(
+def test_after_several_damaged_records_the_next_is_found_by_its_unit(
     tmp_path: Path,
 ) -> None:
     places = killed_store(tmp_path, 10)

@@ -1,4 +1,4 @@
-"""Pages that cannot be read are zeros, are known, and end no process."""
+"""The page guard: unreadable pages become zeros, are recorded, and do not end the process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def mapped(path: Path, **more: bool) -> tuple[GuardedMap, int]:
 
 
 @pytest.mark.finding("E4")
-def test_an_unreadable_page_is_zero_and_known(disk, path):
+def test_an_unreadable_page_is_zeroed_and_recorded(disk, path):
     pages, _ = mapped(path)
     before = pages.replaced
     disk.break_page(path, 2 * PAGE_BYTES)
@@ -56,7 +56,7 @@ def test_an_unreadable_page_is_zero_and_known(disk, path):
 
 
 @pytest.mark.finding("E4")
-def test_a_file_that_was_cut_is_zero_after_its_end(path):
+def test_a_truncated_file_is_zero_after_its_end(path):
     pages, fd = mapped(path)
     os.ftruncate(fd, PAGE_BYTES)
     assert int(pages.data[-1]) == 0
@@ -66,7 +66,7 @@ def test_a_file_that_was_cut_is_zero_after_its_end(path):
 
 
 @pytest.mark.finding("E7")
-def test_a_page_that_can_be_read_after_all_is_mapped_again(disk, path):
+def test_a_page_that_becomes_readable_is_mapped_again(disk, path):
     pages, fd = mapped(path)
     disk.break_page(path, 0, passing=True)
     assert pages.data[0] == 0
@@ -76,7 +76,7 @@ def test_a_page_that_can_be_read_after_all_is_mapped_again(disk, path):
     assert bytes(pages.data[:4]) == b"newa"
 
 
-def test_what_is_written_as_a_whole_is_mapped_again(disk, path):
+def test_a_page_written_as_a_whole_is_mapped_again(disk, path):
     pages, fd = mapped(path)
     for page in (1, 2, 3):
         disk.break_page(path, page * PAGE_BYTES)
@@ -91,7 +91,7 @@ def test_what_is_written_as_a_whole_is_mapped_again(disk, path):
 
 @pytest.mark.finding("E7")
 @pytest.mark.parametrize(("value", "lost"), [(0, False), (7, True)])
-def test_what_was_written_into_a_replaced_page_is_not_passed_off_as_kept(disk, path, value, lost):
+def test_a_partial_write_to_a_replaced_page_is_lost(disk, path, value, lost):
     pages, _ = mapped(path, writable=True)
     disk.break_page(path, 0, passing=True)
     pages.data[5] = value
@@ -100,7 +100,7 @@ def test_what_was_written_into_a_replaced_page_is_not_passed_off_as_kept(disk, p
     assert pages.data[0] == (0 if lost else ord("a"))
 
 
-def test_the_file_is_opened_again_where_its_descriptor_is_gone(disk, path):
+def test_a_file_without_a_descriptor_is_reopened(disk, path):
     pages, fd = mapped(path)
     pages.forget_file()
     os.close(fd)
@@ -112,7 +112,7 @@ def test_the_file_is_opened_again_where_its_descriptor_is_gone(disk, path):
     assert pages.data[0] == ord("a")
 
 
-def test_threads_meet_the_same_pages(disk, path):
+def test_threads_fault_on_the_same_pages(disk, path):
     pages, _ = mapped(path)
     for page in range(0, PAGES, 2):
         disk.break_page(path, page * PAGE_BYTES)
@@ -131,15 +131,15 @@ def test_threads_meet_the_same_pages(disk, path):
     assert len(pages.unreadable) == PAGES // 2
 
 
-def test_a_page_is_counted_before_it_is_zero() -> None:
-    """Another thread that reads the zeros must find that a page was replaced."""
+def test_a_page_is_recorded_before_it_is_zeroed() -> None:
+    """A thread that reads the zeros must be able to see that the page was replaced."""
     code = str(bus_error._module(0, 0))
     handler = code[code.index("define") :]
     assert 0 < handler.index("atomicrmw") < handler.index('@"mmap"') < handler.rindex("store i64")
 
 
-def test_every_page_of_a_large_log_file_is_looked_at(tmp_path):
-    """All of a disk fails while one call reads a whole file."""
+def test_all_pages_of_a_large_log_file_fail(tmp_path):
+    """The whole disk fails while one call reads a file."""
     assert StoreConfig().commitlog_file_bytes < bus_error.RING_SIZE * PAGE_BYTES
     size = 70_000 * PAGE_BYTES
     path = tmp_path / "file"
@@ -157,7 +157,7 @@ def test_every_page_of_a_large_log_file_is_looked_at(tmp_path):
     os.close(fd)
 
 
-def test_a_mapping_that_is_gone_is_guarded_no_more(path):
+def test_a_closed_mapping_is_not_guarded(path):
     guard = page_guard()
     gc.collect()
     before = len(guard.mappings)
@@ -170,7 +170,7 @@ def test_a_mapping_that_is_gone_is_guarded_no_more(path):
     assert len(guard.mappings) == before
 
 
-def test_another_fault_ends_the_process_as_before(path):
+def test_other_faults_end_the_process(path):
     script = (
         "import mmap, os, sys\n"
         "from pathlib import Path\n"
@@ -193,13 +193,13 @@ def test_another_fault_ends_the_process_as_before(path):
 
 @pytest.mark.finding("E7")
 @pytest.mark.parametrize("path", product_files(), ids=name_of)
-def test_files_are_mapped_with_a_guard_only(path):
+def test_all_files_are_mapped_with_a_guard(path):
     found = [
         node.lineno
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("mmap", "memmap")
-        and not (node.args and ast.unparse(node.args[0]) == "-1")  # memory, no file
+        and not (node.args and ast.unparse(node.args[0]) == "-1")  # anonymous memory
     ]
     assert not found or name_of(path) == "message_store/log/page_guard.py", f"lines {found}"

@@ -1,4 +1,4 @@
-"""Read ahead: it is woken when there is something to do, and not at every append."""
+"""Read ahead of the log: the thread is woken only when there is something to read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def log(tmp_path: Path) -> CommitLog:
 
 
 def reads(ahead: ReadAhead, log: CommitLog, end: int) -> bool:
-    """Move the log's end and do what the thread would; return whether it would be woken."""
+    """Move the log's end and do the thread's work; return whether it would be woken."""
     log.end = end
     ahead.notify(end)
     return ahead.work()
@@ -38,16 +38,16 @@ ENDS = [
 ]
 
 
-def test_it_is_woken_when_enough_is_used(log: CommitLog) -> None:
+def test_it_is_woken_when_enough_was_used(log: CommitLog) -> None:
     ahead = ReadAhead(log)
-    assert reads(ahead, log, 0)  # no file yet: nothing to read
+    assert reads(ahead, log, 0)  # no file yet
     log.writable_file()
     found = [(why, reads(ahead, log, end)) for why, end, _ in ENDS]
     log.close()
     assert found == [(why, woken) for why, _, woken in ENDS]
 
 
-def test_what_is_expected_is_read_at_once_and_not_again(log: CommitLog) -> None:
+def test_expected_bytes_are_read_once(log: CommitLog) -> None:
     ahead = ReadAhead(log)
     log.writable_file()
     assert reads(ahead, log, 1)

@@ -1,4 +1,4 @@
-"""The plain record decoder and encoder: worked examples, damage, the compiled encoder's twin."""
+"""Decoder and encoder of records: worked examples, damage, and the encoding kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stores import LOOPBACK
 
 T0 = 1_700_000_000_000
 OUT = 1 << 20
-OTHER = ("topic", "text", "real", "times")  # of a message, not columns of a record
+OTHER = ("topic", "text", "real", "times")  # fields of a message that are no columns of a record
 TIMES = {
     "out_ms": "TIMER_OUT_MS",
     "due_ms": "DUEMQ_DUE_MS",
@@ -28,7 +28,7 @@ TIMES = {
     "dequeue_ms": "TIMER_DEQUEUE_MS",
 }
 
-# What a 4.9.8 broker stores for a message of level 3 (10 s) to topic T1, queue 2.
+# The record that a 4.9.8 broker stores for a message of level 3 (10 s) to topic T1, queue 2.
 SCHEDULE_RECORD = bytes.fromhex(
     "0000009d daa320a7 3610a686 00000002 00000000 0000000000000000 0000000000000000 00000000"
     "0000018bcfe567fb 7f000001 0000c350 0000018bcfe56800 7f000001 00002a9f 00000000"
@@ -60,11 +60,11 @@ def plain_record(**changes):
     return encode_record(**(fields | changes))
 
 
-def test_plain_record_byte_for_byte():
+def test_plain_record_bytes():
     assert plain_record() == PLAIN_RECORD
 
 
-def test_schedule_record_byte_for_byte():
+def test_schedule_record_bytes():
     text = b"TAGS\x01TagA\x02DELAY\x013\x02REAL_TOPIC\x01T1\x02REAL_QID\x012"
     made = encode_record(
         topic="SCHEDULE_TOPIC_XXXX",
@@ -82,7 +82,7 @@ def test_schedule_record_byte_for_byte():
     assert len(made) == 157
 
 
-def test_the_compiled_encoder_redirects_as_5_3_3_does():
+def test_the_kernel_redirects_as_5_3_3_does():
     batch, topics = PutBatch(), TopicTable()
     row = batch.rows[
         batch.add(
@@ -98,13 +98,15 @@ def test_the_compiled_encoder_redirects_as_5_3_3_does():
     row["real_topic_index"], row["real_queue_id"] = topics.add("T1"), 2
     row["due_delay_ms"] = 10_000
     made = encoded(batch, topics, 0, T0)
-    size, properties = 158, 0x2B  # one trailing separator more than 4.9.8
-    wanted = SCHEDULE_RECORD[4:113] + properties.to_bytes(2, "big") + SCHEDULE_RECORD[115:] + b"\2"
-    assert made == size.to_bytes(4, "big") + wanted
+    size, properties = 158, 0x2B  # one trailing separator more than in 4.9.8
+    expected = (
+        SCHEDULE_RECORD[4:113] + properties.to_bytes(2, "big") + SCHEDULE_RECORD[115:] + b"\2"
+    )
+    assert made == size.to_bytes(4, "big") + expected
     assert row["tags_code"] == T0 + 10_000
 
 
-def test_fields_come_out_as_they_went_in():
+def test_fields_round_trip():
     record = decode_record(memoryview(PLAIN_RECORD), 123_456)
     assert (record.topic, record.queue_id, record.queue_offset) == ("T", 3, 7)
     assert record.born_host == (bytes([10, 0, 0, 9]), 5_555)
@@ -143,7 +145,7 @@ def test_a_record_cut_anywhere_is_refused(cut):
         (88, "69", "does not match its CRC"),
     ],
 )
-def test_damage_is_named(at, new, why):
+def test_damage_is_reported(at, new, why):
     piece = bytes.fromhex(new)
     data = PLAIN_RECORD[:at] + piece + PLAIN_RECORD[at + len(piece) :]
     with pytest.raises(RecordUnreadable, match=why) as raised:
@@ -151,7 +153,7 @@ def test_damage_is_named(at, new, why):
     assert raised.value.phys_offset == 4_711
 
 
-def test_the_crc_is_not_compared_when_not_requested():
+def test_the_crc_is_only_checked_on_request():
     data = PLAIN_RECORD[:88] + b"j" + PLAIN_RECORD[89:]
     assert decode_record(memoryview(data), 0, check_crc=False).body == b"jello"
 
@@ -204,7 +206,7 @@ messages = st.fixed_dictionaries(
 
 
 def encoded(batch: PutBatch, topics: TopicTable, log_start: int, store_ms: int) -> bytes:
-    """Return what the kernels write for a batch."""
+    """Return the bytes that the kernels write for a batch."""
     while True:
         at, total, refused = encode.prepare(
             batch.rows, batch.count, batch.staging, topics.arrays, 1 << 20, 1 << 20
@@ -240,7 +242,7 @@ def fill(batch: PutBatch, topics: TopicTable, messages_: list[dict]) -> None:
 
 
 def written_text(message: dict) -> bytes:
-    """Return the property text as it is stored: the rule of `put_properties`."""
+    """Return the property text as stored, by the rule of `put_properties`."""
     text, real = message["text"], message["real"]
     times = dict(zip(TIMES.values(), message["times"] or (), strict=False))
     added = "".join(f"{name}\x01{ms}\x02" for name, ms in times.items() if ms >= 0)
@@ -252,24 +254,24 @@ def written_text(message: dict) -> bytes:
 
 
 @given(st.lists(messages, min_size=1, max_size=6), st.integers(0, 1 << 50), st.integers(0, 1 << 45))
-def test_kernel_and_plain_encoder_write_the_same_bytes(messages_, log_start, store_ms):
+def test_kernel_and_python_encoder_write_the_same_bytes(messages_, log_start, store_ms):
     batch, topics = PutBatch(2, 1), TopicTable()
     fill(batch, topics, messages_)
     made = encoded(batch, topics, log_start, store_ms)
-    wanted, numbers = b"", {}
+    expected, numbers = b"", {}
     for message in messages_:
         queue = (message["topic"], message["queue_id"])
         queue_offset = numbers.setdefault(queue, 0)
         numbers[queue] += 1
-        wanted += encode_record(
+        expected += encode_record(
             topic=message["topic"],
             property_text=written_text(message),
             queue_offset=queue_offset,
-            phys_offset=log_start + len(wanted),
+            phys_offset=log_start + len(expected),
             store_ms=store_ms,
             **{k: v for k, v in message.items() if k not in OTHER},
         )
-    assert made == wanted
+    assert made == expected
 
 
 @pytest.mark.parametrize("kind", [layout.SYS_PREPARED, layout.SYS_ROLLBACK])

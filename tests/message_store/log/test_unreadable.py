@@ -1,4 +1,4 @@
-"""A store on a disk with sectors that cannot be read: it starts, says where, and loses no more."""
+"""Stores with unreadable sectors: they start, report the place, and lose only those records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from message_store.verify import verify_store
 from tests.support.bad_disk import BadDisk
 from tests.support.stores import crash, open_store, put_one, small_config
 
-RECORDS, BODY = 50, b"x" * 900  # of about 1 kB each: a page has parts of five
+RECORDS, BODY = 50, b"x" * 900  # about 1 kB each, so a page has parts of five
 LAST_PAGE = 11
 
 
@@ -50,7 +50,7 @@ def hit_by(rows: list[Any], page: int) -> list[bool]:
 
 
 @pytest.mark.finding("E4")
-def test_a_pull_skips_what_cannot_be_read(tmp_path, disk):
+def test_a_pull_skips_unreadable_records(tmp_path, disk):
     store, rows = filled(tmp_path)
     page = 5 * PAGE_BYTES
     hit = hit_by(rows, page)
@@ -73,8 +73,8 @@ def test_a_pull_skips_what_cannot_be_read(tmp_path, disk):
 
 
 @pytest.mark.finding("E4")
-def test_what_counts_as_looked_at_is_among_the_unreadable_places(tmp_path, disk):
-    """A thread that reads while another one reports a place must not take zeros for data."""
+def test_places_are_recorded_before_their_count_changes(tmp_path, disk):
+    """A thread that reads while another reports a place must not take zeros for data."""
     store, _ = filled(tmp_path)
     places, met = store.log.unreadable, list[bool]()
     places.notice = lambda text: met.append(places.changed(places.seen) or bool(places.ranges))
@@ -86,14 +86,14 @@ def test_what_counts_as_looked_at_is_among_the_unreadable_places(tmp_path, disk)
 
 
 @pytest.mark.finding("E4")
-def test_a_walk_over_the_log_passes_over_it(tmp_path, disk):
+def test_a_scan_of_the_log_skips_it(tmp_path, disk):
     store, rows = filled(tmp_path)
     disk.break_page(log_path(tmp_path), 5 * PAGE_BYTES)
     seen = np.concatenate([chunk["phys_offset"].copy() for chunk in store.scan(0)]).tolist()
     hit = hit_by(rows, 5 * PAGE_BYTES)
     whole = [int(r["phys_offset"]) for r, h in zip(rows, hit, strict=True) if not h]
     assert set(whole) <= set(seen)
-    assert len(seen) <= len(whole) + 1  # of the first one hit, the frame can be read
+    assert len(seen) <= len(whole) + 1  # the frame of the first damaged record is readable
     store.__exit__(None, None, None)
 
 
@@ -126,7 +126,7 @@ def test_a_start_continues_after_it(tmp_path, disk, ended, page):
 
 
 @pytest.mark.finding("E4")
-def test_the_check_of_a_store_names_the_sector(tmp_path, disk):
+def test_verify_reports_the_sector(tmp_path, disk):
     store, _ = filled(tmp_path)
     store.__exit__(None, None, None)
     disk.break_page(log_path(tmp_path), 3 * PAGE_BYTES)
@@ -140,7 +140,7 @@ def test_the_check_of_a_store_names_the_sector(tmp_path, disk):
 
 
 @pytest.mark.finding("E4")
-def test_an_index_file_that_cannot_be_read_is_made_again(tmp_path, disk):
+def test_an_unreadable_index_file_is_rebuilt(tmp_path, disk):
     settings: dict[str, Any] = {"index_slots_max": 2_000, "index_entries_max": 5_000}
     store, rows = filled(tmp_path, **settings)
     store.index.catch_up()
@@ -161,7 +161,7 @@ def test_an_index_file_that_cannot_be_read_is_made_again(tmp_path, disk):
 
 
 class Sync:
-    """fdatasync that fails as Linux does: once, and the pages are clean afterwards."""
+    """A failing fdatasync with Linux semantics: it fails once, then the pages are clean."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._sync, self.failing = os.fdatasync, False
@@ -174,7 +174,7 @@ class Sync:
 
 
 @pytest.mark.finding("P:eio-page-cache")
-def test_after_a_failed_sync_a_start_writes_again_what_was_not_synced(tmp_path, monkeypatch):
+def test_after_a_failed_sync_a_start_rewrites_unsynced_data(tmp_path, monkeypatch):
     sync = Sync(monkeypatch)
     store, _ = filled(tmp_path)
     store.progress.mark_dispatched()
@@ -198,7 +198,7 @@ def test_after_a_failed_sync_a_start_writes_again_what_was_not_synced(tmp_path, 
 
 
 def written(patch: pytest.MonkeyPatch) -> tuple[list[tuple[int, int]], set[int]]:
-    """Return what is written into the log from now on, and which units into queues."""
+    """Return the ranges written to the log and the units written to queues from now on."""
     log: list[tuple[int, int]] = []
     units: set[int] = set()
     pwrite, pwritev = os.pwrite, os.pwritev
@@ -226,14 +226,14 @@ def test_the_durable_mark_follows_while_the_log_grows_during_each_sync(tmp_path)
         for _ in range(3):
             before = store.log.end
             store.flusher.flush()
-            put_one(store, "T", 0, BODY)  # arrives while the queues are synced
+            put_one(store, "T", 0, BODY)  # put while the queues are synced
             store.progress.mark_dispatched()
             store.sync_queues()
         assert store.mark.read().durable >= before > 0
 
 
 @pytest.mark.finding("E7")
-def test_an_error_that_passes_costs_no_record(tmp_path, disk):
+def test_a_temporary_error_loses_no_record(tmp_path, disk):
     store, rows = filled(tmp_path)
     whole = store.gather(store.units("T", 0, 0, RECORDS))
     for read in (
@@ -256,14 +256,14 @@ def test_a_page_that_fails_while_it_is_written_again_keeps_its_bytes(tmp_path, d
     before = log_path(tmp_path).read_bytes()
     look = store.log.unreadable.look
 
-    def look_then_break() -> bool:
-        """Break the page right after the places were looked up."""
+    def break_after_lookup() -> bool:
+        """Break the page right after the lookup of unreadable places."""
         new = look()
         store.log.unreadable.look = look
         disk.break_page(log_path(tmp_path), page, passing=passing)
         return new
 
-    store.log.unreadable.look = look_then_break
+    store.log.unreadable.look = break_after_lookup
     recover.write_again(store.log, 0, store.log.end)
     store.__exit__(None, None, None)
     assert log_path(tmp_path).read_bytes() == before

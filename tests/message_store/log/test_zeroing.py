@@ -1,4 +1,4 @@
-"""Zeros over part of a file: its size never changes, whatever ends the process or fails."""
+"""Zeroing of a file range: the size of the file never changes, in crashes and failures."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COUNT = 45
 
 
 def no_holes(fd: int, start: int, end: int) -> None:
-    """A file system that cannot punch holes."""
+    """Fail like a file system that cannot punch holes."""
     raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
 @pytest.fixture(params=["holes", "zeros"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to zero a range."""
+    """Zero a range with and without holes."""
     if request.param == "zeros":
         monkeypatch.setattr(zeroing, "punch_hole", no_holes)
     return str(request.param)
@@ -77,7 +77,7 @@ def test_zeros_are_not_written_into_holes(tmp_path: Path) -> None:
     ],
     ids=["empty", "cut", "another size", "cut behind others", "whole", "longer"],
 )
-def test_only_a_file_that_was_cut_is_extended(
+def test_only_a_truncated_file_is_extended(
     tmp_path: Path, data: bytes, proven: bool, size: int
 ) -> None:
     path = tmp_path / "file"
@@ -89,12 +89,12 @@ def test_only_a_file_that_was_cut_is_extended(
 # -- a start that dies, or fails, at any step ---------------------------------------------------
 
 
-class Death(BaseException):
+class SimulatedCrash(BaseException):
     """The process ends here."""
 
 
 class Steps:
-    """Counts the calls that zero or resize a file; ends one of them, or fails from there on."""
+    """Counts the calls that zero or resize a file, and crashes or fails at one of them."""
 
     def __init__(self, patch: pytest.MonkeyPatch, fault: BaseException, *, after: bool) -> None:
         self.left: int | None = None
@@ -121,8 +121,8 @@ class Steps:
 FAULTS = pytest.mark.parametrize(
     ("fault", "after"),
     [
-        (Death(), False),
-        (Death(), True),
+        (SimulatedCrash(), False),
+        (SimulatedCrash(), True),
         (OSError(errno.ENOSPC, "No space left on device"), False),
         (OSError(errno.EIO, "Input/output error"), False),
     ],
@@ -131,7 +131,7 @@ FAULTS = pytest.mark.parametrize(
 
 
 def disk_states(root: Path) -> Iterator[tuple[int, Path]]:
-    """Yield (step, a copy of a store) without end."""
+    """Yield (step, copy of a store) endlessly."""
     for step in range(1, 1_000):
         copy = root.with_name(f"copy-{step}")
         shutil.copytree(root, copy)
@@ -140,7 +140,7 @@ def disk_states(root: Path) -> Iterator[tuple[int, Path]]:
 
 
 def killed_store(root: Path) -> None:
-    """Leave a store as a kill does: a torn record behind the log's end, units of it in a queue."""
+    """Leave a killed store with a torn record behind the log's end and its units in a queue."""
     store = open_store(root)
     store.__enter__()
     for number in range(COUNT):
@@ -159,7 +159,7 @@ def killed_store(root: Path) -> None:
 
 @pytest.mark.finding("A7", "E1")
 @FAULTS
-def test_a_start_that_ends_at_any_step_leaves_a_store_that_opens(
+def test_the_store_opens_after_a_start_that_ended_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, fault: BaseException, after: bool
 ) -> None:
     killed_store(tmp_path / "store")
@@ -170,7 +170,7 @@ def test_a_start_that_ends_at_any_step_leaves_a_store_that_opens(
         try:
             with open_store(root):
                 survived, steps.left = steps.left > 0, None
-        except (Death, OSError, StoreFull):
+        except (SimulatedCrash, OSError, StoreFull):
             pass
         steps.left = None
         with open_store(root) as store:

@@ -1,4 +1,4 @@
-"""A queue's bounds when recovery writes it in pieces. Reading and cutting: `test_store`."""
+"""Bounds of a queue that recovery writes in pieces. Reading and cutting: `test_store`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def queue(tmp_path: Path) -> ConsumeQueue:
     ],
     ids=str,
 )
-def test_bounds_follow_what_recovery_writes(
+def test_bounds_during_recovery(
     queue: ConsumeQueue, pieces: list[tuple[int, int]], bounds: tuple[int, int]
 ) -> None:
     for first, end in pieces:
@@ -64,7 +64,7 @@ def test_the_end_before_a_log_offset(
 
 
 def test_short_reads_are_continued(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short read is no end: a start would cut the queue there."""
+    """Otherwise a start would cut the queue there."""
     queue.write(0, units(0, 25))
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, pos: pread(fd, max(size // 2, 1), pos))

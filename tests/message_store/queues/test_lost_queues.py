@@ -1,4 +1,4 @@
-"""Consume queues on a disk with sectors that cannot be read are written again from the log."""
+"""Consume queues with unreadable sectors, which are rebuilt from the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from message_store.queues.lost_queues import LostQueues
 from tests.support.bad_disk import BadDisk
 from tests.support.stores import crash, open_store, put_one
 
-MESSAGES = 120  # files have 50 units
+MESSAGES = 120  # 50 units per file
 
 
 def filled(root: Path) -> list[int]:
@@ -28,13 +28,13 @@ def file_of(root: Path, number: int) -> Path:
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("mark", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_start_that_cannot_read_a_queue_writes_it_again(tmp_path, monkeypatch, mark, number):
+def test_a_start_rebuilds_an_unreadable_queue(tmp_path, monkeypatch, mark, number):
     offsets = filled(tmp_path)
     if not mark:
         (tmp_path / "config" / "duemq.mark").unlink()
     BadDisk(monkeypatch).break_page(file_of(tmp_path, number), 0)
     with open_store(tmp_path) as store:
-        if number != 1:  # nothing at a start reads the second file
+        if number != 1:  # a start does not read the second file
             assert offsets == [
                 int(store.units("T", 3, at, 1)["phys_offset"][0]) for at in range(MESSAGES)
             ]
@@ -46,7 +46,7 @@ def test_a_start_that_cannot_read_a_queue_writes_it_again(tmp_path, monkeypatch,
 
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("killed", [True, False])
-def test_what_is_met_while_the_store_runs_is_healed_by_the_next_start(
+def test_a_queue_that_becomes_unreadable_is_rebuilt_by_the_next_start(
     tmp_path, monkeypatch, killed
 ):
     offsets = filled(tmp_path)
@@ -67,7 +67,7 @@ def test_what_is_met_while_the_store_runs_is_healed_by_the_next_start(
         assert found == offsets
 
 
-def test_a_note_that_cannot_be_written_stops_nothing(tmp_path):
+def test_a_failed_write_of_the_list_stops_nothing(tmp_path):
     lost = LostQueues(tmp_path / "missing" / "note")
     lost.add("/store/consumequeue/T/3/00000000000000000000")
     assert lost.names == {"T/3"}

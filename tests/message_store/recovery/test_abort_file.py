@@ -1,4 +1,4 @@
-"""The file that tells a start of a kill."""
+"""The file that exists while a store is open, by which a start detects a kill."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from message_store.recovery.abort_file import AbortFile
 from tests.support.stores import crash, open_store
 
 
-def test_it_is_there_while_a_store_is_open_and_after_a_kill(tmp_path: Path) -> None:
+def test_it_exists_while_a_store_is_open_and_after_a_kill(tmp_path: Path) -> None:
     file = AbortFile(tmp_path)
     assert not file.exists
     with open_store(tmp_path):

@@ -1,4 +1,4 @@
-"""Checkpoint and recovery mark: whatever is torn, what is read was written once."""
+"""Checkpoint and recovery mark: a torn file never gives a mixture of two states."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SLOT_STARTS = (0, module.SLOT_BYTES)
         ("apache-5.3.3-killed", 1795225862315, 1795225862315, 1795225832656, 0),
     ],
 )
-def test_apache_s_checkpoints(store, physic_ms, logics_ms, index_ms, confirm):
+def test_apaches_checkpoints(store, physic_ms, logics_ms, index_ms, confirm):
     path = golden_store(store) / "checkpoint"
     assert path.stat().st_size == CHECKPOINT_BYTES
     found = Checkpoint.load(path)
@@ -46,13 +46,14 @@ def test_apache_s_checkpoints(store, physic_ms, logics_ms, index_ms, confirm):
 
 
 @pytest.mark.parametrize(
-    ("physic_ms", "logics_ms", "wanted"), [(9_000, 8_000, 5_000), (8_000, 9_000, 5_000), (0, 9, 0)]
+    ("physic_ms", "logics_ms", "expected"),
+    [(9_000, 8_000, 5_000), (8_000, 9_000, 5_000), (0, 9, 0)],
 )
-def test_the_smaller_time_less_three_seconds_counts(physic_ms, logics_ms, wanted):
-    assert Checkpoint(Path(), (physic_ms, logics_ms, 0, 0, 0)).min_timestamp_ms == wanted
+def test_the_smaller_time_less_three_seconds_counts(physic_ms, logics_ms, expected):
+    assert Checkpoint(Path(), (physic_ms, logics_ms, 0, 0, 0)).min_timestamp_ms == expected
 
 
-def test_an_update_keeps_what_it_does_not_name(tmp_path):
+def test_an_update_keeps_other_fields(tmp_path):
     path = tmp_path / "checkpoint"
     path.write_bytes(TIMES.pack(1, 2, 3, 4, 5).ljust(CHECKPOINT_BYTES, b"\0"))
     Checkpoint.load(path).update(physic_ms=10, logics_ms=20, index_ms=30)
@@ -61,7 +62,7 @@ def test_an_update_keeps_what_it_does_not_name(tmp_path):
 
 
 @pytest.mark.parametrize("left", [0, 1, 24, 39, 40, 4_095])
-def test_a_short_checkpoint_counts_as_zeros_and_is_made_whole(tmp_path, left):
+def test_a_short_checkpoint_is_read_as_zeros_and_completed(tmp_path, left):
     path = tmp_path / "checkpoint"
     path.write_bytes(TIMES.pack(1, 2, 3, 4, 5).ljust(CHECKPOINT_BYTES, b"\0")[:left])
     found = Checkpoint.load(path)
@@ -71,7 +72,7 @@ def test_a_short_checkpoint_counts_as_zeros_and_is_made_whole(tmp_path, left):
     assert path.stat().st_size == CHECKPOINT_BYTES
 
 
-def test_a_missing_checkpoint_is_made(tmp_path):
+def test_a_missing_checkpoint_is_created(tmp_path):
     Checkpoint.load(tmp_path / "checkpoint").update(physic_ms=1, logics_ms=2, index_ms=3)
     assert (tmp_path / "checkpoint").stat().st_size == CHECKPOINT_BYTES
 
@@ -109,7 +110,7 @@ def read(path: Path) -> Marks | None:
     return marks
 
 
-def test_a_new_file_is_silent(tmp_path):
+def test_a_new_file_has_no_notices(tmp_path):
     mark = RecoveryMark.open(tmp_path / "mark")
     assert mark.read() is None
     assert mark.point() is None
@@ -121,7 +122,7 @@ def test_the_newest_ownership_records_are_read(tmp_path):
     assert read(tmp_path / "mark") == NEW
 
 
-def test_what_is_not_named_stays(tmp_path):
+def test_other_fields_stay(tmp_path):
     mark = RecoveryMark.open(tmp_path / "mark")
     mark.update(**OLD._asdict())
     mark.update(dispatched=500)
@@ -170,7 +171,7 @@ def test_random_bytes_are_ignored(tmp_path_factory, data):
 @pytest.mark.parametrize(
     ("boot", "point"), [(b"here", Point(200, 180, 20)), (b"there", Point(190, 170, 19))]
 )
-def test_after_another_boot_only_what_is_on_the_disk_counts(tmp_path, monkeypatch, boot, point):
+def test_after_another_boot_only_synced_data_counts(tmp_path, monkeypatch, boot, point):
     boot_id = tmp_path / "boot_id"
     monkeypatch.setattr(module, "BOOT_ID_PATH", boot_id)
     boot_id.write_bytes(b"here\n")
@@ -190,7 +191,7 @@ def test_without_a_boot_id_nothing_is_the_same_boot(tmp_path, monkeypatch):
     mark.close()
 
 
-def test_on_a_full_disk_the_mark_lives_in_memory(tmp_path, monkeypatch):
+def test_on_a_full_disk_the_mark_is_kept_in_memory(tmp_path, monkeypatch):
     path = tmp_path / "mark"
     before = written(path)
 
@@ -207,7 +208,7 @@ def test_on_a_full_disk_the_mark_lives_in_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.finding("E4")
-def test_a_mark_that_cannot_be_read_is_rebuilt(tmp_path, monkeypatch):
+def test_an_unreadable_mark_is_rebuilt(tmp_path, monkeypatch):
     path = tmp_path / "mark"
     written(path)
     disk = BadDisk(monkeypatch)
@@ -223,7 +224,7 @@ def test_a_mark_that_cannot_be_read_is_rebuilt(tmp_path, monkeypatch):
 
 
 @pytest.mark.finding("E4")
-def test_a_checkpoint_that_cannot_be_read_is_rebuilt(tmp_path, monkeypatch):
+def test_an_unreadable_checkpoint_is_rebuilt(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     path.write_bytes(b"\x01" * CHECKPOINT_BYTES)
     BadDisk(monkeypatch).break_file(path)

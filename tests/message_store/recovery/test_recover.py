@@ -1,4 +1,4 @@
-"""What recovery decides on logs whose headers lie. Torn ends and lost queues: `test_failures`."""
+"""Recovery of logs with impossible headers. Torn ends and lost queues: `test_failures`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE_BYTES = 65_536
 
 
 def write_log(root: Path, headers: list[dict]) -> None:
-    """Make a log of one file with one record for each header."""
+    """Write a log file with one record for each header."""
     data = b""
     for number, header in enumerate(headers):
         fields = {"topic": "T", "queue_id": 0, "queue_offset": number} | header
@@ -54,7 +54,7 @@ def write_log(root: Path, headers: list[dict]) -> None:
     ],
     ids=str,
 )
-def test_a_header_that_cannot_be_puts_no_unit_anywhere(tmp_path, header):
+def test_an_impossible_header_gives_no_unit(tmp_path, header):
     root = tmp_path / "store"
     write_log(root, [{}, header, {"queue_offset": 1}])
     notices: list[str] = []
@@ -77,11 +77,11 @@ def test_many_such_records_are_reported_once(tmp_path):
     assert "80 more records" in notices[-1]
 
 
-def test_a_last_record_at_the_wrong_place_is_none(tmp_path):
+def test_a_last_record_with_a_wrong_offset_is_ignored(tmp_path):
     write_log(tmp_path, [{}, {}, {}])
     path = tmp_path / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
-    data[2 * data[3] + 35] ^= 1  # the third record's own offset
+    data[2 * data[3] + 35] ^= 1  # the offset in the third record
     path.write_bytes(data)
     with open_store(tmp_path) as store:
         assert bodies(store, "T") == [b"0", b"1"]
@@ -105,18 +105,20 @@ def test_a_failed_start_leaves_no_trace(tmp_path):
 def test_opening_twice_without_a_message_keeps_the_checkpoint(tmp_path):
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
-        wanted = put_one(store, "T")["store_ms"]
+        expected = put_one(store, "T")["store_ms"]
     for _ in range(2):
         with open_store(tmp_path, clock) as store:
-            assert store.checkpoint.physic_ms == wanted
+            assert store.checkpoint.physic_ms == expected
             assert store.last_record == 0
     clock.advance(-400)
     with open_store(tmp_path, clock) as store:
-        assert put_one(store, "T")["store_ms"] == wanted  # time stands still, also over a restart
+        assert (
+            put_one(store, "T")["store_ms"] == expected
+        )  # the clock stands still, also across a restart
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_a_queue_file_that_is_missing_between_others_is_named(tmp_path, gone):
+def test_a_missing_queue_file_between_others_is_reported(tmp_path, gone):
     with open_store(tmp_path) as store:
         for number in range(120):
             put_one(store, "T", 0, b"%d" % number)
@@ -143,15 +145,15 @@ MINUTE_MS = 60_000
     ("minutes", "torn", "base"),
     [
         ([0, 1, 2, 3], (), 2),  # as Apache
-        ([0, 5, 1, 2], (), 0),  # set back: what is younger than the moment lies in the first, too
+        ([0, 5, 1, 2], (), 0),  # clock set back: records after the time are in the first file, too
         ([0, 1, 9, 2], (), 1),
-        ([0, 1, 2, 9], (1,), 2),  # a file that begins with damage is passed over
+        ([0, 1, 2, 9], (1,), 2),  # a file that begins with damage is skipped
         ([0, 1, 2, 2], (1, 2), 3),
         ([9, 0, 1, 2], (), 0),
         ([9, 9, 9, 9], (), 0),
     ],
 )
-def test_where_a_walk_begins(tmp_path, minutes, torn, base):
+def test_start_of_a_scan(tmp_path, minutes, torn, base):
     folder = tmp_path / "commitlog"
     folder.mkdir()
     for number, minute in enumerate(minutes):
@@ -169,7 +171,7 @@ def test_where_a_walk_begins(tmp_path, minutes, torn, base):
 
 
 @pytest.mark.parametrize("torn", [(2,), (2, 3)])
-def test_damage_at_a_file_s_head_costs_no_file_after_it(tmp_path, torn):
+def test_damage_at_the_start_of_a_file_loses_no_later_file(tmp_path, torn):
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
         for number in range(500):
@@ -181,7 +183,7 @@ def test_damage_at_a_file_s_head_costs_no_file_after_it(tmp_path, torn):
     for number in torn:
         files[number].write_bytes(bytes(files[number].stat().st_size))
     (tmp_path / "config" / "duemq.mark").unlink()
-    (tmp_path / "abort").write_text("1")  # as Apache leaves it
+    (tmp_path / "abort").write_text("1")  # left by Apache
     with open_store(tmp_path, clock) as store:
         assert len(store.log.files) == count
         assert store.queue_bounds("T", 0)[1] == 500

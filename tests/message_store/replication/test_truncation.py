@@ -167,7 +167,7 @@ def test_a_kill_between_any_two_steps_is_completed(tmp_path: Path, ending: str) 
             disk = Disk(patch, root, counted=PARTS)
             began = False
             for turn in range(times):
-                disk.left = steps if turn == 0 else chance.randrange(20)
+                disk.steps_left = steps if turn == 0 else chance.randrange(20)
                 done |= lives(root, offset) and turn == 0
                 began |= bool(list((root / "config").glob("duemq.truncations.json")))
                 disk.revive()

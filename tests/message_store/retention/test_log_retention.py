@@ -1,4 +1,4 @@
-"""What retention may remove, and that a pending message's file is never among it."""
+"""Retention: files it may delete, which never include those of pending messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_plan(rule, ages, hour, disk, pinned, durable, remove):
     assert plan.remove == remove, rule
 
 
-def test_expired_files_that_were_requested_go_at_any_hour():
+def test_requested_expired_files_are_deleted_at_any_hour():
     files = [FileFacts(100, OLD), FileFacts(200, OLD), FileFacts(300, OLD), FileFacts(400, NEW)]
     plan = plan_removal(
         files, small_config(Path("/x")), now_ms=NOW_MS, hour=5, disk_percent=10,
@@ -62,7 +62,7 @@ def test_expired_files_that_were_requested_go_at_any_hour():
 
 
 @pytest.mark.parametrize(
-    ("rule", "ages", "used", "wanted"),
+    ("rule", "ages", "used", "expected"),
     [
         ("there is room", [OLD, OLD, OLD], 750, Wanted()),
         ("expired files above 75 %, never the last", [OLD, OLD, OLD], 760, Wanted(200, 10)),
@@ -71,14 +71,14 @@ def test_expired_files_that_were_requested_go_at_any_hour():
         ("any file above 85 %", [NEW, NEW, NEW], 851, Wanted(200, 1)),
     ],
 )
-def test_what_is_wanted(rule, ages, used, wanted):
+def test_wanted_files(rule, ages, used, expected):
     files = [FileFacts(end=(i + 1) * 100, modified_ms=age) for i, age in enumerate(ages)]
     config = small_config(Path("/x"))
     found = plan_wanted(files, config, now_ms=NOW_MS, used=used, free=1_000 - used)
-    assert found == wanted, rule
+    assert found == expected, rule
 
 
-def test_a_pin_is_asked_unless_it_is_the_owners(tmp_path):
+def test_a_pins_owner_is_not_asked(tmp_path):
     with open_store(tmp_path) as s:
         s.retention.add_pin(lambda: 5, owner="a")
         s.retention.add_pin(lambda: 7, owner="b")
@@ -108,7 +108,7 @@ def test_a_pin_that_raises_is_unknown_and_reported_once(tmp_path):
     assert notices[0].endswith("ValueError: oh")
 
 
-def test_a_store_asks_its_disk(tmp_path, monkeypatch):
+def test_a_store_reads_the_usage_of_its_disk(tmp_path, monkeypatch):
     with open_store(tmp_path) as s:
         for size in (1, 2):
             s.log.end = s.log.file_bytes * size
@@ -123,7 +123,7 @@ def test_a_store_asks_its_disk(tmp_path, monkeypatch):
 
 
 def expired_store(root: Path, clock: FakeClock) -> MessageStore:
-    """Return an entered store whose log files, but for the last, may go."""
+    """Return an open store in which all log files but the last may be deleted."""
     hours = ";".join(f"{hour:02d}" for hour in range(24))
     store = open_store(root, clock, delete_when_hours=hours)
     store.__enter__()
@@ -152,14 +152,14 @@ def test_large_files_are_removed_in_another_thread(tmp_path, monkeypatch):
 
     monkeypatch.setattr(LogFile, "erase", erase)
 
-    async def story() -> None:
+    async def steps() -> None:
         count = len(store.log.files) - 1
         round_ = asyncio.create_task(store.retention.clean_in_thread())
         assert await asyncio.to_thread(began.wait, 10)
         ending = asyncio.create_task(store.retention.finish())
-        assert len(store.log.files) == 1  # nothing is read there any more
+        assert len(store.log.files) == 1  # the deleted files are not read any more
         assert store.queue_bounds("T", 0)[0] > 0
-        assert put_one(store, "T")["status"] == 0  # the loop goes on
+        assert put_one(store, "T")["status"] == 0  # the event loop continues
         await asyncio.sleep(0)
         assert not ending.done()
         go_on.set()
@@ -167,12 +167,12 @@ def test_large_files_are_removed_in_another_thread(tmp_path, monkeypatch):
         await ending
         assert len(list((tmp_path / "commitlog").iterdir())) == 1
 
-    asyncio.run(story())
+    asyncio.run(steps())
     store.__exit__(None, None, None)
 
 
 @pytest.mark.finding("P:unlink-on-the-loop")
-def test_a_file_that_cannot_be_removed_is_there_again_at_the_next_start(tmp_path, monkeypatch):
+def test_a_file_that_failed_to_be_deleted_remains_at_the_next_start(tmp_path, monkeypatch):
     clock = FakeClock()
     store = expired_store(tmp_path, clock)
     notices: list[str] = []
@@ -215,7 +215,7 @@ def refused(path: Path, *, missing_ok: bool = False) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-def test_files_go_queues_follow_and_pinned_ones_stay(tmp_path):
+def test_files_and_queue_files_are_deleted_unless_pinned(tmp_path):
     clock = FakeClock()
     with open_store(
         tmp_path, clock, delete_when_hours=";".join(f"{h:02d}" for h in range(24))

@@ -1,4 +1,4 @@
-"""What several pins need together."""
+"""Combination of several pins."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from message_store.retention.pins import UNKNOWN, FirstPending, first_pending, i
         ([UNKNOWN, 7], UNKNOWN),
     ],
 )
-def test_an_unknown_pin_outweighs_all_others(
-    answers: list[FirstPending], together: FirstPending
-) -> None:
+def test_an_unknown_pin_has_priority(answers: list[FirstPending], together: FirstPending) -> None:
     assert first_pending(answers) is together
 
 
@@ -30,7 +28,7 @@ def test_an_unknown_pin_outweighs_all_others(
     ("pinned_from", "pinned"),
     [(None, False), (99, True), (100, False), (0, True), (UNKNOWN, True)],
 )
-def test_a_file_is_pinned_by_what_lies_before_its_end(
+def test_a_file_is_pinned_by_offsets_before_its_end(
     pinned_from: FirstPending, pinned: bool
 ) -> None:
     assert is_pinned(100, pinned_from) is pinned

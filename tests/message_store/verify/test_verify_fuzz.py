@@ -1,4 +1,4 @@
-"""Any bytes in any file of a store: `verify_store` gives a report, never an error or a loop."""
+"""Arbitrary bytes in any file of a store: `verify_store` returns a report in all cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`verify_store`: nothing wrong is passed over, nothing right is blamed, nothing is written."""
+"""`verify_store`: it finds all faults, reports no false ones and writes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNIT = layout.CQ_UNIT.itemsize
 
 @pytest.fixture(scope="module")
 def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of ours: 1,200 messages in three queues, several files of each kind."""
+    """Return a store with 1,200 messages in three queues and several files of each kind."""
     root = tmp_path_factory.mktemp("verify") / "store"
     with open_store(root) as store:
         for start in range(0, RECORDS, 100):
@@ -100,7 +100,7 @@ def test_golden_stores_have_no_errors(golden: GoldenStore) -> None:
     assert report.ok, [str(found) for found in report.findings]
     figures = report.figures
     assert figures["records"] == figures["units"] > 100
-    holes = 58 if golden.name == "apache-5.3.3-clean" else 0  # its broker had crashed before
+    holes = 58 if golden.name == "apache-5.3.3-clean" else 0  # its broker had crashed earlier
     assert figures["keys_missing"] == holes
     assert kinds(report, "warning") == ({"key-missing"} if holes else set())
     assert ("abort" in report.counts) == (not golden.clean)
@@ -134,8 +134,8 @@ def test_progress_is_reported(root: Path) -> None:
     assert all(0 <= done <= total for _, done, total in seen)
 
 
-def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no store"):
+def test_other_directories_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a store"):
         verify_store(tmp_path)
 
 
@@ -228,7 +228,7 @@ def lose_the_last_queue_file(root: Path) -> None:
     sorted((root / "consumequeue" / "T" / "1").iterdir())[-1].unlink()
 
 
-def odd_queue_file(root: Path) -> None:
+def foreign_queue_file(root: Path) -> None:
     with queue_file(root).open("r+b") as file:
         file.truncate(990)
 
@@ -249,12 +249,12 @@ def empty_slots(root: Path) -> None:
     overwrite(index_files(root)[0], layout.INDEX_HEADER.itemsize, bytes(10 * 4))
 
 
-def chain_that_turns(root: Path) -> None:
+def cyclic_chain(root: Path) -> None:
     at = layout.INDEX_HEADER.itemsize + 50 * 4 + 150 * 20 + 16
     overwrite(index_files(root)[0], at, (150).to_bytes(4, "big"))
 
 
-def header_that_lies(root: Path) -> None:
+def wrong_header(root: Path) -> None:
     overwrite(index_files(root)[0], 16, (4_711).to_bytes(8, "big"))
 
 
@@ -290,27 +290,27 @@ ERRORS: list[tuple[Callable[[Path], None], set[str]]] = [
     (lose_a_queue, {"queue-missing"}),
     (lose_a_queue_file, {"missing-file", "unit-missing"}),
     (lose_the_last_queue_file, {"unit-missing"}),
-    (odd_queue_file, {"file-size", "unit-missing"}),
+    (foreign_queue_file, {"file-size", "unit-missing"}),
     (item_of_another_record, {"item-key"}),
     (item_between_records, {"item-record"}),
     (empty_slots, {"index-chain"}),
-    (chain_that_turns, {"index-chain"}),
-    (header_that_lies, {"index-shape"}),
+    (cyclic_chain, {"index-chain"}),
+    (wrong_header, {"index-shape"}),
     (index_without_header, {"index-size"}),
     (torn_table, {"config"}),
     (table_of_another_kind, {"config"}),
 ]
 
 
-@pytest.mark.parametrize(("plant", "wanted"), ERRORS, ids=lambda x: getattr(x, "__name__", ""))
-def test_a_fault_is_found(root: Path, plant: Callable[[Path], None], wanted: set[str]) -> None:
+@pytest.mark.parametrize(("plant", "expected"), ERRORS, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_fault_is_found(root: Path, plant: Callable[[Path], None], expected: set[str]) -> None:
     plant(root)
     report = verify_store(root)
-    assert kinds(report, "error") == wanted, [str(found) for found in report.findings]
+    assert kinds(report, "error") == expected, [str(found) for found in report.findings]
     assert not report.ok
 
 
-def test_a_finding_names_the_position(root: Path) -> None:
+def test_a_finding_has_its_position(root: Path) -> None:
     lost = first_records(root, 22)[21]
     flip_body(root)
     unit_of_another(root)
@@ -323,7 +323,7 @@ def test_a_finding_names_the_position(root: Path) -> None:
     assert text.startswith(f"the record at log offset {lost.phys_offset} has no unit in T queue 0")
 
 
-def test_every_lost_message_of_a_gap_is_named(root: Path) -> None:
+def test_every_lost_message_of_a_gap_is_reported(root: Path) -> None:
     zero_two_records(root)
     report = verify_store(root)
     assert report.counts["log-gap"] == 1
@@ -334,7 +334,7 @@ def test_every_lost_message_of_a_gap_is_named(root: Path) -> None:
 # -- what is no fault, and what the next start repairs ------------------------------------------
 
 
-def test_a_torn_tail_is_the_logs_end(root: Path) -> None:
+def test_a_torn_tail_is_the_end_of_the_log(root: Path) -> None:
     report = verify_store(root)
     end = report.figures["log_end"]
     path = sorted((root / "commitlog").iterdir())[-1]
@@ -347,7 +347,7 @@ def test_a_torn_tail_is_the_logs_end(root: Path) -> None:
 
 
 def test_old_records_after_a_cut_are_no_messages(root: Path) -> None:
-    """Apache cuts without zeroing: a record from before the cut stands behind the new end."""
+    """Apache cuts without zeroing: an old record remains behind the new end."""
     end = verify_store(root).figures["log_end"]
     path = sorted((root / "commitlog").iterdir())[-1]
     data = path.read_bytes()
@@ -361,7 +361,7 @@ def test_old_records_after_a_cut_are_no_messages(root: Path) -> None:
     assert report.figures["records"] == RECORDS
 
 
-def test_units_that_a_crash_kept_back_are_delivered_after_the_next_start(root: Path) -> None:
+def test_units_missing_after_a_crash_are_no_error(root: Path) -> None:
     empty_last_unit(root)
     (root / "abort").touch()
     report = verify_store(root)
@@ -369,7 +369,7 @@ def test_units_that_a_crash_kept_back_are_delivered_after_the_next_start(root: P
     assert kinds(report, "warning") == {"unit-missing"}
 
 
-def test_units_ahead_of_a_crashed_log_go_with_the_next_start(root: Path) -> None:
+def test_units_ahead_of_a_crashed_log_are_no_error(root: Path) -> None:
     lose_the_last_log_file(root)
     (root / "abort").touch()
     report = verify_store(root)
@@ -377,7 +377,7 @@ def test_units_ahead_of_a_crashed_log_go_with_the_next_start(root: Path) -> None
     assert kinds(report, "warning") >= {"unit-behind-log"}
 
 
-def test_a_backup_stands_in_for_a_torn_table(root: Path) -> None:
+def test_a_torn_table_with_a_backup(root: Path) -> None:
     torn_table(root)
     (root / "config" / "consumerOffset.json.bak").write_text('{"offsetTable":{"T@g":{0:5}}}')
     report = verify_store(root)
@@ -402,10 +402,10 @@ def test_records_of_a_deleted_topic_are_no_fault(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("log_end", "ok"), [(1 << 40, True), (0, False)])
-def test_a_deleted_topic_that_came_back_empty_is_no_fault(
+def test_a_deleted_and_recreated_empty_topic_is_no_fault(
     root: Path, log_end: int, ok: bool
 ) -> None:
-    """Its table entry is there again; what the log holds is from before the deletion."""
+    """Its table entry exists again; its records in the log are from before the deletion."""
     shutil.rmtree(root / "consumequeue" / "T")
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')
     deleted = f'{{"deletedTopics":{{"T":{log_end}}}}}'
@@ -416,7 +416,7 @@ def test_a_deleted_topic_that_came_back_empty_is_no_fault(
     assert kinds(report, "error") == (set() if ok else {"queue-missing"})
 
 
-def test_a_topic_that_was_deleted_and_came_back_is_no_fault(root: Path) -> None:
+def test_a_deleted_and_recreated_topic_is_no_fault(root: Path) -> None:
     shutil.rmtree(root / "consumequeue" / "T")
     (root / "config" / "duemq.mark").unlink()
     with open_store(root) as store:
@@ -430,7 +430,7 @@ def test_a_topic_that_was_deleted_and_came_back_is_no_fault(root: Path) -> None:
     assert report.figures["units"] == 30
 
 
-def test_a_store_in_use_is_named(root: Path) -> None:
+def test_a_store_in_use_is_reported(root: Path) -> None:
     with open_store(root) as store:
         if f":{(root / 'lock').stat().st_ino} " not in LOCKS_PATH.read_text():
             pytest.skip("this machine does not show its locks")
@@ -439,7 +439,7 @@ def test_a_store_in_use_is_named(root: Path) -> None:
     assert kinds(verify_store(root), "warning") == set()
 
 
-def test_damage_that_a_recovery_has_bridged_is_known(root: Path) -> None:
+def test_damage_bridged_by_a_recovery_is_known(root: Path) -> None:
     zero_two_records(root)
     (root / "abort").touch()
     (root / "config" / "duemq.mark").unlink()
@@ -452,7 +452,7 @@ def test_damage_that_a_recovery_has_bridged_is_known(root: Path) -> None:
 
 
 def test_due_times_are_checked_in_their_topic(tmp_path: Path) -> None:
-    """4.9.2 to 4.9.8 recover level messages with the tag's hash as due time: found."""
+    """4.9.2 to 4.9.8 recover level messages with the tag's hash as the due time, which is found."""
     shutil.copytree(golden_store("apache-4.9.7-clean"), tmp_path / "store")
     queue = tmp_path / "store" / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "17" / f"{0:020d}"
     overwrite(queue, 12, bytes(8))
@@ -460,7 +460,7 @@ def test_due_times_are_checked_in_their_topic(tmp_path: Path) -> None:
     assert verify_store(golden_store("apache-4.9.7-clean"), due_topics=()).counts["unit-code"] > 0
 
 
-def test_a_checkpoint_ahead_of_the_log_is_named(root: Path) -> None:
+def test_a_checkpoint_ahead_of_the_log_is_reported(root: Path) -> None:
     ahead = (1 << 50).to_bytes(8, "big")
     overwrite(root / "checkpoint", 8, ahead)
     report = verify_store(root)
@@ -471,7 +471,7 @@ def test_a_checkpoint_ahead_of_the_log_is_named(root: Path) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 7, 50, 503])
-def test_the_shape_of_an_index_file_is_found_out(tmp_path: Path, slots: int) -> None:
+def test_the_shape_of_an_index_file_is_detected(tmp_path: Path, slots: int) -> None:
     with open_store(tmp_path, index_slots_max=slots, index_entries_max=100) as store:
         batch = PutBatch()
         for number in range(70):

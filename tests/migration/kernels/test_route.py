@@ -1,4 +1,4 @@
-"""The compiled route against the plain reading of a row."""
+"""The routing kernel compared with a naive implementation."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ EXTRAS: tuple[dict[str, str], ...] = (
 
 
 def text_of(extra: dict[str, str]) -> dict[str, str]:
-    """Return properties; what is too long is made here, so that a failing example can be shown."""
+    """Return properties; long ones are generated here to keep failing examples short."""
     return {"A": "x" * 32_600} if extra == LONG else extra
 
 
 def expected(topic: str, level: str, extra: dict[str, str], sys_flag: int) -> tuple[int, int]:
-    """Return (what becomes of a message, how long it waits)."""
+    """Return (outcome, delay) of a message."""
     digits = level.lstrip("-").isdigit()
     number = int(level) if digits else 0
     if number <= 0 or topic not in ("T", "U") or sys_flag & 0xC in (4, 12):
@@ -66,10 +66,10 @@ messages = st.tuples(
 
 
 @given(st.lists(messages, min_size=1, max_size=12))
-def test_route(wanted: list[Any]) -> None:
+def test_route(rows: list[Any]) -> None:
     topics, batch = TopicTable(), PutBatch(12)
     index = {name: topics.add(name) for name in TOPICS}
-    for topic, level, extra, sys_flag in wanted:
+    for topic, level, extra, sys_flag in rows:
         batch.add(
             topic_index=index[topic], queue_id=2, body=b"b", born_ms=1, born_host=LOOPBACK,
             properties=encode_properties({**text_of(extra), "DELAY": level}), store_host=LOOPBACK,
@@ -84,8 +84,8 @@ def test_route(wanted: list[Any]) -> None:
     found = kernels.route(
         batch.rows, batch.count, batch.staging, topics.arrays.topics, DELAYS, RULES, numbers, report
     )
-    outcomes = [expected(*one) for one in wanted]
-    assert report[: len(wanted)].tolist() == [outcome for outcome, _ in outcomes]
+    outcomes = [expected(*one) for one in rows]
+    assert report[: len(rows)].tolist() == [outcome for outcome, _ in outcomes]
     assert found == tuple(
         sum(outcome == kind for outcome, _ in outcomes)
         for kind in (kernels.ROUTED, kernels.UNHANDLED)
@@ -94,11 +94,11 @@ def test_route(wanted: list[Any]) -> None:
         row, properties = batch.rows[at], batch.properties(at)
         if outcome != kernels.ROUTED:
             assert row == before[at]
-            assert properties["DELAY"] == wanted[at][1]
+            assert properties["DELAY"] == rows[at][1]
             continue
-        assert properties == {**text_of(wanted[at][2]), "DELAy": wanted[at][1]}
+        assert properties == {**text_of(rows[at][2]), "DELAy": rows[at][1]}
         assert (row["topic_index"], row["queue_id"]) == (index[TIMER_TOPIC], 0)
-        assert (row["real_topic_index"], row["real_queue_id"]) == (index[wanted[at][0]], 2)
+        assert (row["real_topic_index"], row["real_queue_id"]) == (index[rows[at][0]], 2)
         assert (row["due_ms"], row["due_delay_ms"]) == (NOW_MS + delay_ms, delay_ms)
         assert row["out_ms"] == (NOW_MS + delay_ms - 1) // PRECISION_MS * PRECISION_MS
         assert row["delay_level"] == 0

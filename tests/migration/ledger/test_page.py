@@ -1,4 +1,4 @@
-"""The page of one run: parsed again, with whatever people write into a ledger."""
+"""The page of one run, parsed again, with any texts that users write into a ledger."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def section(root: ElementTree.Element, title: str) -> ElementTree.Element:
 
 
 class Strict(HTMLParser):
-    """Fails where tags do not close each other in turn, as browsers would repair silently."""
+    """A parser that fails if tags are not closed in order, which browsers would repair silently."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ def test_lateness_before_during_and_after() -> None:
     ]
 
 
-def test_a_run_under_way_has_no_end_yet() -> None:
+def test_a_current_run_has_no_end() -> None:
     run = a_run()
     under_way = Run(
         migration=MigrationRecord(migration_id="r", started_ms=START_MS),
@@ -189,7 +189,7 @@ def test_a_run_under_way_has_no_end_yet() -> None:
     assert "ended –" in text_of(parsed(under_way))
 
 
-def test_an_empty_run_is_a_page_too() -> None:
+def test_an_empty_run() -> None:
     text = text_of(parsed(Run(migration=MigrationRecord(migration_id="r", started_ms=START_MS))))
     assert "Rate: nothing was measured." in text
     assert "Nothing was verified." in text
@@ -208,7 +208,7 @@ def test_verifications_show_whether_they_agree() -> None:
 
 
 @pytest.mark.parametrize("title", ["Rate", "Lateness of deliveries"])
-def test_charts_stay_in_their_frame(title: str) -> None:
+def test_charts_stay_inside_their_frame(title: str) -> None:
     svg = section(parsed(a_run()), title).find(f"{SVG}svg")
     assert svg is not None
     paths = [path.get("d", "") for path in svg.iter(f"{SVG}path")]
@@ -230,7 +230,7 @@ def test_the_rate_is_shown_at_the_pointer() -> None:
 
 
 @pytest.mark.parametrize("text", [NASTY, "x" * 2_000, "ü\u2028\U0001f600", "\ud83d", "]]>"])
-def test_what_people_write_stays_text(text: str) -> None:
+def test_user_texts_are_escaped(text: str) -> None:
     run = a_run(text)
     page = history_page(run, store=text, made_ms=END_MS)
     reader = Strict()
@@ -244,7 +244,7 @@ def test_what_people_write_stays_text(text: str) -> None:
     assert re.sub("[\x00\x1b\ud83d]", "\ufffd", " ".join(text.split())) in seen
 
 
-def test_nothing_is_fetched_from_elsewhere() -> None:
+def test_the_page_needs_no_other_resources() -> None:
     page = history_page(a_run(), store="/", made_ms=END_MS)
     addresses = re.findall(r"[a-z]+://[^\s\"'<]+", page)
     assert set(addresses) == {"http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg"}
@@ -256,7 +256,7 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
     assert "@import" not in page
 
 
-def test_every_colour_has_a_dark_twin() -> None:
+def test_every_colour_has_a_dark_variant() -> None:
     light, dark = (
         set(re.findall(r"(--[\w-]+):", part))
         for part in history_page(a_run(), store="/", made_ms=1).split("prefers-color-scheme: dark")
@@ -285,7 +285,7 @@ POINTS = st.lists(st.tuples(st.integers(0, 99), st.none() | st.floats(0, 9)), ma
 
 
 @given(POINTS)
-def test_a_line_is_parted_where_nothing_was_measured(points: list[Point]) -> None:
+def test_a_line_has_gaps_without_measurements(points: list[Point]) -> None:
     found = stretches(points)
     assert [p for stretch in found for p in stretch] == [p for p in points if p[1] is not None]
     gaps = "".join("x" if value is not None else " " for _, value in points).split()

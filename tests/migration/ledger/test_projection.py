@@ -1,4 +1,4 @@
-"""What marks come to in a ledger."""
+"""The projection of migration records into a ledger."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def state(source: str, target: str, level: int = 3, **values: Any) -> StateRecor
     return StateRecord(migration="r", level=level, source=source, target=target, **values)
 
 
-STORY: list[OwnershipRecord] = [
+RECORDS: list[OwnershipRecord] = [
     state("planned", "routing", who="anna", why="Friday"),
     Route(migration="r", level=3, on=True, fence=100, rules={"orders": 5_000}),
     state("routing", "draining"),
@@ -36,11 +36,11 @@ STORY: list[OwnershipRecord] = [
 ]
 
 
-def told(marks: list[OwnershipRecord]) -> LedgerProjection:
-    story = LedgerProjection()
+def project(marks: list[OwnershipRecord]) -> LedgerProjection:
+    projection = LedgerProjection()
     for at, record in enumerate(marks):
-        story.take(entry(at, record))
-    return story
+        projection.take(entry(at, record))
+    return projection
 
 
 def entry(at: int, record: OwnershipRecord) -> JournalEntry:
@@ -48,8 +48,8 @@ def entry(at: int, record: OwnershipRecord) -> JournalEntry:
 
 
 def test_a_whole_run() -> None:
-    snapshot = told(STORY).snapshot()
-    assert snapshot.next_record == len(snapshot.events) == len(STORY)
+    snapshot = project(RECORDS).snapshot()
+    assert snapshot.next_record == len(snapshot.events) == len(RECORDS)
     assert snapshot.migrations == [
         MigrationRecord(migration_id="r", started_ms=1_000, started_by="anna", ended_ms=1_008)
     ]
@@ -68,8 +68,8 @@ def test_a_whole_run() -> None:
     ]
 
 
-def test_each_step_in_words() -> None:
-    assert [event.text for event in told(STORY).snapshot().events] == [
+def test_texts_of_steps() -> None:
+    assert [event.text for event in project(RECORDS).snapshot().events] == [
         "planned -> routing: Friday",
         "new messages are timers, fence 100; orders: 5000 ms",
         "routing -> draining",
@@ -80,7 +80,7 @@ def test_each_step_in_words() -> None:
         "draining -> verifying",
         "verifying -> done",
     ]
-    assert event_of(entry(4, STORY[4])) == EventRecord(
+    assert event_of(entry(4, RECORDS[4])) == EventRecord(
         key="mark 4",
         migration_id="r",
         at_ms=1_004,
@@ -92,7 +92,7 @@ def test_each_step_in_words() -> None:
     )
 
 
-def test_steps_that_follow_each_other_are_one_event() -> None:
+def test_consecutive_steps_are_one_event() -> None:
     steps: list[OwnershipRecord] = [
         Transfer(migration="r", level=3, first=at, end=at + 10, excluded=((at, at + 1),), count=9)
         for at in range(0, 1_000, 10)
@@ -103,11 +103,11 @@ def test_steps_that_follow_each_other_are_one_event() -> None:
     ]
     other = Transfer(migration="r", level=4, first=0, end=7, count=7)
     gap = Transfer(migration="r", level=3, first=2_000, end=2_001, count=1)
-    story = LedgerProjection()
+    projection = LedgerProjection()
     for at, record in enumerate([*steps[:50], other, *steps[50:], gap, *backs]):
-        event = story.take(entry(at, record))[-1]
+        event = projection.take(entry(at, record))[-1]
         assert isinstance(event, EventRecord)
-    events = story.snapshot().events
+    events = projection.snapshot().events
     assert [(event.text, event.mark_offset) for event in events] == [
         ("900 of [0, 1000), 100 settled before, 100 steps", 0),
         ("7 of [0, 7)", 50),
@@ -117,17 +117,17 @@ def test_steps_that_follow_each_other_are_one_event() -> None:
     assert event == events[-1]
 
 
-def test_steps_of_a_long_run_are_an_event_now_and_then() -> None:
-    story = LedgerProjection()
+def test_steps_of_a_long_run_are_several_events() -> None:
+    projection = LedgerProjection()
     for at in range(100):
         record = Transfer(migration="r", level=3, first=at, end=at + 1, count=1)
-        story.take(JournalEntry(at, at, at * STEPS_MS // 10, record))
-    assert [event.mark_offset for event in story.snapshot().events] == list(range(0, 100, 10))
+        projection.take(JournalEntry(at, at, at * STEPS_MS // 10, record))
+    assert [event.mark_offset for event in projection.snapshot().events] == list(range(0, 100, 10))
 
 
 @pytest.mark.parametrize(("count", "paused"), [(4, False), (5, True), (6, False)])
 def test_a_pause_and_its_cause(count: int, paused: bool) -> None:
-    level = told(STORY[:count]).snapshot().levels[0]
+    level = project(RECORDS[:count]).snapshot().levels[0]
     assert (level.state, level.paused, level.cause) == (
         State.DRAINING,
         paused,
@@ -135,57 +135,57 @@ def test_a_pause_and_its_cause(count: int, paused: bool) -> None:
     )
 
 
-def test_a_run_is_over_with_its_last_level_and_continues_with_a_rollback() -> None:
-    story = told([*STORY[:8], state("planned", "routing", level=5), STORY[8]])
-    assert story.snapshot().migrations[0].ended_ms is None
-    story.take(entry(10, state("routing", "rolling_back", level=5)))
-    story.take(entry(11, state("rolling_back", "rolled_back", level=5)))
-    assert story.snapshot().migrations[0].ended_ms == START_MS + 11
-    story.take(entry(12, state("done", "rolling_back")))
-    assert story.snapshot().migrations[0].ended_ms is None
+def test_a_run_ends_with_its_last_level_and_continues_with_a_rollback() -> None:
+    projection = project([*RECORDS[:8], state("planned", "routing", level=5), RECORDS[8]])
+    assert projection.snapshot().migrations[0].ended_ms is None
+    projection.take(entry(10, state("routing", "rolling_back", level=5)))
+    projection.take(entry(11, state("rolling_back", "rolled_back", level=5)))
+    assert projection.snapshot().migrations[0].ended_ms == START_MS + 11
+    projection.take(entry(12, state("done", "rolling_back")))
+    assert projection.snapshot().migrations[0].ended_ms is None
     back = Return(migration="r", level=3, first=10, end=100, pending=((50, 90),), count=40)
-    story.take(entry(13, back))
-    story.take(entry(14, Route(migration="r", level=3, on=False)))
-    snapshot = story.snapshot()
+    projection.take(entry(13, back))
+    projection.take(entry(14, Route(migration="r", level=3, on=False)))
+    snapshot = projection.snapshot()
     assert [level.given_back for level in snapshot.levels] == [40, 0]
     assert [event.text for event in snapshot.events[-2:]] == ["40 messages", "as before"]
 
 
-@given(st.integers(0, len(STORY)), st.integers(0, len(STORY)))
+@given(st.integers(0, len(RECORDS)), st.integers(0, len(RECORDS)))
 def test_known_ownership_records_change_nothing(stop: int, again: int) -> None:
-    story = told(STORY[:stop])
-    for at in range(min(again, stop), len(STORY)):
-        assert bool(story.take(entry(at, STORY[at]))) == (at >= stop)
-    assert story.snapshot() == told(STORY).snapshot()
+    projection = project(RECORDS[:stop])
+    for at in range(min(again, stop), len(RECORDS)):
+        assert bool(projection.take(entry(at, RECORDS[at]))) == (at >= stop)
+    assert projection.snapshot() == project(RECORDS).snapshot()
 
 
-@given(st.integers(1, len(STORY)))
+@given(st.integers(1, len(RECORDS)))
 def test_a_start_continues_from_the_projection_of_removed_records(stop: int) -> None:
     journal = JournalProjection()
-    for at, record in enumerate(STORY[:stop]):
+    for at, record in enumerate(RECORDS[:stop]):
         journal = journal.after(entry(at, record))
-    story = LedgerProjection(journal)
-    for at in range(len(STORY)):
-        assert bool(story.take(entry(at, STORY[at]))) == (at >= stop)
-    found, whole = story.snapshot(), told(STORY).snapshot()
-    unknown = {"excluded": 0}  # the journal's projection does not count them
+    projection = LedgerProjection(journal)
+    for at in range(len(RECORDS)):
+        assert bool(projection.take(entry(at, RECORDS[at]))) == (at >= stop)
+    found, whole = projection.snapshot(), project(RECORDS).snapshot()
+    unknown = {"excluded": 0}  # not counted by the projection of the journal
     assert [replace(level, **unknown) for level in found.levels] == [
         replace(level, **unknown, updated_ms=found.levels[0].updated_ms) for level in whole.levels
     ]
     assert [event.text for event in found.events] == [event.text for event in whole.events[stop:]]
 
 
-def test_the_fence_stays_after_a_rollback() -> None:
+def test_the_transferred_end_remains_after_a_rollback() -> None:
     off = Route(migration="r", level=3, on=False)
-    story = told([*STORY, off, state("done", "rolling_back")])
-    assert story.snapshot().levels[0].fence == 100
+    projection = project([*RECORDS, off, state("done", "rolling_back")])
+    assert projection.snapshot().levels[0].fence == 100
 
 
-def test_what_a_step_changed_is_what_the_ledger_lacks(opener: Opener) -> None:
-    ledger, story = opener(), LedgerProjection()
-    for at, record in enumerate(STORY):
-        ledger.write(story.take(entry(at, record)))
-    run, snapshot = ledger.run("r"), story.snapshot()
+def test_changed_rows_are_those_the_ledger_lacks(opener: Opener) -> None:
+    ledger, projection = opener(), LedgerProjection()
+    for at, record in enumerate(RECORDS):
+        ledger.write(projection.take(entry(at, record)))
+    run, snapshot = ledger.run("r"), projection.snapshot()
     assert ([run.migration], run.levels, run.events) == (
         snapshot.migrations,
         snapshot.levels,

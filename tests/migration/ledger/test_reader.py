@@ -1,4 +1,4 @@
-"""What is written is read again, on both databases; trouble is named, and nothing is half done."""
+"""Reading of a ledger on both databases: written values, errors, and atomic writes."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_columns_are_the_fields_of_the_records() -> None:
 
 
 def later(records: list[Record]) -> list[Any]:
-    """Return the last of each key."""
+    """Return the last record of each key."""
     return list({record.identity: record for record in records}.values())
 
 
-# One database for all examples: each begins with empty tables.
+# One database for all examples, each of which begins with empty tables.
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_run_is_read_as_it_was_written(opener: Opener, data: st.DataObject) -> None:
+def test_runs_round_trip(opener: Opener, data: st.DataObject) -> None:
     ledger = opener()
     with ledger.engine.begin() as connection:
         for record in RECORDS:
@@ -88,7 +88,7 @@ def test_a_run_is_read_as_it_was_written(opener: Opener, data: st.DataObject) ->
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plans=st.lists(some.PLANS, min_size=1, max_size=3))
-def test_plans_are_read_as_they_were_written(opener: Opener, plans: list[Plan]) -> None:
+def test_plans_round_trip(opener: Opener, plans: list[Plan]) -> None:
     ledger = opener()
     ledger.write(plans)
     for plan in later(list(plans)):
@@ -104,7 +104,7 @@ def test_lists_show_the_newest_first(opener: Opener) -> None:
     assert [plan.plan_id for plan in ledger.plans()] == ["3", "2", "1"]
 
 
-def test_what_is_written_later_replaces_what_has_the_same_key(opener: Opener) -> None:
+def test_a_later_record_replaces_one_with_the_same_key(opener: Opener) -> None:
     ledger = opener()
     ledger.write([some.migration(), some.level(moved=1), some.level(moved=2)])
     assert [level.moved for level in ledger.run(RUN_ID).levels] == [2]
@@ -123,14 +123,14 @@ def test_what_is_written_later_replaces_what_has_the_same_key(opener: Opener) ->
     ],
     ids=["NUL", "half a pair", "SQL", "beyond ASCII", "long"],
 )
-def test_any_text_is_taken(opener: Opener, written: str, read: str) -> None:
+def test_any_text_is_stored(opener: Opener, written: str, read: str) -> None:
     ledger = opener()
     ledger.write([some.migration(started_by=written), some.mark(0, text=written, who=written)])
     run = ledger.run(RUN_ID)
     assert (run.migration.started_by, run.events[0].text, run.events[0].who) == (read,) * 3
 
 
-def test_many_samples_are_drawn_together(opener: Opener) -> None:
+def test_many_samples_are_merged(opener: Opener) -> None:
     ledger = opener()
     samples = [
         some.sample(
@@ -152,7 +152,7 @@ def test_many_samples_are_drawn_together(opener: Opener) -> None:
     assert joined[-1].late_p99_ms == 999
 
 
-def test_a_ledger_that_differs_from_the_log_is_set_right(opener: Opener) -> None:
+def test_a_rebuild_corrects_a_ledger_that_differs_from_the_log(opener: Opener) -> None:
     ledger = opener()
     note = some.mark(9, key="note", mark_offset=None)
     check = VerificationRecord(
@@ -165,7 +165,9 @@ def test_a_ledger_that_differs_from_the_log_is_set_right(opener: Opener) -> None
         timers_checksum=0,
     )
     ledger.write([PLAN, some.snapshot(5).levels[0], some.mark(1), some.mark(4), note, check])
-    snapshot = some.snapshot(3)  # a power cut took marks 3 and 4; mark 0 and 2 never came
+    snapshot = some.snapshot(
+        3
+    )  # a power cut lost records 3 and 4; records 0 and 2 were never written
     for _ in range(2):
         ledger.rebuild(snapshot)
         run = ledger.run(RUN_ID)
@@ -200,12 +202,12 @@ def test_a_ledger_is_read_without_its_store(url: str, opener: Opener) -> None:
     assert MigrationLedger.open_existing(url).plans() == [PLAN]
 
 
-def test_a_run_that_is_unknown(opener: Opener) -> None:
+def test_an_unknown_run(opener: Opener) -> None:
     with pytest.raises(UnknownRun, match=r"knows no migration x.*migrate history"):
         opener().run("x")
 
 
-def test_a_batch_that_is_refused_leaves_nothing(opener: Opener) -> None:
+def test_a_refused_batch_changes_nothing(opener: Opener) -> None:
     ledger = opener()
     with pytest.raises(LedgerError, match="refuses a record"):
         ledger.write([some.migration(), some.level(moved=1 << 70)])
@@ -237,7 +239,7 @@ def lose_directory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [lose_sqlite, replace_sqlite, lose_directory])
-def test_a_file_that_goes_away_is_found_out(harm: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_removed_file_is_detected(harm: Callable[[Path], None], tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
 
@@ -254,7 +256,7 @@ def test_a_file_that_goes_away_is_found_out(harm: Callable[[Path], None], tmp_pa
     assert again.plans() == [PLAN]
 
 
-def test_samples_of_a_long_run_are_thinned_and_its_peaks_stay(
+def test_samples_of_a_long_run_are_thinned_but_keep_their_peaks(
     opener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("message_store.ledger.ledger.SAMPLES_KEPT_MAX", 16)
@@ -268,7 +270,7 @@ def test_samples_of_a_long_run_are_thinned_and_its_peaks_stay(
     assert {item.late_max_ms for item in left} >= {900, 80}
     assert left == sorted(left, key=lambda item: item.at_ms)
     last = [item.at_ms for item in left[-3:]]
-    assert last[2] - last[1] == last[1] - last[0]  # the newest stand close together
+    assert last[2] - last[1] == last[1] - last[0]  # the newest are close together
     ledger.close()
 
 
@@ -290,7 +292,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert len(ledger.run(RUN_ID).events) == 200
 
 
-def test_a_file_that_is_no_ledger(tmp_path: Path) -> None:
+def test_another_file_instead_of_a_ledger(tmp_path: Path) -> None:
     path = tmp_path / "duemq.ledger.sqlite"
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(LedgerUnavailable, match="not a database"):
@@ -298,7 +300,7 @@ def test_a_file_that_is_no_ledger(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"this is no database")
 
 
-def test_a_server_that_goes_away_and_comes_back(postgres: Server) -> None:
+def test_a_server_that_is_restarted(postgres: Server) -> None:
     url = postgres.new_database()
 
     def opened() -> MigrationLedger:
@@ -325,7 +327,7 @@ def test_a_server_that_goes_away_and_comes_back(postgres: Server) -> None:
         ("sqlite:///:memory:", "not served"),
     ],
 )
-def test_a_url_that_is_of_no_use(url: str, why: str) -> None:
+def test_unusable_urls(url: str, why: str) -> None:
     with pytest.raises(LedgerError, match=why) as told:
         open_ledger(url)
     assert "Use sqlite:" in str(told.value)

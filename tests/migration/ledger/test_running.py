@@ -1,4 +1,4 @@
-"""The ledger of a running broker, on both databases: written, lost on the way, another store's."""
+"""The ledger of a running broker, on both databases: recording, loss and another store's ledger."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TURNS_MAX = 300
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no time pass beside the clock."""
+    """Run the ledger in this process, so that it uses the manual clock."""
     monkeypatch.setattr("migration.plugin.LedgerProcess", LedgerWorker)
 
 
 async def until_written(bench: Bench) -> None:
-    """Advance the clock until the ledger has everything."""
+    """Advance the clock until the ledger is complete."""
     await bench.ledger_until(lambda ledger: not ledger["waiting"] and not ledger["trouble"])
 
 
@@ -37,7 +37,7 @@ def run_of(url: str, migration: str) -> Run:
 
 
 def wipe(url: str) -> None:
-    """Have a database be as if nobody ever used it, or a file be gone."""
+    """Empty a database, or delete a file."""
     if url.startswith("sqlite"):
         for path in Path(url.removeprefix("sqlite:///")).parent.glob("ledger.sqlite*"):
             path.unlink()
@@ -53,7 +53,7 @@ def wipe(url: str) -> None:
 
 
 def test_a_run_is_recorded_from_plan_to_rollback(url: str, tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(20, 5)
         plan = (await bench.command("plan", levels=[5], who="anna"))["plan"]
         started = await bench.command("start", plan_id=plan["plan_id"], who="anna")
@@ -67,7 +67,7 @@ def test_a_run_is_recorded_from_plan_to_rollback(url: str, tmp_path: Path) -> No
         await until_written(bench)
 
     runs: list[str] = []
-    with_broker(tmp_path, work, migrationLedgerUrl=url)
+    with_broker(tmp_path, steps, migrationLedgerUrl=url)
     run = run_of(url, runs[0])
     assert (run.migration.started_by, run.migration.mode) == ("anna", "live")
     assert run.migration.ended_ms is not None
@@ -81,8 +81,8 @@ def test_a_run_is_recorded_from_plan_to_rollback(url: str, tmp_path: Path) -> No
     assert {event.who for event in run.events} == {"", "anna", "ben"}
 
 
-def test_a_ledger_lost_in_the_middle_is_made_again_of_the_log(url: str, tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+def test_a_ledger_lost_during_a_run_is_rebuilt_from_the_log(url: str, tmp_path: Path) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(60, 5)
         runs.append((await bench.command("start", levels=[5], who="anna"))["migration"])
         await bench.until(5, "draining", step_ms=1)
@@ -103,14 +103,14 @@ def test_a_ledger_lost_in_the_middle_is_made_again_of_the_log(url: str, tmp_path
         await until_written(bench)
 
     runs: list[str] = []
-    with_broker(tmp_path, work, migrationLedgerUrl=url, migrationRate="2")
+    with_broker(tmp_path, steps, migrationLedgerUrl=url, migrationRate="2")
     run = run_of(url, runs[0])
     [level] = run.levels
     assert (level.state, level.moved, run.migration.started_by) == (State.DONE, 60, "anna")
     marks = [event.mark_offset for event in run.events if event.mark_offset is not None]
     assert (marks[0], marks) == (0, sorted(set(marks)))  # from the first on
-    steps = [event.text for event in run.events if event.kind == "handover"]
-    assert sum(int(text.split()[0]) for text in steps) == 60
+    texts = [event.text for event in run.events if event.kind == "handover"]
+    assert sum(int(text.split()[0]) for text in texts) == 60
     assert [check.agrees for check in run.verifications] == [True]
 
 

@@ -1,4 +1,4 @@
-"""The file of the journal's projection, and journals with damaged records."""
+"""The saved projection of the journal, and journals with damaged records."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_ranges_are_sets(one: list[tuple[int, int]], other: list[tuple[int, int]
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_a_record_is_read_as_it_was_written(record: OwnershipRecord) -> None:
+def test_records_round_trip(record: OwnershipRecord) -> None:
     assert ownership.decode(ownership.encode(record)) == record
 
 
-def test_the_projection_survives_its_file_and_lives_without_it(tmp_path: Path) -> None:
+def test_the_projection_with_and_without_its_file(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         for record in RECORDS[:3]:
             ownership.append(store, record, 5)
@@ -81,7 +81,7 @@ def test_the_projection_survives_its_file_and_lives_without_it(tmp_path: Path) -
         store.config_path(projection.PROJECTION_FILE).unlink()
         assert projection.restore(store) == later
         projection.write(store, JournalProjection(next_offset=99, log_offset=store.max_offset + 1))
-        assert projection.restore(store) == later  # it claims more than the log has
+        assert projection.restore(store) == later  # beyond the end of the log
 
 
 def test_a_damaged_record_is_logged_and_skipped(

@@ -1,4 +1,4 @@
-"""The states of a level's migration against a table written out by hand."""
+"""State table of a level's migration, compared with a table written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from migration.ownership.states import (
     State,
 )
 
-# Rows: state; columns: what it becomes after each event, - where the event does not apply.
+# Rows: states. Columns: the state after each event, - where the event does not apply.
 TABLE = """
                start    fenced    emptied    proved  roll_back     given_back
 planned        routing  -         -          -       rolling_back  -
@@ -34,7 +34,7 @@ EXPECTED = {
 STATES = st.sampled_from(list(State))
 
 
-def test_the_table_names_every_state_and_event() -> None:
+def test_the_table_contains_every_state_and_event() -> None:
     assert [event.value for event in Event] == HEAD
     assert [row[0] for row in ROWS] == [state.value for state in State]
 
@@ -53,7 +53,7 @@ def test_any_sequence_of_events_follows_the_table(events: list[str]) -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_pause_and_resume_apply_where_something_runs(state: State) -> None:
+def test_pause_and_resume_apply_to_running_states(state: State) -> None:
     current = LevelState(1, state)
     if state in WORKING:
         assert current.pause("x").resume() == current
@@ -66,12 +66,12 @@ def test_pause_and_resume_apply_where_something_runs(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_steps_are_taken_where_something_runs_and_it_is_not_paused(state: State) -> None:
+def test_steps_are_taken_in_running_states_unless_paused(state: State) -> None:
     assert LevelState(1, state).works == (state in WORKING)
     assert not LevelState(1, state, paused=True).works
 
 
-def test_what_it_means_is_reported_for_exactly_the_states_where_it_applies() -> None:
+def test_effects_are_described_for_the_states_they_apply_to() -> None:
     rollable = {state for state, event in MOVES if event is Event.ROLL_BACK}
     assert ROLL_BACK_MEANS.keys() == rollable
 
@@ -81,12 +81,12 @@ def test_a_rollback_ends_a_pause() -> None:
     assert paused.after(Event.ROLL_BACK) == LevelState(1, State.ROLLING_BACK)
 
 
-def test_any_other_move_keeps_it() -> None:
+def test_other_events_keep_a_pause() -> None:
     paused = LevelState(1, State.ROUTING).pause("the window closed")
     assert paused.after(Event.FENCED) == LevelState(1, State.DRAINING, True, "the window closed")
 
 
-def test_an_error_reports_position_cause_and_action() -> None:
+def test_an_error_has_state_cause_and_action() -> None:
     with pytest.raises(IllegalMove) as caught:
         LevelState(5, State.ROLLED_BACK).after(Event.START)
     assert str(caught.value) == (

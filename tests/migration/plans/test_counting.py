@@ -1,4 +1,4 @@
-"""What a plan counts, and everything that may be in the way."""
+"""Counting for a plan, and its obstacles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR_S = 3_600
 
 
 def plan_of(rig: MigrationRig, *levels: int, rate_per_s: int = 0) -> Plan:
-    """Count levels of a rig."""
+    """Count the levels of a rig."""
     owners = Owners(
         store=rig.store, levels=rig.levels, timers=rig.timers, queues=rig.queues,
         history=rig.history, keeper=rig.keeper,
@@ -30,7 +30,7 @@ def plan_of(rig: MigrationRig, *levels: int, rate_per_s: int = 0) -> Plan:
 
 
 def obstacle(plan: Plan, kind: ObstacleKind) -> Obstacle:
-    """Return the only obstacle of a plan, which is of this kind."""
+    """Return the only obstacle of a plan and check its kind."""
     [found] = plan.obstacles
     assert found.kind is kind
     return found
@@ -43,7 +43,7 @@ def rig(tmp_path: Path) -> Any:
     rig.close()
 
 
-def test_what_waits_is_counted_exactly(rig: MigrationRig) -> None:
+def test_pending_messages_are_counted_exactly(rig: MigrationRig) -> None:
     due = fill(rig, 90, (3, 4, 5))
     rig.advance(9_995)
     plan = plan_of(rig, 3, 4, 5)
@@ -76,7 +76,7 @@ def _disk(total: int, percent: int, *, room: int) -> tuple[int, int]:
     return used, total - used
 
 
-def test_what_retention_would_remove_next_is_reported(tmp_path: Path) -> None:
+def test_the_next_files_of_retention_are_reported(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path)
     rig.store_changes["commitlog_file_bytes"] = 16_384
     rig.open()
@@ -94,14 +94,14 @@ def test_what_retention_would_remove_next_is_reported(tmp_path: Path) -> None:
     rig.close()
 
 
-def test_what_falls_due_while_it_runs_is_reported(rig: MigrationRig) -> None:
+def test_messages_due_during_the_run_are_reported(rig: MigrationRig) -> None:
     fill(rig, 20, (3,))
     assert plan_of(rig, 3).obstacles == []
     found = obstacle(plan_of(rig, 3, rate_per_s=1), ObstacleKind.DUE_WHILE_RUNNING)
     assert (found.level, found.count, found.blocks) == (3, 20, False)
 
 
-def test_records_whose_name_cannot_change_are_reported_and_are_delivered_like_all(
+def test_records_that_cannot_be_renamed_are_reported_and_delivered(
     rig: MigrationRig,
 ) -> None:
     rig.send([(4, "T", 0, b"a")], **{"__CRC32#": "0123456789"})
@@ -116,7 +116,7 @@ def test_records_whose_name_cannot_change_are_reported_and_are_delivered_like_al
     assert sorted(r.body for r in rig.delivered()) == [b"a", b"b", b"c"]
 
 
-def test_what_is_due_beyond_the_roll_window_waits_with_its_level(tmp_path: Path) -> None:
+def test_messages_due_beyond_the_roll_window_stay_with_their_level(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path, roll_window_slots=90).open()
     due = fill(rig, 10, (5,))
     rig.advance(20_000)
@@ -126,7 +126,7 @@ def test_what_is_due_beyond_the_roll_window_waits_with_its_level(tmp_path: Path)
     step = rig.drain.step(5, 100)
     assert step.moved == 0
     assert "beyond the roll window of 90 s" in step.blocked_by
-    rig.advance(15_000)  # the first ten are nearer now
+    rig.advance(15_000)  # the first ten are inside the window now
     assert rig.drain.step(5, 100).moved == 10
     assert "beyond the roll window" in rig.drain.step(5, 100).blocked_by
     assert (rig.level_pending, rig.timers.counts.total) == (10, 10)

@@ -1,4 +1,4 @@
-"""A plan as text, and where it is refused."""
+"""Plans as text, and refused plans."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def checked(plan: Plan = PLAN, **changes: Any) -> None:
         obstacles=st.lists(st.builds(Obstacle, text=st.text()), max_size=3),
     )
 )
-def test_a_plan_survives_as_text(plan: Plan) -> None:
+def test_plans_round_trip(plan: Plan) -> None:
     assert from_json(to_json(plan)) == plan
 
 
@@ -100,13 +100,13 @@ def test_a_plan_is_refused(changes: dict[str, Any], why: str) -> None:
         checked(**changes)
 
 
-def test_a_plan_fits_its_own_store_until_it_is_old() -> None:
+def test_a_plan_is_accepted_for_its_store_until_it_is_outdated() -> None:
     checked()
     checked(now_ms=NOW_MS + AGE_MS_MAX)
-    checked(levels=[3], delays_ms={3: 10_000})  # level 5 may change: it is not started
+    checked(levels=[3], delays_ms={3: 10_000})  # level 5 may change because it is not started
 
 
-def test_a_blocking_obstacle_must_be_gone_first() -> None:
+def test_a_plan_with_a_blocking_obstacle_is_refused() -> None:
     obstacle = Obstacle(kind=ObstacleKind.NO_ROOM, text="free space", blocks=True)
     with pytest.raises(PlanError, match="free space"):
         checked(replace(PLAN, obstacles=[obstacle]))

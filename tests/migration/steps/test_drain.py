@@ -1,4 +1,4 @@
-"""Draining: level messages become timers where they lie, and nobody sees a difference."""
+"""Draining: level messages become timers in place, without a visible difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ assert len(LEVELS.split()) == len(DELAYS_MS)
 
 
 def fill(rig: MigrationRig, count: int, levels: tuple[int, ...]) -> dict[bytes, int]:
-    """Send messages of some levels, a few a millisecond; return body -> due time."""
+    """Send messages of some levels, a few per millisecond; return body -> due time."""
     due: dict[bytes, int] = {}
     for first in range(0, count, 10):
         messages = []
@@ -28,7 +28,7 @@ def fill(rig: MigrationRig, count: int, levels: tuple[int, ...]) -> dict[bytes, 
 
 
 def seen(records: list[Any], *, times: bool = True) -> dict[bytes, Any]:
-    """Return what a consumer sees of each body; `times`: and when it was stored."""
+    """Return what a consumer sees of each body, with the store time if `times`."""
     return {
         r.body: (
             r.topic, r.queue_id, r.flag, r.sys_flag, r.born_ms, r.born_host, r.store_host,
@@ -38,7 +38,7 @@ def seen(records: list[Any], *, times: bool = True) -> dict[bytes, Any]:
     }  # fmt: skip
 
 
-def test_a_drained_message_is_delivered_as_its_level_would_have(tmp_path: Path) -> None:
+def test_a_drained_message_is_delivered_as_by_its_level(tmp_path: Path) -> None:
     plain = MigrationRig(tmp_path / "plain").open()
     moved = MigrationRig(tmp_path / "moved").open()
     due = fill(plain, 1_000, (4, 5))
@@ -57,7 +57,7 @@ def test_a_drained_message_is_delivered_as_its_level_would_have(tmp_path: Path) 
         rig.close()
 
 
-def test_both_services_know_after_a_kill_what_is_whose(tmp_path: Path) -> None:
+def test_both_services_know_the_owners_after_a_kill(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     due = fill(rig, 100, (4,))
     assert rig.drain.step(4, 30).moved == 30
@@ -71,7 +71,7 @@ def test_both_services_know_after_a_kill_what_is_whose(tmp_path: Path) -> None:
 
 
 def test_a_drained_record_hides_its_level_from_apaches_broker(tmp_path: Path) -> None:
-    """Which would delay it once more when its timers deliver it; given back it is as it was."""
+    """Apache would delay it again when its timers deliver it. A returned record is unchanged."""
     rig = MigrationRig(tmp_path).open()
     fill(rig, 10, (4,))
 

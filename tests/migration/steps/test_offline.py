@@ -1,4 +1,4 @@
-"""Stopped stores, Apache's own and ours: all levels become timers; the source stays as it was."""
+"""Migration of stopped stores, Apache's and ours: all levels become timers in a copy."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ NOW_MS = end_ms(VERSION)
 STEP_MS = 5_000
 
 
-def waiting() -> dict[str, int]:
-    """Return what waits by the manifest: message id to level."""
+def pending() -> dict[str, int]:
+    """Return the pending messages of the manifest: message ID to level."""
     sent = {line["msgId"]: line for line in manifest_lines(VERSION, "sent") if line["level"] > 0}
     received = {line["msgId"] for line in manifest_lines(VERSION, "received")}
     return {key: int(line["level"]) for key, line in sent.items() if key not in received}
 
 
 def digest(root: Path) -> dict[str, str]:
-    """Return the content of all files, but for what any opening changes."""
+    """Return the contents of all files except those that any opening changes."""
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
@@ -59,9 +59,7 @@ def digest(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["apache-4.9.7-clean", "apache-4.9.7-running"])
-def test_every_message_of_a_golden_store_is_delivered_as_its_level_promised(
-    name: str, tmp_path: Path
-) -> None:
+def test_messages_of_a_golden_store_are_delivered_on_time(name: str, tmp_path: Path) -> None:
     source = copy_golden_store(name, tmp_path / "source")
     before, target = digest(source), tmp_path / "target"
     copy_store(source, target)
@@ -69,7 +67,7 @@ def test_every_message_of_a_golden_store_is_delivered_as_its_level_promised(
     assert digest(source) == before
     planned = {level.level: level.pending for level in done.plan.levels}
     assert done.moved == planned
-    assert sum(done.moved.values()) >= len(waiting()) > 40
+    assert sum(done.moved.values()) >= len(pending()) > 40
     ledger = MigrationLedger.open_existing(default_url(target))
     run = ledger.run(done.migration)
     ledger.close()
@@ -79,17 +77,17 @@ def test_every_message_of_a_golden_store_is_delivered_as_its_level_promised(
 
 
 async def _delivered(tmp_path: Path, target: Path) -> None:
-    """Our broker delivers what the manifest says, from its timers, when it was promised."""
+    """Deliver the timers of the target with our broker, and compare with the manifest."""
     clock = FakeClock(end_ms(VERSION))
     settings = small(tmp_path, **GOLDEN) | {"storePathRootDir": str(target)}
     async with running(settings, clock=clock, plugins=PLUGINS) as (broker, asker):
         bench, store = Bench(broker, asker, clock), broker.store
-        levels, timers = await bench.waiting()
+        levels, timers = await bench.pending()
         assert levels == 0
         assert timers > 0
         [topic] = {line["topic"] for line in manifest_lines(VERSION, "sent") if line["level"] > 0}
         for _ in range(3_000):
-            if (await bench.waiting())[1] == 0:
+            if (await bench.pending())[1] == 0:
                 break
             clock.advance(STEP_MS)
         found: dict[str, Any] = {}
@@ -98,10 +96,10 @@ async def _delivered(tmp_path: Path, target: Path) -> None:
             for at in range(first, end):
                 record = store.read_record(int(store.units(topic, queue, at, 1)[0]["phys_offset"]))
                 key = record.properties.get("UNIQ_KEY", "")
-                if record.prepared_offset < 0 and key in waiting():
+                if record.prepared_offset < 0 and key in pending():
                     assert key not in found
                     found[key] = record
-        assert found.keys() == waiting().keys()
+        assert found.keys() == pending().keys()
         for record in found.values():
             origin = store.read_record(-record.prepared_offset - 1)
             due_ms = origin.store_ms + broker_delay(broker, origin)
@@ -114,7 +112,7 @@ def broker_delay(broker: Any, origin: Any) -> int:
     return int(plugin.history.delays_ms[origin.queue_id + 1])
 
 
-def test_a_copy_is_a_store_of_its_own(tmp_path: Path) -> None:
+def test_a_copy_is_another_store(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "commitlog").mkdir(parents=True)
     (source / "commitlog" / "0").write_text("x")
@@ -139,7 +137,7 @@ def test_a_dry_run_counts_and_changes_no_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.finding("B11")
-def test_it_is_written_down_with_the_time_that_it_is(tmp_path: Path) -> None:
+def test_it_is_recorded_with_the_current_time(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path / "store")
     now_ms = NOW_MS + 7 * 3_600_000
     done = migrate_offline(root, [18], GOLDEN, who="anna", now_ms=now_ms)
@@ -155,7 +153,7 @@ def test_it_is_written_down_with_the_time_that_it_is(tmp_path: Path) -> None:
     assert all(ms is not None and now_ms <= ms < now_ms + 600_000 for ms in times), times
 
 
-def test_what_was_stopped_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_migration_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
     monkeypatch.setattr(offline, "difference", lambda found: "they differ")
     monkeypatch.setattr(
@@ -166,13 +164,13 @@ def test_what_was_stopped_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     assert (
         migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS).moved[18] == 0
-    )  # verified this time
+    )  # verified in this run
     assert migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS).moved == {
         18: 0
-    }  # nothing is left to do
+    }  # nothing remains to be done
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_refused_migrations(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
     with pytest.raises(UsageError, match="is not a store"):
         migrate_offline(tmp_path / "nothing", [], GOLDEN, who="", now_ms=NOW_MS)

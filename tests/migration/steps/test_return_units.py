@@ -1,4 +1,4 @@
-"""The way back: handed over messages where they lie, routed ones by a copy, both at their time."""
+"""Rollback: transferred messages return in place, routed ones by a copy, with their due times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timer_store.names import DUE_NAMES, STALE_NAMES
 
 
 def check(rig: MigrationRig, due: dict[bytes, int]) -> None:
-    """Everything came once, at its millisecond."""
+    """Check that every message was delivered once, at its due time."""
     assert Counter(r.body for r in rig.delivered()) == Counter(due.keys())
     assert {r.body: r.store_ms for r in rig.delivered()} == due
 
@@ -28,7 +28,7 @@ def pending(rig: MigrationRig) -> tuple[int, int]:
     return rig.level_pending, rig.timers.counts.total
 
 
-def test_what_was_given_back_is_delivered_by_the_level(tmp_path: Path) -> None:
+def test_returned_messages_are_delivered_by_their_level(tmp_path: Path) -> None:
     rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
     due = fill(rig, 200, (4, 5))
     fill(plain, 200, (4, 5))
@@ -44,7 +44,7 @@ def test_what_was_given_back_is_delivered_by_the_level(tmp_path: Path) -> None:
     assert seen(rig.delivered()) == seen(plain.delivered())
 
 
-def test_back_and_forth_and_kills_between(tmp_path: Path) -> None:
+def test_repeated_migrations_and_rollbacks_with_kills(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     due = fill(rig, 60, (4,))
     for turn in range(4):
@@ -65,11 +65,11 @@ def test_back_and_forth_and_kills_between(tmp_path: Path) -> None:
     check(rig, due)
 
 
-def test_a_part_that_came_due_meanwhile_does_not_come_back(tmp_path: Path) -> None:
+def test_messages_that_became_due_do_not_return(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     due = fill(rig, 100, (4,))
     rig.drain.step(4, 80)
-    rig.advance(59_993)  # some have left, a few are staged
+    rig.advance(59_993)  # some were delivered, a few are staged
     left = rig.timers.counts.total
     assert 0 < left < 50
     assert rig.giveback.step(4, 1_000).moved == left
@@ -78,7 +78,7 @@ def test_a_part_that_came_due_meanwhile_does_not_come_back(tmp_path: Path) -> No
     check(rig, due)
 
 
-def test_routed_messages_are_what_the_level_would_have_delivered(tmp_path: Path) -> None:
+def test_routed_messages_equal_those_of_the_level(tmp_path: Path) -> None:
     rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
     rig.route(4)
     due = fill(rig, 100, (3, 4))
@@ -91,9 +91,7 @@ def test_routed_messages_are_what_the_level_would_have_delivered(tmp_path: Path)
 
 
 @pytest.mark.parametrize("lose", [(), ("consumequeue",), ("timerlog", "timerwheel")])
-def test_routed_messages_go_back_with_their_due_times(
-    lose: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_routed_messages_return_with_their_due_times(lose: tuple[str, ...], tmp_path: Path) -> None:
     rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
     rig.route(4)
     due = fill(rig, 100, (4, 5))
@@ -133,8 +131,8 @@ def test_a_rule_gives_a_topic_another_delay(tmp_path: Path) -> None:
     assert {r.body: r.store_ms - now_ms for r in rig.delivered()} == {b"t": 60_000, b"u": 7_000}
 
 
-def test_one_sent_again_is_the_same_by_level_and_routed(tmp_path: Path) -> None:
-    """A consumer that sends a message back sends along what brokers added in its earlier lives."""
+def test_a_message_sent_back_is_the_same_by_level_and_routed(tmp_path: Path) -> None:
+    """A message sent back contains properties that brokers added at earlier deliveries."""
     rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
     rig.route(4)
     assert set(STALE_PROPERTIES) == {*DUE_NAMES, *STALE_NAMES}
@@ -151,7 +149,7 @@ def test_one_sent_again_is_the_same_by_level_and_routed(tmp_path: Path) -> None:
     }
 
 
-def test_what_cannot_be_routed_is_left_to_the_level(tmp_path: Path) -> None:
+def test_messages_that_cannot_be_routed_stay_with_the_level(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     rig.route(4)
     for name, value in (("DELAy", "x"), ("KEYS", "k" * 32_640), ("TIMER_DEL_UNIQKEY", "T+a")):
@@ -161,20 +159,20 @@ def test_what_cannot_be_routed_is_left_to_the_level(tmp_path: Path) -> None:
     stale = {"DELAY": "9", "TIMER_DELAY_MS": "5", "TIMER_OUT_MS": "1", "DUEMQ_DUE_MS": "2"}
     add_message(rig.store, batch, "T", 0, b"stale", properties=stale)
     rig.route(5)
-    rig.put(batch)  # the level counts, and the highest is 5
+    rig.put(batch)  # the level has priority, and the highest is 5
     assert pending(rig) == (3, 1)
     rig.advance(120_000)
     [stale_one] = [r for r in rig.delivered() if r.body == b"stale"]
     assert stale_one.properties == {"DELAY": "5", "REAL_TOPIC": "T", "REAL_QID": "0"}
 
 
-def test_a_level_is_not_over_before_it_was_read(tmp_path: Path) -> None:
+def test_a_level_is_not_done_before_it_was_read(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     rig.route(4)
     fill(rig, 10, (4,))
     ownership.append(rig.store, Route(migration="", level=4, on=False), rig.clock.now_ms())
     rig.kill()
-    rig.open()  # the route has ended, its timers are still there
+    rig.open()  # the route has ended, its timers still exist
     assert 4 not in rig.router.levels
     assert not rig.unroute.is_over(4)
     assert rig.unroute.step(4, 100).moved == 10

@@ -1,4 +1,4 @@
-"""Migrations in a running broker, asked for by request 9015."""
+"""Migrations in a running broker, by request 9015."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from timer_store.pending.claims import Claims
 
 
 def test_plan_start_done_rollback(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(20, 5)
         await bench.send(5, 4, "other")
         sent_ms = bench.clock.now_ms()
         plan = (await bench.command("plan", levels=[5], who="anna"))["plan"]
         assert [(item["level"], item["pending"]) for item in plan["levels"]] == [(5, 20)]
-        assert await bench.waiting() == (25, 0)
+        assert await bench.pending() == (25, 0)
         assert (await bench.command("start", plan_id=plan["plan_id"], dry_run=True))["levels"] == [
             5
         ]
@@ -36,29 +36,29 @@ def test_plan_start_done_rollback(tmp_path: Path) -> None:
         started = await bench.command("start", plan_id=plan["plan_id"], who="anna")
         done = await bench.until(5, "done")
         assert (done["migration"], done["moved"]) == (started["migration"], 20)
-        assert await bench.waiting() == (5, 20)
+        assert await bench.pending() == (5, 20)
         await bench.send(3, 5, "new")
-        assert await bench.waiting() == (5, 23)
+        assert await bench.pending() == (5, 23)
         assert (await bench.command("verify"))["right"]
         await bench.command("rollback", who="anna")
         back = await bench.until(5, "rolled_back")
         assert back["given_back"] == 20
-        assert await bench.waiting() == (28, 0)
+        assert await bench.pending() == (28, 0)
         await bench.send(1, 5, "late")
-        assert await bench.waiting() == (29, 0)
+        assert await bench.pending() == (29, 0)
         bench.clock.advance(125_000)
         for _ in range(TURNS_MAX):
             if len(bench.delivered()) == 29:
                 break
-            await bench.waiting()
+            await bench.pending()
         bodies = [body for body, _ in bench.delivered()]
         assert len(bodies) == len(set(bodies)) == 29
         assert min(ms for body, ms in bench.delivered() if body == b"m0") >= sent_ms + 120_000
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
-def test_a_start_of_the_broker_continues_where_it_was(tmp_path: Path) -> None:
+def test_a_restart_continues_the_migration(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(10, 5)
         await bench.command("start", levels=[5], who="anna")
@@ -68,18 +68,18 @@ def test_a_start_of_the_broker_continues_where_it_was(tmp_path: Path) -> None:
         found = await bench.level(5)
         assert (found["paused"], found["cause"], found["routed"]) == (True, "lunch", True)
         await bench.send(1, 5, "new")
-        pending = await bench.waiting()
+        pending = await bench.pending()
         await bench.command("resume", who="anna")
         found = await bench.until(5, "done")
         assert found["cause"] == ""
-        assert await bench.waiting() == (0, 11)
+        assert await bench.pending() == (0, 11)
         assert sum(pending) == 11
 
     clock = with_broker(tmp_path, first)
     with_broker(tmp_path, second, clock)
 
 
-def test_a_start_that_ended_between_its_records_continues(tmp_path: Path) -> None:
+def test_a_start_command_interrupted_between_its_records_continues(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(10, 5)
         end = bench.broker.store.queue_bounds("SCHEDULE_TOPIC_XXXX", 4)[1]
@@ -94,16 +94,16 @@ def test_a_start_that_ended_between_its_records_continues(tmp_path: Path) -> Non
             migration="run-1", level=5, source="planned", target="routing", who="recovery"
         )
         await bench.send(1, 5, "new")
-        assert await bench.waiting() == (0, 11)
+        assert await bench.pending() == (0, 11)
 
     clock = with_broker(tmp_path, first)
     with_broker(tmp_path, second, clock)
 
 
-def test_a_start_of_which_the_store_took_half_continues(
+def test_a_start_command_with_half_of_its_records_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(10, 5)
         store, taken = bench.broker.store, []
 
@@ -116,18 +116,18 @@ def test_a_start_of_which_the_store_took_half_continues(
             full.setattr(store, "put", put)
             assert "disk is full" in await bench.refused("start", levels=[5])
         assert len(taken) > 1
-        for _ in range(20):  # as soon as there is room, and somebody looks
+        for _ in range(20):  # until there is room and the service retries
             bench.clock.advance(1_000)
             if (await bench.command("status"))["levels"]:
                 break
         found = await bench.until(5, "done", step_ms=200)
         assert found["moved"] == 10
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
 def test_rules_give_a_topic_another_delay(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.command("start", levels=[5], rules={"T": 1_000})
         await bench.until(5, "done")
         sent_ms = bench.clock.now_ms()
@@ -136,10 +136,10 @@ def test_rules_give_a_topic_another_delay(tmp_path: Path) -> None:
         for _ in range(TURNS_MAX):
             if bench.delivered():
                 break
-            await bench.waiting()
+            await bench.pending()
         assert bench.delivered() == [(b"m0", sent_ms + 1_000)]
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
 @pytest.mark.parametrize(
@@ -156,46 +156,46 @@ def test_rules_give_a_topic_another_delay(tmp_path: Path) -> None:
         ({"action": "start", "speed": 3}, "is not the JSON of a migration request"),
     ],
 )
-def test_wishes_that_are_refused(command: dict[str, Any], why: str, tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+def test_refused_requests(command: dict[str, Any], why: str, tmp_path: Path) -> None:
+    async def steps(bench: Bench) -> None:
         assert why in await bench.refused(**command)
         assert (await bench.command("status"))["levels"] == []
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
-def test_a_level_counts_where_a_message_names_a_time_too(name: str, tmp_path: Path) -> None:
+def test_a_level_has_priority_over_a_time(name: str, tmp_path: Path) -> None:
     async def send(bench: Bench, body: bytes) -> None:
         answer = await bench.asker.send("T", body, **{"DELAY": "5", name: "7"})
         assert answer.code == 0, answer.remark
 
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         sent_ms = bench.clock.now_ms()
         await send(bench, b"before")
         await bench.command("start", levels=[5])
         await bench.until(5, "done", step_ms=1)
         routed_ms = bench.clock.now_ms()
         await send(bench, b"routed")
-        assert await bench.waiting() == (0, 2)
+        assert await bench.pending() == (0, 2)
         bench.clock.set_ms(sent_ms + 119_999)
         for _ in range(100):
-            await bench.waiting()
+            await bench.pending()
         assert bench.delivered() == []
         bench.clock.set_ms(routed_ms + 120_000)
         for _ in range(TURNS_MAX):
             if len(bench.delivered()) == 2:
                 break
-            await bench.waiting()
+            await bench.pending()
         assert sorted(body for body, _ in bench.delivered()) == [b"before", b"routed"]
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
 def test_nothing_moves_while_the_window_is_closed(tmp_path: Path) -> None:
     """The clock begins at 22:13:20 UTC."""
 
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(10, 5)
         await bench.command("start", levels=[5])
         for _ in range(50):
@@ -205,42 +205,42 @@ def test_nothing_moves_while_the_window_is_closed(tmp_path: Path) -> None:
         assert (found["state"], found["moved"], status["window"]["open"]) == ("routing", 0, False)
         assert status["window"]["changes_ms"] == 1_700_000_040_000
         await bench.send(1, 5, "new")
-        assert await bench.waiting() == (10, 1)
+        assert await bench.pending() == (10, 1)
         done = await bench.until(5, "done", step_ms=1_000)
         assert bench.clock.now_ms() >= 1_700_000_040_000
         assert done["moved"] == 10
 
     start = FakeClock(1_700_000_040_000 - 55_000)
-    with_broker(tmp_path, work, start, migrationWindow="22:14-23:00")
+    with_broker(tmp_path, steps, start, migrationWindow="22:14-23:00")
 
 
 def test_the_rate_is_kept_and_changes_while_it_runs(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(60, 5)
         await bench.command("start", levels=[5])
         await bench.until(5, "draining", step_ms=1)
         start_ms = bench.clock.now_ms()
         while (await bench.level(5))["moved"] < 30:
             bench.clock.advance(50)
-        assert bench.clock.now_ms() - start_ms >= 2_000  # ten a second, a few at once
+        assert bench.clock.now_ms() - start_ms >= 2_000  # ten per second, after a first few at once
         properties = dict(bench.broker.settings.properties) | {"migrationRate": "0"}
         bench.broker.plugins.reconfigure(properties)
         now_ms = bench.clock.now_ms()
         await bench.until(5, "done", step_ms=10)
         assert bench.clock.now_ms() - now_ms <= 1_000
 
-    with_broker(tmp_path, work, migrationRate="10")
+    with_broker(tmp_path, steps, migrationRate="10")
 
 
-def test_levels_come_in_turn_between_pauses(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+def test_levels_take_turns_between_pauses(tmp_path: Path) -> None:
+    async def steps(bench: Bench) -> None:
         for level in (4, 5):
             await bench.send(20, level)
         throttle = bench.service.throttle
         throttle.batch = 1
         await bench.command("start", levels=[4, 5])
         bench.service.need()
-        throttle.observe(delivered(0))  # from now on each step has a pause behind it
+        throttle.observe(delivered(0))  # from now on a pause follows each step
         assert throttle.pause_ms == PAUSE_FIRST_MS
         seen = []
         for _ in range(200):
@@ -250,11 +250,11 @@ def test_levels_come_in_turn_between_pauses(tmp_path: Path) -> None:
             seen.append(tuple(moved))
         assert len(set(seen)) > 10
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
-def test_what_begins_again_begins_gently(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+def test_resumed_work_starts_slowly(tmp_path: Path) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(20, 5)
         throttle = bench.service.throttle
         throttle.batch = 1
@@ -270,10 +270,12 @@ def test_what_begins_again_begins_gently(tmp_path: Path) -> None:
         await bench.level(5)
         assert throttle.pause_ms == PAUSE_FIRST_MS
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
-def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_pauses_while_it_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("migration.steps.service.COUNT_UNITS", 1)
 
     async def count_while_time_passes(bench: Bench) -> Any:
@@ -283,7 +285,7 @@ def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.M
             await asyncio.sleep(0)
         return await asked
 
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(60, 5)
         await bench.command("start", levels=[5])
         await bench.until(5, "draining", step_ms=1)
@@ -298,17 +300,17 @@ def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.M
         assert len(set(seen)) > 5
         await bench.until(5, "done")
 
-    with_broker(tmp_path, work, migrationRate="20")
+    with_broker(tmp_path, steps, migrationRate="20")
 
 
-def test_a_count_gives_way_to_deliveries_and_ends_with_the_broker(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+def test_counting_yields_to_deliveries_and_ends_with_the_broker(tmp_path: Path) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(60, 5)
         service = bench.service
         service.need()
         for _ in range(12):
             service.throttle.took(1, bench.clock.now_ms(), bench.clock.now_ms())
-            service.throttle.observe(delivered(1_000))  # late, all of them
+            service.throttle.observe(delivered(1_000))  # all of them late
         assert (service.piece(), service.throttle.pause_ms) == (BATCH_BUSY, PAUSE_MS_MAX)
         began_ms = bench.clock.now_ms()
 
@@ -327,13 +329,13 @@ def test_a_count_gives_way_to_deliveries_and_ends_with_the_broker(tmp_path: Path
         with pytest.raises(NoOwners, match="the broker stops"):
             await counting
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
 def test_a_pause_does_not_wait_for_a_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = asyncio.Event()
 
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(10, 5)
         await bench.command("start", levels=[5])
         await bench.until(5, "draining", step_ms=1)
@@ -351,11 +353,11 @@ def test_a_pause_does_not_wait_for_a_count(tmp_path: Path, monkeypatch: pytest.M
         counted.set()
         assert (await asked)["right"]
 
-    with_broker(tmp_path, work, migrationRate="1")
+    with_broker(tmp_path, steps, migrationRate="1")
 
 
-def test_figures_for_metrics_and_broker_status(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+def test_metrics_and_broker_status(tmp_path: Path) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(7, 5)
         await bench.command("start", levels=[5])
         await bench.until(5, "done")
@@ -369,13 +371,13 @@ def test_figures_for_metrics_and_broker_status(tmp_path: Path) -> None:
         answer = await bench.asker.ask(VIEW_REQUEST, {"view": "migration.runtime"})
         assert json.loads(bytes(answer.body)) == {"migration_5": "done,7,0"}
 
-    with_broker(tmp_path, work)
+    with_broker(tmp_path, steps)
 
 
-def test_what_returns_waits_for_no_clock_to_be_written(
+def test_returning_is_limited_until_the_next_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each timer that goes back takes memory until a checkpoint has it."""
+    """Each returned timer uses memory until a checkpoint contains it."""
     monkeypatch.setattr("migration.steps.service.RETURNED_MAX", 5)
     counts: list[int] = []
     add = Claims.add_returned
@@ -386,14 +388,14 @@ def test_what_returns_waits_for_no_clock_to_be_written(
 
     monkeypatch.setattr(Claims, "add_returned", counted)
 
-    async def work(bench: Bench) -> None:
+    async def steps(bench: Bench) -> None:
         await bench.send(60, 5)
         await bench.command("start", levels=[5])
         await bench.until(5, "done")
         await bench.command("rollback")
         back = await bench.until(5, "rolled_back", step_ms=5)
         assert back["given_back"] == 60
-        assert await bench.waiting() == (60, 0)
+        assert await bench.pending() == (60, 0)
 
-    with_broker(tmp_path, work, migrationRate="20")  # 5 at once, 20 until the next checkpoint
+    with_broker(tmp_path, steps, migrationRate="20")  # 5 at once, 20 until the next checkpoint
     assert 5 <= max(counts) < 10

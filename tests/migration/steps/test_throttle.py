@@ -1,4 +1,4 @@
-"""The throttle against a simulated broker: deliveries wait while a step holds the event loop."""
+"""The throttle against a simulated broker, whose deliveries wait while a step runs."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from tests.migration.lateness import delivered, since
 
 START_MS = 1_795_278_600_000
 INTERVAL_MS = 100
-ALONE = Limits(factor=0)  # the target alone counts
+ALONE = Limits(factor=0)  # only the target counts
 
 
 @dataclass
 class SimulatedBroker:
-    """A delivery is due at every millisecond; one that is due during a step waits for its end.
+    """A delivery is due every millisecond; one that is due during a step waits for its end.
 
     Attributes:
-        unit_us: what handing over one message costs.
-        other_late_ms: what every delivery is late for another reason.
-        deliver: whether anything is delivered at all.
+        unit_us: time to transfer one message.
+        other_late_ms: lateness of every delivery for another reason.
+        deliver: whether anything is delivered.
     """
 
     throttle: Throttle
@@ -128,8 +128,8 @@ def test_lateness_keeps_its_target_and_work_continues(unit_us: float) -> None:
     target_ms = broker.throttle.limits.target_p99_ms
     assert max(p99s) <= 2 * target_ms
     assert sum(p99 > target_ms for p99 in p99s) <= len(p99s) * 0.05
-    step = min(BATCH_BUSY, int(0.75 * target_ms * 1_000 / unit_us))  # it grows up to there
-    wanted_per_ms = step / (broker.step_ms(step) + PAUSE_BUSY_MS)  # with the rest behind each step
+    step = min(BATCH_BUSY, int(0.75 * target_ms * 1_000 / unit_us))  # steps grow up to this size
+    wanted_per_ms = step / (broker.step_ms(step) + PAUSE_BUSY_MS)  # with the pause after each step
     assert (broker.moved - before) / (broker.now_ms - since_ms) >= 0.8 * wanted_per_ms
 
 
@@ -140,38 +140,38 @@ def test_deliveries_are_at_most_twice_as_late_as_without_it(unit_us: float, usua
     broker.run(60)
     before = broker.moved
     p99s = broker.run(120)
-    wanted = min(20, 2 * max(usual_ms, USUAL_MS_MIN))
-    assert broker.throttle.target_ms == wanted
-    if unit_us * BATCH_MIN <= (wanted - usual_ms) * 1_000:
-        assert sum(p99 > wanted for p99 in p99s) <= len(p99s) * 0.1
+    expected = min(20, 2 * max(usual_ms, USUAL_MS_MIN))
+    assert broker.throttle.target_ms == expected
+    if unit_us * BATCH_MIN <= (expected - usual_ms) * 1_000:
+        assert sum(p99 > expected for p99 in p99s) <= len(p99s) * 0.1
         assert (broker.moved - before) / 120 > 0.03 * 1e6 / unit_us
     assert broker.moved - before >= 100 * BATCH_MIN
 
 
-def test_it_listens_only_while_something_is_delivered() -> None:
-    throttle, now_ms, waits = Throttle(Limits(), now_ms=START_MS), START_MS, []
+def test_lateness_counts_only_during_deliveries() -> None:
+    throttle, now_ms, pauses = Throttle(Limits(), now_ms=START_MS), START_MS, []
     for interval in (delivered(), delivered(3)):
         throttle.observe(interval)
         throttle.pause_ms = 0
-        waits.append(0)
+        pauses.append(0)
         for at_ms in range(now_ms + 1, now_ms + 4 * QUIET_EVERY_MS):
             turn = throttle.next(at_ms)
-            waits[-1] += not turn.units
+            pauses[-1] += not turn.units
             if turn.units:
                 throttle.took(turn.units, at_ms, at_ms - PAUSE_BUSY_MS)
         now_ms += 4 * QUIET_EVERY_MS
-    assert waits[0] == 0
-    assert 3 * QUIET_MS <= waits[1] <= 4 * QUIET_MS
+    assert pauses[0] == 0
+    assert 3 * QUIET_MS <= pauses[1] <= 4 * QUIET_MS
 
 
 def observed(throttle: Throttle, p99_ms: int, *, intervals: int, step_ms: int = 1) -> None:
-    """Let the throttle see some intervals that are alike, with a step in each."""
+    """Let the throttle observe equal intervals with a step in each."""
     for _ in range(intervals):
         throttle.took(1, START_MS, START_MS + step_ms)
         throttle.observe(delivered(p99_ms))
 
 
-def test_what_is_far_too_late_is_answered_at_once() -> None:
+def test_a_large_lateness_slows_down_at_once() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     observed(throttle, 20 * SEVERE + 30, intervals=SEVERE_INTERVALS - 1)
     assert throttle.pause_ms == PAUSE_FIRST_MS
@@ -179,7 +179,7 @@ def test_what_is_far_too_late_is_answered_at_once() -> None:
     assert throttle.pause_ms == 2 * PAUSE_FIRST_MS
 
 
-def test_one_hiccup_costs_seconds_and_not_minutes() -> None:
+def test_a_single_late_interval_costs_seconds() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     observed(throttle, 10, intervals=WINDOW_INTERVALS // 2)
     observed(throttle, 500, intervals=1)
@@ -190,8 +190,8 @@ def test_one_hiccup_costs_seconds_and_not_minutes() -> None:
     assert throttle.pause_ms <= PAUSE_FIRST_MS
 
 
-def test_what_is_late_now_and_then_by_itself_weighs_the_same_at_work() -> None:
-    """A machine that stops for a while once a second does so without a migration, too."""
+def test_periodic_lateness_of_another_cause_counts_less() -> None:
+    """A machine that stops for some time every second does so without a migration, too."""
     throttle = Throttle(Limits(target_p99_ms=1_000), now_ms=START_MS)
     for _ in range(4):
         rested(throttle, 2, intervals=7)
@@ -203,7 +203,7 @@ def test_what_is_late_now_and_then_by_itself_weighs_the_same_at_work() -> None:
     assert throttle.pause_ms < PAUSE_FIRST_MS, "it did not give way"
 
 
-def test_who_is_late_by_itself_up_to_the_target_is_not_in_the_way() -> None:
+def test_lateness_of_another_cause_below_the_target_does_not_slow_down() -> None:
     throttle = Throttle(Limits(target_p99_ms=20), now_ms=START_MS)
     rested(throttle, 20, intervals=8)
     assert throttle.target_ms == 20
@@ -212,12 +212,12 @@ def test_who_is_late_by_itself_up_to_the_target_is_not_in_the_way() -> None:
 
 
 def rested(throttle: Throttle, p99_ms: int, *, intervals: int) -> None:
-    """Let the throttle see some intervals without a step."""
+    """Let the throttle observe intervals without a step."""
     for _ in range(intervals):
         throttle.observe(delivered(p99_ms))
 
 
-def test_it_comes_back_gently() -> None:
+def test_it_speeds_up_slowly() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     observed(throttle, 1_000, intervals=5 * SEVERE_INTERVALS)
     assert (throttle.batch, throttle.pause_ms) == (BATCH_BUSY, PAUSE_MS_MAX)
@@ -226,10 +226,10 @@ def test_it_comes_back_gently() -> None:
         observed(throttle, 0, intervals=WINDOW_INTERVALS)
         pauses.append(throttle.pause_ms)
     assert all(0.7 * before <= after < before for before, after in pairwise(pauses) if before > 4)
-    assert len(pauses) > 2 * 5  # slower back than away
+    assert len(pauses) > 2 * 5  # it speeds up slower than it slowed down
 
 
-def test_another_kind_of_work_begins_gently_while_something_is_delivered() -> None:
+def test_another_kind_of_work_starts_slowly_during_deliveries() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     throttle.begin()
     assert throttle.pause_ms == 0
@@ -242,7 +242,7 @@ def test_another_kind_of_work_begins_gently_while_something_is_delivered() -> No
     assert throttle.pause_ms == 70
 
 
-def test_a_moment_without_deliveries_is_not_idleness() -> None:
+def test_a_short_time_without_deliveries_is_not_idleness() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     observed(throttle, 0, intervals=1)
     for _ in range(IDLE_INTERVALS - 1):
@@ -252,7 +252,7 @@ def test_a_moment_without_deliveries_is_not_idleness() -> None:
     assert (throttle.batch, throttle.pause_ms) == (8 * BATCH_BUSY, 0)
 
 
-def test_what_is_late_for_another_reason_does_not_hold_it_for_ever() -> None:
+def test_lateness_of_another_cause_does_not_stop_it() -> None:
     broker = simulated(other_late_ms=10_000)
     broker.run(60)
     before = broker.moved
@@ -276,7 +276,7 @@ def test_what_is_late_for_another_reason_does_not_hold_it_for_ever() -> None:
         (25, 20, 80, (512, 100)),
     ],
 )
-def test_one_window(p99_ms: int, step_ms: int, pause_ms: int, after: tuple[int, int]) -> None:
+def test_one_interval(p99_ms: int, step_ms: int, pause_ms: int, after: tuple[int, int]) -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     observed(throttle, p99_ms, intervals=WINDOW_INTERVALS - 1, step_ms=step_ms)
     throttle.batch, throttle.pause_ms = 512, pause_ms
@@ -284,7 +284,7 @@ def test_one_window(p99_ms: int, step_ms: int, pause_ms: int, after: tuple[int, 
     assert (throttle.batch, throttle.pause_ms) == after
 
 
-def test_near_where_it_was_late_the_pause_shrinks_by_an_eighth() -> None:
+def test_the_pause_shrinks_by_an_eighth_near_the_last_late_one() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     observed(throttle, 0, intervals=1)
     throttle.pause_ms = 32
@@ -297,7 +297,7 @@ def test_near_where_it_was_late_the_pause_shrinks_by_an_eighth() -> None:
     assert pauses == [88, 77, 68, 60]
 
 
-def test_what_is_late_before_the_first_step_is_not_its_doing() -> None:
+def test_lateness_before_the_first_step_does_not_count() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     for _ in range(3 * WINDOW_INTERVALS):
         throttle.observe(delivered(500))
@@ -316,14 +316,14 @@ def test_a_pause_begins_after_the_step() -> None:
 
 @given(
     rate=st.integers(1, 2_000_000),
-    waits=st.lists(st.integers(0, 2_000), min_size=1, max_size=200),
+    pauses=st.lists(st.integers(0, 2_000), min_size=1, max_size=200),
     batch=st.integers(BATCH_MIN, BATCH_MAX),
 )
-def test_the_rate_holds_over_any_time(rate: int, waits: list[int], batch: int) -> None:
+def test_the_rate_is_kept_over_any_period(rate: int, pauses: list[int], batch: int) -> None:
     throttle = Throttle(Limits(factor=0, target_p99_ms=0, rate_per_s=rate), now_ms=START_MS)
     throttle.batch = batch
     now, moves = START_MS, [(START_MS, 0)]
-    for wait in waits:
+    for wait in pauses:
         turn = throttle.next(now)
         if turn.units:
             moves.append((now, turn.units))
@@ -345,8 +345,8 @@ def test_a_rate_is_reached() -> None:
     broker.run(20)
     before, since_ms = broker.moved, broker.now_ms
     broker.run(20)
-    wanted = (broker.now_ms - since_ms) * 50
-    assert broker.moved - before == pytest.approx(wanted, rel=0.02)
+    expected = (broker.now_ms - since_ms) * 50
+    assert broker.moved - before == pytest.approx(expected, rel=0.02)
 
 
 def test_limits_are_changed_while_it_runs() -> None:
@@ -373,7 +373,7 @@ def test_limits_are_changed_while_it_runs() -> None:
 @pytest.mark.parametrize(
     "limits", [ALONE, Limits(factor=0, rate_per_s=1_000)], ids=["late", "rate"]
 )
-def test_a_clock_set_back_does_not_stop_it(back_ms: int, limits: Limits) -> None:
+def test_a_clock_step_back_does_not_stop_it(back_ms: int, limits: Limits) -> None:
     throttle = Throttle(limits, now_ms=START_MS)
     throttle.pause_ms = 100
     throttle.took(1, START_MS, START_MS)
@@ -386,7 +386,7 @@ def test_a_clock_set_back_does_not_stop_it(back_ms: int, limits: Limits) -> None
 
 
 @pytest.mark.parametrize("wrong", [{"target_p99_ms": -1}, {"rate_per_s": -5}, {"factor": -2}])
-def test_limits_below_nothing_are_refused(wrong: dict[str, int]) -> None:
+def test_negative_limits_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="must be 0 or more"):
         Limits(**wrong)
 
@@ -398,7 +398,7 @@ def test_a_small_largest_step_is_kept() -> None:
         assert 1 <= throttle.batch <= 10
 
 
-def test_an_interval_counts_what_came_since_the_look_before() -> None:
+def test_an_interval_contains_the_deliveries_since_the_last_one() -> None:
     late = Lateness()
     late.note(np.zeros(50, np.int64), np.full(50, 5_000))
     interval = Interval(late.buckets)

@@ -1,4 +1,4 @@
-"""Units of timers that are pending although their TIMER_OUT_MS is before the read time."""
+"""Pending timer units whose TIMER_OUT_MS is before the read time."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def store_with(root: Path, *, slot_ms: int, due_ms: int) -> Root:
 @pytest.mark.parametrize(
     ("slot_ms", "due_ms", "found"),
     [
-        (READ_MS, READ_MS - 5_000, True),  # enqueued after its own slot was delivered
+        (READ_MS, READ_MS - 5_000, True),  # enqueued after its slot was delivered
         (READ_MS, READ_MS, True),
         (READ_MS, READ_MS + 1, True),  # TIMER_OUT_MS is that of the slot before
         (READ_MS - 1_000, READ_MS - 1_000, False),  # its slot was delivered
-        (READ_MS + 60_000, READ_MS + 60_000, False),  # it is not due before the read time
+        (READ_MS + 60_000, READ_MS + 60_000, False),  # not due before the read time
     ],
 )
-def test_what_is_pending_after_its_time(
+def test_units_pending_after_their_time(
     tmp_path: Path, slot_ms: int, due_ms: int, found: bool
 ) -> None:
     root = store_with(tmp_path, slot_ms=slot_ms, due_ms=due_ms)

@@ -1,4 +1,4 @@
-"""What a level's messages can wait: of its tables, or of what many of them have in common."""
+"""Delays of a level's messages: from its tables, or from what many messages have in common."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TABLE = (1_000, 5_000, 10_000)
     ("sampled", "certain", "found"),
     [
         ({1: [1_000] * 9, 2: []}, False, {1: (1_000,), 2: (5_000,)}),
-        ({1: [1_000] * 9 + [77_000]}, False, {1: (1_000,)}),  # one alone is no delay
+        ({1: [1_000] * 9 + [77_000]}, False, {1: (1_000,)}),  # a single message shows no delay
         ({1: [1_000] * 40, 2: [7_000] * 40}, False, {1: (1_000,), 2: (5_000, 7_000)}),  # changed
         ({1: [3_000] * 9, 2: [4_000]}, False, {1: (3_000,), 2: (4_000,)}),  # another table
-        ({1: [3_000, 4_000]}, False, {1: ()}),  # nothing can be said
-        ({9: [10_000]}, True, {9: (10_000,)}),  # levels above the last one are the last
+        ({1: [3_000, 4_000]}, False, {1: ()}),  # unknown
+        ({9: [10_000]}, True, {9: (10_000,)}),  # levels above the last one mean the last
         ({1: [1_000, 2_000], 3: [1]}, True, {1: (1_000,), 3: (10_000,)}),
     ],
 )
@@ -39,7 +39,7 @@ def test_delays(
 
 
 @pytest.mark.parametrize("store", STORES, ids=str)
-def test_golden_stores_keep_their_levels(store: GoldenStore) -> None:
+def test_levels_of_golden_stores(store: GoldenStore) -> None:
     root = golden_store(store.name)
     planned = plan_store(0, str(root))
     assert planned.progress.delays

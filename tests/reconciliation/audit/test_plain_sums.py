@@ -1,4 +1,4 @@
-"""Sums of plain messages are those of loops; what they say of a message is what the audit says."""
+"""Sums of normal messages, compared with loops, and their agreement with the whole audit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sums(*batches: pa.RecordBatch, late_ms: int = LATE_MS) -> list[Row]:
     return [row for batch in add_up(batches, late_ms=late_ms) for row in batch.to_pylist()]
 
 
-def test_a_pair_that_agrees_is_counted() -> None:
+def test_a_consistent_pair_is_counted() -> None:
     other = HELD | {"phys_offset": 300}, SENT_ROW | {"phys_offset": 950, "prepared_offset": -301}
     (row,) = sums(by_bucket(packed(HELD, *other, SENT_ROW), 1))
     assert (row["tally"] & PAIR, row["content"], row["rest"]) == (PAIR, 0, 0)
@@ -60,8 +60,8 @@ def test_a_pair_that_agrees_is_counted() -> None:
         ({"store_ms": NOW_MS - 1}, "time_ms"),
     ],
 )
-def test_ones_that_do_not_are_reported_alone(change: Row, wrong: str) -> None:
-    """Also where several are wrong in the same way: each is somebody's message."""
+def test_inconsistent_pairs_are_reported_individually(change: Row, wrong: str) -> None:
+    """Also if several have the same fault."""
     pair = HELD | {"phys_offset": 300}, SENT_ROW | {"phys_offset": 950, "prepared_offset": -301}
     other = HELD | {"phys_offset": 500}, SENT_ROW | {"phys_offset": 960, "prepared_offset": -501}
     changed = SENT_ROW | change, other[1] | change
@@ -79,13 +79,13 @@ def test_ones_that_do_not_are_reported_alone(change: Row, wrong: str) -> None:
         ([SENT_ROW], [100]),
         ([HELD, SENT_ROW, SENT_ROW | {"phys_offset": 990}], [100]),
         ([HELD | {"due_ms": None}, SENT_ROW], [100]),
-        ([HELD | {"role": Role.LEVEL}, SENT_ROW], [100]),  # its queue does not say when it is due
+        ([HELD | {"role": Role.LEVEL}, SENT_ROW], [100]),  # its queue has no due time
         ([HELD, SENT_ROW | {"store_id": 1}], [100, (1 << STORE_BITS) + 100]),
         ([HELD, SENT_ROW | {"prepared_offset": ~((1 << STORE_BITS) + 100)}], [100, 900]),
         ([HELD, SENT_ROW | {"prepared_offset": -(1 << 63)}], [100, 900]),
     ],
 )
-def test_what_is_no_pair_is_reported_alone(rows: list[Row], keys: list[int]) -> None:
+def test_single_messages_are_reported_individually(rows: list[Row], keys: list[int]) -> None:
     found = sums(by_bucket(packed(*rows), 1))
     assert [row["key"] for row in found] == keys
     assert all(row["weight"] == 1 for row in found)
@@ -100,7 +100,7 @@ def test_flags() -> None:
     assert packed(HELD)[0, 1] == 1 + (1 << KNOWN) + (1 << PASSED)
 
 
-def test_what_something_rare_touches_is_omitted() -> None:
+def test_messages_with_rare_records_are_omitted() -> None:
     keys = pa.RecordBatch.from_arrays([pa.array([100], pa.int64())], ["key"])
     (touched,) = touch([keys], count=1)
     other = HELD | {"phys_offset": 300}
@@ -117,9 +117,7 @@ numbers = st.integers(-(1 << 62), 1 << 62)
     st.integers(1, 9),
     st.integers(1, 20),
 )
-def test_buckets_add_up_as_a_loop_does(
-    rows: list[tuple[int, int, int, int]], count: int, cut: int
-) -> None:
+def test_buckets_equal_a_loop(rows: list[tuple[int, int, int, int]], count: int, cut: int) -> None:
     whole = np.array([(k, 1 << SENT, c, r, t) for k, c, r, t in rows], np.int64).reshape(-1, WORDS)
     buckets, batches = Buckets(count), list[pa.RecordBatch]()
     for first in range(0, len(whole), cut):
@@ -139,7 +137,7 @@ def test_buckets_add_up_as_a_loop_does(
     assert found == expected
 
 
-def test_many_are_dealt_out_evenly() -> None:
+def test_many_messages_are_distributed_evenly() -> None:
     whole = np.zeros((64_000, WORDS), np.int64)
     whole[:, 0] = np.arange(64_000) * 256
     sizes = [len(value.as_buffer()) for value in by_bucket(whole, 64)["packed"]]

@@ -1,4 +1,4 @@
-"""Pending units of the timers fit their records, and their slots have them all."""
+"""Pending timer units match their records, and their slots contain all of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from timer_store import layout
 
 pytestmark = pytest.mark.finding("C3")
 HOUR_MS = 3_600_000
-SAME = 5  # of the timers below are due in one second
+SAME = 5  # number of timers below that are due in one second
 
 
 def filled(root: Path) -> TimerRig:
-    """Write timers that are delivered, cancelled slots, and some that are pending."""
+    """Write delivered, cancelled and pending timers."""
     rig = TimerRig(root).open()
     for n in range(120):
         rig.put(rig.clock.now_ms() + 500 * n, UNIQ_KEY=f"key-{n}")
@@ -29,7 +29,7 @@ def filled(root: Path) -> TimerRig:
         rig.put(rig.clock.now_ms() + HOUR_MS + n, UNIQ_KEY=f"same-{n}")
     for n in range(20):
         rig.put(rig.clock.now_ms() + HOUR_MS + 2_000 * n, UNIQ_KEY=f"far-{n}")
-    rig.put(rig.clock.now_ms() + 60 * 24 * HOUR_MS)  # it rolls
+    rig.put(rig.clock.now_ms() + 60 * 24 * HOUR_MS)  # this one rolls
     return rig
 
 
@@ -70,15 +70,15 @@ def kinds(root: Path) -> set[tuple[str, str]]:
     return {(file.split("/")[0], kind) for file, _, kind in places(root)}
 
 
-def test_what_is_sound_has_no_findings(store: Path) -> None:
+def test_an_intact_store_has_no_findings(store: Path) -> None:
     assert places(store) == set()
     assert len(Units(store).pending(read_ms(store))) >= 20 + SAME
 
 
-def test_after_a_kill_and_with_late_units_there_are_none(tmp_path: Path) -> None:
+def test_a_kill_and_late_units_give_no_findings(tmp_path: Path) -> None:
     rig = filled(tmp_path)
     rig.persist()
-    rig.clock.set_ms(rig.clock.now_ms() + HOUR_MS + 9_000)  # much falls due at once
+    rig.clock.set_ms(rig.clock.now_ms() + HOUR_MS + 9_000)  # many become due together
     rig.put(rig.clock.now_ms() - 5_000)
     rig.work()
     rig.put(rig.clock.now_ms() + 5_000)
@@ -88,7 +88,7 @@ def test_after_a_kill_and_with_late_units_there_are_none(tmp_path: Path) -> None
     assert places(tmp_path) == set()
 
 
-def test_migrations_there_and_back_have_none(tmp_path: Path) -> None:
+def test_migrations_and_rollbacks_give_no_findings(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     fill(rig, 60, (3, 4, 5))
     assert rig.drain.step(4, 13, migration="run-1").moved == 13
@@ -102,7 +102,7 @@ def test_migrations_there_and_back_have_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["phys_offset", "due_ms", "delay_ms", "record_size"])
-def test_a_unit_that_points_elsewhere(store: Path, field: str) -> None:
+def test_a_unit_with_a_wrong_field(store: Path, field: str) -> None:
     units = Units(store)
     rows = units.pending(read_ms(store))
     row = rows[SAME + 7]
@@ -110,26 +110,26 @@ def test_a_unit_that_points_elsewhere(store: Path, field: str) -> None:
     assert ("timerlog", "pointer") in kinds(store)
 
 
-def test_a_unit_that_points_between_records(store: Path) -> None:
+def test_a_unit_with_an_offset_between_records(store: Path) -> None:
     row = Units(store).pending(read_ms(store))[4]
     row["phys_offset"] += 8
     assert kinds(store) == {("timerlog", "pointer")}
 
 
 def test_a_chain_that_omits_a_unit(store: Path) -> None:
-    """All units of one second; the newest but one is passed over."""
+    """All units are of one second; the newest but one is omitted."""
     rows = Units(store).pending(read_ms(store))[:SAME]
     rows[-1]["prev_pos"] = rows[-3]["prev_pos"]
     assert kinds(store) == {("timerwheel", "pointer")}
 
 
 @pytest.mark.parametrize("field", ["last_pos", "tick"])
-def test_a_slot_that_points_elsewhere(store: Path, field: str) -> None:
+def test_a_slot_with_a_wrong_field(store: Path, field: str) -> None:
     slots = np.memmap(store / "timerwheel", layout.TIMER_SLOT, "r+")
     ticks = read_ms(store) // 1_000
     waits = np.flatnonzero((slots["tick"] >= ticks) & (slots["last_pos"] >= 0))
     if field == "tick":
-        slots["tick"][waits[3]] -= layout.WHEEL_SLOTS  # it belongs to another lap
+        slots["tick"][waits[3]] -= layout.WHEEL_SLOTS  # a slot of another lap
     else:
         slots["last_pos"][waits[3]] = slots["last_pos"][waits[5]]
     assert kinds(store) == {("timerwheel", "pointer")}

@@ -1,4 +1,4 @@
-"""Deliveries that no unit of their queue names are told, and nothing else is."""
+"""Deliveries without a unit in their queue are reported, and no others."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def store(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def away(root: Path) -> dict[str, int]:
-    """Return how many records of each topic no unit names."""
+def unreachable(root: Path) -> dict[str, int]:
+    """Return the number of records without a unit, by topic."""
     found: dict[str, int] = {}
     for row in read(root, "messages", "topic", "queued"):
         if row["queued"] is False:
@@ -59,70 +59,70 @@ def topics(root: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize("store", STORES, ids=str)
-def test_golden_stores_can_be_reached(store: GoldenStore) -> None:
+def test_golden_stores_are_reachable(store: GoldenStore) -> None:
     root = golden_store(store.name)
-    assert away(root) == {}
+    assert unreachable(root) == {}
     survey = {row["queued"] for row in read(root, "messages", "queued")}
     assert True in survey or store.name.endswith("running"), "all of that was within seconds"
 
 
-def test_a_store_of_ours_can_be_reached(store: Path) -> None:
-    assert away(store) == {}
+def test_our_store_is_reachable(store: Path) -> None:
+    assert unreachable(store) == {}
     assert [row["queued"] for row in read(store, "messages", "queued")].count(True) == 2 * COUNT + 1
 
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, zeros])
 @pytest.mark.parametrize("named", [True, False])
-def test_queues_that_are_gone(store: Path, damage: Callable[[Path], Any], named: bool) -> None:
+def test_missing_queues(store: Path, damage: Callable[[Path], Any], named: bool) -> None:
     if named:
         topics(store, "T", "U")
     damage(store / "consumequeue/T")
-    assert away(store) == {"T": COUNT // 2}
+    assert unreachable(store) == {"T": COUNT // 2}
 
 
-def test_one_unit_that_names_another_record(store: Path) -> None:
+def test_a_unit_of_another_record(store: Path) -> None:
     path = next((store / "consumequeue/U/1").iterdir())
     data = bytearray(path.read_bytes())
     data[20:28] = data[0:8]
     path.write_bytes(data)
-    assert away(store) == {"U": 1}
+    assert unreachable(store) == {"U": 1}
 
 
-def test_the_queue_of_what_is_pending(store: Path) -> None:
+def test_the_queue_of_pending_messages(store: Path) -> None:
     zeros(store / "consumequeue/rmq_sys_wheel_timer")
-    assert away(store) == {"rmq_sys_wheel_timer": COUNT + 1}
+    assert unreachable(store) == {"rmq_sys_wheel_timer": COUNT + 1}
 
 
-def test_a_topic_that_was_deleted_has_no_queues(store: Path) -> None:
+def test_a_deleted_topic_has_no_queues(store: Path) -> None:
     topics(store, "U")
     shutil.rmtree(store / "consumequeue/T")
-    assert away(store) == {}
+    assert unreachable(store) == {}
 
 
 def test_a_queue_that_was_rebuilt(store: Path) -> None:
-    """The first unit of the new one points at a later record; what was before has none."""
+    """Its first unit refers to a later record; earlier ones have no unit."""
     shutil.rmtree(store / "consumequeue/T/2")
     rig = TimerRig(store)
     rig.clock.advance(20_000)
     rig.open()
     rig.close()
-    assert away(store) == {}, "a start has written the units anew"
+    assert unreachable(store) == {}, "a start has written the units anew"
 
 
 def test_queues_in_batches_are_unchanged(store: Path) -> None:
     shutil.rmtree(store / "consumequeue/T")
     (store / "batchconsumequeue/T").mkdir(parents=True)
-    assert away(store) == {}
+    assert unreachable(store) == {}
 
 
-def test_what_queues_need_not_have_yet(tmp_path: Path) -> None:
+def test_units_not_yet_needed(tmp_path: Path) -> None:
     rig = filled(tmp_path)
     rig.kill()
     zeros(tmp_path / "consumequeue/T")
-    assert away(tmp_path) == {}, "the mark does not say that they were on the disk"
+    assert unreachable(tmp_path) == {}, "the mark does not say that they were on the disk"
 
 
-def test_how_far_apaches_queues_are(tmp_path: Path) -> None:
+def test_end_of_apaches_queues(tmp_path: Path) -> None:
     assert read_reach(Root(str(tmp_path))) == Reach()
     root = tmp_path / "store"
     shutil.copytree(golden_store("apache-5.3.3-killed"), root)
@@ -130,5 +130,5 @@ def test_how_far_apaches_queues_are(tmp_path: Path) -> None:
     assert (stopped.end, stopped.until_ms > 1_700_000_000_000) == (0, True)
     (root / "abort").unlink()
     assert read_reach(Root(str(root))) == Reach(OFFSET_MAX)
-    (root / "consumequeue/CURRENT").write_text("MANIFEST")  # of RocksDB
+    (root / "consumequeue/CURRENT").write_text("MANIFEST")  # the file of a RocksDB directory
     assert read_reach(Root(str(root))) == Reach()

@@ -1,4 +1,4 @@
-"""A log that has lost its first file: what was pending there is lost, the rest was removed."""
+"""A log without its first file: messages pending there are lost, the others were removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EACH = 8
 SECOND_MS, HOUR_MS = 1_000, 3_600_000
 LOST = ("timer-far", "level-far", "drained")
 REMOVED = ("timer-near", "level-near", "timer-later", "timer-cancelled", "level-cancelled")
-WAITS = {  # properties of each kind
+WAITS = {  # properties by kind
     "timer-near": ("TIMER_DELIVER_MS", 2 * SECOND_MS), "level-near": ("DELAY", 1),
     "timer-later": ("TIMER_DELIVER_MS", 30 * SECOND_MS), "level-far": ("DELAY", 2),
     "timer-far": ("TIMER_DELIVER_MS", HOUR_MS), "level-cancelled": ("DELAY", 2),
@@ -44,7 +44,7 @@ def put(rig: MigrationRig, count: int, body: bytes = b"body", **properties: str)
 
 
 def filled(root: Path) -> dict[str, list[int]]:
-    """Write messages into the log's first file, end some of them in the next; return places."""
+    """Write messages into the first file and settle some in the next; return their offsets."""
     rig = MigrationRig(root, levels="1s 1h 2h").open()
     places: dict[str, list[int]] = {}
     for kind, (name, value) in WAITS.items():
@@ -69,7 +69,7 @@ def filled(root: Path) -> dict[str, list[int]]:
 
 
 @pytest.fixture(scope="module")
-def beheaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[int]]]:
+def truncated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[int]]]:
     root = tmp_path_factory.mktemp("gone")
     places = filled(root)
     first = min((root / "commitlog").iterdir())
@@ -87,8 +87,8 @@ def rows_of(root: Path, role: int) -> list[int]:
     return sorted({row["phys_offset"] for row in rows})
 
 
-def test_units_of_removed_records(beheaded: tuple[Path, dict[str, list[int]]]) -> None:
-    root, places = beheaded
+def test_units_of_removed_records(truncated: tuple[Path, dict[str, list[int]]]) -> None:
+    root, places = truncated
     pending = set(rows_of(root, Role.GONE))
     survey = read(root, "findings", "offset", "kind")
     pending |= {row["offset"] for row in survey if row["kind"] == "gone"}
@@ -105,10 +105,10 @@ def test_a_whole_log_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_what_was_pending_is_lost_and_the_rest_removed(
-    spark: Any, beheaded: tuple[Path, dict[str, list[int]]]
+def test_pending_messages_are_lost_and_others_removed(
+    spark: Any, truncated: tuple[Path, dict[str, list[int]]]
 ) -> None:
-    root, places = beheaded
+    root, places = truncated
     verdicts, unread = audit_stores(spark, [str(root)])
     rows = verdicts.collect()
     found = {row["root"]: row["verdict"] for row in rows}

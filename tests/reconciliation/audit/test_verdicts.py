@@ -1,6 +1,6 @@
-"""Spark's verdicts are those of loops and dictionaries, on random stores and on Apache's.
+"""Spark's verdicts compared with a naive audit, on random stores and on Apache's.
 
-Everything that needs the Spark session stands here, so that only one is started.
+All tests that need the Spark session are in this module, so that only one session starts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def verdicts_of(found: DataFrame) -> dict[tuple[str, int], str]:
     return verdicts
 
 
-def test_random_stores_as_the_naive_audit(spark: Any, seed: int) -> None:
+def test_random_stores_have_the_naive_verdicts(spark: Any, seed: int) -> None:
     stores = [RandomStore(f"s{n}", seed + n) for n in range(STORES_RANDOM)]
     messages = [row for store in stores for row in store.messages]
     queues = [row for store in stores for row in store.queues]
@@ -65,10 +65,8 @@ def test_random_stores_as_the_naive_audit(spark: Any, seed: int) -> None:
 
 @settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(chance=st.randoms(use_true_random=False))
-def test_a_store_that_hypothesis_makes_as_the_naive_audit(
-    spark: Any, chance: random.Random
-) -> None:
-    """Fewer and smaller than the random ones, but what differs is made as small as can be."""
+def test_stores_of_hypothesis_have_the_naive_verdicts(spark: Any, chance: random.Random) -> None:
+    """They are fewer and smaller than the random ones, but a failing one is minimized."""
     store = RandomStore("s", chance)
     tables, config = (store.messages, store.queues, store.cursors), AuditConfig(late_ms=1_500)
     if store.messages:
@@ -77,12 +75,12 @@ def test_a_store_that_hypothesis_makes_as_the_naive_audit(
 
 
 def plain_only(row: Row) -> bool:
-    """Return whether a store with such records can be told of briefly."""
+    """Return whether a brief audit may sum up this record."""
     lean = AuditTables([row], [], []).messages[0]
     return lean["role"] not in WHOLE
 
 
-def test_a_brief_audit_counts_as_the_whole_one(spark: Any, seed: int) -> None:
+def test_a_brief_audit_has_the_counts_of_the_whole_one(spark: Any, seed: int) -> None:
     stores = [RandomStore(f"s{n}", seed + n) for n in range(STORES_RANDOM // 2)]
     messages = [row for store in stores for row in store.messages if plain_only(row)]
     names = {row["store"] for row in messages}
@@ -111,7 +109,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 
 @pytest.fixture(scope="module")
 def audited(spark: Any, planted: Planted) -> tuple[DataFrame, DataFrame]:
-    """The audit of the planted faults and of Apache's stores, all at once."""
+    """Return the audit of the planted faults and of Apache's stores."""
     paths = [str(planted.root), *(str(golden_store(store.name)) for store in STORES)]
     verdicts, unread = audit_stores(spark, paths)
     return verdicts.persist(), unread
@@ -119,13 +117,13 @@ def audited(spark: Any, planted: Planted) -> tuple[DataFrame, DataFrame]:
 
 @pytest.fixture(scope="module")
 def golden(audited: tuple[DataFrame, DataFrame], planted: Planted) -> list[Row]:
-    """The verdicts about all golden stores."""
+    """Return the verdicts of all golden stores."""
     rows = [row.asDict() for row in audited[0].collect()]
     return [row for row in rows if row["store"] != str(planted.root)]
 
 
 @pytest.mark.parametrize("store", STORES, ids=str)
-def test_golden_stores_as_their_manifests(golden: list[Row], store: GoldenStore) -> None:
+def test_golden_stores_agree_with_their_manifests(golden: list[Row], store: GoldenStore) -> None:
     rows = [row for row in golden if row["store"] == str(golden_store(store.name))]
     received = Counter(
         (line["topic"], line["queue"], line["physOffset"])
@@ -151,7 +149,7 @@ def test_the_naive_audit_of_golden_stores(spark: Any, golden: list[Row]) -> None
     assert {(row["store"], row["root"]): row["verdict"] for row in golden} == expected
 
 
-def test_each_planted_fault_is_found_and_nothing_else(
+def test_exactly_the_planted_faults_are_found(
     audited: tuple[DataFrame, DataFrame], planted: Planted, spark: Any, tmp_path: Path
 ) -> None:
     mine = f"store = '{planted.root}'"
@@ -172,7 +170,7 @@ def test_each_planted_fault_is_found_and_nothing_else(
     assert spark.read.parquet(str(tmp_path / "verdicts")).count() == lost
 
 
-def test_jobs_beside_the_audit(spark: Any) -> None:
+def test_further_jobs(spark: Any) -> None:
     names = "topic string, level bigint, verdict string, due_ms bigint, delivered_ms bigint, "
     names += "late_ms bigint, store string, leaf bigint, queue_id int, unique_id string, why string"
     place = ("s", 7, 0, "u", "why")

@@ -1,4 +1,4 @@
-"""A row for each audit, on both databases; beside a store only if it is one of ours."""
+"""Ledger rows of audits, on both databases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opened(url: str) -> AuditLedger:  # noqa: F811
     return AuditLedger.open(place(url, "s-1"), now_ms=NOW_MS)
 
 
-def test_what_is_written_is_read(url: str) -> None:  # noqa: F811
+def test_audits_round_trip(url: str) -> None:  # noqa: F811
     ledger = opened(url)
     ledger.write([RECORD])
     later = AuditRecord(audit_id="audit-2", started_ms=6, ended_ms=6, exit_code=2, why="no Java\0")
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(url: str) -> None:  # noqa: F811
     assert [record.audit_id for record in ledger.audits(count_max=1)] == ["audit-2"]
 
 
-def test_an_audit_written_again_replaces_itself(url: str) -> None:  # noqa: F811
+def test_writing_an_audit_again_replaces_it(url: str) -> None:  # noqa: F811
     ledger = opened(url)
     ledger.write([RECORD])
     again = AuditRecord(audit_id="audit-1", started_ms=5, ended_ms=10, verdicts={"ok": 3})
@@ -70,14 +70,14 @@ def test_a_newer_ledger_and_that_of_another_store_are_refused(tmp_path: Path) ->
         opened(where)
 
 
-def test_there_is_none_to_read(tmp_path: Path) -> None:
+def test_a_missing_ledger(tmp_path: Path) -> None:
     with pytest.raises(
-        LedgerUnavailable, match="The first plan, migration or audit of a store makes it"
+        LedgerUnavailable, match="The first plan, migration or audit of a store creates it"
     ):
         AuditLedger.open_existing(default_url(tmp_path))
 
 
-def test_the_ledger_lies_beside_a_store_of_ours_only(tmp_path: Path) -> None:
+def test_only_our_stores_have_a_default_ledger(tmp_path: Path) -> None:
     apache, ours = tmp_path / "apache", tmp_path / "ours"
     name = store_id(ours / "config")
     mine = LedgerPlace(url=default_url(ours), store_id=name, store_path=str(ours))
@@ -88,7 +88,7 @@ def test_the_ledger_lies_beside_a_store_of_ours_only(tmp_path: Path) -> None:
     assert not apache.exists()
 
 
-def test_a_named_ledger_belongs_to_the_stores_in_any_order(tmp_path: Path) -> None:
+def test_a_given_ledger_belongs_to_the_stores_in_any_order(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     name = store_id(ours / "config")
 

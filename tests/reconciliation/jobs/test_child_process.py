@@ -1,4 +1,4 @@
-"""An audit in a process of its own: what it is told, what it tells, and that it ends."""
+"""An audit in a child process: its arguments, its output and its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
-def test_the_command_is_one_that_the_program_understands() -> None:
+def test_the_command_is_accepted_by_the_program() -> None:
     config = ReconcileConfig(report="/r.html", ledger_url="sqlite:////l", cores=3, late_ms=7)
     words = command_of(config, "/store", "1s 2h")
     given = parser().parse_args(words[words.index("reconciliation.submit") + 1 :])
@@ -70,12 +70,12 @@ def test_levels_are_those_of_the_broker(text: str, delays: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("text", ["5", "s", "1s 5x", "-1s"])
-def test_what_are_no_levels(text: str) -> None:
-    with pytest.raises(UsageError, match="are no levels"):
+def test_illegal_levels(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a list of levels"):
         levels_ms_of(text)
 
 
-def test_the_result_is_what_it_printed() -> None:
+def test_the_result_is_its_output() -> None:
     program = f"print('noise'); print({json.dumps(REPORTED)!r}); raise SystemExit(1)"
     found = asyncio.run(run(python(program), seconds_max=LONG_S))
     assert found == Result(exit_code=1, audit_id="a", complete=True, verdicts={"lost": 2})
@@ -90,18 +90,18 @@ def test_the_result_is_what_it_printed() -> None:
         ("print('[]')", "without a result"),
     ],
 )
-def test_one_without_output_could_not_run(program: str, why: str) -> None:
+def test_without_output_it_failed(program: str, why: str) -> None:
     found = asyncio.run(run(python(program), seconds_max=LONG_S))
     assert found.exit_code == COULD_NOT_RUN
     assert why in found.why
 
 
-def test_what_cannot_be_started_could_not_run() -> None:
+def test_a_command_that_cannot_start_failed() -> None:
     found = asyncio.run(run(["/nowhere/python"], seconds_max=1))
     assert (found.exit_code, "cannot be started" in found.why) == (COULD_NOT_RUN, True)
 
 
-def test_what_it_says_has_a_bound() -> None:
+def test_its_output_is_limited() -> None:
     program = f"print('x' * 3_000_000); print({json.dumps(REPORTED)!r})"
     assert asyncio.run(run(python(program), seconds_max=LONG_S)).verdicts == {"lost": 2}
     assert len(result_of(1, b"", b"y" * 10_000_000).why) < 2_000
@@ -125,7 +125,7 @@ def is_gone(pid: int) -> bool:
     return state == "Z"
 
 
-def test_one_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_slow_audit_is_killed_with_its_children(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     command = [*python(NEST), str(note)]
     found = asyncio.run(run(command, seconds_max=3))
@@ -134,7 +134,7 @@ def test_one_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Pat
     assert is_gone(int(note.read_text()))
 
 
-def test_a_broker_that_ends_takes_it_along(tmp_path: Path) -> None:
+def test_it_ends_with_the_broker(tmp_path: Path) -> None:
     note = tmp_path / "pid"
 
     async def ended() -> None:
@@ -159,7 +159,7 @@ print(json.dumps({"exit_code": 0, "verdicts": verdicts}))
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux only")
-def test_it_takes_what_others_leave() -> None:
+def test_it_has_the_lowest_priority() -> None:
     found = asyncio.run(run(python(PRIORITY), seconds_max=LONG_S))
     assert found.verdicts == {"nice": 19, "policy": os.SCHED_IDLE}
 
@@ -195,7 +195,7 @@ def test_a_program_that_cannot_run_reports_it(
     assert main([str(tmp_path), "--ledger", ledger, "--made-by", "me"]) == COULD_NOT_RUN
     told = json.loads(capsys.readouterr().out)
     assert told["exit_code"] == COULD_NOT_RUN
-    assert "is no store" in told["why"]
+    assert "is not a store" in told["why"]
     from reconciliation.jobs.audit_ledger import AuditLedger
 
     [record] = AuditLedger.open_existing(ledger).audits()
@@ -203,6 +203,6 @@ def test_a_program_that_cannot_run_reports_it(
     assert record.audit_id == told["audit_id"]
 
 
-def test_a_ledger_that_was_named_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_given_ledger_must_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["/s", "--ledger", "mysql://x/y"]) == COULD_NOT_RUN
     assert "this kind of database is not supported" in json.loads(capsys.readouterr().out)["why"]

@@ -1,4 +1,4 @@
-"""The page says what the audit found, and nothing in it comes from elsewhere."""
+"""The report page: it shows the findings and needs no other resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OFFENDER = {
 
 
 class Checker(HTMLParser):
-    """Counts tags and sees that each is closed."""
+    """A parser that counts tags and checks that each is closed."""
 
     VOID = frozenset({"meta", "rect", "path", "circle"})
 
@@ -53,7 +53,7 @@ def test_a_clean_audit() -> None:
     assert "Findings" not in page
 
 
-def test_findings_are_shown_and_cannot_break_the_page() -> None:
+def test_findings_are_shown_and_escaped() -> None:
     summary = Summary({"lost": 1}, {"p50": 3, "p99": 40, "max": 41}, [OFFENDER])
     page = html_report(summary, stores=["/s<b>"], at_ms=1_700_000_000_000)
     assert "script" not in checked(page).seen
@@ -87,7 +87,7 @@ def late_of(count: int, series: int) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("count", [1, POINTS_MAX, 10 * POINTS_MAX + 1])
-def test_curves_have_a_bound(count: int) -> None:
+def test_curves_have_a_maximum_size(count: int) -> None:
     pages = Pages(
         forecast=load_of(count), lateness=late_of(count, SERIES_MAX + 2),
         worst=[OFFENDER | {"late_ms": n} for n in range(2 * ROWS_MAX)],
@@ -121,7 +121,13 @@ def test_the_whole_report() -> None:
         "Verdicts", "By level and topic", "Lateness", "The latest deliveries", "What falls due",
         "Proof of migrations",
     ]  # fmt: skip
-    for text in ("timer", "0.25", "2026-11-22", "Each message came exactly once", "0.10 a second"):
+    for text in (
+        "timer",
+        "0.25",
+        "2026-11-22",
+        "Each message came exactly once",
+        "0.10 per second",
+    ):
         assert text in page
     open_one = Pages(proof=[{**pages.proof[0], "not_proven": 2}])
     page = html_report(Summary({"ok": 5}, NONE), stores=["/s"], pages=open_one, at_ms=0)
@@ -158,7 +164,7 @@ def test_any_time_can_be_written(ms: int | None) -> None:
 @pytest.mark.finding("B10")
 @pytest.mark.parametrize("count", [1, 3, 60])
 def test_a_bar_is_as_wide_as_its_piece_lasts(count: int) -> None:
-    """A piece of an hour of minutes has a sixtieth of the chart, one of three a third."""
+    """A piece of one minute in an hour has a sixtieth of the width."""
     chart = bars({n * 60_000: 1.0 for n in range(count)}, unit="u", piece_ms=60_000)
     inner = WIDTH - LEFT - RIGHT
     widths = [float(text) for text in re.findall(r'class="column"[^>]* width="([\d.]+)"', chart)]
@@ -187,6 +193,6 @@ def test_pages_share_a_style_and_pending_is_no_success() -> None:
 
 @pytest.mark.finding("B29")
 @pytest.mark.parametrize(("count", "dots"), [(1, 1), (12, 12), (POINTS_MAX, 0)])
-def test_sparse_points_have_dots(count: int, dots: int) -> None:
+def test_sparse_points_are_dots(count: int, dots: int) -> None:
     chart = lines({"a": {n: float(n % 3) for n in range(count)}}, unit="ms")
     assert chart.count("<circle") == dots

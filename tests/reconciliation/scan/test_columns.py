@@ -1,4 +1,4 @@
-"""Columns made by kernels say what the readable decoder says, record by record."""
+"""Columns made by kernels, compared with the Python decoder record by record."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def table_of(
     *,
     topics: bool = False,
 ) -> pa.Table:
-    """Return the messages of a store without Spark."""
+    """Read the messages of a store without Spark."""
     store = Root(str(root))
     made, batches = MessageColumns(columns, roles=roles), []
     for segment in log_segments(store, plan_log(store), bytes_max=1 << 20):
@@ -54,7 +54,7 @@ def table_of(
 
 
 def hash_of(text: bytes) -> int:
-    """Return the properties' hash: the naive twin of `kernels.columns.spans`."""
+    """Return the hash of properties; the naive implementation of `kernels.columns.spans`."""
     total, last = 0, {}
     for entry in text.split(b"\x02"):
         name, separator, value = entry.partition(b"\x01")
@@ -68,7 +68,7 @@ def hash_of(text: bytes) -> int:
 
 
 def level_of(had: dict[str, str]) -> int:
-    """Return DELAY, or DELAy, as a 32-bit number; -1: one that is none."""
+    """Return DELAY or DELAy as a 32-bit number, -1 if it is illegal."""
     for name in ("DELAY", "DELAy"):
         number = number_of(had[name]) if had.get(name) else 0
         number = -1 if number is None or abs(number) > 0x7FFFFFFF else number
@@ -87,7 +87,7 @@ def mixed(value: int, number: int) -> int:
 
 
 def hashes_of(record: Record, level: int) -> dict[str, Any]:
-    """Return the hashes that the audit joins on, of texts put together plainly."""
+    """Return the hashes that the audit joins on, of texts combined in Python."""
     had = record.properties
     topic, queue = record.topic, record.queue_id
     real, real_queue = had.get("REAL_TOPIC"), number_of(had.get("REAL_QID"))
@@ -113,7 +113,7 @@ def hashes_of(record: Record, level: int) -> dict[str, Any]:
 
 
 def role_of(record: Record, level: int) -> int:
-    """Return what a record is to the audit, case by case."""
+    """Return the role of a record in the audit."""
     had, named = record.properties, record.prepared_offset < 0
     if record.sys_flag & 0xC not in (0, 8):
         return Role.NONE
@@ -136,11 +136,11 @@ def role_of(record: Record, level: int) -> int:
 
 
 def naive(record: Record, base: int) -> dict[str, Any]:
-    """Return the columns of one record in the file that begins at `base`."""
+    """Return the columns of a record in the file that begins at `base`."""
     had = record.properties
     level = level_of(had)
     due_ms = due_ms_of(had, record.store_ms, 1_000)
-    if due_ms is None:  # a level message that came back from the timers
+    if due_ms is None:  # a level message returned by the timers
         due_ms = number_of(had.get("DUEMQ_DUE_MS"))
     names = {"unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC"}
     numbers = {"real_queue_id": "REAL_QID", "out_ms": "TIMER_OUT_MS", "rolls": "TIMER_ROLL_TIMES"}
@@ -220,10 +220,10 @@ records = st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, -1, -10_000)), 
 
 @settings(max_examples=60)
 @given(made=st.lists(records, min_size=1, max_size=9))
-def test_what_is_rare_is_found_at_a_glance(
+def test_rare_records_are_found_by_their_property_names(
     tmp_path_factory: Any, made: list[tuple[str, int, list[tuple[str, str]]]]
 ) -> None:
-    """Without a look at all properties, and no others are found."""
+    """They are found without parsing all properties, and no others are."""
     folder = tmp_path_factory.mktemp("log") / "commitlog"
     folder.mkdir()
     data = b""
@@ -244,7 +244,7 @@ def test_what_is_rare_is_found_at_a_glance(
     assert met <= {row["topic_hash"] for row in named if row["role"] == Role.TOPIC}
 
 
-def test_only_what_is_requested_is_made(tmp_path: Path) -> None:
+def test_only_requested_columns_are_made(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     log.add(b"body")
     found = table_of(log.write(), ["topic", "body_crc"])

@@ -1,4 +1,4 @@
-"""The same store, from the local disk and through fsspec."""
+"""The same store on the local disk and through fsspec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def remote(store: Path) -> Iterator[str]:
-    """The store in the memory file system."""
+    """Return the store in the memory file system."""
     system: Any = fsspec.filesystem("memory")
     system.put(str(store), "/audit/store", recursive=True)
     yield "memory://audit/store"
@@ -47,14 +47,14 @@ def test_a_url_gives_the_same_rows(store: Path, remote: str, table: str) -> None
     assert rows(remote, table) == rows(str(store), table)
 
 
-def test_what_is_not_there_has_no_files(tmp_path: Path, remote: str) -> None:
+def test_a_missing_store_has_no_files(tmp_path: Path, remote: str) -> None:
     for root in (Root(str(tmp_path)), Root(f"file://{tmp_path}"), Root(remote)):
         assert root.files("nothing") == []
         assert root.folders("nothing") == []
         assert root.text("config/nothing.json") is None
 
 
-def test_without_fsspec_a_url_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fsspec_a_url_is_refused_with_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
     with pytest.raises(UsageError, match="fsspec is not installed"):
         Root("s3://bucket/store").files("commitlog")

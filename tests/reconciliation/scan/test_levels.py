@@ -1,4 +1,4 @@
-"""What stores say of their levels counts, for each its own."""
+"""Delays of levels from the stores' own files, separate for each store."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ LATER = '{"fromOffset":9,"levels":"1s 1m"}'
 
 
 def store(root: Path, name: str, text: str | None, backup: str | None = None) -> str:
-    """Return a store with a delayLevels.json of this text, None: without."""
+    """Return a store whose delayLevels.json has this text; without the file for None."""
     config = root / name / "config"
     config.mkdir(parents=True)
-    for file, wanted in (("delayLevels.json", text), ("delayLevels.json.bak", backup)):
-        if wanted is not None:
-            (config / file).write_text(wanted)
+    for file, expected in (("delayLevels.json", text), ("delayLevels.json.bak", backup)):
+        if expected is not None:
+            (config / file).write_text(expected)
     return str(root / name)
 
 
-def test_the_newest_levels_count(tmp_path: Path) -> None:
+def test_the_newest_levels_apply(tmp_path: Path) -> None:
     assert stored_levels_ms([store(tmp_path, "a", OURS % ONE)]) == {(2_000, 4_000): [0]}
     both = store(tmp_path, "b", OURS % f"{ONE},{LATER}")
     assert stored_levels_ms([both]) == {(1_000, 60_000): [0]}
 
 
-def test_a_store_that_is_silent_leaves_it_to_the_others(tmp_path: Path) -> None:
+def test_a_store_without_levels_uses_those_of_others(tmp_path: Path) -> None:
     silent, told = store(tmp_path, "a", None), store(tmp_path, "b", OURS % ONE)
     assert stored_levels_ms([silent]) == {}
     assert sorted(stored_levels_ms([silent, told])[(2_000, 4_000)]) == [0, 1]
 
 
-def test_stores_that_differ_each_have_their_own(tmp_path: Path) -> None:
+def test_stores_have_their_own_levels(tmp_path: Path) -> None:
     told = (("a", OURS % ONE), ("b", OURS % LATER), ("c", OURS % ONE), ("d", None))
     stores = [store(tmp_path, name, text) for name, text in told]
     assert stored_levels_ms(stores) == {(2_000, 4_000): [0, 2], (1_000, 60_000): [1]}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"history":[]}', OURS % '{"levels":"soon"}'])
-def test_what_is_no_such_file_is_silent(tmp_path: Path, text: str) -> None:
+def test_other_files_have_no_levels(tmp_path: Path, text: str) -> None:
     assert stored_levels_ms([store(tmp_path, "a", text)]) == {}
 
 

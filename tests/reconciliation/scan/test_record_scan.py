@@ -1,4 +1,4 @@
-"""Records belong to the segment that they begin in, whatever bodies look like."""
+"""Assignment of records to the segment they begin in, with any bodies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reconciliation.scan.record_scan import Walk
 from tests.support.written_logs import FILE_BYTES, LogWriter, record_at
 
 BODY_BYTES_MAX = 400
-NEAR = 2_048  # the largest record of these logs, in place of 4 MiB
+NEAR = 2_048  # largest record of these logs, instead of 4 MiB
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(root: Path, bytes_max: int) -> tuple[list[tuple[int, int]], list[Finding]]:
-    """Return (offset, size) of the records of all segments, and what was found."""
+    """Return (offset, size) of the records of all segments, and the findings."""
     store = Root(str(root))
     places: list[tuple[int, int]] = []
     plan = plan_log(store)
@@ -56,7 +56,7 @@ def test_segments_give_each_record_once(messages: list[tuple[int, int]], bytes_m
         assert read(log.write(), bytes_max) == (log.places, [])
 
 
-def test_a_segment_that_begins_in_a_body_full_of_records_passes_them(tmp_path: Path) -> None:
+def test_a_segment_beginning_in_a_body_of_records_skips_them(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     for _ in range(20):
         log.add(b"", plant=8)
@@ -64,8 +64,8 @@ def test_a_segment_that_begins_in_a_body_full_of_records_passes_them(tmp_path: P
         assert read(log.write(), bytes_max) == (log.places, [])
 
 
-def test_a_chain_of_made_up_records_through_bodies_is_found_at_the_seam(tmp_path: Path) -> None:
-    """Each made-up record ends in the next body, where another one begins: they can be followed."""
+def test_a_chain_of_forged_records_is_detected_at_the_border(tmp_path: Path) -> None:
+    """Each forged record ends in the next body, where another one begins."""
     log = LogWriter(tmp_path, file_bytes=1 << 20)
     sizes = [1_500] * 40
     offset, starts = 0, []
@@ -92,7 +92,7 @@ def test_a_chain_of_made_up_records_through_bodies_is_found_at_the_seam(tmp_path
 
 @pytest.mark.parametrize("bytes_max", [400, 3_000, FILE_BYTES])
 @pytest.mark.parametrize(("at", "data"), [(0, b"\xff"), (4, bytes(4)), (30, b"\x01\x02")])
-def test_damage_is_reported_with_its_position_and_the_walk_continues(
+def test_damage_is_reported_with_its_position_and_the_scan_continues(
     tmp_path: Path, at: int, data: bytes, bytes_max: int
 ) -> None:
     log = LogWriter(tmp_path)
@@ -107,7 +107,7 @@ def test_damage_is_reported_with_its_position_and_the_walk_continues(
     assert findings
 
 
-def test_a_missing_file_and_a_stray_one_are_reported(tmp_path: Path) -> None:
+def test_missing_and_foreign_files_are_reported(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     for _ in range(200):
         log.add(b"z" * 300)

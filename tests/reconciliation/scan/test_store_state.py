@@ -1,4 +1,4 @@
-"""What a store says of itself: who holds a level's message, and whether its time went by."""
+"""State of a store: owners of level messages, and whether their time has passed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCKED_MS = 5_000
 
 
 def read(root: Path, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
-    """Return rows as Spark would get them."""
+    """Return rows as Spark gets them."""
     names = list(columns) or [name for name, _ in TABLES[table]]
     reader = StoreReader(parse_options({"path": str(root), "table": table} | options), names)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
@@ -33,7 +33,7 @@ def read(root: Path, table: str, *columns: str, **options: str) -> list[dict[str
 
 
 def passed(root: Path) -> list[int | None]:
-    """Return what is said of the level's messages, in the order of their queue."""
+    """Return `passed` of the level's messages in the order of their queue."""
     rows = read(root, "messages", "role", "queue_offset", "queue_id", "passed")
     mine = [row for row in rows if row["role"] == Role.LEVEL and row["queue_id"] == QUEUE]
     return [row["passed"] for row in sorted(mine, key=lambda row: row["queue_offset"])]
@@ -46,7 +46,7 @@ def rig_with(root: Path, count: int) -> MigrationRig:
     return rig
 
 
-def test_a_level_has_passed_what_it_delivered(tmp_path: Path) -> None:
+def test_delivered_messages_are_passed(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, 3)
     rig.advance(61_000)
     rig.send([(LEVEL, "T", 0, b"later")] * 2)
@@ -54,7 +54,7 @@ def test_a_level_has_passed_what_it_delivered(tmp_path: Path) -> None:
     assert passed(tmp_path) == [1, 1, 1, 0, 0]
 
 
-def test_without_a_number_nobody_says(tmp_path: Path) -> None:
+def test_without_an_offset_nothing_is_known(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, 2)
     rig.close()
     for path in (tmp_path / "config").glob("delayOffset.json*"):
@@ -62,7 +62,7 @@ def test_without_a_number_nobody_says(tmp_path: Path) -> None:
     assert passed(tmp_path) == [None, None]
 
 
-def test_what_the_timers_own_is_not_passed_by_the_levels_number(tmp_path: Path) -> None:
+def test_the_levels_offset_does_not_apply_to_messages_of_timers(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, 6)
     assert rig.drain.step(LEVEL, 4, migration="run").moved == 4
     rig.work()
@@ -70,8 +70,8 @@ def test_what_the_timers_own_is_not_passed_by_the_levels_number(tmp_path: Path) 
     assert passed(tmp_path) == [0] * 6
 
 
-def test_what_the_timers_took_over_late_is_still_pending(tmp_path: Path) -> None:
-    """Handed over when it was overdue: its own slot is long gone, it waits in one of now."""
+def test_messages_transferred_late_are_still_pending(tmp_path: Path) -> None:
+    """Its own slot was delivered before the transfer, so it is in the current slot."""
     rig = rig_with(tmp_path, 4)
     rig.work()
     rig.close()
@@ -90,16 +90,14 @@ def test_what_the_timers_took_over_late_is_still_pending(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_timers_put_while_the_timers_were_behind_are_still_pending(
-    tmp_path: Path, taken: bool
-) -> None:
-    """The slot of their time is delivered when they are taken in: they wait in the one of now."""
+def test_timers_enqueued_late_are_still_pending(tmp_path: Path, taken: bool) -> None:
+    """Their own slot was delivered before they were enqueued, so they are in the current slot."""
     rig = MigrationRig(tmp_path, stop_enqueue=not taken).open()
     rig.send([(0, "T", 0, b"first")], TIMER_DELAY_MS="900000")
     rig.work()
     rig.advance(BLOCKED_MS)
     stored_ms = rig.clock.now_ms()
-    rig.clock.set_ms(stored_ms - BLOCKED_MS)  # what is sent now was stored while nothing was done
+    rig.clock.set_ms(stored_ms - BLOCKED_MS)  # messages stored while the broker was blocked
     rig.send([(0, "T", 0, b"late")] * 3, TIMER_DELAY_MS="30")
     rig.clock.set_ms(stored_ms)
     assert rig.persist_timers(last=True)
@@ -111,7 +109,7 @@ def test_timers_put_while_the_timers_were_behind_are_still_pending(
 
 
 def test_timers_removed_from_the_timer_log_are_passed(tmp_path: Path) -> None:
-    """As with an Apache broker that put the read time on disk before the messages."""
+    """As with an Apache broker that synced the read time before the messages."""
     rig = MigrationRig(tmp_path).open()
     rig.send([(0, "T", 0, b"body")] * 2, TIMER_DELAY_MS="30")
     rig.work()
@@ -121,11 +119,11 @@ def test_timers_removed_from_the_timer_log_are_passed(tmp_path: Path) -> None:
     assert [row["passed"] for row in rows if row["role"] == Role.TIMER] == [1, 1]
 
 
-def test_what_was_given_back_waits_with_its_level_again(tmp_path: Path) -> None:
+def test_returned_messages_are_pending_with_their_level(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, 6)
     assert rig.drain.step(LEVEL, 4, migration="run").moved == 4
     rig.work()
-    assert rig.persist_levels()  # knows of the handover, and not of what comes now
+    assert rig.persist_levels()  # contains the transfer but not the return
     before = (tmp_path / "config" / "delayOffset.json").read_bytes()
     rig.giveback.step(LEVEL, 100, migration="run")
     rig.work()
@@ -139,7 +137,7 @@ def test_what_was_given_back_waits_with_its_level_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["delayOffset.json", "duemq.timers.json"])
-def test_a_file_that_is_no_json_is_a_finding(tmp_path: Path, name: str) -> None:
+def test_a_malformed_json_file_is_a_finding(tmp_path: Path, name: str) -> None:
     rig = rig_with(tmp_path, 1)
     rig.close()
     for path in (tmp_path / "config").glob(f"{name}*"):
@@ -167,15 +165,13 @@ def test_a_unit_without_a_record_is_reported(tmp_path: Path) -> None:
     units = read(tmp_path, "schedule")
     log = sorted((tmp_path / "commitlog").iterdir())[0]
     data = bytearray(log.read_bytes())
-    data[units[1]["phys_offset"] + 4] ^= 0xFF  # its magic
+    data[units[1]["phys_offset"] + 4] ^= 0xFF  # its magic code
     log.write_bytes(bytes(data))
     rows = read(tmp_path, "consume_queue", topics="SCHEDULE_TOPIC_XXXX")
     assert [row["found"] for row in rows] == [True, False, True]
 
 
-def test_a_queue_that_cannot_be_read_is_a_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_queue_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = rig_with(tmp_path, 3)
     rig.close()
     read_file = Root.read

@@ -1,4 +1,4 @@
-"""The archive of Java's classes: made once, used by whoever starts Spark, harmless when damaged."""
+"""The archive of Java classes: created once, used by every start of Spark, harmless if damaged."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_java_uses_what_a_run_of_it_has_left(tmp_path: Path) -> None:
-    find_java()  # CI has it
+def test_java_uses_the_archive_of_an_earlier_run(tmp_path: Path) -> None:
+    find_java()  # installed in CI
     tmp_path = tmp_path / "a folder"
     tmp_path.mkdir()
     made = run(tmp_path, "-m", "reconciliation.spark.class_archive")
@@ -59,7 +59,7 @@ def test_java_uses_what_a_run_of_it_has_left(tmp_path: Path) -> None:
     assert file.name.endswith(f"-{file.stat().st_size}.jsa")
     assert run(tmp_path, "-c", MAPPED).stdout == "3 True\n"
     os.chmod(file, 0o644)
-    with file.open("r+b") as bytes_:  # damaged: Java goes on without it, and says nothing
+    with file.open("r+b") as bytes_:  # damaged: Java silently continues without it
         bytes_.seek(file.stat().st_size // 2)
         bytes_.write(b"\xff" * 4_096)
     flipped = run(tmp_path, "-c", MAPPED)
@@ -67,7 +67,7 @@ def test_java_uses_what_a_run_of_it_has_left(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("hs_err*"))
 
 
-def test_it_is_of_one_java_and_one_spark(tmp_path: Path, archive: ClassArchive) -> None:
+def test_an_archive_is_for_one_java_and_one_spark(tmp_path: Path, archive: ClassArchive) -> None:
     where = {VARIABLE: str(archive.folder)}
     assert ClassArchive.of(tmp_path / "java", where) == archive
     assert ClassArchive.of(tmp_path / "java", where | {"SPARK_HOME": "/none"}) is None
@@ -85,7 +85,7 @@ def test_it_is_of_one_java_and_one_spark(tmp_path: Path, archive: ClassArchive) 
     assert home.folder == Path("/cache/duemq/java")
 
 
-def test_the_newest_is_kept_alone(archive: ClassArchive) -> None:
+def test_only_the_newest_is_kept(archive: ClassArchive) -> None:
     archive.folder.mkdir()
     for name, days in (("spark-other-1.jsa", 1), ("spark-old-1.jsa", 40)):
         (archive.folder / name).write_bytes(b"x")
@@ -100,26 +100,28 @@ def test_the_newest_is_kept_alone(archive: ClassArchive) -> None:
     assert archive.options.endswith(f'="{archive.file}"')
     names = {path.name for path in archive.folder.iterdir()}
     assert names == {"spark-other-1.jsa", archive.file.name}
-    archive.file.write_bytes(b"cut")  # Java would die of it
+    archive.file.write_bytes(b"cut")  # Java would crash with it
     assert archive.file is None
     assert archive.options == ""
 
 
-def test_only_one_makes_it(archive: ClassArchive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_process_creates_it(
+    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained: list[Path] = []
 
-    def train(made: Path) -> None:
+    def create(made: Path) -> None:
         trained.append(made)
-        assert not make(archive)  # meanwhile
+        assert not make(archive)  # while another process creates it
         made.write_bytes(b"classes")
 
-    monkeypatch.setattr(class_archive, "_train", train)
+    monkeypatch.setattr(class_archive, "_train", create)
     assert make(archive)
     assert make(archive)
     assert len(trained) == 1
 
 
-def test_a_java_that_writes_none_costs_nothing(
+def test_a_java_that_writes_no_archive_is_harmless(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(class_archive, "_train", lambda made: None)
@@ -127,7 +129,7 @@ def test_a_java_that_writes_none_costs_nothing(
     assert archive.options == ""
 
 
-def test_it_is_made_after_an_audit_unless_it_is_there(
+def test_it_is_created_after_an_audit_unless_it_exists(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []

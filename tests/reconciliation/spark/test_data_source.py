@@ -1,4 +1,4 @@
-"""The data source without Spark: options, columns, filters, every table."""
+"""The data source without Spark: options, columns, filters and all tables."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def read(table: str, *filters: Any, columns: list[str] | None = None, **options:
     [
         ({}, "needs the option path"),
         ({"path": "/s", "table": "nothing"}, "has no table nothing; there are messages"),
-        ({"path": "/s", "fromMs": "soon"}, "fromms=soon is no number"),
+        ({"path": "/s", "fromMs": "soon"}, "fromms=soon is not a number"),
         ({"path": "/s", "colour": "red"}, "unknown option colour"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, str], why: str) -> None:
+def test_illegal_options(options: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         parse_options(options)
 
 
-def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no store: it has neither commitlog"):
+def test_other_directories_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a store: it has neither commitlog"):
         read("messages", path=tmp_path)
 
 
@@ -59,7 +59,7 @@ def test_each_table_has_its_schema() -> None:
 
 @pytest.mark.parametrize("bytes_max", [1_000, 1 << 20])
 @pytest.mark.parametrize("store", STORES, ids=str)
-def test_queues_point_at_the_messages(store: GoldenStore, bytes_max: int) -> None:
+def test_queue_rows_refer_to_messages(store: GoldenStore, bytes_max: int) -> None:
     options = {"path": golden_store(store.name), "partitionBytes": bytes_max}
     names = ["topic", "queue_id", "queue_offset", "phys_offset", "record_size"]
     messages = read("messages", columns=[*names, "sys_flag"], **options)
@@ -72,7 +72,7 @@ def test_queues_point_at_the_messages(store: GoldenStore, bytes_max: int) -> Non
 
 
 @pytest.mark.parametrize("bytes_max", [300, 1 << 20])
-def test_timer_units_hang_in_the_slots_of_the_wheel(bytes_max: int) -> None:
+def test_timer_units_are_chained_in_slots(bytes_max: int) -> None:
     units = {row["pos"]: row for row in read("timer_log", partitionBytes=bytes_max)}
     for slot in read("timer_wheel"):
         pos, count = slot["last_pos"], 0
@@ -83,14 +83,14 @@ def test_timer_units_hang_in_the_slots_of_the_wheel(bytes_max: int) -> None:
     assert len(units) == 32
 
 
-def test_index_items_name_records() -> None:
+def test_index_items_refer_to_records() -> None:
     offsets = {row["phys_offset"] for row in read("messages", columns=["phys_offset"])}
     items = read("index")
     assert len(items) > 100
     assert {row["phys_offset"] for row in items} <= offsets
 
 
-def test_cursors_of_levels_groups_and_timers() -> None:
+def test_offsets_of_levels_groups_and_timers() -> None:
     rows = read("cursors")
     assert {row["kind"] for row in rows} == {"level", "consumer", "timer"}
     levels = {row["queue_id"]: row["value"] for row in rows if row["kind"] == "level"}
@@ -117,14 +117,14 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(("one", "keeps"), FILTERS, ids=lambda value: type(value).__name__)
-def test_a_filter_selects_what_it_names(one: Any, keeps: Any) -> None:
+def test_filters(one: Any, keeps: Any) -> None:
     everything = read("messages")
     found = read("messages", one, partitionBytes=9_000)
     assert found == [row for row in everything if keeps(row)]
     assert 0 < len(found) < len(everything)
 
 
-def test_a_filter_that_cannot_be_taken_over_is_left_to_spark() -> None:
+def test_unsupported_filters_are_left_to_spark() -> None:
     reader = PushingReader(parse_options({"path": str(golden_store(CLEAN_5))}), ["topic"])
     filters = [
         datasource.StringContains(("topic",), "x"),

@@ -1,4 +1,4 @@
-"""What is missing is said with what to do about it."""
+"""Error texts for missing requirements, which contain the action."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from message_store.errors import UsageError
 from reconciliation.spark.requirements import find_java, require_packages
 
 
-def test_missing_packages_are_named_with_the_extra_that_brings_them() -> None:
+def test_missing_packages_are_reported_with_their_extra() -> None:
     with pytest.raises(UsageError, match=r"pyspark is not installed: pip install '\.\[spark\]'"):
         require_packages(lambda name: None if name == "pyspark" else name)
     with pytest.raises(UsageError, match="pandas and fsspec are not installed"):
@@ -18,7 +18,7 @@ def test_missing_packages_are_named_with_the_extra_that_brings_them() -> None:
     require_packages(lambda name: name)
 
 
-def test_java_is_found_at_home_before_the_path(tmp_path: Path) -> None:
+def test_java_home_has_priority_over_the_path(tmp_path: Path) -> None:
     for folder in ("home/bin", "path"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "java").write_text("#!/bin/sh\n")
@@ -28,6 +28,6 @@ def test_java_is_found_at_home_before_the_path(tmp_path: Path) -> None:
     assert find_java({"PATH": path, "JAVA_HOME": "/nowhere"}) == tmp_path / "path/java"
 
 
-def test_without_java_the_error_names_how_to_get_it(tmp_path: Path) -> None:
+def test_without_java_the_error_contains_the_action(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="set JAVA_HOME to it, or install it"):
         find_java({"PATH": str(tmp_path)})

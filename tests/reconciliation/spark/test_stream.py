@@ -1,4 +1,4 @@
-"""The log as a stream: every record in one micro-batch, none in two."""
+"""The log as a stream: every record is in one micro-batch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_record_is_read_once_while_the_log_grows(tmp_path: Path, bytes_max:
     assert len(found) >= 171
 
 
-def test_what_retention_took_before_is_reported(tmp_path: Path) -> None:
+def test_records_removed_before_are_reported(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     for _ in range(100):
         log.add(b"y" * 300)
@@ -58,7 +58,7 @@ def test_what_retention_took_before_is_reported(tmp_path: Path) -> None:
     assert found == [(0, "missing-file"), *((at, None) for at, _ in log.places if at >= FILE_BYTES)]
 
 
-def test_a_stream_never_returns(tmp_path: Path) -> None:
+def test_a_stream_never_goes_back(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     log.add(b"body")
     log.write()
@@ -66,6 +66,6 @@ def test_a_stream_never_returns(tmp_path: Path) -> None:
     assert stream(tmp_path).latestOffset(ahead) == ahead
 
 
-def test_other_tables_are_no_streams(tmp_path: Path) -> None:
+def test_other_tables_cannot_be_streamed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="only the table messages can be streamed"):
         stream(tmp_path, table="cursors")

@@ -1,1 +1,1 @@
-"""Work that calls the kernels of a group as a broker does, from which their types are recorded."""
+"""Work that calls the kernels of a group like a broker, from which their types are recorded."""

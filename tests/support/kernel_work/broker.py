@@ -101,7 +101,7 @@ async def _serve(
 
 
 async def _send_all(client: RemotingClient, *, deliver: bool) -> int:
-    """Send messages of all kinds; return how many of them become readable soon."""
+    """Send messages of all kinds; return the number that is readable soon."""
     at_once: tuple[dict[str, str], ...] = ({}, {"KEYS": "é", "TAGS": "a"})
     later: tuple[dict[str, str], ...] = ({"DELAY": "1"}, {"TIMER_DELAY_MS": "300"})
     far = ({"DELAY": "2"}, {"TIMER_DELAY_SEC": "3600"})
@@ -115,7 +115,7 @@ async def _send_all(client: RemotingClient, *, deliver: bool) -> int:
 
 
 async def _until_readable(client: RemotingClient, offset: int, end: int) -> None:
-    """Pull until all messages have come."""
+    """Pull until all messages are readable."""
     async with asyncio.timeout(DELIVERY_WAIT_S):
         while offset < end:
             answer = await client.call(pull_request(offset), timeout_s=CALL_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Work of the level service: delivery of what is due, and a restart."""
+"""Work of the level service: delivery and a restart."""
 
 from __future__ import annotations
 

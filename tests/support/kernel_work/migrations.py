@@ -1,4 +1,4 @@
-"""Work of a migration: levels to timers, and back."""
+"""Work of a migration: levels to timers and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOST = (b"\x7f\x00\x00\x01", 1)
 
 
 def migrate_levels(root: Path) -> None:
-    """Transfer a level's messages, return them, and open the store again."""
+    """Transfer a level's messages, return them, and reopen the store."""
     config = StoreConfig(
         root_text=str(root), commitlog_file_bytes=65_536, queue_file_bytes=4_000,
         index_slots_max=64, index_entries_max=4_096,
@@ -40,7 +40,7 @@ def migrate_levels(root: Path) -> None:
         _use(store, history)
     (root / "config" / "duemq.mark").unlink()
     with MessageStore(config, FakeClock(), tags_code_rules=rules):
-        pass  # records that came back are queued again
+        pass  # returned records are queued again
 
 
 def _use(store: MessageStore, history: LevelHistory) -> None:
@@ -88,7 +88,7 @@ def _batch(store: MessageStore) -> PutBatch:
 
 
 def _nothing() -> None:
-    """Do nothing: no loop sleeps here."""
+    """Do nothing instead of sleeping."""
 
 
 def _ignore(text: str) -> None:

@@ -1,7 +1,8 @@
-"""Work on a store: writes, reads, searches, a restart after a loss of all that is derived."""
+"""Work on a store: writes, reads, searches, and a restart with only the log."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from message_store.clock import FakeClock
@@ -17,7 +18,7 @@ LOOPBACK = (b"\x7f\x00\x00\x01", 1)
 
 
 def use_store(root: Path) -> None:
-    """Use a store, open it again with nothing but its log, and verify it."""
+    """Use a store, reopen it with nothing but its log, and verify it."""
     config = StoreConfig(
         root_text=str(root),
         commitlog_file_bytes=4_096,
@@ -32,6 +33,19 @@ def use_store(root: Path) -> None:
     with MessageStore(config, clock) as store:
         _use(store)
     verify_store(root)
+    _copy(config, root / "replica")
+
+
+def _copy(config: StoreConfig, root: Path) -> None:
+    """Have a replica append the log."""
+    clock = FakeClock()
+    with (
+        MessageStore(config, clock) as store,
+        MessageStore(replace(config, root_text=str(root)), clock) as replica,
+    ):
+        for file in store.log.files:
+            end = min(file.base + file.size, store.max_offset)
+            replica.append_raw(file.base, file.data[: end - file.base].copy())
 
 
 def _use(store: MessageStore) -> None:
@@ -49,7 +63,7 @@ def _use(store: MessageStore) -> None:
         )
         batch.rows[at]["real_topic_index"] = batch.rows[at]["topic_index"]
     store.put(batch)
-    encode.unnumber(batch.rows, 0, 0, store.topics.arrays)  # a write that the disk refused
+    encode.unnumber(batch.rows, 0, 0, store.topics.arrays)  # a write refused by the disk
     store.gather(store.units("T", 0, 0, 10))
     store.search_offset("T", 0, store.clock.now_ms())
     store.query_keys("T", "a", 10, 0, store.clock.now_ms())

@@ -1,4 +1,4 @@
-"""Work on timers: put, deliver, roll; and all that is done to pending ones."""
+"""Work on timers: puts, deliveries, rolls and decisions."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ CONFIG = TimerConfig(
     log_file_bytes=2_600, roll_window_slots=2, stage_records_max=1_024, batch_records_max=4
 )
 DELAYS_MS = (1, 1, 300, 1_500, 4_000, 9_000, 3_600_000)
-SPIKE = 1_200  # more than the stage takes at once: the slot is read in parts
+SPIKE = 1_200  # more than the stage takes at once, so the slot is read in parts
 
 
 def deliver_timers(root: Path) -> None:
-    """Hold and deliver timers: few, and more than the stage takes at once."""
+    """Delay and deliver timers: few, and more than the stage takes at once."""
     _use(root, FakeClock(), crash=False, decide=False)
 
 
 def use_timers(root: Path) -> None:
-    """Deliver, decide about, list and recover timers."""
+    """Deliver, decide on, list and recover timers."""
     clock = FakeClock()
     for number in range(3):
         _use(root, clock, crash=number > 0, decide=True)
-        if number == 1:  # the wheel is linked again
+        if number == 1:  # the wheel is rebuilt
             (root / "timerwheel").unlink()
     log = min((root / "timerlog").iterdir())
     log.write_bytes(bytes(UNIT_BYTES) + log.read_bytes()[UNIT_BYTES:])
@@ -86,7 +86,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool, decide: bool) -> None:
 
 
 async def _decide(timers: TimerStore, clock: FakeClock) -> None:
-    """Cancel, move and fire some timers, staged ones and others, found in every way."""
+    """Cancel, move and fire timers found in every way, staged and others."""
     waiting = PendingTimers(timers)
     for _ in range(2):
         found = await waiting.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
@@ -104,7 +104,7 @@ async def _decide(timers: TimerStore, clock: FakeClock) -> None:
 
 
 def _fill_disk(timers: TimerStore, store: MessageStore, hook: TimerHook, clock: FakeClock) -> None:
-    """Have the timer log refuse a unit, and look for its end."""
+    """Let the timer log refuse a unit, and find its end."""
     log = timers.units.log
     with patch.object(type(log), "append", side_effect=OSError(errno.ENOSPC, "full")):
         _put(store, hook, clock, (5_000,))
@@ -113,7 +113,7 @@ def _fill_disk(timers: TimerStore, store: MessageStore, hook: TimerHook, clock: 
 
 
 def _look(timers: TimerStore) -> None:
-    """List what waits, in large slots and small ones, and forecast it."""
+    """List pending timers in large and small slots, and forecast them."""
     views = admin_views(lambda: timers)
     views["summary"]()
     for name, fields in (("list", {}), ("list", {"topic": "T"}), ("forecast", {"count": "2"})):
@@ -125,11 +125,11 @@ def _note(timers: TimerStore, batch: PutBatch) -> None:
 
 
 def _no_bar(what: str, done: int, whole: int) -> None:
-    """Show nothing."""
+    """Show no progress."""
 
 
 def _ignore(text: str) -> None:
-    """Do nothing: what is recovered here was broken on purpose."""
+    """Ignore notices of deliberate damage."""
 
 
 def _put(store: MessageStore, hook: TimerHook, clock: FakeClock, delays: tuple[int, ...]) -> None:

@@ -46,12 +46,12 @@ def test_other_letters_are_escaped_in_upper_case(topic, text):
 
 @given(st.lists(st.dictionaries(st.sampled_from(["A", "B", "C", ""]), st.integers(0, 9))))
 def test_every_timer_that_comes_or_goes_is_a_change(steps):
-    metrics, now, wanted = TimerMetrics(), {}, 0
+    metrics, now, expected = TimerMetrics(), {}, 0
     for time_ms, pending in enumerate(steps):
         moved = sum(abs(pending.get(t, 0) - now.get(t, 0)) for t in "ABC")
         assert metrics.update(pending, time_ms) == (moved > 0)
-        now, wanted = pending, wanted + moved
-    assert metrics.counter == wanted
+        now, expected = pending, expected + moved
+    assert metrics.counter == expected
     found = {topic: item.count for topic, item in metrics.counts.items()}
     assert {**dict.fromkeys(found, 0), **{t: n for t, n in now.items() if t and n}} == found
 

@@ -1,4 +1,4 @@
-"""Timers on a disk that is full."""
+"""Timers on a full disk."""
 
 from __future__ import annotations
 

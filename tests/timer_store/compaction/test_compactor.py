@@ -1,4 +1,4 @@
-"""Under disk pressure what waits in old log files is copied forward, and the files go."""
+"""Compaction under disk pressure: pending messages are copied and old log files deleted."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from timer_store.pending.recalls import TimerRecalls
 from timer_store.verify import TIMERS
 
 
-def sparse(rig: PinningRig, files: int = 4, delay_ms: int = DAY_MS) -> list[int]:
-    """Write files in each of which a few timers wait; return when they are due."""
+def fill_sparse(rig: PinningRig, files: int = 4, delay_ms: int = DAY_MS) -> list[int]:
+    """Write files with few pending timers in each; return the due times."""
     due = [rig.clock.now_ms() + delay_ms + n for n in range(3 * files)]
     for at in range(files):
         for n in range(3):
@@ -34,14 +34,14 @@ def sparse(rig: PinningRig, files: int = 4, delay_ms: int = DAY_MS) -> list[int]
     return due
 
 
-def arrived(rig: PinningRig) -> list[tuple[int, int]]:
-    """Return (promised, stored) of what has come to T and U."""
+def delivered_times(rig: PinningRig) -> list[tuple[int, int]]:
+    """Return (due time, store time) of the delivered messages of the topics T and U."""
     records = [r for r in (*rig.delivered(), *rig.delivered("U")) if r.body[:1] != b"x"]
     return sorted((int(record.body), record.store_ms) for record in records)
 
 
-def test_survivors_are_copied_the_files_go_and_each_is_delivered_once_at_its_time(rig, disk):
-    due = sparse(rig)
+def test_pending_messages_are_copied_and_delivered_once_on_time(rig, disk):
+    due = fill_sparse(rig)
     assert rig.clean() == 0
     disk.percent = 86
     assert rig.clean() == 0
@@ -59,14 +59,14 @@ def test_survivors_are_copied_the_files_go_and_each_is_delivered_once_at_its_tim
     copies = rig.delivered(TIMER_TOPIC, TIMER_QUEUE)[-len(due) :]
     assert {copy.properties["TIMER_ROLL_TIMES"] for copy in copies} == {"1"}
     rig.advance(DAY_MS - (rig.clock.now_ms() + DAY_MS - due[0]) - 1)
-    assert arrived(rig) == []
+    assert delivered_times(rig) == []
     rig.advance(DAY_MS)
-    assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]
+    assert delivered_times(rig) == [(due_ms, due_ms) for due_ms in due]
     assert rig.timers.counts.total == 0
 
 
-def test_no_more_than_the_pressure_needs(rig, disk):
-    sparse(rig, files=6)
+def test_only_as_many_files_as_needed(rig, disk):
+    fill_sparse(rig, files=6)
     in_first = rig.timers.counts.by_file()[0]
     disk.percent = 85.05  # half a file too much
     rig.compact()
@@ -76,8 +76,8 @@ def test_no_more_than_the_pressure_needs(rig, disk):
     assert rig.timers.compaction.copied == in_first
 
 
-def test_it_stops_when_the_pressure_is_gone(rig, disk):
-    sparse(rig, files=6)
+def test_compaction_stops_without_disk_pressure(rig, disk):
+    fill_sparse(rig, files=6)
     disk.percent = 88
     rig.timers.compaction.look()
     while not rig.timers.compaction.copied:
@@ -92,7 +92,7 @@ def test_it_stops_when_the_pressure_is_gone(rig, disk):
     ("percent", "ratio", "blocked_by"),
     [(86, 10, Blocked.TOO_FULL), (89.99, 50, Blocked.NO_ROOM), (84, 50, Blocked.NOTHING)],
 )
-def test_what_gains_nothing_or_has_no_room_stays(rig, disk, percent, ratio, blocked_by, caplog):
+def test_files_without_gain_or_room_are_kept(rig, disk, percent, ratio, blocked_by, caplog):
     for _ in range(4):
         rig.put_many([(rig.clock.now_ms() + DAY_MS, "T", 0, b"y" * 900)] * 5)
         rig.fill(0.6)
@@ -106,15 +106,15 @@ def test_what_gains_nothing_or_has_no_room_stays(rig, disk, percent, ratio, bloc
 
 
 def test_ratio_0_copies_nothing(rig, disk):
-    sparse(rig)
+    fill_sparse(rig)
     rig.timers.reconfigure(replace(rig.config, compact_percent=0))
     disk.percent = 88
     rig.compact()
     assert rig.timers.compaction.copied == 0
 
 
-def test_files_that_others_need_are_left(rig, disk):
-    sparse(rig)
+def test_files_that_others_need_are_kept(rig, disk):
+    fill_sparse(rig)
     other = rig.store.log.files[1].base + 5
     rig.store.retention.add_pin(lambda: other, owner="levels")
     in_first = rig.timers.counts.by_file()[0]
@@ -126,8 +126,8 @@ def test_files_that_others_need_are_left(rig, disk):
     assert rig.timers.state.first_needed == rig.store.log.files[1].base
 
 
-def test_nothing_is_copied_that_cannot_be_stored_or_taken_in(rig, disk):
-    sparse(rig)
+def test_nothing_is_copied_without_room_in_the_log_or_the_wheel(rig, disk):
+    fill_sparse(rig)
     disk.percent = 88
     compaction = rig.timers.compaction
     compaction.look()
@@ -146,8 +146,8 @@ def test_nothing_is_copied_that_cannot_be_stored_or_taken_in(rig, disk):
 
 
 def test_due_timers_go_first(rig, disk):
-    """As long as more is due than one batch has, nothing is copied; then it is, between batches."""
-    sparse(rig)
+    """While more timers are due than a batch holds, nothing is copied; then between batches."""
+    fill_sparse(rig)
     disk.percent = 88
     compaction = rig.timers.compaction
     rig.timers.reconfigure(replace(rig.config, batch_records_max=2))
@@ -167,10 +167,10 @@ def test_due_timers_go_first(rig, disk):
 
 
 @pytest.mark.parametrize("roll_mode", ["index", "message"])
-def test_far_timers_are_copied_and_roll_on(tmp_path, disk, roll_mode):
+def test_far_timers_are_copied_and_rolled(tmp_path, disk, roll_mode):
     rig = PinningRig(tmp_path, disk, roll_window_slots=3_600, roll_mode=roll_mode)
     rig.open()
-    due = sparse(rig)
+    due = fill_sparse(rig)
     rig.advance(2 * 3_600_000)
     disk.percent = 88
     rig.compact()
@@ -179,7 +179,7 @@ def test_far_timers_are_copied_and_roll_on(tmp_path, disk, roll_mode):
     rig.kill()
     rig.open()
     rig.advance(DAY_MS)
-    assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]
+    assert delivered_times(rig) == [(due_ms, due_ms) for due_ms in due]
     rig.close()
 
 
@@ -188,8 +188,8 @@ def test_far_timers_are_copied_and_roll_on(tmp_path, disk, roll_mode):
 
 @pytest.mark.parametrize("action", ["cancel", "move", "fire"])
 @pytest.mark.parametrize("how", ["offset", "unique", "key", "topic"])
-def test_a_copy_is_found_and_decided_on_as_its_original(rig, disk, how, action):
-    due = sparse(rig)
+def test_a_copy_can_be_found_cancelled_moved_and_fired(rig, disk, how, action):
+    due = fill_sparse(rig)
     first = [record.phys_offset for record in rig.delivered(TIMER_TOPIC, TIMER_QUEUE)]
     disk.percent = 88
     rig.compact()
@@ -213,16 +213,16 @@ def test_a_copy_is_found_and_decided_on_as_its_original(rig, disk, how, action):
     rig.persist()
     rig.kill()
     rig.open()
-    fired = [d for d, _ in arrived(rig)]
+    fired = [d for d, _ in delivered_times(rig)]
     assert fired == (mine if action == "fire" else [])
     rig.advance(DAY_MS + 1_000)
-    assert [d for d, _ in arrived(rig)] == (due if action == "fire" else rest)
+    assert [d for d, _ in delivered_times(rig)] == (due if action == "fire" else rest)
     rig.advance(60_000)
-    assert [d for d, _ in arrived(rig)] == (rest if action == "cancel" else due)
+    assert [d for d, _ in delivered_times(rig)] == (rest if action == "cancel" else due)
 
 
-def test_a_copy_is_recalled_by_its_handle(rig, disk):
-    due = sparse(rig)
+def test_a_copy_can_be_recalled_by_its_handle(rig, disk):
+    due = fill_sparse(rig)
     disk.percent = 88
     rig.compact()
     rig.persist()
@@ -231,7 +231,7 @@ def test_a_copy_is_recalled_by_its_handle(rig, disk):
     recalls = TimerRecalls(lambda: rig.timers)
     assert asyncio.run(recalls.recall("T", out_ms + 1, "K0")) == Recalled.DONE
     rig.advance(2 * DAY_MS)
-    assert [d for d, _ in arrived(rig)] == due[1:]
+    assert [d for d, _ in delivered_times(rig)] == due[1:]
 
 
 def test_a_timer_that_cannot_be_copied_keeps_its_file(rig, disk):
@@ -255,7 +255,7 @@ def test_a_timer_that_cannot_be_copied_keeps_its_file(rig, disk):
 
 
 def damage(rig: PinningRig, offset: int, text: bytes) -> None:
-    """Change a byte of a body in the log."""
+    """Change a byte of a record's body in the log."""
     file = rig.store.log.file_of(offset)
     at = bytes(file.data).index(text, offset - file.base)
     file.write(at, b"X")
@@ -265,15 +265,15 @@ def damage(rig: PinningRig, offset: int, text: bytes) -> None:
 
 
 def age(rig: PinningRig, hours: int) -> None:
-    """Make the first three files so old."""
+    """Set the age of the first three files."""
     then_s = rig.clock.now_ms() / 1_000 - hours * 3_600
     for at, file in enumerate(rig.store.log.files):
         when_s = then_s if at < 3 else rig.clock.now_ms() / 1_000
         os.utime(file.path, (when_s, when_s))
 
 
-def test_by_hand_expired_files_are_made_free_and_go_at_any_hour(rig, disk):
-    due = sparse(rig)
+def test_a_request_frees_expired_files_at_any_hour(rig, disk):
+    due = fill_sparse(rig)
     age(rig, 71)
     rig.compact(by_hand=True)
     assert rig.timers.compaction.copied == 0
@@ -286,15 +286,15 @@ def test_by_hand_expired_files_are_made_free_and_go_at_any_hour(rig, disk):
     assert rig.persist()
     assert rig.clean() == 3
     rig.advance(2 * DAY_MS)
-    assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]
+    assert delivered_times(rig) == [(due_ms, due_ms) for due_ms in due]
 
 
 # -- and afterwards -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_store_without_its_old_files_is_sound(rig, disk, end):
-    due = sparse(rig)
+def test_verify_accepts_a_compacted_store(rig, disk, end):
+    due = fill_sparse(rig)
     rig.put_many([(rig.clock.now_ms() + 1_000, "T", 0, b"x")] * 200)  # files of the timer log
     rig.advance(40_000)
     disk.percent = 88
@@ -310,4 +310,4 @@ def test_a_store_without_its_old_files_is_sound(rig, disk, end):
     rig.open()
     assert rig.notices == []
     rig.advance(2 * DAY_MS)
-    assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]
+    assert delivered_times(rig) == [(due_ms, due_ms) for due_ms in due]

@@ -1,7 +1,7 @@
-"""Compaction and death: at every write, torn, with power cuts; nothing lost, doubled, early.
+"""Crashes during compaction, with torn writes and power cuts: no timer is lost, duplicated, early.
 
-The model: what became of each message, and how far the log was then. A power cut takes the end of
-the log, and the model forgets what happened behind it.
+The model keeps each message's state with the end of the log at that time. After a power cut that
+removes the end of the log, the model drops the states behind it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delivery.pending import Verdict
-from tests.support.failing_disk import Death
+from tests.support.failing_disk import SimulatedCrash
 from tests.support.full_timer_disk import FullDisk, PinningRig
 from tests.support.naive_model import log_records
 from tests.support.synchronous import Synchronous
-from tests.timer_store.test_model import Life
+from tests.timer_store.test_model import CrashRig
 from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 
@@ -30,36 +30,38 @@ GONE = -1
 SPAN_MS = 600_000  # ten roll windows
 
 
-class World:
-    """A store that lives and dies, and what must be in it."""
+class CompactedStore:
+    """A store that crashes during compaction, and a model of its content."""
 
     def __init__(self, seed: int, percent: float = 88.0) -> None:
         patch = pytest.MonkeyPatch()
         self.full = FullDisk(patch)
         self.percent = percent
-        self.life = Life(seed, 30, lambda root, clock, **c: PinningRig(root, self.full, clock, **c))
+        self.crash_rig = CrashRig(
+            seed, 30, lambda root, clock, **c: PinningRig(root, self.full, clock, **c)
+        )
         self.undo, self.putting = patch.undo, 0
-        self.fates: list[list[tuple[int, int]]] = []  # by message: (log end, due time or GONE)
+        self.states: list[list[tuple[int, int]]] = []  # by message: (log end, due time or GONE)
         self.arrived: dict[int, tuple[int, int]] = {}  # log offset: number, store time
 
     @property
     def rig(self) -> Any:
-        return self.life.rig
+        return self.crash_rig.rig
 
-    def end(self) -> None:
-        self.life.end()
+    def remove(self) -> None:
+        self.crash_rig.remove()
         self.undo()
 
     # -- deeds ----------------------------------------------------------------------------------
 
     def put(self, delays: list[int]) -> None:
         for delay_ms in delays:
-            due_ms, number = self.rig.clock.now_ms() + delay_ms, len(self.fates)
+            due_ms, number = self.rig.clock.now_ms() + delay_ms, len(self.states)
             self.putting = due_ms
             body = b"<%d %s>" % (number, b"x" * (number % 5 * 100))
             batch = self.rig.put(due_ms, "TU"[number % 2], body=body, UNIQ_KEY=f"K{number}")
             assert batch.rows[0]["status"] == 0
-            self.fates.append([(self.rig.store.max_offset, due_ms)])
+            self.states.append([(self.rig.store.max_offset, due_ms)])
 
     def fill(self) -> None:
         self.rig.fill(1)
@@ -87,11 +89,11 @@ class World:
     def decide(self, picks: list[int], delay_ms: int) -> None:
         """Cancel some (delay 0), or move them."""
         due_ms = self.rig.clock.now_ms() + delay_ms if delay_ms else GONE
-        known = [n for n, fates in enumerate(self.fates) if fates]
+        known = [n for n, states in enumerate(self.states) if states]
         waiting = Synchronous(PendingTimers(self.rig.timers))
         for number in {known[pick % len(known)] for pick in picks} if known else ():
             found = waiting.by_key("", [f"K{number}"], unique=True)
-            blocked_by = self.fates[number][-1][1] != GONE and number not in self.came()
+            blocked_by = self.states[number][-1][1] != GONE and number not in self.deliveries()
             assert found.offsets.size == blocked_by
             if not blocked_by:
                 continue
@@ -100,64 +102,64 @@ class World:
             else:
                 decided = waiting.cancel(found.offsets)
             assert decided.verdicts.tolist() == [Verdict.DONE]
-            self.fates[number].append((decided.log_end, due_ms))
+            self.states[number].append((decided.log_end, due_ms))
         self.rig.work()
 
-    def die(self, cut: bool) -> None:
-        log_end = self.life.die(cut=cut)
+    def crash(self, cut: bool) -> None:
+        log_end = self.crash_rig.crash(cut=cut)
         if cut:
-            self.fates = [[f for f in fates if f[0] <= log_end] for fates in self.fates]
+            self.states = [[f for f in states if f[0] <= log_end] for states in self.states]
             self.arrived = {at: who for at, who in self.arrived.items() if at < log_end}
         self.reopen()
 
     def reopen(self) -> None:
         self.rig.is_open = True
-        self.life.disk.spared = ("commitlog/",)
+        self.crash_rig.disk.ignored = ("commitlog/",)
         self.rig.open()
-        self.life.disk.spared = ()
+        self.crash_rig.disk.ignored = ()
         for record in log_records(self.rig.store):  # was it stored, what death interrupted?
-            if record.body.startswith(b"<%d " % len(self.fates)):
+            if record.body.startswith(b"<%d " % len(self.states)):
                 end = record.phys_offset + record.total_size
-                self.fates.append([(end, self.putting)])
+                self.states.append([(end, self.putting)])
 
     @contextmanager
-    def mortal(self, steps: int, torn: int, cut: bool) -> Any:
-        """Die after so many steps; live on after the block in any case."""
-        disk = self.life.disk
-        disk.left, disk.torn = steps, torn
+    def crashing(self, steps: int, torn: int, cut: bool) -> Any:
+        """Crash after `steps` changes of the disk; the store is open again after the block."""
+        disk = self.crash_rig.disk
+        disk.steps_left, disk.torn = steps, torn
         try:
             yield
-        except Death:
-            self.see()
-            self.die(cut)
+        except SimulatedCrash:
+            self.record_deliveries()
+            self.crash(cut)
         finally:
-            disk.left = None
+            disk.steps_left = None
 
     # -- what must hold -------------------------------------------------------------------------
 
-    def see(self) -> None:
-        """Note what has arrived; files may go later."""
+    def record_deliveries(self) -> None:
+        """Record the delivered messages while their files exist."""
         for record in log_records(self.rig.store):
             if record.body.startswith(b"<") and record.topic != TIMER_TOPIC:
                 self.arrived[record.phys_offset] = number_of(record), record.store_ms
 
-    def came(self) -> set[int]:
-        self.see()
+    def deliveries(self) -> set[int]:
+        self.record_deliveries()
         return {number for number, _ in self.arrived.values()}
 
     def check(self) -> None:
-        came, now_ms = self.came(), self.rig.clock.now_ms()
+        deliveries, now_ms = self.deliveries(), self.rig.clock.now_ms()
         counts = Counter(number for number, _ in self.arrived.values())
         assert [n for n, count in counts.items() if count > 1] == [], "twice"
-        due = {n: fates[-1][1] for n, fates in enumerate(self.fates) if fates}
+        due = {n: states[-1][1] for n, states in enumerate(self.states) if states}
         for number, store_ms in self.arrived.values():
-            assert due[number] != GONE, "cancelled, and it came"
+            assert due[number] != GONE, "cancelled, and it deliveries"
             assert store_ms >= due[number], "early"
-        waiting = {n for n, due_ms in due.items() if due_ms != GONE and n not in came}
+        waiting = {n for n, due_ms in due.items() if due_ms != GONE and n not in deliveries}
         assert [n for n in waiting if due[n] <= now_ms] == [], "missing"
-        self.check_books(waiting)
+        self.check_counts(waiting)
 
-    def check_books(self, waiting: set[int]) -> None:
+    def check_counts(self, waiting: set[int]) -> None:
         timers = self.rig.timers
         mine = (r for r in log_records(self.rig.store) if r.topic == TIMER_TOPIC)
         newest = {number_of(r): r.phys_offset for r in mine if r.body.startswith(b"<")}
@@ -176,43 +178,43 @@ def number_of(record: Any) -> int:
 # -- every write ----------------------------------------------------------------------------------
 
 
-def scenario(world: World) -> None:
-    """Checkpoints before and behind, retention, a second round over copies of copies."""
+def scenario(compacted: CompactedStore) -> None:
+    """Compact between checkpoints and retention, then compact the copies again."""
     for _ in range(2):
-        world.compact()
-        world.persist()
-        world.clean()
-        world.put([2 * SPAN_MS, 3 * SPAN_MS + 5])
-        world.fill()
+        compacted.compact()
+        compacted.persist()
+        compacted.clean()
+        compacted.put([2 * SPAN_MS, 3 * SPAN_MS + 5])
+        compacted.fill()
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["kill", "power"])
 @pytest.mark.parametrize("torn", [0, 60])
-def test_death_at_every_write(torn, cut):
+def test_a_crash_at_every_write(torn, cut):
     every = int(os.environ.get("COMPACT_EVERY", "8"))
     steps, done = torn % every, False
     while not done:
-        world = World(steps)
+        compacted = CompactedStore(steps)
         try:
-            world.put([SPAN_MS, 2 * SPAN_MS + 1, 90_000])
-            world.fill()
-            world.put([SPAN_MS + 7, 6 * SPAN_MS])
-            world.fill()
-            world.persist()
+            compacted.put([SPAN_MS, 2 * SPAN_MS + 1, 90_000])
+            compacted.fill()
+            compacted.put([SPAN_MS + 7, 6 * SPAN_MS])
+            compacted.fill()
+            compacted.persist()
             done = True
-            with world.mortal(steps, torn, cut):
+            with compacted.crashing(steps, torn, cut):
                 done = False
-                scenario(world)
+                scenario(compacted)
                 done = True
-            world.check()
-            scenario(world)
-            world.check()
-            assert world.rig.timers.compaction.copied > 0
-            world.advance(8 * SPAN_MS)
-            world.check()
-            assert world.rig.timers.counts.total == 0
+            compacted.check()
+            scenario(compacted)
+            compacted.check()
+            assert compacted.rig.timers.compaction.copied > 0
+            compacted.advance(8 * SPAN_MS)
+            compacted.check()
+            assert compacted.rig.timers.counts.total == 0
         finally:
-            world.end()
+            compacted.remove()
         steps += every
     assert steps > 50
 
@@ -226,7 +228,7 @@ DEEDS = st.one_of(
     st.tuples(st.just("advance"), DELAYS),
     st.tuples(st.just("decide"), PICKS, st.sampled_from([0, 500, SPAN_MS])),
     st.tuples(st.sampled_from(["fill", "fill", "compact", "compact", "persist", "clean"])),
-    st.tuples(st.just("die"), st.booleans()),
+    st.tuples(st.just("crash"), st.booleans()),
 )
 DEATHS = st.tuples(st.integers(0, 12), st.sampled_from([0, 52, 60, 700]), st.booleans())
 ACTS = st.lists(st.tuples(DEEDS, st.none() | DEATHS), max_size=25)
@@ -237,20 +239,20 @@ ACTS = st.lists(st.tuples(DEEDS, st.none() | DEATHS), max_size=25)
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-@given(seed=st.integers(0, 1 << 32), acts=ACTS)
-def test_any_order_of_deeds_and_deaths(seed, acts):
-    world = World(seed)
+@given(seed=st.integers(0, 1 << 32), actions=ACTS)
+def test_random_steps_and_crashes(seed, actions):
+    compacted = CompactedStore(seed)
     try:
-        for (name, *words), death in acts:
-            deed = partial(getattr(world, name), *words)
+        for (name, *words), death in actions:
+            deed = partial(getattr(compacted, name), *words)
             if death is None or name not in ("compact", "persist", "clean", "advance"):
                 deed()
             else:
-                with world.mortal(*death):
+                with compacted.crashing(*death):
                     deed()
-            world.check()
-        world.advance(20 * SPAN_MS)
-        world.check()
-        assert world.rig.timers.counts.total == 0
+            compacted.check()
+        compacted.advance(20 * SPAN_MS)
+        compacted.check()
+        assert compacted.rig.timers.counts.total == 0
     finally:
-        world.end()
+        compacted.remove()

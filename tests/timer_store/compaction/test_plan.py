@@ -1,4 +1,4 @@
-"""Which old files are worth copying: leading ones, together at most a share of which waits."""
+"""The plan of a compaction: the leading old files, if few of their messages are pending."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def files(*percents: int) -> list[OldFile]:
         ("files in which nothing waits", [10, 0, 0], MUCH, MUCH, 3, Blocked.NOTHING),
     ],
 )
-def test_what_is_chosen(rule, percents, enough, room, chosen, blocked_by):
+def test_chosen_files(rule, percents, enough, room, chosen, blocked_by):
     old = files(*percents)
     plan = plan_compaction(old, enough=enough, percent=50, room=room)
     mine = old[:chosen]
@@ -46,7 +46,7 @@ def test_what_is_chosen(rule, percents, enough, room, chosen, blocked_by):
     assert bool(plan.why) == bool(blocked_by)
 
 
-def test_what_waits_is_reported():
+def test_pending_messages_are_reported():
     plan = plan_compaction(files(70), enough=MUCH, percent=50, room=MUCH)
     assert "70 % of the log file that begins at 0" in plan.why
     plan = plan_compaction(files(10), enough=MUCH, percent=50, room=7)

@@ -1,4 +1,4 @@
-"""Compaction by hand: what is answered, dry and in earnest; what is illegal."""
+"""Compaction on request: responses, dry runs and illegal requests."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def age(rig: PinningRig) -> None:
         os.utime(file.path, (0, 0))
 
 
-def one_waits(rig: PinningRig) -> int:
-    """Have one timer wait in the first file; return the size of its record."""
+def put_one(rig: PinningRig) -> int:
+    """Put a timer in the first file; return the size of its record."""
     batch = rig.put(rig.clock.now_ms() + DAY_MS)
     rig.fill(3)
     return int(batch.rows[0]["record_size"])
 
 
-def test_a_dry_run_reports_what_the_real_one_does(rig):
-    size = one_waits(rig)
+def test_a_dry_run_reports_what_a_run_then_does(rig):
+    size = put_one(rig)
     assert ask(rig)["why"] == NOTHING_EXPIRED
     age(rig)
     end = rig.store.log.files[-1].base
@@ -59,8 +59,8 @@ def test_a_dry_run_reports_what_the_real_one_does(rig):
     assert rig.clean() == end // FILE_BYTES >= 2
 
 
-def test_no_room_is_answered(rig, disk):
-    one_waits(rig)
+def test_missing_room_is_reported(rig, disk):
+    put_one(rig)
     age(rig)
     disk.percent = 89.999
     found = ask(rig)
@@ -69,13 +69,13 @@ def test_no_room_is_answered(rig, disk):
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"dry": true}', b'{"dry_run": 1}'])
-def test_what_cannot_be_understood(rig, body):
+def test_illegal_requests_are_refused(rig, body):
     with pytest.raises(RequestError):
         ask(rig, body)
 
 
-def test_figures_and_summary_show_it(rig, disk):
-    size = one_waits(rig)
+def test_metrics_and_summary_contain_the_compaction(rig, disk):
+    size = put_one(rig)
     registry = CollectorRegistry()
     registry.register(StoreCollector(rig.timers))
 

@@ -1,4 +1,4 @@
-"""Due timers reach their topics once, in order; nothing is lost and nothing stands in the way."""
+"""Delivery of due timers: once, in order, without loss, and no failure blocks other timers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from delivery.redirected import HALF_TOPIC
 from message_store.log.batch import PutBatch
 from tests.support.due_timers import (
     WRITE_MS,
+    append_timers,
     bodies,
-    held,
     open_timer_store,
     records,
     timer_topics,
@@ -37,7 +37,7 @@ def deliver_batch(store, rows):
 
 
 def fail_writes(monkeypatch, store, *, after=0):
-    """Have the disk refuse every append after the next `after`."""
+    """Let the disk refuse every append after the next `after` ones."""
     left = [after]
     write = type(store.log.files[0]).write
 
@@ -56,9 +56,9 @@ def recover(monkeypatch, store):
     store.check_disk()
 
 
-def test_a_delivery_is_what_apache_makes_of_a_timer(store):
+def test_a_delivered_message_equals_apaches(store):
     body = b"hello" * 30
-    rows = held(store, body, queue_id=2, TAGS="A", KEYS="k", UNIQ_KEY="u", WAIT="true")
+    rows = append_timers(store, body, queue_id=2, TAGS="A", KEYS="k", UNIQ_KEY="u", WAIT="true")
     store.clock.advance(7)
     outcome = deliver_batch(store, rows)
     assert (
@@ -90,23 +90,23 @@ def test_a_delivery_is_what_apache_makes_of_a_timer(store):
     assert unit["tags_code"] == ord("A")
 
 
-def test_one_that_never_entered_the_wheel(store):
-    rows = held(store, b"body")
+def test_a_timer_that_was_due_at_the_put(store):
+    rows = append_timers(store, b"body")
     rows["write_ms"] = 2**63 - 1
     deliver_batch(store, rows)
     assert records(store)[0].properties["TIMER_ENQUEUE_MS"] == "9223372036854775807"
 
 
-def test_order_is_kept_across_kernel_plain_way_quarantine_and_loss(store):
-    good = held(store, *[b"%02d" % n for n in range(20)])
-    bad = held(store, b"bad", topic="nowhere")
-    odd = held(store, b"odd", TIMER_ENQUEUE_MS="1", **{"__CRC32#": "1"})
-    rows = np.concatenate([good[:7], bad, good[7:9], odd, good[9:]])
+def test_order_across_all_ways_of_delivery(store):
+    good = append_timers(store, *[b"%02d" % n for n in range(20)])
+    bad = append_timers(store, b"bad", topic="nowhere")
+    plain = append_timers(store, b"plain", TIMER_ENQUEUE_MS="1", **{"__CRC32#": "1"})
+    rows = np.concatenate([good[:7], bad, good[7:9], plain, good[9:]])
     rows[3]["phys_offset"] += 1
     outcome = deliver_batch(store, rows)
     assert (outcome.done, outcome.delivered, len(outcome.quarantined)) == (22, 20, 2)
-    wanted = [b"%02d" % n for n in range(20) if n != 3]
-    assert bodies(store) == [*wanted[:8], b"odd", *wanted[8:]]
+    expected = [b"%02d" % n for n in range(20) if n != 3]
+    assert bodies(store) == [*expected[:8], b"plain", *expected[8:]]
     assert np.flatnonzero(outcome.store_ms == NOT_PUT).tolist() == [3, 7]
     assert [item.reason for item in outcome.quarantined] == ["unreadable", "topic_missing"]
     assert (
@@ -125,12 +125,10 @@ def test_order_is_kept_across_kernel_plain_way_quarantine_and_loss(store):
         ({"TIMER_DEL_UNIQKEY": "T+k"}, "wrong_record"),
     ],
 )
-def test_what_cannot_be_delivered_is_kept_with_its_reason_and_blocks_nothing(
-    store, properties, reason
-):
-    """T4, T7, T8: never dropped, never in the way."""
-    bad = held(store, b"bad", KEYS="k", UNIQ_KEY="u", **properties)
-    outcome = deliver_batch(store, np.concatenate([bad, held(store, b"good")]))
+def test_undeliverable_timers_are_quarantined_with_a_reason(store, properties, reason):
+    """T4, T7, T8: they are not dropped and do not block others."""
+    bad = append_timers(store, b"bad", KEYS="k", UNIQ_KEY="u", **properties)
+    outcome = deliver_batch(store, np.concatenate([bad, append_timers(store, b"good")]))
     assert (outcome.done, outcome.delivered) == (2, 1)
     assert bodies(store) == [b"good"]
     (kept,) = records(store, QUARANTINE_TOPIC)
@@ -144,8 +142,8 @@ def test_what_cannot_be_delivered_is_kept_with_its_reason_and_blocks_nothing(
     assert kept.body == bytes(store.record_bytes(int(bad[0]["phys_offset"]), size))
 
 
-def test_a_topic_that_was_deleted_is_missing(store):
-    rows = held(store, b"bad")
+def test_a_timer_for_a_deleted_topic(store):
+    rows = append_timers(store, b"bad")
     store.topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
     outcome = deliver_batch(store, rows)
     assert [item.reason for item in outcome.quarantined] == ["topic_missing"]
@@ -153,8 +151,8 @@ def test_a_topic_that_was_deleted_is_missing(store):
 
 
 def test_a_unit_that_points_at_a_delivered_message_does_not_deliver_it_again(store):
-    """T8: its text still has REAL_TOPIC and REAL_QID."""
-    rows = held(store, b"once")
+    """T8: its properties still contain REAL_TOPIC and REAL_QID."""
+    rows = append_timers(store, b"once")
     deliver_batch(store, rows)
     (got,) = records(store)
     rows["phys_offset"], rows["record_size"] = got.phys_offset, got.total_size
@@ -164,8 +162,8 @@ def test_a_unit_that_points_at_a_delivered_message_does_not_deliver_it_again(sto
 
 
 def test_a_full_disk_loses_nothing(store, monkeypatch):
-    """T3: Apache gives up after three attempts in a second."""
-    rows = held(store, b"0", b"1", b"2")
+    """T3: Apache gives up after three attempts within a second."""
+    rows = append_timers(store, b"0", b"1", b"2")
     fail_writes(monkeypatch, store)
     deliverer = TimerDeliverer(store)
     for _ in range(5):
@@ -181,10 +179,10 @@ def test_a_full_disk_loses_nothing(store, monkeypatch):
 def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T")
-        rows = held(store, *[b"%02d" % n + bytes(3_000) for n in range(30)])
-        rows = np.concatenate([rows[:4], held(store, b"bad", topic="nowhere"), rows[4:]])
+        rows = append_timers(store, *[b"%02d" % n + bytes(3_000) for n in range(30)])
+        rows = np.concatenate([rows[:4], append_timers(store, b"bad", topic="nowhere"), rows[4:]])
         deliverer = TimerDeliverer(store)
-        fail_writes(monkeypatch, store, after=2)  # the rest of a file, and its blank
+        fail_writes(monkeypatch, store, after=2)  # the rest of a file and its blank
         outcome = deliverer.deliver_batch(rows, store.clock.now_ms())
         done = outcome.done
         assert 0 < done < rows.size
@@ -198,7 +196,9 @@ def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
 
 
 def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(store, monkeypatch):
-    rows = np.concatenate([held(store, b"bad", topic="nowhere"), held(store, b"good")])
+    rows = np.concatenate(
+        [append_timers(store, b"bad", topic="nowhere"), append_timers(store, b"good")]
+    )
     fail_writes(monkeypatch, store)
     outcome = deliver_batch(store, rows)
     assert (outcome.done, outcome.quarantined) == (0, [])
@@ -207,11 +207,11 @@ def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(store, monkeypa
     assert len(records(store, QUARANTINE_TOPIC)) == 1
 
 
-def test_what_retention_removed_is_counted_as_lost(tmp_path):
-    """T7: not silently."""
+def test_records_that_retention_removed_are_counted_as_lost(tmp_path):
+    """T7: the loss is not silent."""
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T")
-        rows = held(store, *[b"%02d" % n + bytes(3_000) for n in range(40)])
+        rows = append_timers(store, *[b"%02d" % n + bytes(3_000) for n in range(40)])
         store.log.remove_first()
         gone = int((rows["phys_offset"] < store.log.min_offset).sum())
         outcome = deliver_batch(store, rows)
@@ -225,42 +225,42 @@ LONG = "x" * 250
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])
-def test_a_record_that_is_too_long_under_its_own_topic_goes_to_quarantine(tmp_path, where):
-    """T4: a file's worth of record; the real topic's name is longer than the timer topic's."""
+def test_a_record_that_exceeds_its_log_file_is_quarantined(tmp_path, where):
+    """T4: it fills a log file, and the real topic's name is longer than the timer topic's."""
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
         timer_topics(store, "T", LONG)
-        long = held(store, bytes(65_050), topic=LONG)
-        rows = held(store, b"0", b"1")
+        long = append_timers(store, bytes(65_050), topic=LONG)
+        rows = append_timers(store, b"0", b"1")
         rows = np.concatenate([rows[:where], long, rows[where:]])
         outcome = deliver_batch(store, rows)
         assert (outcome.done, outcome.delivered) == (3, 2)
         assert bodies(store) == [b"0", b"1"]
         (kept,) = records(store, QUARANTINE_TOPIC)
         assert kept.properties["DUEMQ_REASON"] == "illegal"
-        assert kept.body == b""  # the log still has it, at DUEMQ_PHYS_OFFSET
+        assert kept.body == b""  # the body stays in the log, at DUEMQ_PHYS_OFFSET
 
 
 def test_long_records_that_fit_are_delivered_in_order(tmp_path):
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
         timer_topics(store, "T")
-        rows = held(store, b"0", bytes(50_000), b"1", bytes(60_000), b"2")
+        rows = append_timers(store, b"0", bytes(50_000), b"1", bytes(60_000), b"2")
         outcome = deliver_batch(store, rows)
         assert (outcome.done, outcome.delivered) == (5, 5)
         assert [len(body) for body in bodies(store)] == [1, 50_000, 1, 60_000, 1]
 
 
-def test_properties_at_their_limit_are_delivered_without_the_marks(store):
-    """T4: what delivery adds is left out, not the message."""
-    rows = held(store, b"body", KEYS="k" * 32_650)
+def test_properties_at_their_limit_are_delivered_without_additions(store):
+    """T4: delivery omits what it would add, not the message."""
+    rows = append_timers(store, b"body", KEYS="k" * 32_650)
     outcome = deliver_batch(store, rows)
     assert (outcome.delivered, outcome.quarantined) == (1, [])
     assert "TIMER_DEQUEUE_MS" not in records(store)[0].properties
 
 
-def test_long_lost_and_broken_alone(tmp_path, monkeypatch):
+def test_single_long_lost_and_damaged_records(tmp_path, monkeypatch):
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
         timer_topics(store, "T")
-        rows = held(store, bytes(60_000), bytes(60_001), bytes(60_002))
+        rows = append_timers(store, bytes(60_000), bytes(60_001), bytes(60_002))
         rows[1]["phys_offset"] += 1
         store.log.remove_first()
         fail_writes(monkeypatch, store)
@@ -275,7 +275,7 @@ def test_long_lost_and_broken_alone(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("size", [-1, 0, 2**31 - 1])
 def test_a_forged_size_needs_no_memory(store, size):
-    rows = held(store, b"0", b"1")
+    rows = append_timers(store, b"0", b"1")
     rows[0]["record_size"] = size
     outcome = deliver_batch(store, rows)
     assert outcome.done == 2
@@ -283,7 +283,7 @@ def test_a_forged_size_needs_no_memory(store, size):
     assert [item.reason for item in outcome.quarantined] == ["unreadable"]
 
 
-def test_no_timers_are_no_trip(store):
+def test_an_empty_batch_reads_nothing(store):
     outcome = deliver_batch(store, np.zeros(0, layout.STAGED))
     assert (outcome.done, outcome.store_ms.size, outcome.refusal) == (0, 0, "")
 
@@ -292,7 +292,7 @@ def test_no_timers_are_no_trip(store):
 
 
 def test_rolled_timers_are_written_again(store):
-    rows = held(store, b"0", b"1", delay_ms=10_000_000)
+    rows = append_timers(store, b"0", b"1", delay_ms=10_000_000)
     deliverer = TimerDeliverer(store)
     outcome = deliverer.roll(rows, store.clock.now_ms())
     assert (outcome.done, outcome.delivered) == (2, 2)
@@ -305,8 +305,8 @@ def test_rolled_timers_are_written_again(store):
     ]
 
 
-def test_what_cannot_be_rolled(store, monkeypatch):
-    rows = held(store, b"0", b"1", b"2")
+def test_timers_that_cannot_be_rolled(store, monkeypatch):
+    rows = append_timers(store, b"0", b"1", b"2")
     rows[1]["phys_offset"] += 1
     deliverer = TimerDeliverer(store)
     fail_writes(monkeypatch, store, after=1)
@@ -318,10 +318,10 @@ def test_what_cannot_be_rolled(store, monkeypatch):
     assert (outcome.done, outcome.delivered, len(outcome.quarantined)) == (2, 1, 1)
 
 
-def test_rolling_what_is_gone_or_as_long_as_can_be(tmp_path):
+def test_rolling_removed_and_longest_records(tmp_path):
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
         timer_topics(store, "T")
-        rows = held(store, bytes(60_000), bytes(65_265))
+        rows = append_timers(store, bytes(60_000), bytes(65_265))
         store.log.remove_first()
         outcome = TimerDeliverer(store).roll(rows, store.clock.now_ms())
         assert (outcome.done, outcome.lost, len(outcome.quarantined)) == (2, 1, 1)
@@ -331,7 +331,7 @@ def test_rolling_what_is_gone_or_as_long_as_can_be(tmp_path):
 # -- no timers at all -----------------------------------------------------------------------------
 
 
-def test_broken_records_of_the_timer_queue_are_parked(store, monkeypatch):
+def test_damaged_records_of_the_timer_queue_are_quarantined(store, monkeypatch):
     batch = PutBatch(4, 1)
     for pairs in ({"REAL_TOPIC": "T", "REAL_QID": "0"}, {"TIMER_OUT_MS": "5"}):
         add_message(store, batch, TIMER_TOPIC, 0, properties=pairs)
@@ -351,7 +351,7 @@ def test_broken_records_of_the_timer_queue_are_parked(store, monkeypatch):
     ]
 
 
-def test_the_log_end_is_where_the_next_record_begins(store):
+def test_the_log_end_is_the_position_of_the_next_record(store):
     deliverer = TimerDeliverer(store)
     put = put_one(store, "T")
     assert deliverer.log_end == put["phys_offset"] + put["record_size"]

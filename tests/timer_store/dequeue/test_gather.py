@@ -1,4 +1,4 @@
-"""Records of due timers become messages: the kernel and the plain way do the same."""
+"""Conversion of due records into messages: the kernel and the Python path give the same result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.text import java_hash
-from tests.support.due_timers import WRITE_MS, held, open_timer_store, staged, timer_topics
+from tests.support.due_timers import WRITE_MS, append_timers, open_timer_store, staged, timer_topics
 from tests.support.stores import add_message, put_one
 from timer_store import layout
 from timer_store.dequeue.gather import Gatherer
@@ -74,7 +74,7 @@ def store(tmp_path_factory):
 
 
 def put_timers(store, messages):
-    """Append what may be timers; return STAGED rows, due at 1,000,000 ms."""
+    """Append messages, some not valid timers; return STAGED rows due at 1,000,000 ms."""
     batch = PutBatch(8, 1)
     for body, pairs, born, stored, trailing in messages:
         text = encode_properties(pairs)
@@ -88,7 +88,7 @@ def put_timers(store, messages):
 
 
 def gathered(store, rows, batch=None):
-    """Return the load after kernel and plain way, and which rows the kernel made."""
+    """Return the results of kernel and Python path, and which rows the kernel converted."""
     gatherer, batch = Gatherer(store), batch or PutBatch(1, 1)
     load = gatherer.plan(rows, batch, NOW_MS)
     load.read()
@@ -98,7 +98,7 @@ def gathered(store, rows, batch=None):
 
 
 def compare(batch, at, plain):
-    """The kernel's row and the plain way's are the same, but for places in the staging buffer."""
+    """Check that both rows are equal except for positions in the staging buffer."""
     for name in sorted(set(store_layout.PUT.names) - {"body_pos", "prop_pos", "uniq_pos"}):
         assert batch.rows[at][name] == plain.rows[0][name], name
     assert batch.body(at) == plain.body(0)
@@ -106,7 +106,7 @@ def compare(batch, at, plain):
 
 
 @given(st.lists(message, min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_the_kernel_does_what_the_plain_way_does(store, messages, shuffle):
+def test_the_kernel_agrees_with_the_python_path(store, messages, shuffle):
     rows = put_timers(store, messages)
     order = list(range(rows.size))
     shuffle.shuffle(order)
@@ -129,7 +129,7 @@ def test_the_kernel_does_what_the_plain_way_does(store, messages, shuffle):
             assert load.batch.body(at) == item.data
 
 
-def test_old_marks_of_a_delivery_are_dropped_and_everything_else_stays(store):
+def test_properties_of_an_earlier_delivery_are_dropped(store):
     pairs = {
         "TIMER_ENQUEUE_MS": "1", "REAL_TOPIC": "T", "TIMER_ROLL_TIMES": "3", "REAL_QID": "1",
         "TIMER_DEQUEUE_MS": "2", "TIMER_OUT_MS": "999000", "UNIQ_KEY": "k",
@@ -152,7 +152,7 @@ def test_old_marks_of_a_delivery_are_dropped_and_everything_else_stays(store):
         (999_001, {}, None),
         (999_000, {}, "wrong_record"),
         (10**15, {"TIMER_DELAY_MS": "5"}, None),
-        (1_000_000, {"TIMER_DELAY_MS": "5"}, "wrong_record"),  # it was stored in 2023
+        (1_000_000, {"TIMER_DELAY_MS": "5"}, "wrong_record"),  # stored in 2023
         (1_000_000, {"TIMER_OUT_MS": ""}, "no_time"),
         (1_000_000, {"TIMER_DEL_UNIQKEY": "T+k"}, "wrong_record"),
         (1_000_000, {"REAL_TOPIC": "other"}, "topic_missing"),
@@ -161,18 +161,18 @@ def test_old_marks_of_a_delivery_are_dropped_and_everything_else_stays(store):
         (1_000_000, {"REAL_QID": "-1"}, "no_target"),
     ],
 )
-def test_a_record_must_be_the_one_that_was_promised(store, due_ms, properties, reason):
-    """T8: an offset that another record has now is never delivered early, or as something else."""
+def test_another_record_at_the_offset_is_not_delivered(store, due_ms, properties, reason):
+    """T8: it would be early, or another message."""
     base = {"TIMER_DELIVER_MS": "", "TIMER_OUT_MS": "999000"}
-    row = held(store, b"body", due_ms=1_000_000, **(base | properties))
+    row = append_timers(store, b"body", due_ms=1_000_000, **(base | properties))
     row["due_ms"] = due_ms
     load, made = gathered(store, row)
     assert made.all() == (reason is None)
     assert [item.reason for item in load.parked.values()] == ([reason] if reason else [])
 
 
-def test_what_somebody_fires_may_be_early(store):
-    row = held(store, b"body", due_ms=NOW_MS + 10**6)
+def test_a_fired_timer_may_be_early(store):
+    row = append_timers(store, b"body", due_ms=NOW_MS + 10**6)
     row["due_ms"] = NOW_MS
     assert not gathered(store, row)[1].any()
     row["state"] = layout.STAGED_FIRED
@@ -184,8 +184,8 @@ def test_what_somebody_fires_may_be_early(store):
 @pytest.mark.parametrize(
     ("shift", "growth"), [(1, 0), (0, 1), (0, -1), (10**9, 0), (0, 10**6), (0, -(10**6))]
 )
-def test_a_unit_that_points_elsewhere_is_not_believed(store, shift, growth):
-    row = held(store, b"body", due_ms=1_000_000)
+def test_a_unit_with_a_wrong_offset_or_size(store, shift, growth):
+    row = append_timers(store, b"body", due_ms=1_000_000)
     row["phys_offset"] += shift
     row["record_size"] += growth
     load, made = gathered(store, row)
@@ -203,9 +203,9 @@ def test_a_record_of_another_queue_is_not_delivered(store, topic):
 
 
 @pytest.mark.parametrize("position", range(0, 210))
-def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
-    """Whatever byte is damaged: the kernel never reads past the record, nor a wrong body."""
-    row = held(store, b"hello", due_ms=1_000_000, TAGS="A")
+def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
+    """For every damaged byte the kernel stays inside the record and rejects a wrong body."""
+    row = append_timers(store, b"hello", due_ms=1_000_000, TAGS="A")
     start, size = int(row["phys_offset"][0]), int(row["record_size"][0])
     data = store.log.view(start, size).copy()
     data[position % size] ^= 0x41
@@ -241,14 +241,14 @@ def test_copy_kept(entries, kind):
     data, out = np.frombuffer(text + b"TIMER", np.uint8), np.zeros(300, np.uint8)
     name_pos = text.rfind(b"DELAy\x01") + 4 if b"DELAy\x01" in text and kind else -1
     end = kernels.copy_kept(data, 0, len(text), kind, name_pos, out, 3)
-    wanted = without(text, *DROPPED[kind])
-    assert out[3:end].tobytes() == (wanted.replace(b"DELAy", b"DELAY") if kind else wanted)
+    expected = without(text, *DROPPED[kind])
+    assert out[3:end].tobytes() == (expected.replace(b"DELAy", b"DELAY") if kind else expected)
 
 
 def test_timers_of_several_log_files_in_any_order(tmp_path):
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T", "U")
-        rows = held(store, *[b"%03d" % n + bytes(2_000) for n in range(100)])
+        rows = append_timers(store, *[b"%03d" % n + bytes(2_000) for n in range(100)])
         assert len(store.log.files) > 3
         order = np.random.default_rng(5).permutation(rows.size)
         load, made = gathered(store, rows[order])
@@ -261,10 +261,10 @@ def test_timers_of_several_log_files_in_any_order(tmp_path):
         assert first.properties["TIMER_DEQUEUE_MS"] == str(NOW_MS)
 
 
-def test_a_record_that_retention_removed_is_lost_and_makes_no_row(tmp_path):
+def test_a_removed_record_is_lost_and_gives_no_row(tmp_path):
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T")
-        rows = held(store, *[bytes(2_000)] * 60)
+        rows = append_timers(store, *[bytes(2_000)] * 60)
         store.log.remove_first()
         load, _ = gathered(store, rows)
         gone = int((rows["phys_offset"] < store.log.min_offset).sum())
@@ -273,8 +273,8 @@ def test_a_record_that_retention_removed_is_lost_and_makes_no_row(tmp_path):
         assert not load.batch.filled["status"][gone:].any()
 
 
-def test_a_roll_keeps_everything_and_keeps_its_due_time(store):
-    row = held(
+def test_a_roll_keeps_all_properties_and_the_due_time(store):
+    row = append_timers(
         store, b"body", due_ms=5_000_500, TIMER_ENQUEUE_MS="1", UNIQ_KEY="k",
         TIMER_DELIVER_MS="", TIMER_DELAY_MS="7",
     )  # fmt: skip
@@ -296,7 +296,7 @@ def test_a_roll_keeps_everything_and_keeps_its_due_time(store):
     assert "DUEMQ_DUE_MS" not in batch.properties(0)  # the encoder writes it from the column
 
 
-def test_the_topic_of_a_timer_that_cannot_be_read_is_found_by_its_hash(store):
+def test_the_topic_of_an_unreadable_timer_is_found_by_its_hash(store):
     gatherer, row = Gatherer(store), np.zeros(1, layout.STAGED)[0]
 
     def topic_of(topic_hash):
@@ -309,7 +309,7 @@ def test_the_topic_of_a_timer_that_cannot_be_read_is_found_by_its_hash(store):
     assert topic_of(java_hash("made later")) == new
 
 
-def test_broken_records_name_the_damage(store):
+def test_damaged_records_report_the_damage(store):
     batch = PutBatch(4, 1)
     for pairs in ({"REAL_TOPIC": "T", "REAL_QID": "0"}, {"TIMER_OUT_MS": "5"}):
         add_message(store, batch, TIMER_TOPIC, 0, properties=pairs)

@@ -1,4 +1,4 @@
-"""The near stage against a sorted list, and its manners inside a millisecond."""
+"""The near stage compared with a sorted list, and the order within a millisecond."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def take_all(stage, now_ms=MUCH, count_max=1_000):
 
 
 class StageMachine(RuleBasedStateMachine):
-    """Random loads, takes, refusals and cancels; a list of (due, offset, topic) beside."""
+    """Random loads, batches, refusals and cancels, compared with a list of timers."""
 
     def __init__(self):
         super().__init__()
         self.stage = NearStage(40)
-        self.waiting = set()  # (due_ms, phys_offset, topic)
+        self.pending = set()  # (due_ms, phys_offset, topic)
         self.taken = []  # the last batch, not settled yet
-        self.left = []  # everything that left for good, in order
+        self.delivered = []  # in order
         self.next_offset = 0
         self.now_ms = 10_000
 
@@ -60,43 +60,45 @@ class StageMachine(RuleBasedStateMachine):
             new.append((self.now_ms + late_ms, self.next_offset, topic))
             self.next_offset += 1
         shuffle.shuffle(new)
-        self.waiting |= set(new)
+        self.pending |= set(new)
         self.stage.add(staged(*new))
 
     @rule(count_max=st.integers(1, 20), rows=st.integers(1, 20))
     def take(self, count_max, rows):
-        self.left += self.taken
+        self.delivered += self.taken
         got = self.stage.take(self.now_ms, count_max, rows * 100 + 50)
         self.taken = list(
             zip(*(got[n].tolist() for n in ("due_ms", "phys_offset", "topic_hash")), strict=True)
         )
-        due = sorted(timer for timer in self.waiting if timer[0] <= self.now_ms)
+        due = sorted(timer for timer in self.pending if timer[0] <= self.now_ms)
         assert len(self.taken) == min(len(due), count_max, rows)
         assert [t[0] for t in self.taken] == [t[0] for t in due[: len(self.taken)]]
         assert set(self.taken) <= set(due)
         assert len(set(self.taken)) == len(self.taken)
         assert (got["pos"] == got["phys_offset"] * 52).all()
-        self.waiting -= set(self.taken)
+        self.pending -= set(self.taken)
 
     @rule(share=st.floats(0, 1))
     def refuse(self, share):
         done = int(share * len(self.taken))
         back = self.taken[done:]
-        self.left += self.taken[:done]
+        self.delivered += self.taken[:done]
         self.stage.put_back(staged(*back))
-        self.waiting |= set(back)
+        self.pending |= set(back)
         self.taken = []
 
     @rule(data=st.data())
     def settle(self, data):
-        everything = sorted(self.waiting) + sorted(self.taken) + self.left[-3:] + [(5, 10**9, 0)]
-        wanted = data.draw(st.lists(st.sampled_from(everything), max_size=8))
-        numbers = np.array([timer[1] for timer in wanted], np.int64)
-        due_ms = np.array([timer[0] for timer in wanted], np.int64)
-        here = [timer in self.waiting for timer in wanted]
+        everything = (
+            sorted(self.pending) + sorted(self.taken) + self.delivered[-3:] + [(5, 10**9, 0)]
+        )
+        chosen = data.draw(st.lists(st.sampled_from(everything), max_size=8))
+        numbers = np.array([timer[1] for timer in chosen], np.int64)
+        due_ms = np.array([timer[0] for timer in chosen], np.int64)
+        here = [timer in self.pending for timer in chosen]
         assert self.stage.contains(numbers, due_ms).tolist() == here
-        assert self.stage.settle(numbers, due_ms).tolist() == first_of_each(wanted, here)
-        self.waiting -= set(wanted)
+        assert self.stage.settle(numbers, due_ms).tolist() == first_of_each(chosen, here)
+        self.pending -= set(chosen)
 
     @rule(step_ms=st.integers(-5, 15))
     def advance(self, step_ms):
@@ -104,32 +106,32 @@ class StageMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_exact(self):
-        assert len(self.stage) == len(self.waiting)
-        first = min(self.waiting, default=(None,))[0]
+        assert len(self.stage) == len(self.pending)
+        first = min(self.pending, default=(None,))[0]
         assert self.stage.next_due_ms == first
-        assert self.stage.room <= max(40 - len(self.waiting), 0)
+        assert self.stage.room <= max(40 - len(self.pending), 0)
 
     def teardown(self):
-        """A topic's timers of one millisecond leave in log order, those that came together."""
-        self.left += self.taken
+        """Check that timers of one topic and millisecond leave in log order."""
+        self.delivered += self.taken
         rest = take_all(self.stage, MUCH, 10_000)
-        assert set(keys(rest)) == {timer[:2] for timer in self.waiting}
+        assert set(keys(rest)) == {timer[:2] for timer in self.pending}
         assert not len(self.stage)
         assert self.stage.next_due_ms is None
         seen = {}
-        topics = {timer[1]: timer[2] for timer in self.waiting}
-        both = self.left + [(due, phys, topics[phys]) for due, phys in keys(rest)]
+        topics = {timer[1]: timer[2] for timer in self.pending}
+        both = self.delivered + [(due, phys, topics[phys]) for due, phys in keys(rest)]
         assert len({timer[1] for timer in both}) == len(both)
         for due_ms, phys_offset, topic in both:
             assert phys_offset > seen.get((due_ms, topic), -1)
             seen[due_ms, topic] = phys_offset
 
 
-def first_of_each(wanted, here):
-    """Return `here`, without those that were named before: they are settled by then."""
+def first_of_each(timers, here):
+    """Return `here` without duplicates of earlier timers, which are settled by then."""
     return [
-        found and wanted.index(timer) == i
-        for i, (timer, found) in enumerate(zip(wanted, here, strict=True))
+        found and timers.index(timer) == i
+        for i, (timer, found) in enumerate(zip(timers, here, strict=True))
     ]
 
 
@@ -141,7 +143,7 @@ TestStageMachine.settings = settings(max_examples=150, stateful_step_count=40, d
     st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 10**6)), max_size=300, unique=True),
     st.integers(1, 50),
 )
-def test_a_run_is_sorted_however_it_came(timers, count_max):
+def test_a_run_is_sorted(timers, count_max):
     stage = NearStage()
     stage.add_run(sorted_run(staged(*timers)))
     got = []
@@ -164,7 +166,7 @@ def test_topics_take_turns_across_what_was_loaded_apart():
     assert offsets(take_all(stage, MUCH, 5)) == [0, 70_000, 1, 70_002, 2]
 
 
-def test_what_joins_a_millisecond_that_leaves_already_leaves_after_it():
+def test_timers_added_to_a_started_millisecond_follow_it():
     stage = NearStage()
     stage.add(staged((5, 1), (5, 2), (5, 3)))
     assert offsets(take_all(stage, 5, 1)) == [1]
@@ -173,18 +175,18 @@ def test_what_joins_a_millisecond_that_leaves_already_leaves_after_it():
 
 
 @pytest.mark.parametrize(
-    ("count_max", "bytes_max", "wanted"),
+    ("count_max", "bytes_max", "expected"),
     [(0, MUCH, 0), (1, MUCH, 1), (9, MUCH, 4), (9, 300, 3), (9, 299, 2), (9, 10, 1), (9, 0, 1)],
 )
-def test_a_batch_is_bounded(count_max, bytes_max, wanted):
+def test_a_batch_is_bounded(count_max, bytes_max, expected):
     stage = NearStage()
     stage.add(staged((1, 1), (2, 2), (2, 3)))
     stage.add(staged((3, 4)))
-    assert stage.take(MUCH, count_max, bytes_max).size == wanted
-    assert len(stage) == 4 - wanted
+    assert stage.take(MUCH, count_max, bytes_max).size == expected
+    assert len(stage) == 4 - expected
 
 
-def test_nothing_is_delivered_early_also_when_the_clock_falls_back():
+def test_nothing_is_early_after_a_clock_step_back():
     stage = NearStage()
     stage.add(staged((10, 1), (20, 2), (30, 3)))
     assert keys(take_all(stage, 20, 1)) == [(10, 1)]  # 20 is at the front now
@@ -193,7 +195,7 @@ def test_nothing_is_delivered_early_also_when_the_clock_falls_back():
     assert keys(take_all(stage, 20)) == [(20, 2)]
 
 
-def test_several_batches_are_put_back_in_one_call():
+def test_returning_several_batches_in_one_call():
     stage = NearStage()
     stage.add(staged(*[(n // 3, n) for n in range(9)]))
     first, second = take_all(stage, MUCH, 4), take_all(stage, MUCH, 3)
@@ -201,7 +203,7 @@ def test_several_batches_are_put_back_in_one_call():
     assert offsets(take_all(stage)) == list(range(9))
 
 
-def test_what_was_put_back_waits_its_turn_behind_what_is_due_sooner():
+def test_returned_timers_follow_earlier_due_times():
     stage = NearStage()
     stage.add(staged((5, 1), (7, 2), (9, 3)))
     back = take_all(stage, 7)
@@ -210,7 +212,7 @@ def test_what_was_put_back_waits_its_turn_behind_what_is_due_sooner():
     assert offsets(take_all(stage)) == [1, 4, 2, 3]
 
 
-def test_room_counts_what_is_held_and_may_be_exceeded():
+def test_room_counts_staged_timers_and_may_be_negative():
     stage = NearStage(3)
     assert stage.room == 3
     stage.add(staged((1, 1), (2, 2)))
@@ -221,7 +223,7 @@ def test_room_counts_what_is_held_and_may_be_exceeded():
     assert stage.room == 1
 
 
-def test_nothing_to_add_or_put_back():
+def test_empty_batches():
     stage = NearStage()
     stage.add(staged())
     stage.put_back(staged())

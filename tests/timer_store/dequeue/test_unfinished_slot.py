@@ -1,4 +1,4 @@
-"""A store that is closed in the middle of a second: who opens it next delivers nothing twice."""
+"""A store closed in the middle of a slot: the next opener delivers nothing twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.timer_rig import TimerRig, assert_each_once_for_apache, waiting_units
+from tests.support.timer_rig import TimerRig, assert_each_once_for_apache, pending_unit_records
 
 NO_PLACES = np.empty(0, np.int64)
 
@@ -26,7 +26,7 @@ def put(rig: TimerRig, *delays_ms: int) -> None:
     rig.put_many([(now_ms + delay_ms, "T", 0, b"%d" % delay_ms) for delay_ms in delays_ms])
 
 
-def came(rig: TimerRig) -> list[int]:
+def delivered(rig: TimerRig) -> list[int]:
     return sorted(map(int, rig.bodies()))
 
 
@@ -34,21 +34,21 @@ DELAYS_MS = tuple(range(2_050, 3_000, 100))
 
 
 @pytest.mark.parametrize("after_ms", [2_000, 2_050, 2_500, 2_950, 3_000])
-def test_what_was_delivered_of_a_second_is_settled_in_it(rig, after_ms):
+def test_delivered_timers_of_a_slot_are_settled(rig, after_ms):
     put(rig, *DELAYS_MS)
     rig.advance(after_ms)
     left = sum(delay_ms > after_ms for delay_ms in DELAYS_MS)
     assert rig.timers.counts.total == left
-    rig.close()  # asserts what an Apache broker finds
+    rig.close()  # checks what an Apache broker would find
     rig.open()
     assert rig.notices == []
     assert rig.timers.counts.total == left
     rig.advance(2_000)
-    assert came(rig) == list(DELAYS_MS)
+    assert delivered(rig) == list(DELAYS_MS)
     assert rig.timers.state.rebuilds == 0
 
 
-def test_a_slot_of_which_a_part_is_loaded(tmp_path):
+def test_a_partly_loaded_slot(tmp_path):
     rig = TimerRig(tmp_path, stage_records_max=4).open()
     put(rig, *DELAYS_MS)
     rig.advance(2_250)
@@ -57,13 +57,13 @@ def test_a_slot_of_which_a_part_is_loaded(tmp_path):
     rig.close()
     rig.open()
     rig.advance(2_000)
-    assert came(rig) == list(DELAYS_MS)
+    assert delivered(rig) == list(DELAYS_MS)
     assert rig.notices == []
     rig.close()
 
 
-def test_what_was_overdue_when_it_was_put(rig):
-    """It waits in the slot that is read, whatever its time says."""
+def test_a_timer_that_was_overdue_at_the_put(rig):
+    """It is in the slot being read, although its due time is earlier."""
     put(rig, 2_900)
     rig.advance(2_100)
     put(rig, 5, 200)
@@ -71,23 +71,23 @@ def test_what_was_overdue_when_it_was_put(rig):
     rig.close()
     rig.open()
     rig.advance(2_000)
-    assert sorted(came(rig)) == [5, 200, 2_900]
+    assert sorted(delivered(rig)) == [5, 200, 2_900]
 
 
 @pytest.mark.parametrize("after_ms", range(1_000, 13_000, 500))
-def test_timers_that_were_put_on_in_that_second(rig, after_ms):
-    """The window is 10 slots: what is due later is put on from a slot inside of it."""
+def test_timers_that_rolled_in_the_slot(rig, after_ms):
+    """The window is 10 slots: later timers roll from a slot inside the window."""
     delays_ms = list(range(2_050, 25_000, 300))
     put(rig, *delays_ms)
     rig.advance(after_ms)
     rig.close()
     rig.open()
     rig.advance(25_000)
-    assert came(rig) == delays_ms
+    assert delivered(rig) == delays_ms
     assert rig.notices == []
 
 
-def test_cancelled_and_fired_ones_are_taken_off_once(rig):
+def test_cancelled_and_fired_timers_are_counted_once(rig):
     put(rig, *DELAYS_MS)
     at = np.array([record.phys_offset for record in rig.delivered("rmq_sys_wheel_timer")])
     rig.advance(2_100)
@@ -98,12 +98,12 @@ def test_cancelled_and_fired_ones_are_taken_off_once(rig):
     rig.close()
     rig.open()
     rig.advance(10_000)
-    wanted = [delay_ms for n, delay_ms in enumerate(DELAYS_MS) if n not in (3, 8)]
-    assert came(rig) == wanted
+    expected = [delay_ms for n, delay_ms in enumerate(DELAYS_MS) if n not in (3, 8)]
+    assert delivered(rig) == expected
     assert rig.notices == []
 
 
-def test_a_checkpoint_that_is_being_written_when_the_end_comes(rig):
+def test_closing_while_a_checkpoint_is_written(rig):
     async def both() -> list[bool]:
         return await asyncio.gather(rig.keeper.persist(), rig.keeper.leave())
 
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_is_being_written_when_the_end_comes(rig):
     assert_each_once_for_apache(rig.timers)
 
 
-def test_a_kill_between_that_checkpoint_and_the_next_start(rig):
+def test_a_kill_after_that_checkpoint(rig):
     put(rig, *DELAYS_MS)
     rig.advance(2_500)
     assert rig.persist(last=True)
@@ -123,17 +123,17 @@ def test_a_kill_between_that_checkpoint_and_the_next_start(rig):
     rig.close()
     rig.open()
     rig.advance(2_000)
-    assert came(rig) == list(DELAYS_MS)
+    assert delivered(rig) == list(DELAYS_MS)
 
 
 @pytest.mark.parametrize("after_ms", range(1_000, 13_000, 500))
 @pytest.mark.parametrize("end", ["persist", "between", "late"])
-def test_a_kill_while_others_were_rolled_rebuilds_nothing(rig, after_ms, end, monkeypatch):
-    """Units that were put on get tombstones a checkpoint later, and are not counted until then."""
+def test_a_kill_while_timers_rolled_needs_no_rebuild(rig, after_ms, end, monkeypatch):
+    """Rolled units get tombstones at the next checkpoint, and are not counted until then."""
     delays_ms = list(range(2_050, 25_000, 300))
     put(rig, *delays_ms)
     rig.advance(after_ms)
-    if end == "between":  # the two checkpoints of the end
+    if end == "between":  # the two checkpoints at the end
         with monkeypatch.context() as patch:
             patch.setattr(rig.timers.dequeue, "take_passed", lambda: NO_PLACES)
             assert asyncio.run(rig.keeper.leave())
@@ -145,11 +145,11 @@ def test_a_kill_while_others_were_rolled_rebuilds_nothing(rig, after_ms, end, mo
     rig.open()
     assert rig.notices == []
     rig.advance(25_000)
-    assert came(rig) == delays_ms
+    assert delivered(rig) == delays_ms
     assert rig.timers.state.rebuilds == 0
 
 
-def test_without_it_an_apache_broker_would_find_them(rig):
+def test_without_settling_apache_would_deliver_them_again(rig):
     put(rig, *DELAYS_MS)
     rig.advance(2_500)
     assert rig.persist(last=True)
@@ -157,8 +157,8 @@ def test_without_it_an_apache_broker_would_find_them(rig):
         assert_each_once_for_apache(rig.timers)
 
 
-def test_a_turn_that_was_cut_short_changes_no_unit(rig, monkeypatch, caplog):
-    """What was taken for delivery and did not leave is neither staged nor delivered."""
+def test_an_interrupted_turn_changes_no_unit(rig, monkeypatch, caplog):
+    """Timers taken for delivery but not delivered are neither staged nor settled."""
 
     def fail(*_):
         raise MemoryError
@@ -172,19 +172,19 @@ def test_a_turn_that_was_cut_short_changes_no_unit(rig, monkeypatch, caplog):
             rig.advance(400)
     assert asyncio.run(rig.keeper.leave())
     assert "the last second again" in caplog.text
-    assert waiting_units(rig.timers).size == len(DELAYS_MS) > left
+    assert pending_unit_records(rig.timers).size == len(DELAYS_MS) > left
     rig.kill()
     rig.open()
     rig.advance(2_000)
-    assert came(rig) == list(DELAYS_MS)
+    assert delivered(rig) == list(DELAYS_MS)
 
 
-def test_a_large_slot_is_looked_at_in_parts(rig, monkeypatch):
+def test_a_large_slot_is_settled_in_parts(rig, monkeypatch):
     monkeypatch.setattr("timer_store.log.units.PART_UNITS", 3)
     put(rig, *DELAYS_MS)
     rig.advance(2_500)
     rig.close()
     rig.open()
     rig.advance(2_000)
-    assert came(rig) == list(DELAYS_MS)
+    assert delivered(rig) == list(DELAYS_MS)
     assert rig.notices == []

@@ -1,7 +1,7 @@
-"""What Apache's broker left is told apart, whatever it had done, whichever of its files is lost.
+"""Adoption of Apache's stores: the state of each timer is found, with any of the files missing.
 
-A small stand-in for Apache writes records as 5.3.3 does: timers, copies that rolled, delivered
-copies, markers; and timercheck and timer log. A list says what waits.
+A fake of Apache 5.3.3 writes its records: timers, rolled copies, delivered copies and markers,
+timercheck and timer log. A list contains the pending timers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LOST = ["nothing", "timercheck", "timerlog", "timerwheel", "all"]
 
 
 class FakeApache:
-    """Writes what a 5.3.3 broker would have written up to now."""
+    """The files of a 5.3.3 broker at some time."""
 
     def __init__(self, rig, now_ms):
         self.rig, self.now_ms = rig, now_ms
-        self.slot_ms = now_ms - now_ms % P - 2 * P  # the slot in hand
+        self.slot_ms = now_ms - now_ms % P - 2 * P  # the slot being read
         self.units, self.committed = [], 0
 
     def put(self, topic, body, properties):
@@ -71,24 +71,24 @@ class FakeApache:
         write_check(root / "config" / "timercheck", check)
 
 
-def tell_fate(apache, fate, body, rng):
-    """Have a timer end up so; return its due time if it waits."""
+def write_state(apache, state, body, rng):
+    """Bring a timer into a state; return its due time if it is pending."""
     after_ms = apache.slot_ms + rng.randrange(5_000, 500_000)
     past_ms = apache.slot_ms - rng.randrange(1_000, 50_000)
-    if fate in ("delivered", "rolled_done"):
+    if state in ("delivered", "rolled_done"):
         properties = apache.timer(body, past_ms)
-        if fate == "rolled_done":
+        if state == "rolled_done":
             properties = apache.timer(body, past_ms, TIMER_ROLL_TIMES="1")
         apache.deliver(body, properties)
         return None
-    if fate == "in_hand":
+    if state == "in_hand":
         apache.deliver(body, apache.timer(body, apache.slot_ms + rng.randrange(1, P)))
         return None
     properties = apache.timer(body, after_ms)
-    if fate == "rolled":
+    if state == "rolled":
         apache.timer(body, after_ms, TIMER_ROLL_TIMES="1")
         apache.timer(body, after_ms, TIMER_ROLL_TIMES="2")
-    if fate == "cancelled":
+    if state == "cancelled":
         key = properties["UNIQ_KEY"]
         apache.timer(b"0", after_ms, UNIQ_KEY=key, TIMER_DEL_UNIQKEY=f"T+{key}")
         return None
@@ -97,7 +97,7 @@ def tell_fate(apache, fate, body, rng):
 
 @pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_waits_is_distinguished(seed, lost, tmp_path):
+def test_pending_timers_are_found(seed, lost, tmp_path):
     rng = random.Random(seed)
     rig = TimerRig(tmp_path, FakeClock()).open()
     rig.timers.reconfigure(TimerRig(tmp_path, rig.clock, stop_enqueue=True).config)
@@ -105,20 +105,20 @@ def test_what_waits_is_distinguished(seed, lost, tmp_path):
     apache = FakeApache(rig, now_ms)
     waits = {}
     fates = [rng.choice(FATES[:6]) for _ in range(60)]
-    for number, fate in enumerate([*fates, *(FATES[6:] * 5)]):
+    for number, state in enumerate([*fates, *(FATES[6:] * 5)]):
         body = b"%d" % number
-        if fate not in FATES[6:]:
+        if state not in FATES[6:]:
             apache.committed = -1
-            due_ms = tell_fate(apache, fate, body, rng)
+            due_ms = write_state(apache, state, body, rng)
             if due_ms is not None:
                 waits[body] = due_ms
             continue
         if apache.committed < 0:
             apache.committed = len(apache.units)
         properties = apache.timer(body, now_ms + 3_000)
-        if fate == "new":  # not taken in yet
+        if state == "new":  # not in the wheel yet
             waits[body] = now_ms + 3_000
-        else:  # its delivery was not noted
+        else:  # its delivery is not in the timer log
             apache.deliver(body, properties)
     before = len(rig.delivered())
     rig.kill()

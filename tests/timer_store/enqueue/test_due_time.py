@@ -1,4 +1,4 @@
-"""When a timer is due: precedence, what Apache's copies say, and what is no timer."""
+"""Due time of a message: precedence of properties, Apache's copies, messages that are no timers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_due(rule, properties, due_ms):
 
 
 @given(st.integers(1, DUE_MS_MAX), st.sampled_from([100, 200, 500, 1_000]))
-def test_a_slot_ends_at_or_before_the_due_time_and_never_begins_after_it(due_ms, precision_ms):
+def test_a_slot_covers_the_due_time(due_ms, precision_ms):
     out_ms = out_ms_of(due_ms, precision_ms)
     assert out_ms % precision_ms == 0
     assert out_ms < due_ms <= out_ms + precision_ms

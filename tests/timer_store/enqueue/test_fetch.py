@@ -1,4 +1,4 @@
-"""Stage 1: an appended batch and the queue read back give the same rows, whatever stands there."""
+"""Enqueue stage: an appended batch and the same batch read from the queue give the same rows."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def rows_of(timed):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(st.lists(st.tuples(texts, columns), min_size=1, max_size=8), st.sampled_from([100, 1_000]))
-def test_both_ways_and_the_twin_agree(tmp_path_factory, messages, precision_ms):
+def test_both_sources_agree_with_the_naive_implementation(tmp_path_factory, messages, precision_ms):
     with open_store(tmp_path_factory.mktemp("store"), FakeClock(T0)) as store:
         for name in ("Other", "T", "Thé"):
             store.topics.add(name)
@@ -144,7 +144,7 @@ def test_refused_rows_are_no_timers(tmp_path):
         ("several, between good ones", [(1 << 40, 100), (3, 91)]),
     ],
 )
-def test_units_that_lead_nowhere_are_broken_and_stop_nothing(tmp_path, rule, units):
+def test_queue_units_without_a_record_do_not_stop_the_stage(tmp_path, rule, units):
     with open_store(tmp_path) as store:
         fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
         put_timer(store, batch)
@@ -162,8 +162,8 @@ def test_units_that_lead_nowhere_are_broken_and_stop_nothing(tmp_path, rule, uni
         at = 0
         while at < all_units.size:
             at += fetcher.read(all_units[at:], at, timed[at:])
-        wanted = [layout.TIMED_PLAIN, *[layout.TIMED_BROKEN] * bad.size, layout.TIMED_PLAIN]
-        assert timed["kind"].tolist() == wanted, rule
+        expected = [layout.TIMED_PLAIN, *[layout.TIMED_BROKEN] * bad.size, layout.TIMED_PLAIN]
+        assert timed["kind"].tolist() == expected, rule
         assert timed["phys_offset"].tolist() == all_units["phys_offset"].tolist()
         assert timed["queue_offset"].tolist() == list(range(all_units.size))
 
@@ -175,21 +175,21 @@ def test_a_flipped_byte_anywhere_never_raises(tmp_path):
         put_timer(store, batch)
         store.put(batch)
         file, size = store.log.files[0], int(batch.rows[0]["record_size"])
-        wanted = rows_of(fetcher.fetch_queue(0, 2)[0])
+        expected = rows_of(fetcher.fetch_queue(0, 2)[0])
         for at in range(size):
             kept = bytes([file.data[at]])
             for value in (0, 1, 2, 0xFF, kept[0] ^ 0x10):
                 file.write(at, bytes([value]))
                 found = rows_of(fetcher.fetch_queue(0, 2)[0])
                 assert len(found) == 2
-                assert found[1] == wanted[1]
+                assert found[1] == expected[1]
                 twin = naive.timed(bytes(file.data), 0, size, store.topics, 1_000)
                 assert found[0][3:] == twin or value > 127
             file.write(at, kept)
 
 
-def test_topics_that_were_unknown_are_distinguished_though_their_hashes_are_equal(tmp_path):
-    names = ["Aa", "BB", "Aa", "Cc", "BB", "Aa"]  # Java hashes "Aa" and "BB" alike
+def test_unknown_topics_with_equal_hashes(tmp_path):
+    names = ["Aa", "BB", "Aa", "Cc", "BB", "Aa"]  # Java hashes of "Aa" and "BB" are equal
     with open_store(tmp_path, FakeClock(T0)) as store:
         fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
         for name in names:

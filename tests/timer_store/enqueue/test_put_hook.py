@@ -1,4 +1,4 @@
-"""The put hook on batches: what is held, what stays, what is refused and why."""
+"""The put hook on batches: delayed, unchanged and refused messages."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def held(topics, row):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("sys_flag", [0, 1, layout.SYS_COMMIT])
-def test_a_time_in_the_future_is_pending(topics, rule, properties, out_ms, sys_flag):
+def test_a_future_time_delays_the_message(topics, rule, properties, out_ms, sys_flag):
     batch = PutBatch(4, 1)
     add(topics, batch, properties, sys_flag=sys_flag)
     hook_of(topics)(batch, NOW)
@@ -129,7 +129,7 @@ def test_times_are_rounded_down_to_the_precision(topics, precision_ms, due_ms, o
         ("sent again, with its time", {"TIMER_DELIVER_MS": "1699999999500"} | DELIVERED, "T", 0),
     ],
 )
-def test_others_stay_where_they_are(topics, rule, properties, topic, sys_flag):
+def test_other_messages_are_unchanged(topics, rule, properties, topic, sys_flag):
     batch = PutBatch(4, 1)
     add(topics, batch, properties, topic, sys_flag=sys_flag)
     hook_of(topics)(batch, NOW)
@@ -152,9 +152,7 @@ def test_others_stay_where_they_are(topics, rule, properties, topic, sys_flag):
          "nothing to cancel"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_scheduled_is_refused_with_13_and_the_maximum(
-    topics, rule, properties, says
-):
+def test_impossible_delays_are_refused_with_code_13_and_the_maximum(topics, rule, properties, says):
     batch = PutBatch(4, 1)
     add(topics, batch, properties)
     hook_of(topics)(batch, NOW)
@@ -163,7 +161,7 @@ def test_what_cannot_be_scheduled_is_refused_with_13_and_the_maximum(
     assert f"{MAX_MS}ms" in batch.remarks[0]
 
 
-def test_no_delay_is_too_long_where_the_configuration_allows_it(topics):
+def test_any_delay_is_allowed_without_a_configured_maximum(topics):
     batch = PutBatch(4, 1)
     for asked in ("9" * 18, "9" * 17):
         add(topics, batch, {"TIMER_DELIVER_MS": asked})
@@ -173,8 +171,8 @@ def test_no_delay_is_too_long_where_the_configuration_allows_it(topics):
     assert batch.rows[1]["out_ms"] == 10**17 - 1_000
 
 
-def test_a_time_that_a_client_adds_to_a_received_timer_is_kept(topics):
-    """T21: Apache delivers it at once, because TIMER_OUT_MS is there."""
+def test_a_new_time_on_a_received_timer_is_obeyed(topics):
+    """T21: Apache delivers it at once, because TIMER_OUT_MS is set."""
     batch = PutBatch(4, 1)
     add(topics, batch, DELIVERED | {"KEYS": "k", "TIMER_DELAY_SEC": "10"})
     hook_of(topics)(batch, NOW)
@@ -183,7 +181,7 @@ def test_a_time_that_a_client_adds_to_a_received_timer_is_kept(topics):
 
 
 @pytest.mark.parametrize("name", STALE_NAMES)
-def test_each_sign_of_an_earlier_life_is_taken_out(topics, name):
+def test_properties_of_an_earlier_delivery_are_removed(topics, name):
     batch = PutBatch(4, 1)
     add(topics, batch, {name: DELIVERED[name], "TIMER_DELIVER_MS": "1700000100001"})
     hook_of(topics)(batch, NOW)
@@ -211,8 +209,8 @@ def test_each_sign_of_an_earlier_life_is_taken_out(topics, name):
         ("not even a time", dict.fromkeys(DIRECT, ""), 13),
     ],
 )
-def test_into_the_timer_topic_itself_only_whole_timers_may_be_sent(topics, rule, changes, status):
-    """T1: one stray message there stops all timers of an Apache broker."""
+def test_only_complete_timers_may_be_sent_to_the_timer_topic(topics, rule, changes, status):
+    """T1: one invalid message there stops all timers of an Apache broker."""
     topics.set_routing("Closed", write_queues=1, read_queues=1, perm=6, closed=True)
     batch = PutBatch(4, 1)
     properties = {name: value for name, value in (DIRECT | changes).items() if value}
@@ -226,7 +224,7 @@ def test_into_the_timer_topic_itself_only_whole_timers_may_be_sent(topics, rule,
 
 @pytest.mark.parametrize(("over", "status"), [(0, 0), (1, 13)])
 def test_a_timer_whose_delivery_would_not_fit_is_refused_at_once(topics, over, status):
-    """T4: Apache takes it, and drops it when it is due."""
+    """T4: Apache accepts it and drops it when it is due."""
     batch = PutBatch(4, 1)
     text, added = "TIMER_DELAY_SEC\x0110\x02", "TIMER_OUT_MS\x011700000010000\x02"
     added += "REAL_TOPIC\x01T\x02REAL_QID\x013\x02"
@@ -262,7 +260,7 @@ def test_a_slot_takes_exactly_its_limit(topics):
         assert part in batch.remarks[3]
 
 
-def test_a_refusal_reports_how_late_the_message_would_be(topics):
+def test_a_refusal_reports_the_lateness(topics):
     batch = crowd(topics, [10])
     hook_of(topics, counts={1_700_000_010_000: 2_000_000}, slot_timers_max=1_000_000)(batch, NOW)
     assert "2000000 timers are pending" in batch.remarks[0]
@@ -277,14 +275,14 @@ def test_a_topic_takes_exactly_its_quota(topics):
     assert "100 timers of topic T are pending, timerTopicQuota is 100" in batch.remarks[2]
 
 
-def test_cancels_are_never_too_many(topics):
+def test_cancels_are_not_limited(topics):
     batch = PutBatch(4, 1)
     add(topics, batch, {"TIMER_DELAY_SEC": "10", "TIMER_DEL_UNIQKEY": "T+U"})
     hook_of(topics, slot_timers_max=0)(batch, NOW)
     assert batch.rows[0]["status"] == 0
 
 
-def test_flow_control_can_be_switched_off_at_work(topics):
+def test_flow_control_can_be_switched_off_while_running(topics):
     config = TimerConfig(slot_timers_max=0)
     hook = hook_of(topics, config)
     refused, taken = crowd(topics, [10]), crowd(topics, [10])
@@ -292,7 +290,7 @@ def test_flow_control_can_be_switched_off_at_work(topics):
     hook.reconfigure(replace(config, flow_control=False, precision_ms=100))
     hook(taken, NOW)
     assert (refused.rows[0]["status"], taken.rows[0]["status"]) == (1, 0)
-    assert taken.rows[0]["out_ms"] == 1_700_000_010_000  # in slots of the store's width
+    assert taken.rows[0]["out_ms"] == 1_700_000_010_000  # in slots of the store's precision
 
 
 def test_a_stripped_timer_counts_for_the_limit(topics):
@@ -306,7 +304,7 @@ def test_a_stripped_timer_counts_for_the_limit(topics):
 # Spread.
 
 
-def test_spread_is_the_same_for_the_same_id_never_early_and_even(topics):
+def test_spread_is_constant_for_an_id_never_early_and_even(topics):
     found = []
     for _ in range(2):
         batch = PutBatch(4, 1)
@@ -356,16 +354,16 @@ messages = st.fixed_dictionaries(
 
 
 @given(st.lists(messages, max_size=12), st.sampled_from([100, 1_000]))
-def test_rows_are_those_of_the_twin(made, precision_ms):
+def test_rows_equal_the_naive_implementation(made, precision_ms):
     topics, batch = TopicTable(), PutBatch(4, 1)
     for message in made:
         at = add(topics, batch, **{k: v for k, v in message.items() if k != "status"})
         batch.rows[at]["status"] = message["status"]
     hook_of(topics, precision_ms=precision_ms)(batch, NOW)
     for at, message in enumerate(made):
-        wanted = naive.held(message, topics, NOW, MAX_MS, precision_ms)
+        expected = naive.held(message, topics, NOW, MAX_MS, precision_ms)
         row = batch.rows[at]
-        assert (int(row["status"]), int(row["out_ms"])) == wanted, message
+        assert (int(row["status"]), int(row["out_ms"])) == expected, message
         if row["out_ms"] >= 0:
             assert topics.name(int(row["topic_index"])) == TIMER_TOPIC
             assert topics.name(int(row["real_topic_index"])) == message["topic"]

@@ -1,4 +1,4 @@
-"""What an Apache broker finds at the end of the timer log: where it goes on in the queue."""
+"""The last unit of the timer log, from which an Apache broker continues in the queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def last_in_queue(rig: TimerRig) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 48, 49, 50])
-def test_the_last_unit_names_the_last_record_after_timers_were_put_on(rig, count):
+def test_the_last_unit_refers_to_the_last_record_after_rolls(rig, count):
     due_ms = rig.clock.now_ms() + 45_000
     rig.put_many([(due_ms - n * 1_000, "T", 0, b"%d" % n) for n in range(count)])
     rig.advance(21_500)
@@ -47,24 +47,24 @@ def test_the_last_unit_names_the_last_record_after_timers_were_put_on(rig, count
     assert sorted(map(int, rig.bodies())) == list(range(count))
 
 
-def test_a_log_that_ends_right_gets_no_unit_more(rig):
+def test_a_correct_log_end_is_kept(rig):
     rig.put_many([(rig.clock.now_ms() + 5_000 + n, "T", 0, b"x") for n in range(5)])
     assert rig.persist(last=True)
     assert rig.persist(last=True)
     assert units(rig).size == 5
 
 
-def test_an_empty_store_gets_none(rig):
+def test_an_empty_store_gets_no_unit(rig):
     assert rig.persist(last=True)
     assert rig.timers.units.log.end == 0
 
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_timer_in_the_slot_of_that_unit_stays_pending(rig, killed):
-    """That unit is settled and names the timer's record, and the timer is not."""
+    """The unit refers to the timer's record and is settled, but the timer is not."""
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 13_000, "T", 0, b"rolls"), (now_ms + 3_500, "T", 0, b"last")])
-    rig.advance(1_500)  # the first was put on: its unit is behind that of the last record
+    rig.advance(1_500)  # the first timer rolled: its unit follows that of the last record
     assert rig.persist(last=True)
     waits, mark = (unit for unit in units(rig) if unit["phys_offset"] == last_in_queue(rig))
     assert waits["slot_ms"] // 1_000 == mark["slot_ms"] // 1_000, "both in one slot"

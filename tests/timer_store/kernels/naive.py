@@ -1,4 +1,4 @@
-"""The kernels' readable twins."""
+"""Naive Python implementations of the kernels."""
 
 from __future__ import annotations
 

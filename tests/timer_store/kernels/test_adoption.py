@@ -1,4 +1,4 @@
-"""The identity of a record, against a plain twin, on random properties."""
+"""The identity of a record compared with a naive implementation, on random properties."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def naive_identify(record, *, copies):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(properties, st.sampled_from([0, -5])), max_size=20), st.booleans())
-def test_identities_are_those_of_the_twin(tmp_path_factory, made, copies):
+def test_identities_equal_the_naive_implementation(tmp_path_factory, made, copies):
     with open_store(tmp_path_factory.mktemp("identities")) as store:
         rows = [
             put_one(store, "T", properties=text, prepared_offset=origin) for text, origin in made
@@ -72,9 +72,11 @@ def test_identities_are_those_of_the_twin(tmp_path_factory, made, copies):
         frames = np.zeros(1, store_layout.SCANNED)
         data = store.log.writable_file().data
         count = identify(data, (0, store.log.end), offsets, copies, frames, out)
-        wanted = []
+        expected = []
         for row in rows:
             at, size = int(row["phys_offset"]), int(row["record_size"])
             record = decode_record(data[at : at + size].data, at)
-            wanted.append(naive_identify(record, copies=copies))
-        assert [tuple(row) for row in out[:count].tolist()] == [w for w in wanted if w is not None]
+            expected.append(naive_identify(record, copies=copies))
+        assert [tuple(row) for row in out[:count].tolist()] == [
+            w for w in expected if w is not None
+        ]

@@ -1,4 +1,4 @@
-"""Walks along chains, against plain lists: over good units and over damage."""
+"""Walks along chains compared with lists, over valid and damaged units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ numbers = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @st.composite
 def files(draw, damage=True):
-    """The bytes of a file: units of two slots, chained, some of them damaged; and its tail."""
+    """Return the bytes of a file with chained units of two slots, some damaged, and its end."""
     count = draw(st.integers(1, 14))
     newest = dict.fromkeys(TICKS, -1)
     data = b""
@@ -81,7 +81,7 @@ def test_faults(data, pos):
         assert found == naive.fault(data, BASE, BASE + at, tick, PRECISION)
 
 
-def test_a_circle_is_a_fault():
+def test_a_cycle_is_a_fault():
     one = Unit(BASE + WIDTH, 1, TICKS[0] * PRECISION, 0, 0, 99, 0, 5)
     two = Unit(BASE, 1, TICKS[0] * PRECISION, 0, 100, 99, 0, 5)
     found, pos, fault = naive.follow(one.pack() + two.pack(), BASE, BASE + WIDTH, TICKS[0], 1_000)
@@ -96,8 +96,8 @@ def test_a_circle_is_a_fault():
 # -- one chain ----------------------------------------------------------------------------------
 
 
-def wanted_rows(data, pos, tick, skip):
-    """Return (rows oldest first, where the walk ends, fault, flags) as the kernel must."""
+def expected_rows(data, pos, tick, skip):
+    """Return the expected (rows oldest first, end of the walk, fault, flags)."""
     units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
     mixed = any(a[1].phys_offset <= b[1].phys_offset for a, b in pairwise(units))
     kept = [(at, unit) for at, unit in units if unit.due_ms != -1]
@@ -114,7 +114,7 @@ def wanted_rows(data, pos, tick, skip):
 
 @given(files(), places, st.sampled_from(TICKS), offsets, st.integers(1, 20))
 def test_collect(data, pos, tick, skip, room):
-    rows, end, fault, flags = wanted_rows(data, pos, tick, skip.tolist())
+    rows, end, fault, flags = expected_rows(data, pos, tick, skip.tolist())
     walk, out = new_walk(pos), np.zeros(room, layout.STAGED)
     state = chain.collect(array(data), BASE, tick, PRECISION, skip, walk, out)
     found = columns(out[room - walk[chain.WALK_ROWS] :])
@@ -136,14 +136,14 @@ def test_collect_first(data, pos, tick, skip, room, drawn):
         if row[0] >= 0 and unit.phys_offset not in skip and not is_plain_marker(unit):
             timers.append(row[:3])
     after = drawn.draw(st.sampled_from([(-1, -1), *[row[:2] for row in timers]]))
-    wanted = sorted(row for row in timers if row[:2] > after)
+    expected = sorted(row for row in timers if row[:2] > after)
     walk, heap = new_walk(pos), np.zeros((room, 3), np.int64)
     key = (tick, PRECISION)
     chain.collect_first(array(data), BASE, key, after, skip, walk, heap)
-    assert walk[chain.WALK_ROWS] == len(wanted)
+    assert walk[chain.WALK_ROWS] == len(expected)
     assert (walk[chain.WALK_POS], walk[chain.WALK_FAULT]) == (end, fault)
-    found = sorted(heap[: min(room, len(wanted)), :2].tolist())
-    assert found == [list(row[:2]) for row in wanted[:room]]
+    found = sorted(heap[: min(room, len(expected)), :2].tolist())
+    assert found == [list(row[:2]) for row in expected[:room]]
 
 
 # -- many chains --------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_match(data, first, second, some, others):
 
 
 @given(files(), st.lists(st.tuples(st.integers(0, 14), st.sampled_from(TICKS)), max_size=9))
-def test_find_in_log_order_is_never_wrong_and_complete_where_units_are_in_order(data, asked):
+def test_find_in_log_order(data, asked):
     wanted = np.array([n * 100 for n, _ in asked], np.int64)
     ticks = np.array([tick for _, tick in asked], np.int64)
     count = len(data) // WIDTH
@@ -244,8 +244,8 @@ def test_units_as_columns(data, room, end):
     assert chain.valid_end(array(data), BASE, limit) == min(len(leading) * WIDTH, limit)
     out = np.zeros(room, layout.LOGGED)
     count = chain.read_units(array(data), BASE, BASE, BASE + end * WIDTH, out)
-    wanted = [logged(BASE + n * WIDTH, unit) for n, unit in enumerate(leading)]
-    assert columns(out[:count]) == wanted[: min(room, end)]
+    expected = [logged(BASE + n * WIDTH, unit) for n, unit in enumerate(leading)]
+    assert columns(out[:count]) == expected[: min(room, end)]
 
 
 @given(files(), st.lists(places, max_size=9))
@@ -256,10 +256,10 @@ def test_stage_at(data, positions):
     assert count == sum(good)
     for row, pos, fine in zip(out, positions, good, strict=True):
         unit = naive.unpack(data, pos - BASE) if fine else None
-        wanted = staged(pos, unit, PRECISION) if unit else (0,) * 8
-        if unit and wanted[0] < 0:
-            wanted = (*wanted[:-1], layout.STAGED_SETTLED)
-        assert columns(out[out["pos"] == pos][:1] if fine else [row]) == [wanted]
+        expected = staged(pos, unit, PRECISION) if unit else (0,) * 8
+        if unit and expected[0] < 0:
+            expected = (*expected[:-1], layout.STAGED_SETTLED)
+        assert columns(out[out["pos"] == pos][:1] if fine else [row]) == [expected]
 
 
 @given(files(), st.lists(places.filter(lambda p: p >= BASE), max_size=9), st.booleans())

@@ -1,4 +1,4 @@
-"""The kernels that make deciding records, against what plain Python makes of the same records."""
+"""Kernels that write decision records, compared with Python on the same records."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def naive_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
 
 
 def naive_kept_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
-    """What `timer_store.dequeue.gather.add_roll` makes of them."""
+    """Return the copy that `timer_store.dequeue.gather.add_roll` writes."""
     times = properties.get("TIMER_ROLL_TIMES", "0")
     dropped = ("TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "__CRC32#")
     kept = {name: value for name, value in properties.items() if name not in dropped}

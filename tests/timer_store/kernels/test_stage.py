@@ -1,4 +1,4 @@
-"""The near stage's kernels against the plain way."""
+"""Kernels of the near stage compared with naive implementations."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def test_merge(a, b):
 def test_bound_and_skip_settled(values, due_ms):
     values = sorted(values)
     held = stage_rows(values)
-    wanted = sum(value[0] <= due_ms for value in values)
-    assert kernels.bound(held, 0, held.size, due_ms) == wanted
+    expected = sum(value[0] <= due_ms for value in values)
+    assert kernels.bound(held, 0, held.size, due_ms) == expected
     first = next((i for i, value in enumerate(values) if not value[3]), len(values))
     assert kernels.skip_settled(held, 0, held.size) == first
 
 
 def naive_turns(values):
-    """Return waiting timers of one millisecond, sorted by log offset, topics in turn."""
+    """Return pending timers of one millisecond, sorted by log offset, with the topics in turn."""
     by_topic = {}
     ranked = []
     for value in values:
@@ -105,10 +105,10 @@ def test_interleave(values):
     out = np.zeros(n, layout.STAGE_ROW)
     held = stage_rows(values)
     kernels.interleave(held, spots, ranks, starts, table, out)
-    wanted = []
+    expected = []
     for _, group in groupby([v for v in values if not v[3]], key=lambda v: v[0]):
-        wanted += naive_turns(list(group))
-    assert [value for value in values_of(out) if not value[3]] == wanted
+        expected += naive_turns(list(group))
+    assert [value for value in values_of(out) if not value[3]] == expected
     assert sorted(values_of(out)) == values
     assert not table[:, 1].any()
     mixed = any(len({v[2] for v in group}) > 1 for _, group in groupby(values, key=lambda v: v[0]))
@@ -134,10 +134,10 @@ def test_take_batch(values, first, count_max, bytes_max, alone):
     out = np.zeros(count_max, layout.STAGED)
     limits = (count_max, bytes_max, int(alone))
     at, count, total = kernels.take_batch(stage_rows(values), first, len(values), limits, out)
-    wanted_at, wanted, wanted_total = naive_take_batch(values, first, count_max, bytes_max, alone)
+    wanted_at, expected, wanted_total = naive_take_batch(values, first, count_max, bytes_max, alone)
     assert (at, total) == (wanted_at, wanted_total)
     got = [(int(r["due_ms"]), int(r["phys_offset"]), int(r["topic_hash"])) for r in out[:count]]
-    assert got == [value[:3] for value in wanted]
+    assert got == [value[:3] for value in expected]
     assert (out[:count]["magic"] == layout.MAGIC_DEFAULT).all()
     assert (out[:count]["pos"] == out[:count]["phys_offset"] * 52).all()
     assert (out[:count]["write_ms"] == out[:count]["phys_offset"]).all()
@@ -147,17 +147,17 @@ def test_take_batch(values, first, count_max, bytes_max, alone):
 @given(
     timers, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 50)), max_size=9), st.booleans()
 )
-def test_find(turns, values, wanted, settle):
+def test_find(turns, values, asked, settle):
     held = stage_rows(sorted(values, key=lambda v: (v[0], v[2] if turns else v[1])))
     waiting = {value[:2] for value in values if not value[3]}
     expected = []
-    for key in wanted:
+    for key in asked:
         expected.append(key in waiting)
         if settle:
             waiting.discard(key)
-    offsets = np.array([key[1] for key in wanted], np.int64)
-    due_ms = np.array([key[0] for key in wanted], np.int64)
-    found = np.zeros(len(wanted), np.bool_)
+    offsets = np.array([key[1] for key in asked], np.int64)
+    due_ms = np.array([key[0] for key in asked], np.int64)
+    found = np.zeros(len(asked), np.bool_)
     span = (0, held.size, int(turns))
     count = kernels.find(held, span, offsets, due_ms, settle, found)
     assert found.tolist() == expected

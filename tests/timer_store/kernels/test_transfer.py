@@ -1,4 +1,4 @@
-"""Level records become timers: the compiled reading against a plain one, and the one byte."""
+"""Conversion of level records to timers: the kernel compared with Python, and the changed byte."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXTS: dict[str, tuple[dict[str, str], bool]] = {
 
 
 @pytest.mark.parametrize(("text", "renames"), TEXTS.values(), ids=TEXTS)
-def test_one_byte_changes_and_changes_back(
+def test_one_byte_changes_and_is_restored(
     text: dict[str, str], renames: bool, tmp_path: Path
 ) -> None:
     with open_store(tmp_path) as store:
@@ -60,7 +60,7 @@ def test_one_byte_changes_and_changes_back(
 def test_records_read_before_are_renamed_by_offset(
     text: dict[str, str], renames: bool, tmp_path: Path
 ) -> None:
-    """In two log files, a record without the name between those with one."""
+    """Records with the property name lie in two log files, with others between them."""
     with open_store(tmp_path, commitlog_file_bytes=4_096) as store:
         held = {"REAL_TOPIC": "Real", "REAL_QID": "2"}
         texts = [text, {"DELAY": "9"}] * 12
@@ -90,7 +90,7 @@ def test_an_unreadable_record_is_a_timer_without_a_topic(tmp_path: Path) -> None
         put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties={"DELAY": "3"})
         row = put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties={"DELAY": "3"})
         file = store.log.files[0]
-        file.write(int(row["phys_offset"]) + 4, b"\0\0\0\0")  # its magic
+        file.write(int(row["phys_offset"]) + 4, b"\0\0\0\0")  # its magic code
         rows, _ = LevelRecords(store).read(LEVEL, 0, 2, {})
         assert rows["topic_index"].tolist() == [-1, -1]
         assert rows["kind"].tolist() == [layout.TIMED_PLAIN] * 2
@@ -103,9 +103,9 @@ def test_due_times_of_transferred_messages_are_valid_for_timers(
     units: Any = np.zeros(len(codes), [("tags_code", "i8")])
     units["tags_code"] = codes
     promised = max(min(promised, 1 << 62), -(1 << 62))
-    wanted = [promised if number == at else code for number, code in enumerate(codes)]
+    expected = [promised if number == at else code for number, code in enumerate(codes)]
     found = due_times(units, 100, {100 + at: promised}).tolist()
-    assert found == [min(max(due_ms, 1), layout.DUE_MS_MAX) for due_ms in wanted]
+    assert found == [min(max(due_ms, 1), layout.DUE_MS_MAX) for due_ms in expected]
 
 
 names = st.sampled_from(
@@ -117,8 +117,8 @@ names = st.sampled_from(
 def test_only_a_single_entry_is_renamed(entries: list[bytes]) -> None:
     text = b"\x02".join(entries)
     both = [entry for entry in entries if entry in (b"DELAY\x013", b"DELAy\x013")]
-    wanted = text.replace(b"DELAy\x013", b"DELAY\x013") if len(both) == 1 else text
-    assert renamed(text, b"DELAy", b"DELAY") == wanted
+    expected = text.replace(b"DELAy\x013", b"DELAY\x013") if len(both) == 1 else text
+    assert renamed(text, b"DELAy", b"DELAY") == expected
 
 
 @pytest.mark.parametrize(

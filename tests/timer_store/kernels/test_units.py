@@ -1,4 +1,4 @@
-"""Units into log and wheel, and the wheel made anew: against plain lists."""
+"""Writing of units into log and wheel, and rebuilding of the wheel, compared with lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READ = READ_MS // 1_000
 WHEEL = np.zeros(WHEEL_BYTES, np.uint8)
 SLOTS = WHEEL.view(layout.TIMER_SLOT)
 FAR_MS = LAP * 1_000
-MANY_BYTES = 1 << 30  # a file that never ends
+MANY_BYTES = 1 << 30  # larger than all units
 
 times = st.integers(READ_MS - 9_000, READ_MS + 9_000) | st.sampled_from(
     [READ_MS + FAR_MS - 1, READ_MS + FAR_MS, 5, READ_MS - 40 * 86_400_000]
@@ -36,7 +36,7 @@ laps = st.dictionaries(st.integers(READ - 3, READ + 9), st.sampled_from([-LAP, 0
 
 
 def fill(model: Model, laps_) -> None:
-    """Give some slots the units of this or another lap."""
+    """Give some slots units of this lap or another."""
     for tick, lap in laps_.items():
         model.slots[tick % LAP] = Slot(tick + lap, 0, 52, 2)
 
@@ -75,8 +75,8 @@ def test_link_and_unlink(timers, laps_, later_ms):
     try:
         taken, made = kernels.link(timed(timers), adding, WHEEL, pages, out, undo)
         assert taken == model.add(timers, write_ms, READ_MS)
-        wanted = b"".join(unit.pack() for _, unit in sorted(model.units.items()))
-        assert out[: made * WIDTH].tobytes() == wanted
+        expected = b"".join(unit.pack() for _, unit in sorted(model.units.items()))
+        assert out[: made * WIDTH].tobytes() == expected
         assert at_places(model.slots) == near(model)
         touched = {place * 32 // PAGE_BYTES for place in model.slots}
         assert set(np.flatnonzero(pages).tolist()) <= touched
@@ -105,25 +105,25 @@ units = st.builds(
     st.lists(units, max_size=12), st.integers(1, 12), st.sets(st.integers(0, 9)), st.integers(0, 3)
 )
 def test_relink(found, room, skip, gone):
-    """The first `gone` units lay in a file that was removed."""
+    """The first `gone` units were in a removed file."""
     base = gone * WIDTH
     fit = [u if u.prev_pos < base + n * WIDTH else None for n, u in enumerate(found)]
     found = found[: fit.index(None)] if None in fit else found
     data = np.frombuffer(b"".join(unit.pack() for unit in found) + b"\0" * 16, np.uint8)
     model = Model(file_bytes=MANY_BYTES)
-    wanted, newest = [], {}
+    expected, newest = [], {}
     for n, unit in enumerate(found):
         pos, tick = base + n * WIDTH, unit.slot_ms // 1_000
         if tick - READ >= LAP:
-            wanted.append((pos, kernels.FIX_TOO_FAR))
+            expected.append((pos, kernels.FIX_TOO_FAR))
         elif tick >= READ:
             model.units[pos] = unit
             before = newest.get(tick, -1)
             if unit.prev_pos != before and not (before < 0 and unit.prev_pos < base):
-                wanted.append((pos, before))
+                expected.append((pos, before))
             newest[tick] = pos
     for tick in newest:
-        model.append_to_chain(tick, skip)
+        model.link_slot(tick, skip)
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)
     skipped, fixes, pos = np.array(sorted(skip), np.int64), [], base
     end = base + len(found) * WIDTH
@@ -133,7 +133,7 @@ def test_relink(found, room, skip, gone):
             out = np.zeros((room, 2), np.int64)
             pos, count = kernels.relink(data, (base, pos, end), WHEEL, pages, into, skipped, out)
             fixes += [tuple(fix) for fix in out[:count].tolist()]
-        assert fixes == wanted
+        assert fixes == expected
         assert at_places(model.slots) == near(model)
     finally:
         empty(pages)
@@ -150,15 +150,15 @@ def test_relink_stops_at_bytes_that_are_not_a_unit():
 
 
 @given(st.sets(st.integers(0, 19)), st.integers(0, 1 << 40), st.randoms())
-def test_bury(which, base, chance):
-    """Two numbers of each unit change, and no other byte."""
+def test_make_tombstones(which, base, chance):
+    """Two numbers of each unit change and no other byte."""
     block = np.frombuffer(chance.randbytes(20 * WIDTH), np.uint8).copy()
     positions = np.array(sorted(which), np.int64) * WIDTH + base
     due = -positions - 7
-    wanted = bytearray(block.tobytes())
+    expected = bytearray(block.tobytes())
     for pos, value in zip(positions.tolist(), due.tolist(), strict=True):
         at = pos - base
-        wanted[at + 12 : at + 16] = layout.MAGIC_DELETE.to_bytes(4, "big")
-        wanted[at + 44 : at + 52] = value.to_bytes(8, "big", signed=True)
+        expected[at + 12 : at + 16] = layout.MAGIC_DELETE.to_bytes(4, "big")
+        expected[at + 44 : at + 52] = value.to_bytes(8, "big", signed=True)
     kernels.bury(block, base, positions, due)
-    assert block.tobytes() == bytes(wanted)
+    assert block.tobytes() == bytes(expected)

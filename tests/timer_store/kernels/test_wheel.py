@@ -1,4 +1,4 @@
-"""Slots on bytes, against a dictionary."""
+"""The wheel's slots compared with a dictionary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from timer_store.layout import SLOT_BYTES, WHEEL_BYTES, WHEEL_SLOTS
 PAGES = WHEEL_BYTES // kernels.PAGE_BYTES
 WHEEL = np.zeros(WHEEL_BYTES, np.uint8)
 SLOTS = WHEEL.view(layout.TIMER_SLOT)
-FIRST = 1_700_000_000 - 1_700_000_000 % WHEEL_SLOTS + WHEEL_SLOTS - 3  # wraps around after three
+FIRST = (
+    1_700_000_000 - 1_700_000_000 % WHEEL_SLOTS + WHEEL_SLOTS - 3
+)  # wraps around after three slots
 ticks = st.integers(FIRST, FIRST + 300) | st.integers(FIRST, FIRST + WHEEL_SLOTS - 1)
 slots = st.tuples(st.integers(-1, 5_000), st.integers(-1, 5_000), st.integers(-9, 99))
 wheels = st.dictionaries(ticks, slots, max_size=12)
@@ -25,7 +27,7 @@ wheels = st.dictionaries(ticks, slots, max_size=12)
 
 @contextmanager
 def wheel_of(slots_: dict[int, tuple[int, int, int]]) -> Iterator[np.ndarray]:
-    """Fill the wheel; give its pages; empty it again."""
+    """Fill the wheel and return its pages and data; clear it afterwards."""
     pages = np.zeros(PAGES, np.uint8)
     try:
         for tick, (first, last, num) in slots_.items():
@@ -48,10 +50,10 @@ def live(slots_, first: int, count: int) -> list[tuple[int, ...]]:
 
 @given(wheels, ticks, st.integers(0, 400) | st.just(WHEEL_SLOTS), st.integers(1, 6))
 def test_live_slots(slots_, first, count, room):
-    wanted = live(slots_, first, count)
+    expected = live(slots_, first, count)
     with wheel_of(slots_) as pages:
         tick = kernels.next_live(WHEEL, pages, first, count)
-        assert tick == (wanted[0][0] if wanted else -1)
+        assert tick == (expected[0][0] if expected else -1)
         found, at, left = [], first, count
         while left:
             out = np.zeros(room, layout.SLOT)
@@ -59,7 +61,7 @@ def test_live_slots(slots_, first, count, room):
             assert n == room or looked_at == left
             found += columns(out[:n])
             at, left = at + looked_at, left - looked_at
-        assert found == wanted
+        assert found == expected
 
 
 @given(wheels, st.integers(FIRST - 5, FIRST + 400))
@@ -77,8 +79,8 @@ def test_add_num(slots_, asked, by):
         kernels.add_num(WHEEL, pages, np.array(asked, np.int64), by)
         changed = set()
         for tick, (first, last, num) in slots_.items():
-            wanted = num + by * asked.count(tick)
-            assert tuple(SLOTS[tick % WHEEL_SLOTS]) == (tick, first, last, wanted, 77)
+            expected = num + by * asked.count(tick)
+            assert tuple(SLOTS[tick % WHEEL_SLOTS]) == (tick, first, last, expected, 77)
             if tick in asked:
                 changed.add(tick % WHEEL_SLOTS // kernels.PAGE_SLOTS)
         assert set(np.flatnonzero(pages & kernels.PAGE_CHANGED).tolist()) == changed
@@ -89,11 +91,11 @@ def test_slots_after(slots_, log_end, room):
     with wheel_of(slots_) as pages:
         out = np.zeros(room, layout.CURSOR)
         count = kernels.slots_after(WHEEL, pages, log_end, out)
-        wanted = {(tick, last) for tick, (_, last, _) in slots_.items() if last >= log_end}
-        assert count == len(wanted)
+        expected = {(tick, last) for tick, (_, last, _) in slots_.items() if last >= log_end}
+        assert count == len(expected)
         found = {(int(row["tick"]), int(row["pos"])) for row in out[: min(count, room)]}
         assert len(found) == min(count, room)
-        assert found <= wanted
+        assert found <= expected
 
 
 @given(wheels, st.data())
@@ -104,11 +106,11 @@ def test_set_slots(slots_, data):
     with wheel_of(slots_) as pages:
         kernels.set_slots(WHEEL, pages, *(np.array(x, np.int64) for x in (some, last, nums)))
         for tick, (first, old_last, old_num) in slots_.items():
-            wanted = (tick, first, old_last, old_num, 77)
+            expected = (tick, first, old_last, old_num, 77)
             if tick in some:
                 pos, num = last[some.index(tick)], nums[some.index(tick)]
-                wanted = (tick, min(first, pos), pos, num, 77) if pos >= 0 else (0, 0, 0, 0, 77)
-            assert tuple(SLOTS[tick % WHEEL_SLOTS]) == wanted
+                expected = (tick, min(first, pos), pos, num, 77) if pos >= 0 else (0, 0, 0, 0, 77)
+            assert tuple(SLOTS[tick % WHEEL_SLOTS]) == expected
 
 
 @given(ticks, st.tuples(*[st.integers(-(1 << 63), (1 << 63) - 1)] * 3), st.integers(-9, 99))

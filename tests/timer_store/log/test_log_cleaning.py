@@ -1,4 +1,4 @@
-"""Files of the timer log go when nothing waits in them, and not before."""
+"""Deletion of timer log files, which happens only when they have no pending units."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def put(rig: TimerRig, count: int, delay_ms: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_files_go_when_their_timers_have_come(rig, end):
+def test_files_are_deleted_after_the_delivery_of_their_timers(rig, end):
     put(rig, 200, 5_000)
     rig.advance(31_000)
     assert len(files(rig)) == 5
@@ -47,7 +47,7 @@ def test_files_go_when_their_timers_have_come(rig, end):
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_a_file_with_a_pending_timer_stays_until_the_timer_is_rolled(rig, end):
     put(rig, 60, 1_000)
-    put(rig, 1, 700_000)  # looked at after 100 s: in file 1
+    put(rig, 1, 700_000)  # rolls after 100 s, into file 1
     put(rig, 100, 1_000)
     rig.advance(40_000)
     rig.persist()
@@ -65,7 +65,7 @@ def test_a_file_with_a_pending_timer_stays_until_the_timer_is_rolled(rig, end):
     assert len(rig.bodies()) == 161
 
 
-def test_what_no_checkpoint_knows_removes_nothing(tmp_path, monkeypatch):
+def test_deliveries_outside_of_a_checkpoint_delete_no_file(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, tmp_path)
     rig = TimerRig(tmp_path).open()
     put(rig, 200, 5_000)
@@ -98,7 +98,7 @@ def test_units_of_settled_timers_keep_no_file(rig):
 
 
 def test_settled_units_at_the_end_of_a_chain_keep_no_file(rig):
-    """The slot is needed, but not what it began with."""
+    """The slot is needed, but not its oldest units."""
     due_ms = rig.clock.now_ms() + 50_000
     first = rig.put_many([(due_ms, "T", 0, b"first")] * 60)
     rig.put_many([(due_ms, "T", 0, b"second")] * 60)
@@ -113,7 +113,7 @@ def test_settled_units_at_the_end_of_a_chain_keep_no_file(rig):
     assert rig.bodies() == [b"second"] * 60
 
 
-def test_a_timer_rebuilt_log_is_looked_at_from_its_beginning(rig):
+def test_a_rebuilt_log_is_checked_from_its_start(rig):
     put(rig, 200, 5_000)
     rig.advance(10_000)
     rig.persist()

@@ -1,4 +1,4 @@
-"""Log and wheel made to fit again: after our crashes, after Apache's, after damage."""
+"""Repair of log and wheel after crashes of ours, after Apache's and after damage."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.naive_timer_log import LAP, Model, columns, staged
 from tests.support.timer_logs import (
     FILE_BYTES,
     NOW_MS,
+    assert_same_log,
+    assert_same_wheel,
     open_units,
-    same_log,
-    same_wheel,
     temporary_units,
     timed,
     timer,
 )
-from tests.timer_store.log.test_units import batches, fill, same_slots
+from tests.timer_store.log.test_units import assert_same_slots, batches, fill
 from timer_store.log.units import TimerUnits
 
 GOLDEN = ["apache-5.3.3-clean", "apache-5.3.3-killed"]
@@ -49,20 +49,20 @@ def slot_bytes(units: TimerUnits, time_ms: int) -> np.ndarray:
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.data(), skips)
-def test_after_a_crash_slots_step_back_to_the_snapshot(made, data, skip):
+def test_after_a_crash_slots_return_to_the_snapshot(made, data, skip):
     with temporary_units() as units:
         model = fill(units, made)
         ends = [0, model.end, *(pos for pos in model.units), *(pos + 52 for pos in model.units)]
         cut = data.draw(st.sampled_from(sorted(set(ends))))
         assert units.repair(cut, skip=offsets(skip)) == []
         model.cut(cut, skip)
-        same_log(units, model)
-        same_wheel(units, model)
-        same_slots(units, model)
+        assert_same_log(units, model)
+        assert_same_wheel(units, model)
+        assert_same_slots(units, model)
 
 
 def test_every_mix_of_old_and_new_slots_is_repaired(tmp_path):
-    """The wheel's file is slots of the snapshot and slots of the next one, in any mix."""
+    """The wheel's file has any mix of slots of the snapshot and of the next one."""
     units = open_units(tmp_path)
     model = spread(units, 60)
     cut, old = units.log.end, units.wheel.data.copy()
@@ -73,8 +73,8 @@ def test_every_mix_of_old_and_new_slots_is_repaired(tmp_path):
         at = units.wheel.tick(NOW_MS + n * SECOND) % LAP * 32
         slot[:] = old[at : at + 32]
     assert units.repair(cut) == []
-    same_log(units, model)
-    same_wheel(units, model)
+    assert_same_log(units, model)
+    assert_same_wheel(units, model)
 
 
 def test_a_slot_that_points_after_the_log_is_reported(tmp_path):
@@ -101,7 +101,7 @@ def test_slots_are_counted_again(tmp_path):
     assert units.read_slot(NOW_MS).rows["phys_offset"].tolist() == [200, 400, 600]
 
 
-def test_discount_and_bury_are_the_halves_of_settle(tmp_path):
+def test_discount_and_make_tombstones_together_settle(tmp_path):
     units = open_units(tmp_path)
     model = spread(units, 20)
     places = np.array(sorted(model.units)[3:9])
@@ -110,8 +110,8 @@ def test_discount_and_bury_are_the_halves_of_settle(tmp_path):
     assert units.wheel.total(NOW_MS) == 14
     units.bury(places)
     model.settle(places.tolist())
-    same_log(units, model)
-    same_wheel(units, model)
+    assert_same_log(units, model)
+    assert_same_wheel(units, model)
 
 
 # -- check and relink ---------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_discount_and_bury_are_the_halves_of_settle(tmp_path):
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.data(), skips)
-def test_relink_makes_the_wheel_from_the_log(made, data, skip):
+def test_relink_rebuilds_the_wheel_from_the_log(made, data, skip):
     with temporary_units() as units:
         model = fill(units, made)
         settled = data.draw(st.lists(st.sampled_from(sorted(model.units) or [0]), max_size=5))
@@ -127,7 +127,7 @@ def test_relink_makes_the_wheel_from_the_log(made, data, skip):
             units.settle(np.array(settled))
             model.settle(settled)
         wrong = data.draw(st.lists(st.sampled_from(sorted(model.units) or [0]), max_size=5))
-        if model.units and wrong:  # pointers that lead anywhere
+        if model.units and wrong:  # arbitrary pointers
             places = np.unique(wrong)
             values = [data.draw(st.integers(-1, int(pos) - 1)) for pos in places]
             units.log.patch(places, "prev_pos", np.array(values, np.int64))
@@ -142,18 +142,18 @@ def test_relink_makes_the_wheel_from_the_log(made, data, skip):
         ticks = {unit.slot_ms // SECOND for unit in model.units.values()}
         for tick in ticks:
             if tick >= from_ms // SECOND:
-                model.append_to_chain(tick, skip)
-        same_wheel(units, model)
+                model.link_slot(tick, skip)
+        assert_same_wheel(units, model)
         for tick in sorted(ticks):
             if tick >= from_ms // SECOND:
                 got = units.read_slot(tick * SECOND)
                 assert got.broken is None
                 both = sorted(columns(got.rows) + columns(got.markers), key=lambda row: row[2])
-                assert both == [staged(*item, SECOND) for item in model.waiting(tick)]
+                assert both == [staged(*item, SECOND) for item in model.pending(tick)]
 
 
-def test_a_wheel_ahead_of_the_log_is_noticed_and_rebuilt(tmp_path):
-    """T13: a power cut with the wheel flushed ahead of the log."""
+def test_a_wheel_ahead_of_the_log_is_detected_and_rebuilt(tmp_path):
+    """T13: before a power cut the wheel was flushed, the log was not."""
     units = open_units(tmp_path)
     model = spread(units, 30)
     assert units.check(NOW_MS) == []
@@ -163,12 +163,12 @@ def test_a_wheel_ahead_of_the_log_is_noticed_and_rebuilt(tmp_path):
     assert "no unit can be there" in str(faults[0])
     units.relink(NOW_MS)
     model.cut(20 * 52)
-    same_wheel(units, model)
+    assert_same_wheel(units, model)
     assert units.check(NOW_MS) == []
 
 
 def test_a_chain_that_leads_into_another_slot_is_reported_and_corrected(tmp_path):
-    """T13: new units chained to a position that other slots used later."""
+    """T13: new units are chained to a position that other slots reused."""
     units = open_units(tmp_path)
     model = spread(units, 30)
     head = units.wheel.slot(NOW_MS).last_pos
@@ -177,14 +177,14 @@ def test_a_chain_that_leads_into_another_slot_is_reported_and_corrected(tmp_path
     assert found.broken is not None
     assert "the unit belongs to another slot" in str(found.broken)
     assert found.broken.offset == head - 52
-    assert found.rows.size == 1  # what came before is given
+    assert found.rows.size == 1  # the rows before the fault are returned
     assert units.read_slot_part(NOW_MS, 1).broken is not None
     assert units.relink(NOW_MS).corrected == 1
-    same_log(units, model)
-    same_slots(units, model)
+    assert_same_log(units, model)
+    assert_same_slots(units, model)
 
 
-def test_a_circle_ends(tmp_path):
+def test_a_cycle_ends(tmp_path):
     units = open_units(tmp_path)
     spread(units, 30)
     slot = units.wheel.slot(NOW_MS)
@@ -194,7 +194,7 @@ def test_a_circle_ends(tmp_path):
     assert found.rows.size == 4
 
 
-def test_damage_in_the_middle_of_the_log_costs_only_itself(tmp_path):
+def test_damage_in_the_log_loses_only_damaged_units(tmp_path):
     """T15: a gap in the chain."""
     units = open_units(tmp_path)
     model = spread(units, 120)
@@ -213,7 +213,7 @@ def test_damage_in_the_middle_of_the_log_costs_only_itself(tmp_path):
 
 
 def test_stale_units_after_a_cut_are_never_linked(tmp_path):
-    """T14: what was cut off reads as zeros, so nobody takes it for the newest units."""
+    """T14: the cut-off part is zeroed, so it is not mistaken for new units."""
     units = open_units(tmp_path)
     spread(units, 60)
     units.repair(10 * 52)
@@ -222,7 +222,7 @@ def test_stale_units_after_a_cut_are_never_linked(tmp_path):
 
 
 def test_another_precision_moves_units_into_other_slots(tmp_path):
-    """T20: timerPrecisionMs was changed."""
+    """T20: the configuration key timerPrecisionMs was changed."""
     units = open_units(tmp_path)
     spread(units, 30)
     far_ms = NOW_MS + 6 * 86_400_000
@@ -232,13 +232,13 @@ def test_another_precision_moves_units_into_other_slots(tmp_path):
     units = open_units(tmp_path, precision_ms=100)
     units.log.truncate(end)
     found = units.relink(NOW_MS)
-    assert found.too_far.tolist() == [end - 52]  # a lap is 33.6 hours now
+    assert found.too_far.tolist() == [end - 52]  # the lap is 33.6 hours with this precision
     assert units.read_slot(NOW_MS + 3 * SECOND).rows.size == 5
     assert units.read_slot(NOW_MS + 3 * SECOND + 100).rows.size == 0
     assert units.wheel.total(NOW_MS) == 30
 
 
-def test_slots_of_removed_files_count_only_if_something_is_pending(tmp_path):
+def test_slots_of_removed_files_count_only_if_pending(tmp_path):
     units = open_units(tmp_path)
     units.add(timed([timer(NOW_MS + 1, n) for n in range(49)]), write_ms=NOW_MS, read_ms=NOW_MS)
     later = [timer(NOW_MS + 9_001, n) for n in range(100, 110)]
@@ -250,7 +250,7 @@ def test_slots_of_removed_files_count_only_if_something_is_pending(tmp_path):
     assert units.read_slot(NOW_MS).rows.size == 0
 
 
-def test_clearing_starts_over(tmp_path):
+def test_clear(tmp_path):
     units = open_units(tmp_path)
     spread(units, 120)
     units.clear()
@@ -278,7 +278,7 @@ def apache(request, tmp_path: Path):
 APACHE_READ_MS = 1_795_225_834_000
 
 
-def test_apache_s_chains_resolve(apache):
+def test_apaches_chains_resolve(apache):
     assert apache.check(APACHE_READ_MS) == []
     rows = np.concatenate(list(apache.log.scan()))
     assert rows.size == 32
@@ -289,7 +289,9 @@ def test_apache_s_chains_resolve(apache):
         assert read.broken is None
         found += read.rows["pos"].tolist() + read.markers["pos"].tolist()
         assert (read.rows["due_ms"][read.rows["magic"] == 1] == slot_ms + SECOND).all()
-        assert (read.rows["due_ms"][read.rows["magic"] == 3] == 0).all()  # ask the record
+        assert (
+            read.rows["due_ms"][read.rows["magic"] == 3] == 0
+        ).all()  # the due time is in the record
         waiting = read.rows.size - read.markers.size
         assert slot["num"] == waiting
     assert sorted(found) == rows["pos"].tolist()
@@ -297,13 +299,13 @@ def test_apache_s_chains_resolve(apache):
     assert sum((rows["magic"] & 2) > 0) == 8
 
 
-def test_apache_s_units_are_found_by_their_records(apache):
+def test_apaches_units_are_found_by_their_records(apache):
     rows = np.concatenate(list(apache.log.scan()))
     assert apache.find(rows["phys_offset"], rows["slot_ms"]).tolist() == rows["pos"].tolist()
     assert (apache.find(rows["phys_offset"], rows["slot_ms"] + SECOND) == -1).all()
 
 
-def test_apache_s_wheel_is_rebuilt_from_its_log(apache):
+def test_apaches_wheel_is_rebuilt_from_its_log(apache):
     before = apache.wheel.live(APACHE_READ_MS).copy()
     found = apache.relink(APACHE_READ_MS)
     assert (found.units, found.corrected, found.damaged.size) == (32, 0, 0)
@@ -313,7 +315,7 @@ def test_apache_s_wheel_is_rebuilt_from_its_log(apache):
     assert after["num"].sum() == 29  # markers do not count
 
 
-def test_ours_continue_behind_apache_s(apache):
+def test_our_units_follow_apaches(apache):
     rows = timed([timer(APACHE_READ_MS + 3_600_000 - 2_000 + 1, 70_000)])
     slot_ms = int(rows["slot_ms"][0])
     before = apache.read_slot(slot_ms).rows.size

@@ -1,4 +1,4 @@
-"""Where a timer waits, and that it is found there from its due time alone."""
+"""Choice of a timer's slot, and its recovery from the due time alone."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def slot_of(due_ms: int, read_ms: int, staged_ms: int) -> int:
 @pytest.mark.parametrize(
     ("due_ms", "read_ms", "staged_ms", "slot_ms"),
     [
-        (5_001, 2_000, 3_000, 5_000),  # its own
-        (5_000, 2_000, 3_000, 4_999),  # an exact second belongs to the slot before, as Apache's
-        (2_500, 2_000, 3_000, 2_499),  # staged already: its own slot, read after a crash
-        (1_500, 2_000, 3_000, 2_000),  # overdue: the slot that is read now
-        (12_999, 2_000, 3_000, 12_998),  # the last moment inside the window
-        (13_001, 2_000, 3_000, 3_000),  # one window ahead: looked at again now
+        (5_001, 2_000, 3_000, 5_000),  # its own slot
+        (5_000, 2_000, 3_000, 4_999),  # an exact second belongs to the slot before, as with Apache
+        (2_500, 2_000, 3_000, 2_499),  # staged already: its own slot, which is read after a crash
+        (1_500, 2_000, 3_000, 2_000),  # overdue: the slot being read
+        (12_999, 2_000, 3_000, 12_998),  # the last time inside the window
+        (13_001, 2_000, 3_000, 3_000),  # one window ahead: rolls in the next slot
         (25_001, 2_000, 3_000, 5_000),  # two windows
     ],
 )
-def test_a_timer_is_in_its_slot_or_a_window_before(due_ms, read_ms, staged_ms, slot_ms):
+def test_slot_of_a_timer(due_ms, read_ms, staged_ms, slot_ms):
     assert slot_of(due_ms, read_ms, staged_ms) == slot_ms
 
 
@@ -39,7 +39,7 @@ def test_a_timer_is_in_its_slot_or_a_window_before(due_ms, read_ms, staged_ms, s
     later=st.integers(0, 100),
 )
 def test_a_unit_is_found_from_its_due_time(due_ms, read_ms, staged, later):
-    """As long as the read time has not passed the slot it was put in."""
+    """While the read time has not passed the slot it was put into."""
     slot_ms = slot_of(due_ms, read_ms, read_ms + staged * SECOND)
     now_ms = min(read_ms + later * SECOND, slot_ms - slot_ms % SECOND)
     found = candidates(np.array([due_ms]), max(now_ms, read_ms), WINDOW)
@@ -48,7 +48,7 @@ def test_a_unit_is_found_from_its_due_time(due_ms, read_ms, staged, later):
 
 
 @given(due_ms=st.integers(1, 500_000), read=st.integers(0, 100), staged=st.integers(0, 5))
-def test_a_slot_is_never_after_the_due_time_nor_a_window_away(due_ms, read, staged):
+def test_a_slot_is_before_the_due_time_and_inside_the_window(due_ms, read, staged):
     read_ms, staged_ms = read * SECOND, (read + staged) * SECOND
     slot_ms = slot_of(due_ms, read_ms, staged_ms)
     assert slot_ms <= max(due_ms - 1, read_ms)

@@ -1,4 +1,4 @@
-"""The timer log's files: Apache's, ours, cut ones, on a disk that refuses."""
+"""Files of the timer log: Apache's, ours, truncated ones, and a disk that refuses writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_log(tmp_path, file_bytes: int = FILE_BYTES) -> TimerLog:
 
 
 def write_units(log: TimerLog, count: int, first: int = 0) -> None:
-    """Append units one after the other, closing files as they fill up."""
+    """Append single units, closing files as they fill."""
     for n in range(first, first + count):
         if not log.room():
             log.close_file()
@@ -47,7 +47,7 @@ def write_units(log: TimerLog, count: int, first: int = 0) -> None:
 # -- layout -------------------------------------------------------------------------------------
 
 
-def test_the_unit_of_the_specification():
+def test_unit_layout_of_the_specification():
     text = """
         00 00 00 34  ff ff ff ff ff ff ff ff  00 00 00 01  00 00 01 8b cf e5 6b e8  00 01 82 b8
         00 00 00 00 00 00 10 00  00 00 01 2c  00 00 0a 5d  00 00 00 00 00 00 00 00
@@ -59,33 +59,33 @@ def test_the_unit_of_the_specification():
     assert found.pack() == data
 
 
-def test_a_default_file_has_apache_s_number_of_units_and_its_blank(tmp_path):
+def test_a_default_file_has_apaches_number_of_units(tmp_path):
     log = open_log(tmp_path, FILE_BYTES_DEFAULT)
     assert log.units_per_file == log.room() == 2_016_492
     log.append(block(0, 1))
-    log.end = 104_857_532  # where the last unit of a file lies
+    log.end = 104_857_532  # position of the last unit of a file
     assert log.room() == 1
     log.append(block(1, 1))
     assert log.room() == 0
     log.close_file()
-    wanted = bytes.fromhex("00000010 0000000000000000 cbd43194")
-    assert log.files[0].data[104_857_584:].tobytes() == wanted
+    expected = bytes.fromhex("00000010 0000000000000000 cbd43194")
+    assert log.files[0].data[104_857_584:].tobytes() == expected
     assert log.end == log.file_bytes
 
 
 @pytest.mark.parametrize("store", GOLDEN)
-def test_apache_s_log_there_and_back(store):
+def test_apaches_log_round_trip(store):
     log = TimerLog(golden_store(store) / "timerlog", FILE_BYTES)
     log.load()
     data = log.files[0].data.tobytes()
-    assert log.find_end(0) == 32 * WIDTH == 1_664  # timercheck says the same
+    assert log.find_end(0) == 32 * WIDTH == 1_664  # the same as in timercheck
     packed = b"".join(unpack(data, n * WIDTH).pack() for n in range(32))
     assert packed == data[:1_664]
     log.close()
 
 
 @pytest.mark.parametrize("file_bytes", [0, 67, 1 << 31])
-def test_sizes_that_cannot_be(tmp_path, file_bytes):
+def test_illegal_file_sizes(tmp_path, file_bytes):
     with pytest.raises(ConfigError, match="mappedFileSizeTimerLog"):
         TimerLog(tmp_path, file_bytes)
 
@@ -120,8 +120,8 @@ def test_the_end_of_a_full_file(tmp_path, closed):
     write_units(log, FILE_UNITS)
     if closed:
         log.close_file()
-    wanted = FILE_BYTES if closed else FILE_UNITS * WIDTH
-    assert log.find_end(0) == wanted == log.end
+    expected = FILE_BYTES if closed else FILE_UNITS * WIDTH
+    assert log.find_end(0) == expected == log.end
 
 
 @pytest.mark.parametrize(("pos", "why"), [(0, "starts at"), (5_300, "ends at"), (2_613, "no unit")])
@@ -144,7 +144,7 @@ def test_positions_without_a_unit(tmp_path, pos, why):
         ("00000000000000002601", 2_600, "starts at 2600"),
     ],
 )
-def test_strange_files_are_refused_by_name(tmp_path, name, size, why):
+def test_foreign_files_are_reported_by_name(tmp_path, name, size, why):
     log = open_log(tmp_path)
     write_units(log, 1)
     log.close()
@@ -153,7 +153,7 @@ def test_strange_files_are_refused_by_name(tmp_path, name, size, why):
         open_log(tmp_path)
 
 
-def test_an_empty_last_file_and_directories_are_passed_over(tmp_path):
+def test_an_empty_last_file_and_directories_are_ignored(tmp_path):
     log = open_log(tmp_path)
     write_units(log, 1)
     log.close()
@@ -167,7 +167,7 @@ def test_an_empty_last_file_and_directories_are_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("end", [0, 52, 2_548, 2_600, 2_652, 5_200, 5_252])
-def test_what_was_cut_off_reads_as_zeros_and_never_returns(tmp_path, end):
+def test_truncated_bytes_read_as_zeros(tmp_path, end):
     log = open_log(tmp_path)
     write_units(log, 2 * FILE_UNITS + 9)
     log.truncate(end)
@@ -180,7 +180,7 @@ def test_what_was_cut_off_reads_as_zeros_and_never_returns(tmp_path, end):
     assert log.unit(end if end % FILE_BYTES <= 2_496 else 2_600)["phys_offset"] == 99_900
 
 
-def test_the_oldest_file_goes(tmp_path):
+def test_remove_first(tmp_path):
     log = open_log(tmp_path)
     write_units(log, 2 * FILE_UNITS)
     log.remove_first()
@@ -217,7 +217,7 @@ def test_patched_numbers(tmp_path_factory, which, column):
 
 @settings(deadline=None, max_examples=40)
 @given(st.sets(st.integers(0, 119)), st.sampled_from([1, 7, 8_192]))
-def test_buried_units(tmp_path_factory, which, at_once):
+def test_tombstones(tmp_path_factory, which, at_once):
     log = open_log(tmp_path_factory.mktemp("log"))
     write_units(log, 120)
     places = [n // FILE_UNITS * FILE_BYTES + n % FILE_UNITS * WIDTH for n in range(120)]
@@ -238,7 +238,7 @@ def test_buried_units(tmp_path_factory, which, at_once):
 
 
 def synced(monkeypatch) -> list[int]:
-    """Note the inodes of files that are synced."""
+    """Record the inodes of synced files."""
     found: list[int] = []
     monkeypatch.setattr(os, "fdatasync", lambda fd: found.append(os.fstat(fd).st_ino))
     return found
@@ -263,7 +263,7 @@ def test_only_changed_files_up_to_a_position_are_synced(tmp_path, monkeypatch):
     assert found[3:] == [second]
 
 
-def test_what_a_killed_process_may_not_have_waited_for_is_synced(tmp_path, monkeypatch):
+def test_files_of_a_killed_process_are_synced_again(tmp_path, monkeypatch):
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS + 1)
     log.close()
@@ -275,7 +275,7 @@ def test_what_a_killed_process_may_not_have_waited_for_is_synced(tmp_path, monke
 
 
 @pytest.mark.finding("A8")
-def test_a_sync_that_failed_never_succeeds_until_the_log_is_opened_again(tmp_path, monkeypatch):
+def test_a_failed_sync_fails_until_the_log_is_reopened(tmp_path, monkeypatch):
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS + 1)
 
@@ -315,7 +315,7 @@ def test_a_thread_syncs_while_units_are_appended(tmp_path):
     assert not failures
 
 
-def test_a_file_that_cannot_be_made_does_not_change_the_log(tmp_path, monkeypatch):
+def test_a_failed_file_creation_does_not_change_the_log(tmp_path, monkeypatch):
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS)
     log.close_file()
@@ -333,7 +333,7 @@ def test_a_file_that_cannot_be_made_does_not_change_the_log(tmp_path, monkeypatc
     assert log.unit(FILE_BYTES)["phys_offset"] == 500
 
 
-def test_pages_are_given_back_and_read_again(tmp_path):
+def test_released_pages_are_read_again(tmp_path):
     log = open_log(tmp_path)
     write_units(log, 60)
     log.release()

@@ -1,4 +1,4 @@
-"""The walk through the timer log tells what waits in old log files, and nothing else."""
+"""The walk over old files of the timer log, which returns their pending messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def walked(rig: TimerRig, until: int = 1 << 60) -> list[int]:
     return found
 
 
-def test_it_returns_pending_messages_before_an_offset(rig):
+def test_pending_messages_before_an_offset(rig):
     far = put(rig, 120, FAR_MS)
     assert len(rig.timers.units.log.files) == 3
     assert walked(rig) == far
@@ -46,9 +46,9 @@ def test_it_returns_pending_messages_before_an_offset(rig):
     assert walked(rig, 0) == []
 
 
-def test_what_is_loaded_settled_or_rolled_is_omitted(rig):
+def test_staged_settled_and_rolled_units_are_omitted(rig):
     near, far = put(rig, 30, 300), put(rig, 30, FAR_MS)
-    rolls = put(rig, 30, 150_000)  # looked at after 50 s, but for a little
+    rolls = put(rig, 30, 150_000)  # all but the last few roll after 50 s
     rig.advance(100)
     assert walked(rig) == far + rolls, "the near ones are loaded"
     rig.timers.decisions.cancel(np.array(far[:10], np.int64))
@@ -59,7 +59,7 @@ def test_what_is_loaded_settled_or_rolled_is_omitted(rig):
     assert len(rig.bodies()) == len(near) + len(far) - 10
 
 
-def test_damage_is_passed_over(rig):
+def test_damaged_units_are_skipped(rig):
     far = put(rig, 60, FAR_MS)
     file = rig.timers.units.log.files[0]
     file.write(3 * UNIT_BYTES, bytes(UNIT_BYTES))
@@ -68,7 +68,7 @@ def test_damage_is_passed_over(rig):
     file.write(3 * UNIT_BYTES, file.data[2 * UNIT_BYTES : 3 * UNIT_BYTES].tobytes())
 
 
-def test_a_log_that_was_rebuilt_ends_it(rig):
+def test_a_rebuilt_log_ends_the_walk(rig):
     put(rig, 60, FAR_MS)
     walk = UnitWalk(rig.timers.state, 1 << 60)
     walk.piece()
@@ -78,7 +78,7 @@ def test_a_log_that_was_rebuilt_ends_it(rig):
     assert walk.piece().size == 0
 
 
-def test_files_that_were_left_give_their_memory_back(rig, monkeypatch):
+def test_memory_of_finished_files_is_released(rig, monkeypatch):
     put(rig, 120, FAR_MS)
     released = []
     monkeypatch.setattr(UnitFile, "release", lambda self: released.append(self.base))

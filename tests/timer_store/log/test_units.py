@@ -1,4 +1,4 @@
-"""Timer log and wheel together, against a list of units."""
+"""Timer log and wheel together compared with a list of units."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.support.naive_timer_log import (
 from tests.support.timer_logs import (
     FILE_BYTES,
     NOW_MS,
+    assert_same_log,
+    assert_same_wheel,
     open_units,
-    same_log,
-    same_wheel,
     temporary_units,
     timed,
     timer,
@@ -35,7 +35,7 @@ SECOND = 1_000
 
 @st.composite
 def timers(draw):
-    """A timer around now: overdue, in one of few slots, or waiting for a roll."""
+    """Draw a timer: overdue, in one of few slots, or one that will roll."""
     record = draw(st.integers(0, 40))
     due_ms = NOW_MS - 3 * SECOND + record * 7_919 % (11 * SECOND)  # a record has one due time
     slot_ms = due_ms - 1 - draw(st.sampled_from([0, 0, 0, SECOND, 5 * SECOND]))
@@ -48,7 +48,7 @@ batches = st.lists(st.lists(timers(), max_size=60), max_size=5)
 
 
 def fill(units: TimerUnits, made) -> Model:
-    """Add some batches; return the model of them."""
+    """Add batches of timers; return the model of them."""
     model = Model(units.precision_ms, FILE_BYTES)
     for batch in made:
         taken = units.add(timed(batch), write_ms=NOW_MS + 345, read_ms=NOW_MS)
@@ -60,16 +60,16 @@ def ticks_of(model: Model) -> list[int]:
     return sorted({unit.slot_ms // model.precision_ms for unit in model.units.values()})
 
 
-def same_slots(units: TimerUnits, model: Model, skip=()) -> None:
-    """Assert that every slot reads as the model's, as a whole and in parts."""
+def assert_same_slots(units: TimerUnits, model: Model, skip=()) -> None:
+    """Check that every slot, read as a whole and in parts, equals the model's."""
     skipped = np.array(sorted(skip), np.int64)
     for tick in ticks_of(model):
         found = units.read_slot(tick * model.precision_ms, skip=skipped)
-        wanted = model.waiting(tick, skip)
-        plain = [staged(*item, model.precision_ms) for item in wanted if not_marker(item)]
+        expected = model.pending(tick, skip)
+        plain = [staged(*item, model.precision_ms) for item in expected if not_marker(item)]
         assert columns(found.rows) == plain
         assert columns(found.markers) == [
-            staged(*item, model.precision_ms) for item in wanted if not not_marker(item)
+            staged(*item, model.precision_ms) for item in expected if not not_marker(item)
         ]
         assert found.complete
         assert found.broken is None
@@ -84,12 +84,12 @@ def not_marker(item) -> bool:
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.sampled_from([100, 200, 500, 1_000]))
-def test_log_and_wheel_are_those_of_the_model(made, precision_ms):
+def test_log_and_wheel_equal_the_model(made, precision_ms):
     with temporary_units(precision_ms=precision_ms) as units:
         model = fill(units, made)
-        same_log(units, model)
-        same_wheel(units, model)
-        same_slots(units, model)
+        assert_same_log(units, model)
+        assert_same_wheel(units, model)
+        assert_same_slots(units, model)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_log_and_wheel_are_those_of_the_model(made, precision_ms):
         (NOW_MS + 5_000, NOW_MS + 4_999, 1, NOW_MS + 4_999),
         (NOW_MS + 9_000, NOW_MS + 4_999, 1 | MAGIC_ROLL, NOW_MS + 4_999),
         (NOW_MS + 4_500, NOW_MS + 4_000, 1, NOW_MS + 4_000),  # the same slot: no roll
-        (NOW_MS - 5_000, NOW_MS - 5_001, 1, NOW_MS),  # overdue: the slot that is read
+        (NOW_MS - 5_000, NOW_MS - 5_001, 1, NOW_MS),  # overdue: the slot being read
         (NOW_MS + 9_000, NOW_MS - 5_001, 1 | MAGIC_ROLL, NOW_MS),  # its roll time has passed
         (NOW_MS - 90 * 86_400_000, 5_000, 1, NOW_MS),
     ],
@@ -112,7 +112,7 @@ def test_which_slot_and_magic(tmp_path, due, slot, magic, slot_ms):
     assert units.read_slot(slot_ms).rows["due_ms"].tolist() == [due]
 
 
-def test_after_an_outage_of_months_a_unit_still_names_its_slot(tmp_path):
+def test_units_refer_to_their_slot_after_an_outage_of_months(tmp_path):
     units = open_units(tmp_path)
     later_ms = NOW_MS + 90 * 86_400_000
     assert units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=later_ms, read_ms=NOW_MS) == 1
@@ -130,14 +130,14 @@ def test_markers_count_in_no_slot(tmp_path):
     assert units.log.unit(52)["magic"] == 1 | MAGIC_DELETE
 
 
-def test_a_slot_that_an_older_lap_needs_holds_what_comes(tmp_path):
+def test_a_slot_with_an_older_lap_delays_new_units(tmp_path):
     units = open_units(tmp_path)
     lap_ms = LAP * SECOND
     units.add(timed([timer(NOW_MS + 5_001, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
     rows = timed([timer(NOW_MS + 1, 1), timer(NOW_MS + 5_002 + lap_ms, 2), timer(NOW_MS + 1, 3)])
     assert units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS) == 1
     assert units.add(rows[1:], write_ms=NOW_MS, read_ms=NOW_MS) == 0
-    read_ms = NOW_MS + 5_000  # that slot is read now
+    read_ms = NOW_MS + 5_000  # that slot is being read
     assert units.add(rows[1:], write_ms=NOW_MS, read_ms=read_ms) == 0
     assert units.log.end == 2 * 52
     read_ms += SECOND
@@ -147,7 +147,7 @@ def test_a_slot_that_an_older_lap_needs_holds_what_comes(tmp_path):
     assert units.read_slot(NOW_MS + 5_001 + lap_ms).rows["phys_offset"].tolist() == [2]
 
 
-def test_what_is_a_lap_ahead_waits_though_its_slot_is_free(tmp_path):
+def test_timers_a_lap_ahead_wait_although_their_slot_is_free(tmp_path):
     units = open_units(tmp_path)
     far = timer(NOW_MS + LAP * SECOND + 1, 0)
     assert units.add(timed([far]), write_ms=NOW_MS, read_ms=NOW_MS) == 0
@@ -177,7 +177,7 @@ def test_a_full_disk_does_not_change_log_and_wheel(tmp_path, monkeypatch, writte
     assert units.read_slot(NOW_MS).rows["phys_offset"].tolist() == [0, 2, 3, 4]
 
 
-def test_a_disk_that_fills_up_between_two_files_takes_what_fits(tmp_path, monkeypatch):
+def test_a_disk_full_between_two_files_takes_the_first_part(tmp_path, monkeypatch):
     units = open_units(tmp_path)
     rows = timed([timer(NOW_MS + 1, n) for n in range(60)])
     file_class = type(open_units(tmp_path / "other").log)
@@ -201,12 +201,12 @@ def test_a_disk_that_fills_up_between_two_files_takes_what_fits(tmp_path, monkey
 @given(batches, st.sets(st.integers(0, 40).map(lambda n: n * 100)))
 def test_settled_timers_and_second_units_are_omitted(made, skip):
     with temporary_units() as units:
-        same_slots(units, fill(units, made), skip=skip)
+        assert_same_slots(units, fill(units, made), skip=skip)
 
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.integers(1, 20), st.data())
-def test_a_slot_in_parts_is_the_slot_in_due_order(made, count_max, data):
+def test_a_slot_read_in_parts_is_in_due_order(made, count_max, data):
     with temporary_units() as units:
         model = fill(units, made)
         positions = data.draw(st.lists(st.sampled_from(sorted(model.units) or [0]), max_size=9))
@@ -215,10 +215,10 @@ def test_a_slot_in_parts_is_the_slot_in_due_order(made, count_max, data):
             model.settle(positions)
         skip = np.array(sorted(data.draw(st.sets(st.integers(0, 9)))), np.int64) * 100
         for tick in ticks_of(model):
-            wanted = [item for item in model.waiting(tick, skip.tolist()) if not_marker(item)]
+            expected = [item for item in model.pending(tick, skip.tolist()) if not_marker(item)]
             parts = read_in_parts(units, tick * SECOND, count_max, skip)
             found = [(int(row["due_ms"]), int(row["phys_offset"])) for row in parts]
-            assert found == sorted((unit.due_ms, unit.phys_offset) for _, unit in wanted)
+            assert found == sorted((unit.due_ms, unit.phys_offset) for _, unit in expected)
 
 
 def read_in_parts(units: TimerUnits, slot_ms: int, count_max: int, skip):
@@ -232,7 +232,7 @@ def read_in_parts(units: TimerUnits, slot_ms: int, count_max: int, skip):
         after = int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])
 
 
-def test_apache_s_units_are_not_due_before_their_slot_ends(tmp_path):
+def test_apaches_units_are_not_due_before_their_slot_ends(tmp_path):
     units = open_units(tmp_path)
     units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
     units.log.patch(np.array([0]), "due_ms", np.array([0]))
@@ -251,12 +251,12 @@ def test_scan_gives_every_unit_as_columns(tmp_path):
     assert units.read(rows["pos"][::-7])["phys_offset"].tolist() == list(range(119, -1, -7))
 
 
-def test_a_full_file_ends_with_a_row_that_has_no_unit(tmp_path):
+def test_a_full_file_ends_with_a_row_without_a_unit(tmp_path):
     units = open_units(tmp_path)
     rows = [timer(NOW_MS + 1, n) for n in range(49)]
     model = fill(units, [[*rows, Timer(NOW_MS + 1, NOW_MS, 7, kind=TIMED_BROKEN)]])
     assert units.log.end == FILE_BYTES
-    same_log(units, model)
+    assert_same_log(units, model)
 
 
 # -- single timers ------------------------------------------------------------------------------
@@ -286,12 +286,12 @@ def test_units_are_found_and_settled(made, data):
             hits = found[found >= 0]
             copied = data.draw(st.booleans())
             assert units.settle(hits, copied=copied) == model.settle(hits.tolist(), copied=copied)
-            same_log(units, model)
-            same_wheel(units, model)
-        same_slots(units, model)
+            assert_same_log(units, model)
+            assert_same_wheel(units, model)
+        assert_same_slots(units, model)
 
 
-def test_a_copied_unit_stands_for_the_one_it_was_copied_from(tmp_path):
+def test_a_copied_unit_replaces_its_original(tmp_path):
     units = open_units(tmp_path)
     rows = timed([timer(NOW_MS + 1, 100), timer(NOW_MS + 2, 200)])
     units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
@@ -314,7 +314,7 @@ def test_one_settled_unit_settles_all_of_its_record(tmp_path):
         assert read_in_parts(units, NOW_MS, 1, np.empty(0, np.int64))[0]["phys_offset"] == 200
 
 
-def test_what_is_no_unit_cannot_be_settled(tmp_path):
+def test_only_units_can_be_settled(tmp_path):
     units = open_units(tmp_path)
     units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
     for pos in (13, 52, 5 * FILE_BYTES):
@@ -324,7 +324,7 @@ def test_what_is_no_unit_cannot_be_settled(tmp_path):
     assert unpack(units.log.files[0].data.tobytes()).due_ms == NOW_MS + 1
 
 
-def test_units_of_removed_files_are_gone_without_a_fault(tmp_path):
+def test_units_of_removed_files_are_no_fault(tmp_path):
     units = open_units(tmp_path)
     rows = timed([timer(NOW_MS + 1, n) for n in range(100)])
     units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)

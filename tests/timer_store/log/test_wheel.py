@@ -1,4 +1,4 @@
-"""The wheel: laps, what changed, the file behind it."""
+"""The wheel: laps, changed pages and the file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def put(wheel: TimerWheel, time_ms: int, first: int = 0, last: int = 0, num: int
     put_slot(wheel.data, wheel.pages, at, tick, first, last, num)
 
 
-def test_the_slot_of_the_specification(wheel):
+def test_slot_layout_of_the_specification(wheel):
     put(wheel, 1_700_000_100_000)
     wheel.write(wheel.capture())
     data = wheel.path.read_bytes()[16_387_200:16_387_232]
@@ -63,24 +63,24 @@ def test_a_slot_holds_the_times_of_one_tick_of_one_lap(tmp_path, precision_ms):
 
 
 @pytest.mark.parametrize("store", GOLDEN)
-def test_apache_s_wheel(store):
+def test_apaches_wheel(store):
     wheel = TimerWheel(golden_store(store) / "timerwheel", SECOND)
     live = wheel.live(0)
     raw = np.frombuffer((golden_store(store) / "timerwheel").read_bytes(), layout.TIMER_SLOT)
-    wanted = raw[raw["tick"] > 0]
-    order = np.argsort(wanted["tick"])
-    first_ms = int(wanted["tick"].min()) * SECOND
+    expected = raw[raw["tick"] > 0]
+    order = np.argsort(expected["tick"])
+    first_ms = int(expected["tick"].min()) * SECOND
     live = wheel.live(first_ms)
-    assert live.tolist() == wanted[order].tolist()
+    assert live.tolist() == expected[order].tolist()
     assert live.size == 19
     assert wheel.slot(1_795_312_232_500) == Slot(1_795_312_232, 884, 1_456, 9, 0)
-    assert wheel.slot(1_795_229_432_000).num == -1  # one timer, two that cancel
+    assert wheel.slot(1_795_229_432_000).num == -1  # one timer and two cancels
     assert wheel.num(1_795_229_432_000) == 0
     assert not wheel.capture().pages.size
     wheel.close()
 
 
-def test_a_wheel_of_another_size_reports_the_action(tmp_path):
+def test_a_wheel_of_another_size_is_refused_with_the_action(tmp_path):
     path = tmp_path / "timerwheel"
     path.write_bytes(b"\0" * (WHEEL_BYTES // 2))
     with pytest.raises(CorruptStore, match="it has 19353600 bytes; a wheel has 38707200") as raised:
@@ -89,7 +89,7 @@ def test_a_wheel_of_another_size_reports_the_action(tmp_path):
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_missing_wheel_is_made_of_holes(tmp_path, empty):
+def test_a_missing_wheel_is_created_as_a_sparse_file(tmp_path, empty):
     path = tmp_path / "timerwheel"
     if empty:
         path.touch()
@@ -105,7 +105,7 @@ def test_the_file_changes_only_when_it_is_written(wheel):
     put(wheel, NOW_MS)
     assert not any(wheel.path.read_bytes())
     captured = wheel.capture()
-    put(wheel, NOW_MS, num=2)  # after that instant
+    put(wheel, NOW_MS, num=2)  # after the capture
     wheel.write(captured)
     again = TimerWheel(wheel.path, SECOND)
     assert (again.num(NOW_MS), wheel.num(NOW_MS)) == (1, 2)
@@ -131,13 +131,15 @@ def test_only_changed_pages_are_written(tmp_path_factory, rounds):
     for page in pages:
         span = slice(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
         assert found.data[span].tobytes() == wheel.data[span].tobytes()
-    assert path.stat().st_blocks * 512 <= (len(pages) + 16) * PAGE_BYTES  # the file system's own
+    assert (
+        path.stat().st_blocks * 512 <= (len(pages) + 16) * PAGE_BYTES
+    )  # blocks of the file system itself
     wheel.close()
     found.close()
 
 
 @pytest.mark.parametrize("written", [0, 1, 2])
-def test_pages_that_a_full_disk_refused_are_captured_again(wheel, monkeypatch, written):
+def test_pages_not_written_to_a_full_disk_are_captured_again(wheel, monkeypatch, written):
     for n in (0, 1, 500):
         put(wheel, NOW_MS + n * 128 * SECOND)
     left, pwrite = [written], os.pwrite
@@ -157,7 +159,7 @@ def test_pages_that_a_full_disk_refused_are_captured_again(wheel, monkeypatch, w
     assert wheel.capture().pages.tolist() == before.pages.tolist()
 
 
-def test_what_a_killed_process_may_not_have_waited_for_is_synced(wheel, monkeypatch):
+def test_the_wheel_of_a_killed_process_is_synced_again(wheel, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
     wheel.write(wheel.capture())
@@ -166,7 +168,7 @@ def test_what_a_killed_process_may_not_have_waited_for_is_synced(wheel, monkeypa
     assert len(synced) == 1, "once"
 
 
-def test_a_capture_that_never_got_there_is_given_back(wheel):
+def test_an_unwritten_capture_is_restored(wheel):
     put(wheel, NOW_MS)
     captured = wheel.capture()
     wheel.give_back(captured)
@@ -174,7 +176,7 @@ def test_a_capture_that_never_got_there_is_given_back(wheel):
     assert set(wheel.capture().pages.tolist()) > set(captured.pages.tolist())
 
 
-def test_clearing_reaches_the_file(wheel):
+def test_clear_changes_the_file(wheel):
     put(wheel, NOW_MS)
     wheel.write(wheel.capture())
     wheel.clear()
@@ -204,7 +206,7 @@ def test_the_next_slot_with_units(wheel, from_ms, until_ms, found):
 
 
 def test_slots_are_listed_in_the_order_of_time(wheel):
-    times = [NOW_MS + n * 400 * SECOND for n in range(3_000)]  # around the wheel's end
+    times = [NOW_MS + n * 400 * SECOND for n in range(3_000)]  # wraps around the wheel's end
     for n, time_ms in enumerate(times):
         put(wheel, time_ms, num=n - 1)
     found = np.concatenate(list(wheel.live_parts(NOW_MS, slots_max=700)))
@@ -221,7 +223,7 @@ def test_the_forecast(wheel):
     assert wheel.forecast(NOW_MS + 500, 60_000, 1).tolist() == [7]
 
 
-def test_slots_of_a_time_that_cannot_be_are_counted(wheel):
+def test_slots_with_impossible_times_are_counted(wheel):
     put(wheel, NOW_MS + LAP_MS - SECOND)
     assert wheel.stray_slots(NOW_MS) == 0
     put(wheel, NOW_MS + LAP_MS)

@@ -1,4 +1,4 @@
-"""Cancel, move, fire now: what is answered is what happens; races, restarts, full disks."""
+"""Cancel, move and fire: responses match what happens in races, restarts and on full disks."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def one(*offsets: int) -> Any:
     return np.array(offsets, np.int64)
 
 
-def waiting(rig: TimerRig) -> Any:
+def pending_timers(rig: TimerRig) -> Any:
     return Synchronous(PendingTimers(rig.timers))
 
 
 def decide_on(rig: TimerRig, how: str, offsets: Any, later_ms: int) -> Any:
     if how == "move":
         times = np.full(offsets.size, rig.clock.now_ms() + later_ms)
-        return waiting(rig).move(offsets, times, None)
-    return getattr(waiting(rig), how)(offsets)
+        return pending_timers(rig).move(offsets, times, None)
+    return getattr(pending_timers(rig), how)(offsets)
 
 
 def restart(rig: TimerRig, end: str) -> None:
@@ -63,16 +63,16 @@ ENDS = ["none", "close", "kill", "persist kill"]
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("delay_ms", [1, 1_000, 90_000, 5 * DAY_MS])
 def test_a_cancelled_timer_is_never_delivered(rig, delay_ms, end):
-    victim, other = put(rig, delay_ms, "a"), put(rig, delay_ms, "b")
-    assert waiting(rig).cancel(one(victim)).verdicts.tolist() == [Verdict.DONE]
+    target, other = put(rig, delay_ms, "a"), put(rig, delay_ms, "b")
+    assert pending_timers(rig).cancel(one(target)).verdicts.tolist() == [Verdict.DONE]
     assert rig.timers.counts.total == 1
     restart(rig, end)
     assert rig.timers.counts.total == 1
-    assert waiting(rig).cancel(one(victim)).verdicts.tolist() == [Verdict.DELIVERED]
-    assert waiting(rig).by_offset(one(victim)).gone.tolist() == [Verdict.CANCELLED]
+    assert pending_timers(rig).cancel(one(target)).verdicts.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).by_offset(one(target)).gone.tolist() == [Verdict.CANCELLED]
     rig.advance(delay_ms + 2_000)
     assert rig.bodies() == [b"b"]
-    assert waiting(rig).cancel(one(other)).verdicts.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).cancel(one(other)).verdicts.tolist() == [Verdict.DELIVERED]
     assert rig.timers.counts.total == 0
 
 
@@ -84,11 +84,11 @@ def test_a_cancelled_timer_is_never_delivered(rig, delay_ms, end):
 def test_a_moved_timer_is_delivered_at_its_new_time_and_once(rig, first_ms, then_ms, end):
     start_ms = rig.clock.now_ms()
     offset = put(rig, first_ms, "a", TAGS="blue", mine="kept")
-    decided = waiting(rig).move(one(offset), one(start_ms + then_ms), None)
+    decided = pending_timers(rig).move(one(offset), one(start_ms + then_ms), None)
     assert decided.verdicts.tolist() == [Verdict.DONE]
     restart(rig, end)
     assert rig.timers.counts.total == 1
-    found = waiting(rig).by_offset(one(offset))
+    found = pending_timers(rig).by_offset(one(offset))
     assert found.due_ms.tolist() == [start_ms + then_ms]
     rig.advance(then_ms - 1)
     assert rig.bodies() == []
@@ -100,7 +100,7 @@ def test_a_moved_timer_is_delivered_at_its_new_time_and_once(rig, first_ms, then
     )  # fmt: skip
     rig.advance(first_ms + 3_000)
     assert rig.bodies() == [b"a"]
-    assert waiting(rig).by_offset(one(offset)).gone.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).by_offset(one(offset)).gone.tolist() == [Verdict.DELIVERED]
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -115,28 +115,28 @@ def test_a_fired_timer_is_delivered_now_and_once(rig, delay_ms, how, end):
     assert rig.timers.counts.total == 0
     rig.advance(delay_ms + 2_000)
     assert rig.bodies() == [b"a"]
-    assert waiting(rig).by_offset(one(offset)).gone.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).by_offset(one(offset)).gone.tolist() == [Verdict.DELIVERED]
 
 
-def test_what_was_delivered_or_is_no_timer_is_reported(rig):
+def test_delivered_timers_and_other_messages_are_reported(rig):
     offset = put(rig, 5, "a")
     rig.advance(5)
-    assert waiting(rig).cancel(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
-    assert waiting(rig).fire(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
-    assert waiting(rig).cancel(one(offset + 1, 1 << 40)).verdicts.tolist() == [
+    assert pending_timers(rig).cancel(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).fire(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).cancel(one(offset + 1, 1 << 40)).verdicts.tolist() == [
         Verdict.UNKNOWN, Verdict.UNKNOWN,
     ]  # fmt: skip
     assert rig.bodies() == [b"a"]
 
 
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
-def test_in_the_millisecond_of_its_delivery_it_is_one_or_the_other(rig, decide):
+def test_a_decision_in_the_millisecond_of_delivery(rig, decide):
     offsets = [put(rig, 50, f"{n}") for n in range(60)]
     rig.clock.advance(50)
     rig.timers.dequeue.config = rig.timers.config.__class__(
         batch_records_max=20, max_delay_s=100 * 86_400
     )
-    rig.timers.turn(rig.clock.now_ms())  # 20 of them left
+    rig.timers.turn(rig.clock.now_ms())  # 20 of them were delivered
     wanted = one(*offsets)
     decided = decide_on(rig, decide, wanted, 5_000)
     assert np.bincount(decided.verdicts).tolist() == [40, 0, 20]
@@ -150,7 +150,7 @@ def test_in_the_millisecond_of_its_delivery_it_is_one_or_the_other(rig, decide):
 
 @pytest.mark.parametrize("end", ["none", "kill", "persist kill"])
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
-def test_a_slot_that_is_loaded_in_parts(tmp_path, decide, end):
+def test_a_slot_loaded_in_parts(tmp_path, decide, end):
     rig = TimerRig(tmp_path, stage_records_max=16, max_delay_s=100 * 86_400).open()
     offsets = [put(rig, 1_200 + n, f"{n}") for n in range(100)]
     rig.advance(900)
@@ -169,7 +169,7 @@ def test_a_slot_that_is_loaded_in_parts(tmp_path, decide, end):
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
-def test_a_timer_that_is_not_taken_in_yet(rig, decide, end):
+def test_a_timer_that_is_not_in_the_wheel_yet(rig, decide, end):
     rig.timers.state.config = rig.timers.config.__class__(
         stop_enqueue=True, max_delay_s=100 * 86_400
     )
@@ -178,7 +178,7 @@ def test_a_timer_that_is_not_taken_in_yet(rig, decide, end):
     wanted = one(*offsets[1:3])
     decided = decide_on(rig, decide, wanted, 4_000)
     assert decided.verdicts.tolist() == [Verdict.DONE] * 2
-    again = waiting(rig).cancel(wanted)
+    again = pending_timers(rig).cancel(wanted)
     assert again.verdicts.tolist() == [Verdict.DELIVERED] * 2
     restart(rig, end)
     rig.timers.state.config = rig.config
@@ -212,7 +212,7 @@ def test_a_full_disk_changes_nothing(rig, decide, monkeypatch):
 @pytest.mark.parametrize("decide", ["move", "fire"])
 @pytest.mark.parametrize("keep", [0, 1])
 def test_a_crash_between_the_deciding_record_and_its_marker(rig, decide, keep, monkeypatch):
-    """Only what an Apache broker would see suffers."""
+    """Only an Apache broker on this store would be affected."""
     offset = put(rig, 3_000, "a")
     rig.persist()
     puts: list[Any] = []
@@ -240,42 +240,46 @@ def test_a_crash_between_the_deciding_record_and_its_marker(rig, decide, keep, m
 
 def test_a_time_beyond_the_limit_is_refused_and_the_timer_stays(rig):
     offset = put(rig, 3_000, "a")
-    decided = waiting(rig).move(one(offset), one(rig.clock.now_ms() + 101 * DAY_MS), None)
+    decided = pending_timers(rig).move(one(offset), one(rig.clock.now_ms() + 101 * DAY_MS), None)
     assert decided.verdicts.tolist() == [Verdict.REFUSED]
     assert "timerMaxDelaySec" in decided.remarks[0]
     rig.advance(3_000)
     assert rig.bodies() == [b"a"]
 
 
-def test_a_full_second_takes_no_moved_timer_either(tmp_path):
+def test_a_full_slot_refuses_moved_timers(tmp_path):
     rig = TimerRig(tmp_path, slot_timers_max=3).open()
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 5_001 + n, "T", 0, b"full") for n in range(2)])
     ours = np.array([put(rig, 9_001, name) for name in "012"])
     rig.work()
-    decided = waiting(rig).move(ours, np.full(3, now_ms + 5_500), None)
+    decided = pending_timers(rig).move(ours, np.full(3, now_ms + 5_500), None)
     assert decided.verdicts.tolist() == [Verdict.DONE, Verdict.REFUSED, Verdict.REFUSED]
     assert "timerCongestNumEachSlot is 3" in decided.remarks[1]
-    inside = waiting(rig).by_offset(ours[:1]).offsets
-    assert waiting(rig).move(inside, one(now_ms + 5_400), None).verdicts.tolist() == [Verdict.DONE]
+    inside = pending_timers(rig).by_offset(ours[:1]).offsets
+    assert pending_timers(rig).move(inside, one(now_ms + 5_400), None).verdicts.tolist() == [
+        Verdict.DONE
+    ]
     rig.advance(10_000)
     assert rig.bodies() == [b"full", b"full", b"0", b"1", b"2"]
     rig.close()
 
 
-def test_a_timer_moved_many_times_is_found_by_all_its_records(rig):
+def test_a_moved_timer_is_found_by_all_its_records(rig):
     offset = put(rig, 60_000, "a")
     for step in range(5):
-        found = waiting(rig).by_offset(one(offset))
+        found = pending_timers(rig).by_offset(one(offset))
         later = found.due_ms + 1_000 * (step + 1)
-        assert waiting(rig).move(found.offsets, later, None).verdicts.tolist() == [Verdict.DONE]
+        assert pending_timers(rig).move(found.offsets, later, None).verdicts.tolist() == [
+            Verdict.DONE
+        ]
     rig.close()
     rig.open()
-    found = waiting(rig).by_key("T", ["a", "nobody"], unique=True)
+    found = pending_timers(rig).by_key("T", ["a", "nobody"], unique=True)
     assert (found.asked.tolist(), found.gone.tolist()) == ([0], [Verdict.DONE, Verdict.UNKNOWN])
-    assert waiting(rig).cancel(found.offsets).verdicts.tolist() == [Verdict.DONE]
-    gone = waiting(rig).by_key("T", ["a"], unique=True).gone.tolist()
-    assert gone == waiting(rig).by_offset(one(offset)).gone.tolist() == [Verdict.CANCELLED]
+    assert pending_timers(rig).cancel(found.offsets).verdicts.tolist() == [Verdict.DONE]
+    gone = pending_timers(rig).by_key("T", ["a"], unique=True).gone.tolist()
+    assert gone == pending_timers(rig).by_offset(one(offset)).gone.tolist() == [Verdict.CANCELLED]
     rig.advance(100_000)
     assert rig.bodies() == []
 
@@ -285,24 +289,24 @@ def test_found_by_key_topic_and_time(rig):
     for n in range(50):
         put(rig, 1_000 * (n + 1), f"t{n}", KEYS=f"all k{n % 5}")
         put(rig, 1_000 * (n + 1), f"u{n}", topic="U", KEYS="all")
-    assert waiting(rig).by_key("T", ["k3"], unique=False).offsets.size == 10
-    assert waiting(rig).by_key("U", ["k3"], unique=False).offsets.size == 0
-    assert waiting(rig).by_key("", ["all"], unique=False).offsets.size == 100
-    assert waiting(rig).by_key("T", ["k3"], unique=True).gone.tolist() == [Verdict.UNKNOWN]
+    assert pending_timers(rig).by_key("T", ["k3"], unique=False).offsets.size == 10
+    assert pending_timers(rig).by_key("U", ["k3"], unique=False).offsets.size == 0
+    assert pending_timers(rig).by_key("", ["all"], unique=False).offsets.size == 100
+    assert pending_timers(rig).by_key("T", ["k3"], unique=True).gone.tolist() == [Verdict.UNKNOWN]
     rig.advance(10_000)
-    pieces = list(waiting(rig).by_topic("T", start_ms, start_ms + 20_001))
+    pieces = list(pending_timers(rig).by_topic("T", start_ms, start_ms + 20_001))
     assert sum(piece.offsets.size for piece in pieces) == 10
-    assert not list(waiting(rig).by_topic("nobody", 0, 1 << 60))
+    assert not list(pending_timers(rig).by_topic("nobody", 0, 1 << 60))
     for piece in pieces:
-        assert (waiting(rig).cancel(piece.offsets).verdicts == Verdict.DONE).all()
+        assert (pending_timers(rig).cancel(piece.offsets).verdicts == Verdict.DONE).all()
     rig.advance(60_000)
     assert (len(rig.bodies("T")), len(rig.bodies("U"))) == (40, 50)
 
 
-def test_a_marker_names_its_target_as_apache_wants_it(rig):
+def test_a_marker_identifies_its_target_as_apaches_does(rig):
     offset = put(rig, 90_000, "a", KEYS="k")
     due_ms = rig.clock.now_ms() + 90_000
-    waiting(rig).cancel(one(offset))
+    pending_timers(rig).cancel(one(offset))
     units = rig.store.units(TIMER_TOPIC, 0, 1, 10)
     [marker] = [rig.store.read_record(int(unit["phys_offset"])) for unit in units]
     assert marker.prepared_offset == -(offset + 1)
@@ -328,22 +332,22 @@ def test_a_marker_of_a_client_cancels_its_target_only(tmp_path, index, end):
     rig.work()
     assert rig.timers.counts.total == 3
     if index:
-        gone = waiting(rig).by_key("T", ["a"], unique=True).gone.tolist()
+        gone = pending_timers(rig).by_key("T", ["a"], unique=True).gone.tolist()
         assert gone == [Verdict.CANCELLED]
     restart(rig, end)
     rig.advance(20_000)
     assert rig.bodies("T") == [b"b", b"c"]
     assert rig.bodies("U") == [b"a"]
     if index:
-        gone = waiting(rig).by_key("T", ["a", "c"], unique=True).gone.tolist()
+        gone = pending_timers(rig).by_key("T", ["a", "c"], unique=True).gone.tolist()
         assert gone == [Verdict.CANCELLED, Verdict.DELIVERED]
     rig.close()
 
 
-def test_a_marker_that_comes_too_late_is_reported_without_effect(rig):
+def test_a_late_marker_is_reported_and_has_no_effect(rig):
     put(rig, 300, "a")
     rig.advance(300)
     rig.put(rig.clock.now_ms() + 100, "T", body=b"0", UNIQ_KEY="a", TIMER_DEL_UNIQKEY="T+a")
     rig.work()
     assert rig.bodies() == [b"a"]
-    assert waiting(rig).by_key("T", ["a"], unique=True).gone.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).by_key("T", ["a"], unique=True).gone.tolist() == [Verdict.DELIVERED]

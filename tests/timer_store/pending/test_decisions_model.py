@@ -1,4 +1,4 @@
-"""Decisions against a dictionary: random puts, cancels, moves, fires, checkpoints and kills."""
+"""Decisions compared with a dictionary: random puts, cancels, moves, fires, restarts and kills."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ STEPS = st.lists(
         st.tuples(st.just("fire"), PICKS),
         st.tuples(st.just("move"), PICKS, DELAYS_MS),
         st.tuples(st.just("advance"), DELAYS_MS),
-        st.tuples(st.sampled_from(("persist", "kill", "close", "hold", "let go"))),
+        st.tuples(st.sampled_from(("persist", "kill", "close", "stop_delivery", "let go"))),
     ),
     max_size=25,
 )
 
 
-class World:
-    """The store, and what must be: due times of what waits, bodies of what was delivered."""
+class DecidedTimers:
+    """A timer store with the expected due times and delivered bodies."""
 
     def __init__(self, root: Path) -> None:
         self.rig = TimerRig(root, roll_window_slots=3, stage_records_max=5).open()
@@ -56,7 +56,7 @@ class World:
         return sorted({pick % len(self.first) for pick in picks}) if self.first else []
 
     def decide(self, numbers: list[int], how: Any) -> None:
-        """Find and decide, and compare what is told."""
+        """Find timers and decide on them; compare the verdicts."""
         if not numbers:
             return
         waiting = Synchronous(PendingTimers(self.rig.timers))
@@ -104,10 +104,10 @@ class World:
         getattr(self.rig, how)()
         self.rig.open()
 
-    def hold(self, _: str) -> None:
+    def stop_delivery(self, _: str) -> None:
         self.rig.timers.state.config = replace(self.rig.config, stop_enqueue=True)
 
-    def let_go(self, _: str) -> None:
+    def continue_delivery(self, _: str) -> None:
         self.rig.timers.state.config = self.rig.config
         self.rig.work()
 
@@ -121,13 +121,13 @@ class World:
 
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
-def test_what_is_reported_is_what_happens(steps):
+def test_verdicts_match_the_deliveries(steps):
     with tempfile.TemporaryDirectory() as root:
-        world = World(Path(root))
+        world = DecidedTimers(Path(root))
         for step in steps:
             world.run(step)
             world.check()
-        world.let_go("")
+        world.continue_delivery("")
         world.advance(200_000)
         world.check()
         assert not world.waits

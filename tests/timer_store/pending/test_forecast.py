@@ -1,4 +1,4 @@
-"""When how many are due: each timer in the bin of its own due time, rolled ones too."""
+"""Forecast of due timers: each timer counts in the bin of its own due time, also if it rolls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rig(tmp_path: Path):
 
 
 def whole(rig, span):
-    """Return all bins, put together from the pieces."""
+    """Return all bins, combined from the pieces."""
     bins, pos = forecast(rig.timers, span)
     while pos is not None:
         more, pos = forecast(rig.timers, span, pos)
@@ -35,7 +35,7 @@ def whole(rig, span):
 
 
 def naive(due_ms, span):
-    """The twin: one timer after the other."""
+    """Count the timers one by one."""
     bins = [0] * (span.count + 2)
     for due in due_ms:
         number = 0
@@ -47,7 +47,7 @@ def naive(due_ms, span):
 
 @pytest.mark.parametrize("horizon_ms", [900, 90_000, 20 * MINUTE_MS])
 @pytest.mark.parametrize("scan_units", [7, 1 << 20])
-def test_each_timer_is_counted_where_it_is_due(rig, horizon_ms, scan_units, monkeypatch):
+def test_each_timer_counts_in_the_bin_of_its_due_time(rig, horizon_ms, scan_units, monkeypatch):
     monkeypatch.setattr(module, "SCAN_UNITS", scan_units)
     choose, now_ms = random.Random(2), rig.clock.now_ms()
     due_ms = [now_ms + choose.randint(1, horizon_ms) for _ in range(200)] + [now_ms + 3_000]
@@ -60,7 +60,7 @@ def test_each_timer_is_counted_where_it_is_due(rig, horizon_ms, scan_units, monk
     assert whole(rig, span) == naive(left, span)
 
 
-def test_a_slot_that_is_staged_in_parts(tmp_path):
+def test_a_slot_staged_in_parts(tmp_path):
     rig = TimerRig(tmp_path, stage_records_max=1_024).open()
     start_ms = rig.clock.now_ms() // 1_000 * 1_000 + 5_000
     due_ms = [start_ms + 1 + n % 900 for n in range(3_000)]
@@ -73,13 +73,13 @@ def test_a_slot_that_is_staged_in_parts(tmp_path):
     rig.close()
 
 
-def test_the_bin_of_a_time():
+def test_bin_of():
     for time_ms in range(-20, 60):
         told = 0 if time_ms < 5 else min((time_ms - 5) // 7 + 1, 5)
         assert bin_of(time_ms, 5, 7, 6) == told
 
 
-def test_the_scan_is_that_of_its_twin():
+def test_the_scan_equals_the_naive_count():
     choose = np.random.default_rng(3)
     for _ in range(100):
         units = np.zeros(30, TIMER_UNIT)
@@ -93,13 +93,13 @@ def test_the_scan_is_that_of_its_twin():
         units["due_ms"] = choose.integers(-1, 40_000, units.size)
         skip = np.unique(choose.integers(0, 50, 10))
         numbers = np.array([4_000, 2_000, 1_000, 3_000], np.int64)
-        bins, twin = np.zeros(12, np.int64), np.zeros(12, np.int64)
+        bins, expected = np.zeros(12, np.int64), np.zeros(12, np.int64)
         for unit in units:
             slot_ms = (int(unit["write_ms"]) + int(unit["delay_ms"])) // 1_000 * 1_000
             rolls = unit["magic"] == MAGIC_ROLL and unit["due_ms"] > 0 and slot_ms >= 3_000
             if rolls and unit["phys_offset"] not in skip:
-                twin[bin_of(slot_ms, 4_000, 2_000, 12)] -= 1
-                twin[bin_of(int(unit["due_ms"]) - 1, 4_000, 2_000, 12)] += 1
+                expected[bin_of(slot_ms, 4_000, 2_000, 12)] -= 1
+                expected[bin_of(int(unit["due_ms"]) - 1, 4_000, 2_000, 12)] += 1
         span = (520, 520 + units.size * UNIT_BYTES)
         move_rolled(units.view(np.uint8), 520, span, numbers, skip, bins)
-        assert bins.tolist() == twin.tolist()
+        assert bins.tolist() == expected.tolist()

@@ -1,4 +1,4 @@
-"""Lists of waiting timers: every one once, in due order, whatever the page, the slot, the lap."""
+"""Lists of pending timers: each one once, in due order, for any page size, slot and lap."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def put_random(rig, count, horizon_ms, seed=1):
 @pytest.mark.parametrize("horizon_ms", [400, 30_000, 10 * 60_000, 30 * 86_400_000])
 @pytest.mark.parametrize("limit", [1, 7, 1_000])
 def test_every_timer_is_listed_once_in_due_order(rig, horizon_ms, limit):
-    wanted = put_random(rig, 120, horizon_ms)
-    assert dues(listed(rig, limit)) == [due_ms for due_ms, _ in wanted]
+    expected = put_random(rig, 120, horizon_ms)
+    assert dues(listed(rig, limit)) == [due_ms for due_ms, _ in expected]
 
 
 @pytest.mark.parametrize("horizon_ms", [30_000, HOUR_MS])
-def test_it_continues_while_time_passes(rig, horizon_ms):
+def test_pages_while_time_passes(rig, horizon_ms):
     wanted = put_random(rig, 100, horizon_ms)
     rig.advance(wanted[50][0] - rig.clock.now_ms())
     left = [due_ms for due_ms, _ in wanted if due_ms > rig.clock.now_ms()]
@@ -77,26 +77,26 @@ def test_a_topic_and_a_time_range(rig):
 
 
 def test_a_key_is_found_through_the_index(rig):
-    wanted = put_random(rig, 60, 10 * 60_000)
-    with_key = [due_ms for due_ms, _ in wanted if due_ms % 7 == 3]
+    expected = put_random(rig, 60, 10 * 60_000)
+    with_key = [due_ms for due_ms, _ in expected if due_ms % 7 == 3]
     assert dues(listed(rig, 1_000, key="k3")) == with_key
-    [one] = listed(rig, key=f"U{wanted[17][0]}")
-    assert (one["due_ms"], one["keys"]) == (wanted[17][0], f"k{wanted[17][0] % 7} all")
+    [one] = listed(rig, key=f"U{expected[17][0]}")
+    assert (one["due_ms"], one["keys"]) == (expected[17][0], f"k{expected[17][0] % 7} all")
     page = list_timers(rig.timers, Query(key="all", skip=20, limit=5))
-    assert dues(page.timers) == [due_ms for due_ms, _ in wanted[20:25]]
-    rig.advance(wanted[30][0] - rig.clock.now_ms())
-    assert dues(listed(rig, 1_000, key="all")) == [due_ms for due_ms, _ in wanted[31:]]
+    assert dues(page.timers) == [due_ms for due_ms, _ in expected[20:25]]
+    rig.advance(expected[30][0] - rig.clock.now_ms())
+    assert dues(listed(rig, 1_000, key="all")) == [due_ms for due_ms, _ in expected[31:]]
 
 
 @pytest.mark.parametrize("horizon_ms", [400, 30_000, 30 * 86_400_000])
-def test_pages_that_are_passed_over(rig, horizon_ms):
-    wanted = put_random(rig, 120, horizon_ms)
+def test_skipped_pages(rig, horizon_ms):
+    expected = put_random(rig, 120, horizon_ms)
     skip, cursor, found = 50, Cursor(), []
     while cursor is not None and len(found) < 10:
         query = Query(skip=skip, limit=10 - len(found), cursor=cursor)
         page = list_timers(rig.timers, query)
         skip, cursor, found = skip - page.skipped, page.cursor, found + page.timers
-    assert dues(found) == [due_ms for due_ms, _ in wanted[50:60]]
+    assert dues(found) == [due_ms for due_ms, _ in expected[50:60]]
 
 
 def test_a_slot_larger_than_a_part_and_than_the_stage(tmp_path, monkeypatch):
@@ -108,42 +108,42 @@ def test_a_slot_larger_than_a_part_and_than_the_stage(tmp_path, monkeypatch):
     due_ms = rig.clock.now_ms() // 1_000 * 1_000 + 5_000
     for first in range(0, 3_000, 500):
         rig.put_many([(due_ms + 1 + (7 * n) % 900, "T", 0, b"") for n in range(first, first + 500)])
-    wanted = sorted(due_ms + 1 + (7 * n) % 900 for n in range(3_000))
-    assert dues(listed(rig, 100)) == wanted
+    expected = sorted(due_ms + 1 + (7 * n) % 900 for n in range(3_000))
+    assert dues(listed(rig, 100)) == expected
     rig.advance(5_300)  # some delivered, some staged, some in the slot still
-    left = [due for due in wanted if due > rig.clock.now_ms()]
+    left = [due for due in expected if due > rig.clock.now_ms()]
     assert len(rig.timers.stage) < len(left)
     assert dues(listed(rig, 100)) == left
     rig.close()
 
 
 def test_settled_timers_are_not_listed(rig):
-    wanted = put_random(rig, 40, 10 * 60_000)
+    expected = put_random(rig, 40, 10 * 60_000)
     everything = listed(rig)
     offsets = np.array([timer["commit_log_offset"] for timer in everything[::2]], np.int64)
     decisions = rig.timers.decisions
     rows = rig.timers.records.read(offsets)
     decisions.settle(rows, decisions.places(rows), rig.store.max_offset)
-    assert dues(listed(rig)) == [due_ms for due_ms, _ in wanted[1::2]]
+    assert dues(listed(rig)) == [due_ms for due_ms, _ in expected[1::2]]
 
 
 @pytest.mark.parametrize("horizon_ms", [30_000, 30 * 86_400_000])
-def test_slots_read_together_are_those_read_one_by_one(rig, horizon_ms):
+def test_reading_slots_together_or_one_by_one(rig, horizon_ms):
     put_random(rig, 200, horizon_ms)
     units = rig.timers.units
     slots = units.wheel.live(rig.timers.position.staged_ms)
     together = listing.Walk(rig.timers, Query()).read(slots)
-    twin = [
+    expected = [
         (int(tick), int(row["due_ms"]), int(row["phys_offset"]), int(row["topic_hash"]))
         for tick in slots["tick"]
         for row in np.sort(units.read_slot(int(tick) * 1_000).rows, order=["due_ms", "phys_offset"])
     ]
     columns = ("due_ms", "phys_offset", "topic_hash")
     ticks = (together["slot_ms"] // 1_000).tolist()
-    assert list(zip(ticks, *(together[c].tolist() for c in columns), strict=True)) == twin
+    assert list(zip(ticks, *(together[c].tolist() for c in columns), strict=True)) == expected
 
 
-def test_what_is_reported_of_a_timer(rig):
+def test_row_of_a_timer(rig):
     due_ms = rig.clock.now_ms() + HOUR_MS
     rig.put(due_ms, "U", 3, b"12345", KEYS="order-7", UNIQ_KEY="ABC", TAGS="tag")
     [timer] = listed(rig)
@@ -156,18 +156,18 @@ def test_what_is_reported_of_a_timer(rig):
 
 
 @pytest.mark.parametrize("text", ["x", "1_2", "1_2_3_4_5_6", "-2_0_0_0_0", f"0_0_0_0_{1 << 63}"])
-def test_what_is_no_cursor(text):
+def test_illegal_cursors(text):
     with pytest.raises(ValueError, match=r"cursor|invalid literal"):
         Cursor.parse(text)
 
 
-def test_the_first_rows_are_those_of_a_sort():
+def test_first_rows_equal_a_sort():
     choose = np.random.default_rng(1)
     for _ in range(300):
         rows = np.zeros(choose.integers(1, 40), listing.FOUND)
         rows["due_ms"] = choose.integers(1, 6, rows.size)
         rows["phys_offset"] = choose.permutation(rows.size)
         count = int(choose.integers(1, 45))
-        wanted = sorted(zip(rows["due_ms"], rows["phys_offset"], strict=True))[:count]
+        expected = sorted(zip(rows["due_ms"], rows["phys_offset"], strict=True))[:count]
         found = first_rows(rows, count)
-        assert list(zip(found["due_ms"], found["phys_offset"], strict=True)) == wanted
+        assert list(zip(found["due_ms"], found["phys_offset"], strict=True)) == expected

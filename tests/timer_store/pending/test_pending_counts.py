@@ -1,4 +1,4 @@
-"""The books against a list."""
+"""Counts of pending timers compared with a list."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table() -> TopicTable:
 
 
 @given(st.lists(st.lists(TIMER, max_size=20), max_size=8), st.integers(0, 3))
-def test_counts_contain_what_is_there(batches, settled):
+def test_counts_equal_the_list(batches, settled):
     books, there = PendingCounts(table(), FILE_BYTES), []
     for number, timers in enumerate(batches):
         books.note(*columns(timers), 1)

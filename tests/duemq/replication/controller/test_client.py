@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from delivery.plugin import Request, Response
-from duemq.net.codes import RequestCode
-from duemq.replication.controller.client import ControllerClient, ask_ha_address
+from duemq.replication.controller.client import ControllerClient
 from duemq.replication.controller.requests import (
     ControllerFault,
     ControllerRefusal,
     ask_next_id,
     ask_replicas,
 )
-from tests.support.fake_controller import ControllerModel, FakeControllers, FakeLink
+from tests.support.fake_controller import ControllerModel, FakeControllers
 from tests.support.group_host import GROUP
 
 ADDRESSES = ("c:1", "c:2", "c:3")
@@ -226,25 +225,5 @@ def test_a_closed_client_has_lost_its_leader() -> None:
         await world.client.close()
         assert world.lost == 1
         assert (await world.ask()).code == 0
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("answer", "address"),
-    [
-        (Response(fields={"masterHaAddress": "h:10912"}), "h:10912"),
-        (Response(), ""),
-        (Response(1, "error", {"masterHaAddress": "h:1"}), ""),
-    ],
-)
-def test_a_master_is_asked_for_its_replication_address(answer: Response, address: str) -> None:
-    class Master(FakeLink):
-        async def call(self, request: Request, *, timeout_s: float) -> Response:
-            assert request.code == RequestCode.EXCHANGE_BROKER_HA_INFO
-            return answer
-
-    async def main() -> None:
-        assert await ask_ha_address(Master(FakeControllers({}), "m:1")) == address
 
     run(main())

@@ -1,4 +1,4 @@
-"""A well-behaved client in a process of its own: `python -m tests.fuzz.friend PORT`.
+"""A well-behaved client in its own process: `python -m tests.fuzz.regular_client PORT`.
 
 It sends and pulls until its standard input ends, at least `CALLS_MIN` times, then prints latencies
 and errors as one line of JSON.
@@ -19,17 +19,17 @@ PAUSE_S = 0.005
 CALL_S = 60.0
 CALLS_MIN = 200
 SEND = {
-    **{"a": "friends", "b": "friend", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1"},
+    **{"a": "regular_group", "b": "regular", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1"},
     **{"h": "0", "i": "K\x01v\x02", "j": "0", "k": "false", "m": "false"},
 }
 PULL = {
-    "consumerGroup": "friends", "topic": "friend", "queueId": "0", "queueOffset": "0",
+    "consumerGroup": "regular_group", "topic": "regular", "queueId": "0", "queueOffset": "0",
     "maxMsgNums": "8", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
     "subscription": "*", "subVersion": "0",
 }  # fmt: skip
 
 
-async def befriend(port: int) -> dict[str, object]:
+async def call_until_end(port: int) -> dict[str, object]:
     """Call until standard input ends; return latencies in ms and errors."""
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     took_ms: list[float] = []
@@ -50,4 +50,4 @@ async def befriend(port: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    json.dump(asyncio.run(befriend(int(sys.argv[1]))), sys.stdout)
+    json.dump(asyncio.run(call_until_end(int(sys.argv[1]))), sys.stdout)

@@ -1,4 +1,4 @@
-"""The bytes of a log on the disk, to be changed."""
+"""Bytes of a log on the disk, to be changed by tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Log:
         return self.files[base][start:]
 
     def head(self, record: int) -> npt.NDArray[Any]:
-        """Return the head of a record, to read and to write its numbers."""
+        """Return the head of a record, to read and write its fields."""
         return self.at(record)[: RECORD_HEAD.itemsize].view(RECORD_HEAD)
 
     def flip(self, offset: int) -> None:
@@ -35,11 +35,11 @@ class Log:
         self.at(offset)[0] ^= 1
 
     def find(self, text: bytes, record: int) -> int:
-        """Return where a text stands in a record."""
+        """Return the position of a text in a record."""
         return record + self.at(record)[: int(self.head(record)["total_size"][0])].tobytes().index(
             text
         )
 
     def close(self) -> None:
-        """Write what was changed."""
+        """Write the changes."""
         self.files.clear()

@@ -1,4 +1,4 @@
-"""Malformed records among the marks never prevent a start, and are looked at once."""
+"""Malformed ownership records, which never prevent a start and are read once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.stores import LOOPBACK
 
 
 @pytest.mark.finding("A2")
-def test_a_broker_starts_whatever_the_ownership_records_contain(tmp_path):
+def test_a_broker_starts_with_any_ownership_records(tmp_path):
     properties = small(tmp_path, messageDelayLevel="1s 60s", timerWheelEnable="true")
 
-    async def poison():
+    async def append_malformed():
         async with running(properties) as (broker, asker):
             assert (await asker.send("T", b"x", DELAY="2")).code == 0
             for record, changes in MALFORMED.values():
@@ -32,15 +32,15 @@ def test_a_broker_starts_whatever_the_ownership_records_contain(tmp_path):
             assert (await asker.send("T", b"y")).code == 0
             assert broker.store.queue_bounds(OWNERSHIP_TOPIC, 0)[1] == len(MALFORMED) + 2
 
-    asyncio.run(poison())
+    asyncio.run(append_malformed())
     asyncio.run(start())
 
 
 @pytest.mark.finding("E10")
-def test_junk_is_read_and_reported_once(tmp_path, caplog):
+def test_malformed_records_are_read_and_reported_once(tmp_path, caplog):
     properties = small(tmp_path, messageDelayLevel="1s 60s", timerWheelEnable="true")
 
-    async def scene():
+    async def steps():
         async with running(properties) as (broker, _):
             migrations = broker.plugins.plugins["migration"].parts.service.migrations
             for _ in range(50):
@@ -61,4 +61,4 @@ def test_junk_is_read_and_reported_once(tmp_path, caplog):
             migrations.catch_up()
             assert len(read) == 1
 
-    asyncio.run(scene())
+    asyncio.run(steps())

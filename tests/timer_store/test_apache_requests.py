@@ -1,4 +1,4 @@
-"""What Apache's tools see of timers: requests 60, 61 and 28 of a real broker."""
+"""Requests of Apache's tools about timers: 60, 61 and 28 to a real broker."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ TIMERS = Installed(
 )
 
 
-def on_a_broker(root: Path, look: Callable[[Broker, Asker], Awaitable[Any]], **more: str) -> Any:
-    """Run a broker on which three timers wait for T, one for U; return what `look` returns."""
+def on_a_broker(root: Path, ask: Callable[[Broker, Asker], Awaitable[Any]], **more: str) -> Any:
+    """Run a broker with three pending timers for T and one for U; return the result of `ask`."""
 
     async def run() -> Any:
         async with running(small(root, **more), plugins=[TIMERS]) as (broker, asker):
             for topic in ("T", "T", "U", "T"):
                 sent = await asker.send(topic, b"x", TIMER_DELAY_SEC=str(HOUR_S), UNIQ_KEY="A")
                 assert sent.code == ResponseCode.SUCCESS, sent.remark
-            return await look(broker, asker)
+            return await ask(broker, asker)
 
     return asyncio.run(run())
 
@@ -50,14 +50,14 @@ async def write_checkpoint(broker: Broker) -> None:
     assert await plugin.parts.keeper.persist(last=True)
 
 
-def test_checkpoint_and_metrics_are_answered_as_apache_does(tmp_path: Path) -> None:
-    async def look(broker: Broker, asker: Asker) -> tuple[bytes, bytes]:
+def test_checkpoint_and_metrics(tmp_path: Path) -> None:
+    async def ask(broker: Broker, asker: Asker) -> tuple[bytes, bytes]:
         await write_checkpoint(broker)
         check = await asker.ask(GET_TIMER_CHECK_POINT)
         metrics = await asker.ask(GET_TIMER_METRICS)
         return body_of(check), body_of(metrics)
 
-    check, metrics = on_a_broker(tmp_path, look)
+    check, metrics = on_a_broker(tmp_path, ask)
     _, log_pos, queue_offset, master_offset, _, _, counter = struct.unpack(">7q", check)
     assert (log_pos, queue_offset, master_offset) == (4 * 52, 4, 4)
     assert counter >= 1
@@ -68,12 +68,12 @@ def test_checkpoint_and_metrics_are_answered_as_apache_does(tmp_path: Path) -> N
 
 
 def test_broker_status_shows_the_timer_keys(tmp_path: Path) -> None:
-    async def look(broker: Broker, asker: Asker) -> dict[str, str]:
+    async def ask(broker: Broker, asker: Asker) -> dict[str, str]:
         answer = await asker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         table: dict[str, str] = json.loads(body_of(answer))["table"]
         return table
 
-    table = on_a_broker(tmp_path, look)
+    table = on_a_broker(tmp_path, ask)
     assert (table["timerReadBehind"], table["timerOffsetBehind"]) == ("0", "0")
     assert table["timerCongestNum"] == "4"
     assert float(table["timerEnqueueTps"]) >= 0.0
@@ -92,18 +92,18 @@ def test_broker_status_shows_the_timer_keys(tmp_path: Path) -> None:
 def test_views_are_requested_over_the_wire(
     tmp_path: Path, view: str, fields: dict[str, str], code: int
 ) -> None:
-    async def look(broker: Broker, asker: Asker) -> Response:
+    async def ask(broker: Broker, asker: Asker) -> Response:
         return await asker.ask(VIEW_REQUEST, {"view": view, **fields})
 
-    answer = on_a_broker(tmp_path, look)
+    answer = on_a_broker(tmp_path, ask)
     assert answer.code == code
     if fields.get("topic"):
         page = json.loads(body_of(answer))
         assert [timer["topic"] for timer in page["timers"]] == ["T", "T"]
 
 
-def test_a_broker_without_timers_has_no_views_of_them(tmp_path: Path) -> None:
-    async def look() -> list[int]:
+def test_a_broker_without_timers_has_no_views(tmp_path: Path) -> None:
+    async def ask() -> list[int]:
         properties = small(tmp_path, timerWheelEnable="false")
         async with running(properties, plugins=[TIMERS]) as (_, asker):
             asked = [
@@ -112,6 +112,6 @@ def test_a_broker_without_timers_has_no_views_of_them(tmp_path: Path) -> None:
             ]
             return [(await answer).code for answer in asked]
 
-    shown, metrics = asyncio.run(look())
+    shown, metrics = asyncio.run(ask())
     assert shown == ResponseCode.TOPIC_NOT_EXIST
     assert metrics == ResponseCode.SYSTEM_ERROR

@@ -1,0 +1,211 @@
+"""What a replica copies besides the log is never ahead of its log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.net.codes import RequestCode
+from duemq.replication.slave_synchronize import INTERVAL_MS, SHARE, SlaveSynchronize
+from message_store import json_dialect
+from message_store.clock import FakeClock
+from message_store.replication.truncation import truncate_store
+from message_store.retention.pins import UNKNOWN
+from message_store.store import MessageStore
+from tests.message_store.replication.test_raw_append import fill, log_of
+from tests.support.stores import open_store, small_config
+
+TURNS = 50
+OURS = {"commitLogOffset": 300, "logGeneration": 7, "deliveredAhead": {}}
+
+
+class Master:
+    """A broker that answers from a table; its log is as long as a test says."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.address = clock, ""
+        self.answers: dict[int, Any] = {
+            RequestCode.GET_ALL_TOPIC_CONFIG: {"topics": 1},
+            RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsets": 1},
+            RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {"1": 5}},
+        }
+        self.bounds = [0, 0]
+        self.asked: list[int] = []
+        self.slow_ms = 0
+
+    def connect(self, address: str) -> Master:
+        self.address = address
+        return self
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        self.asked.append(int(request.code))
+        self.clock.advance(self.slow_ms)
+        first, end = map(str, self.bounds)
+        bounds = {"table": {"commitLogMinOffset": first, "commitLogMaxOffset": end}}
+        return Response(body=json.dumps(self.answers.get(request.code, bounds)).encode())
+
+    async def close(self) -> None:
+        pass
+
+    @property
+    def copies(self) -> int:
+        return self.asked.count(RequestCode.GET_ALL_DELAY_OFFSET)
+
+
+class Setting:
+    def __init__(self, store: MessageStore, clock: FakeClock) -> None:
+        self.store, self.clock, self.master = store, clock, Master(clock)
+        self.tables: list[Any] = []
+        self.progress: list[Any] = []
+        connect: Any = self.master.connect
+        self.synchronize = SlaveSynchronize(
+            {RequestCode.GET_ALL_TOPIC_CONFIG: self.tables.append},
+            {RequestCode.GET_ALL_CONSUMER_OFFSET: self.progress.append},
+            store,
+            clock,
+            connect,
+        )
+
+    def delay_offsets(self) -> Any:
+        path = self.store.config_path("delayOffset.json")
+        return json_dialect.loads(path.read_text()) if path.exists() else None
+
+    async def pass_ms(self, step_ms: int) -> None:
+        """Let time pass, and everything happen that can."""
+        await self.settle()
+        end_ms = self.clock.now_ms() + step_ms
+        while self.clock.now_ms() < end_ms:
+            self.clock.advance(min(20, end_ms - self.clock.now_ms()))
+            await self.settle()
+
+    async def settle(self) -> None:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        await asyncio.to_thread(self.store.flush)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+
+    async def until_taken(self, count: int) -> None:
+        """Return once so many copies were taken; the thread that writes files needs a while."""
+        for _ in range(1_000):
+            if self.synchronize.synchronized_ms is not None and len(self.progress) >= count:
+                return
+            await self.settle()
+        raise AssertionError("nothing was taken")
+
+
+@asynccontextmanager
+async def synchronizing(root: Path, **changes: Any) -> AsyncIterator[Setting]:
+    clock = FakeClock()
+    with open_store(root, clock, **changes) as store:
+        setting = Setting(store, clock)
+        setting.synchronize.follow("master:1")
+        task = asyncio.create_task(setting.synchronize.run())
+        yield setting
+        setting.synchronize.stop()
+        await task
+
+
+def append(store: MessageStore, log: bytes) -> None:
+    at = store.max_offset
+    store.append_raw(at, np.frombuffer(log[at:], np.uint8))
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    with open_store(tmp_path_factory.mktemp("master")) as master:
+        fill(master, 50)
+        return log_of(master)
+
+
+@pytest.mark.parametrize("members", [{}, OURS], ids=["Apache", "ours"])
+def test_progress_is_taken_when_the_log_is_there(
+    tmp_path: Path, log: bytes, members: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.answers[RequestCode.GET_ALL_DELAY_OFFSET] |= members
+            setting.master.bounds = [0, len(log)]
+            await setting.pass_ms(3_000)
+            assert setting.tables == [{"topics": 1}]
+            assert (setting.progress, setting.delay_offsets()) == ([], None)
+            assert setting.synchronize.first_needed is UNKNOWN
+            append(setting.store, log)
+            await setting.pass_ms(40)
+            await setting.until_taken(1)
+            assert setting.progress == [{"offsets": 1}]
+            assert setting.synchronize.first_needed == 0
+            found = setting.delay_offsets()
+            assert found["offsetTable"] == {1: 5}
+            assert found.get("logGeneration") == (0 if members else None)  # of this log
+
+    asyncio.run(main())
+
+
+def test_progress_names_the_generation_of_this_log(tmp_path: Path, log: bytes) -> None:
+    with open_store(tmp_path) as store:
+        fill(store, 3)
+    truncate_store(small_config(tmp_path), FakeClock(), 0)
+
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.answers[RequestCode.GET_ALL_DELAY_OFFSET] |= OURS
+            append(setting.store, log)
+            await setting.pass_ms(1_000)
+            await setting.until_taken(1)
+            assert setting.delay_offsets()["logGeneration"] == 1
+
+    asyncio.run(main())
+
+
+def test_only_what_has_changed_is_taken_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            await setting.until_taken(1)
+            await setting.pass_ms(3 * INTERVAL_MS)
+            assert setting.master.copies >= 3
+            setting.master.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = {"offsets": 2}
+            setting.master.bounds = [500, 0]
+            await setting.pass_ms(2 * INTERVAL_MS)
+            await setting.until_taken(2)
+            assert setting.tables == [{"topics": 1}]
+            assert setting.progress == [{"offsets": 1}, {"offsets": 2}]
+            assert setting.synchronize.first_needed == 500
+
+    asyncio.run(main())
+
+
+def test_a_slow_master_is_asked_less_often(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.slow_ms = 100
+            await setting.until_taken(1)
+            asked_ms = 4 * setting.master.slow_ms
+            await setting.pass_ms(SHARE * asked_ms - 500)
+            assert setting.master.copies == 1
+            await setting.pass_ms(1_000)
+            assert setting.master.copies == 2
+
+    asyncio.run(main())
+
+
+def test_another_master_ends_the_wait_for_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.bounds = [0, 1 << 40]
+            await setting.pass_ms(100)
+            setting.master.bounds = [0, 0]
+            setting.synchronize.follow("other:1")
+            await setting.until_taken(1)
+            assert setting.master.address == "other:1"
+
+    asyncio.run(main())
