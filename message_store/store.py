@@ -32,7 +32,7 @@ from message_store.log.flusher import Flusher
 from message_store.log.read_ahead import ReadAhead
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.deleted_topics import Deletions
-from message_store.queues.erase import erase
+from message_store.queues.topic_erasure import erase
 from message_store.queues.topic_table import TopicTable
 from message_store.reader import StoreReader
 from message_store.recovery import recover

@@ -10,12 +10,9 @@ until retention removes them; `Deletions` keeps them out of queues that are rebu
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from message_store.queues.erase import erase
-
-if TYPE_CHECKING:
-    from message_store.store import MessageStore
+from message_store.queues.topic_erasure import erase
+from message_store.store import MessageStore
 
 
 def remove_topic(store: MessageStore, name: str) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,9 @@ from schedule_service.cursor import (
     without_holes,
 )
 from schedule_service.queues import ScheduleQueues
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 OFFSETS_FILE = "delayOffset.json"

@@ -42,7 +42,7 @@ what a coroutine or a lock does.
 ANY_MAX = 501
 CYCLES_MAX = 0
 KERNEL_ARGUMENTS_MAX = 8
-WIDE_KERNELS_MAX = 1
+WIDE_KERNELS_MAX = 0
 FILES_OF_A_FOLDER_MAX = 26
 PRIVATES_IN_TESTS_MAX = 25
 PUBLIC_UNDERSCORES = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # of named tuples, os

@@ -17,9 +17,9 @@ from duemq.auth.signature import Credentials
 from duemq.net import codec
 from duemq.send import layout
 from duemq.send.answers import answer_text
-from duemq.send.grants import new_record
+from duemq.send.grants import Grants
 from duemq.send.kernels.answers import WAIT_ANY, put_answers
-from duemq.send.kernels.ingest import Into, take_sends
+from duemq.send.kernels.ingest import take_sends
 from duemq.send.layout import host_column
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
@@ -27,6 +27,19 @@ from message_store.queues.topic_table import TopicTable
 SUFFIX = b"MSG_REGION\x01DefaultRegion\x02CLUSTER\x01DefaultCluster\x02TRACE_ON\x01true\x02"
 REPEAT_S = 1.0
 WHO = Credentials("bench", "bench-secret")
+
+
+class Bench:
+    """Accounts with one account (a `SendAccess`)."""
+
+    version = 0
+
+    def __call__(self, request: Request) -> None:
+        """Permit everything."""
+
+    def secret(self, access_key: str) -> str:
+        """Return the secret."""
+        return WHO.secret
 
 
 def frame(opaque: int, who: Credentials | None = None) -> bytes:
@@ -57,35 +70,36 @@ def main(count: int) -> None:
     names = (topics.arrays.topics, topics.arrays.names, topics.arrays.table)
     data = np.frombuffer(b"".join(frame(i) for i in range(count)), np.uint8).copy()
     batch = PutBatch()
-    home, born = host_column(b"\x7f\0\0\1", 10_911), host_column(b"\x7f\0\0\1", 50_000)
-    state = np.zeros(layout.STATE_SIZE, np.int64)
+    turn = np.zeros(1, layout.TURN)
+    turn["home"] = host_column(b"\x7f\0\0\1", 10_911)
+    state = turn["state"][0]
     state[layout.STATE_FRAME_MAX :] = (1 << 24, 1 << 22, 32_767)
     suffix = np.frombuffer(SUFFIX, np.uint8).copy()
-    spans = np.zeros((layout.SLOT_COUNT + 1, 3), np.int64)
     wire = np.zeros(batch.rows.size, layout.WIRE)
-    signing, nothing = np.zeros(1, layout.SIGNING), new_record(check=False)
-    grant = new_record(check=True, name=WHO.access_key, secret=WHO.secret)
-    grant["topics"][0, 0] = 0
+    peer = (b"\x7f\0\0\1", 50_000)
+    anyone, grants = Grants(None, topics).sender(peer), Grants(Bench(), topics)
+    account = grants.sender(peer)
+    grants.extend(account, Request(310, {"b": "bench", "AccessKey": WHO.access_key}))
     signed = np.frombuffer(b"".join(frame(i, WHO) for i in range(count)), np.uint8).copy()
-    into = Into(batch.rows, wire, batch.staging, suffix, home, spans, state, signing)
+    into = (batch.rows, wire, batch.staging, suffix, turn)
     answers = answer_text(
         batch.rows.size, region="DefaultRegion", trace_on=True, broker_name="broker-a"
     )
 
-    def take(data: Any = data, grant: Any = nothing) -> None:
+    def take(data: Any = data, sender: Any = anyone.record) -> None:
         state[layout.STATE_ROWS] = state[layout.STATE_STAGED] = 0
-        stop, _ = take_sends(data, 0, data.size, born, grant, *into, *names)
+        stop, _ = take_sends(data, 0, data.size, sender, into, names)
         assert stop == layout.STOP_INCOMPLETE
         assert state[layout.STATE_ROWS] == count
 
     answers.turn["count"], answers.turn["wait"] = count, WAIT_ANY
 
     def answer() -> None:
-        size, _ = put_answers(into.rows, wire, into.staging, *names[:2], *answers)
+        size, _ = put_answers(batch.rows, wire, batch.staging, *names[:2], *answers)
         assert size > count * 200
 
     measure(f"take_sends, {count} a call", count, take)
-    measure(f"take_sends, signed, {count} a call", count, lambda: take(signed, grant))
+    measure(f"take_sends, signed, {count} a call", count, lambda: take(signed, account.record))
     measure(f"put_answers, {count} a call", count, answer)
 
 

@@ -89,7 +89,8 @@ class PlainRequests:
         key = request.fields.get("accessKey")
 
         def edit() -> tuple[Path, Yaml]:
-            if key is None or (path := self._file_of(key)) is None:
+            path = self._file_of(key)
+            if path is None or key is None:
                 raise AccountRefused(_NOT_DELETED.format(shown(key)))
             return path, without_account(self._value(path), key, self._clock.now_ms())
 

@@ -139,7 +139,7 @@ OWN_RULES: Final[Mapping[int, Rule]] = {
     **_named(Action.PUB, _topic("b"), codes=(325,)),
 }
 """Rules of DueMQ for codes that Apache does not restrict."""
-OPEN: Final = frozenset({46, 400, 401, 402, 200_057, 200_151})
+OPEN: Final = frozenset({46, 400, 401, 200_057, 200_151})
 """Codes that change and show nothing: a check of a subscription, and codes that are not served."""
 OF_PLUGINS: Final = Rule(Action.UPDATE, cluster=True)
 """Rule of all other codes, such as those of plugins: what is not known needs an administrator."""

@@ -21,6 +21,8 @@ TEMPLATE_TOPIC = "TBW102"
 NEW_TOPIC_QUEUES = 4  # queues requested for a new topic, as by Apache's clients
 CALL_TIMEOUT_S = 10.0
 WRITE, READ = 2, 4
+ONLY_PLAINTEXT = ". If tls.server.mode is disabled there, ask again without --tls"
+ONLY_TLS = ". If tls.server.mode is enforcing there, add --tls"
 CLIENT_VERSION = 479  # 5.3.3
 
 
@@ -94,6 +96,8 @@ class Cluster:
             return await client.call(request, timeout_s=timeout_s)
         except (OSError, TimeoutError) as error:
             why = str(error) or "no answer in time"
+            if isinstance(error, ConnectionResetError | ssl.SSLEOFError):
+                why += ONLY_PLAINTEXT if self._tls is not None else ONLY_TLS
             raise ConnectionError(f"{address} does not answer: {why}") from error
 
     async def call(

@@ -46,7 +46,7 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         received: Bytes that are not parsed yet.
-        in_turn, waited, born, grant: State of the frame taker.
+        in_turn, waited, sender: State of the frame taker.
         born_host: Address bytes (4 or 16) and port of the peer.
         heard: Whether bytes were read or written since the last sweep.
         charged_bytes: Bytes that the memory budget counts for the connection.
@@ -79,16 +79,15 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent_bytes_max",
         "_writable",
         "_written_bytes",
-        "born",
         "born_host",
         "charged_bytes",
-        "grant",
         "heard",
         "in_turn",
         "limits",
         "notices_dropped",
         "quiet_since_ms",
         "received",
+        "sender",
         "waited",
         "writes_stalled",
     )  # fmt: skip
@@ -108,8 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self.received = ReceiveBuffer()
         self.limits = limits
         self.in_turn = self.waited = False
-        self.born: Any = None
-        self.grant: object = None
+        self.sender: Any = None
         self.heard = True
         self.quiet_since_ms = 0
         self.born_host: tuple[bytes, int] = (b"\0\0\0\0", 0)

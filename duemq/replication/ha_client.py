@@ -179,8 +179,9 @@ class HaClient:
     async def _copy(self) -> None:
         host, port = split_address(self._address)
         loop = asyncio.get_running_loop()
-        if self._reports_durable:
-            await self._store.flusher.wait(self._store.max_offset, FLUSH_S_MAX)
+        end = self._store.max_offset
+        if self._reports_durable and not await self._store.flusher.wait(end, FLUSH_S_MAX):
+            raise OSError(f"the disk has not synced this log up to {end} (SYNC_FLUSH)")
         session = await self._open_session()
         [(family, kind, number, _, where), *_] = await loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM

@@ -24,8 +24,9 @@ from duemq.send.kernels.sha1 import BLOCK_BYTES, SCHEDULE_WORDS, START, add_bloc
 from duemq.send.layout import (
     ACCESS_KEY_BYTES_MAX,
     ACCESS_KEY_FIELD,
-    GRANT,
     GRANT_TOPICS,
+    SENDER,
+    host_column,
 )
 from message_store.layout import Rows
 from message_store.queues.topic_table import TopicTable
@@ -48,16 +49,22 @@ class SendAccess(AccessCheck, Protocol):
 
 
 @dataclass(slots=True)
-class Grant:
-    """What one connection may send: (1,) GRANT, and the version that it is true for."""
+class Sender:
+    """One connection, for the kernel.
+
+    Attributes:
+        record: (1,) SENDER: its end of the connection, and what it may send.
+        access_key: Account of the grant; empty: none.
+        version: Version of the accounts that the grant is true for.
+    """
 
     record: Rows
-    access_key: str
-    version: int
+    access_key: str = ""
+    version: int = 0
 
 
 class Grants:
-    """Grants of all connections.
+    """Senders of all connections, and their grants.
 
     Args:
         access: Checks sends; None: every peer may send to every open topic.
@@ -65,40 +72,46 @@ class Grants:
 
     def __init__(self, access: SendAccess | None, topics: TopicTable) -> None:
         self._access, self._topics = access, topics
-        self._none = new_record(check=access is not None)
 
-    def record(self, grant: object) -> Rows:
+    def sender(self, born_host: tuple[bytes, int]) -> Sender:
+        """Return the sender of a connection, without a grant."""
+        record = np.zeros(1, SENDER)
+        record["born"] = host_column(*born_host)
+        sender = Sender(record)
+        self._withdraw(sender)
+        return sender
+
+    def record(self, sender: Sender) -> Rows:
         """Return the record for the kernel; a void grant allows nothing."""
-        if not isinstance(grant, Grant) or self._access is None:
-            return self._none
-        return grant.record if grant.version == self._access.version else self._none
+        if self._access is not None and sender.version != self._access.version:
+            self._withdraw(sender)
+        return sender.record
 
-    def extended(self, old: object, request: Request) -> Grant | None:
-        """Return the grant after a send that Python has accepted."""
-        access, grant = self._access, old if isinstance(old, Grant) else None
-        name = request.fields.get(ACCESS_KEY_FIELD)
+    def extend(self, sender: Sender, request: Request) -> None:
+        """Extend the grant after a send that Python has accepted."""
+        access, name = self._access, request.fields.get(ACCESS_KEY_FIELD)
         if access is None or not name or (secret := access.secret(name)) is None:
-            return grant
-        if grant is None or grant.version != access.version or grant.access_key != name:
-            if len(name.encode("utf-8", "replace")) > ACCESS_KEY_BYTES_MAX:
-                return grant
-            grant = Grant(new_record(check=True, name=name, secret=secret), name, access.version)
+            return
+        if sender.version != access.version or sender.access_key != name:
+            self._withdraw(sender)
+            key = np.frombuffer(name.encode("utf-8", "replace"), np.uint8)
+            if key.size > ACCESS_KEY_BYTES_MAX:
+                return
+            grant = sender.record["grant"]
+            grant["key_len"], grant["key"][0, : key.size] = key.size, key
+            grant["inner"][0], grant["outer"][0] = key_states(secret)
+            sender.access_key = name
         long = request.code == RequestCode.SEND_MESSAGE
         topic_index = self._topics.find(request.fields.get("topic" if long else "b", ""))
         if topic_index >= 0:
-            grant.record["topics"][0, topic_index & (GRANT_TOPICS - 1)] = topic_index
-        return grant
+            place = topic_index & (GRANT_TOPICS - 1)
+            sender.record["grant"]["topics"][0, place] = topic_index
 
-
-def new_record(*, check: bool, name: str = "", secret: str = "") -> Rows:
-    """Return (1,) GRANT without topics."""
-    record = np.zeros(1, GRANT)
-    record["check"], record["key_len"], record["topics"] = check, NO_ACCOUNT, -1
-    if name:
-        key = np.frombuffer(name.encode("utf-8", "replace"), np.uint8)
-        record["key_len"], record["key"][0, : key.size] = key.size, key
-        record["inner"][0], record["outer"][0] = key_states(secret)
-    return record
+    def _withdraw(self, sender: Sender) -> None:
+        grant = sender.record["grant"]
+        grant["check"], grant["key_len"], grant["topics"] = self._access is not None, NO_ACCOUNT, -1
+        sender.access_key = ""
+        sender.version = self._access.version if self._access is not None else 0
 
 
 def key_states(secret: str) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:

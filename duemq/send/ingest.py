@@ -31,14 +31,13 @@ from duemq.net.notices import Notices
 from duemq.send import layout
 from duemq.send.answers import Answering, PlainAnswer, PlainSend, SendMeter, SendSettings
 from duemq.send.grants import Grants, SendAccess
-from duemq.send.kernels.ingest import Into, take_sends
+from duemq.send.kernels.ingest import take_sends
 from duemq.send.put_path import PutPath
 from message_store.clock import SystemClock
 from message_store.errors import FrameError
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
-from message_store.kernels.topics import TopicNames
 from message_store.log.batch import PutBatch
 from message_store.log.properties import PROPERTIES_BYTES_MAX
 from message_store.queues.topic_table import TopicArrays, TopicTable
@@ -101,7 +100,6 @@ class Ingest:
         self._path, self._topics, self._sender = path, topics, sender
         self._settings, self._access = settings, access
         self._grants = Grants(access, topics)
-        self._signing = np.zeros(1, layout.SIGNING)
         self._answering = Answering(
             path.store, topics, settings, self._schedule, meter, is_ready=self._is_ready
         )
@@ -117,9 +115,9 @@ class Ingest:
         self._time_s = time_s or SystemClock().monotonic_s
         self._failed = Notices(log, logging.ERROR)
         self._suffix = np.frombuffer(settings.suffix, np.uint8).copy()
-        self._home = layout.host_column(*settings.store_host)
-        self._spans = np.zeros((layout.SLOT_COUNT + 1, 3), np.int64)
-        self._state = np.zeros(layout.STATE_SIZE, np.int64)
+        self._turn = np.zeros(1, layout.TURN)
+        self._turn["home"] = layout.host_column(*settings.store_host)
+        self._state: npt.NDArray[np.int64] = self._turn["state"][0]
         self._numbers = self._state.data  # the same: quicker for single numbers
         self._take_sends: Callable[..., tuple[int, int]] | None = None
         self._state[layout.STATE_FRAME_MAX] = settings.frame_bytes_max
@@ -221,8 +219,8 @@ class Ingest:
 
     def _take(self, connection: Connection, end_s: float) -> None:
         received = connection.received
-        if connection.born is None:
-            connection.born = layout.host_column(*connection.born_host)
+        if connection.sender is None:
+            connection.sender = self._grants.sender(connection.born_host)
         self._enter(connection)
         if connection.waited:
             self._take_waited(connection)
@@ -230,8 +228,8 @@ class Ingest:
         plain_left = PLAIN_FRAMES_MAX
         while not connection.closed and not connection.in_turn:
             stop, pos = take(
-                received.data, received.start, received.end, connection.born,
-                self._grants.record(connection.grant), *self._into, *self._names,
+                received.data, received.start, received.end,
+                self._grants.record(connection.sender), self._into, self._names,
             )  # fmt: skip
             received.take(pos)
             if stop == layout.STOP_INCOMPLETE:
@@ -261,10 +259,10 @@ class Ingest:
         """
         if not self._is_ready():
             return self._take_none
-        data, born = connection.received.data, connection.born
+        data, sender = connection.received.data, self._grants.record(connection.sender)
         find: Callable[..., Any] = entry
         found: Callable[..., tuple[int, int]] = find(
-            take_sends, data, 0, 0, born, self._grants.record(None), *self._into, *self._names
+            take_sends, data, 0, 0, sender, self._into, self._names
         )
         self._take_sends = found
         return found
@@ -291,7 +289,7 @@ class Ingest:
         arrays = (self._topics if self._sender.accepts() else self._no_topics).arrays
         if arrays is not self._arrays:  # they are replaced when the table grows
             self._arrays = arrays
-            self._names = TopicNames(arrays.topics, arrays.names, arrays.table)
+            self._names = (arrays.topics, arrays.names, arrays.table)
 
     def _take_waited(self, connection: Connection) -> None:
         """Handle the frame at which a connection waited: its response may have to wait, too."""
@@ -368,7 +366,7 @@ class Ingest:
             return
         self._use_batch()
         if self._access is not None and self._is_ready():
-            connection.grant = self._grants.extended(connection.grant, request)
+            self._grants.extend(connection.sender, request)
         lines = self._wire[send.first : send.first + send.count]
         lines["connection"] = self._state[layout.STATE_CONNECTION]
         lines["flags"] = layout.WIRE_PLAIN
@@ -408,10 +406,7 @@ class Ingest:
             self._answering.use(wire.size)
         self._state[layout.STATE_ROWS] = batch.count
         self._state[layout.STATE_STAGED] = batch.staging_len
-        self._into = Into(
-            batch.rows, self._wire, batch.staging, self._suffix, self._home, self._spans,
-            self._state, self._signing,
-        )  # fmt: skip
+        self._into = (batch.rows, self._wire, batch.staging, self._suffix, self._turn)
 
     def _to_batch(self) -> None:
         self._batch.count = self._numbers[layout.STATE_ROWS]

@@ -95,6 +95,20 @@ SIGNING = np.dtype(
     align=True,
 )
 
+# One connection, for the kernels.
+SENDER = np.dtype([("born", HOST), ("grant", GRANT)], align=True)
+
+# One turn: what is the same for every frame, positions, and scratch.
+TURN = np.dtype(
+    [
+        ("home", HOST),  # the store host
+        ("state", "i8", (STATE_SIZE,)),  # STATE_*
+        ("spans", "i8", (SLOT_COUNT + 1, 3)),  # of the header's fields; the last is scratch
+        ("signing", SIGNING),
+    ],
+    align=True,
+)
+
 
 def host_column(address: bytes, port: int) -> npt.NDArray[Any]:
     """Return (1,) HOST of address bytes (4 or 16) and a port."""

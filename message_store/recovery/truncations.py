@@ -6,7 +6,7 @@
 A checkpoint of anything derived names a log offset L and is valid while the log before L is what it
 was. `L <= end` does not show that: after a truncation to X < L the log reaches L again with other
 records. So every truncation gets a number, the *generation* of the log after it. A checkpoint
-records the generation with L, and is valid if
+records L and the generation, and is valid if
 
     L <= floor(generation)      the lowest X of all truncations since that generation
 

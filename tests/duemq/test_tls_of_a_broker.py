@@ -56,6 +56,24 @@ def test_commands_connect_by_tls(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("mode", "tls", "hint"),
+    [("disabled", True, "without --tls"), ("enforcing", False, "add --tls")],
+)
+def test_a_command_names_the_cause_if_the_broker_serves_the_other_protocol(
+    tmp_path: Path, mode: str, tls: bool, hint: str
+) -> None:
+    async def main() -> None:
+        keys = {"tls.server.mode": mode}
+        async with Broker(properties_of(tmp_path, **keys), plugins=[LEVELS]) as broker:
+            target = Target(broker=broker.address, tls=tls)
+            async with target.cluster() as cluster:
+                with pytest.raises(ConnectionError, match=hint):
+                    await cluster.view(broker.address, "schedule_service.levels")
+
+    asyncio.run(main())
+
+
 def test_a_broker_registers_by_tls(tmp_path: Path) -> None:
     async def main() -> None:
         authority, keys = certificates(tmp_path)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from duemq.registry.internal_topics import TABLES_TOPIC
+from message_store import json_dialect
 from tests.interop.apache import VERSIONS, Apache
 from tests.interop.store_work import KEYS, TOPIC, Ledger, all_places, bounds, verify
 from tests.support.duemq_server import DueMQ
@@ -54,3 +56,24 @@ def test_apache_delivers_pending_messages_of_our_store(version, end, tmp_path: P
         ledger.wait(apache)
         ledger.check(apache)
     verify(ours.store_dir)
+
+
+def test_apache_serves_a_store_with_a_table_journal(tmp_path: Path) -> None:
+    ledger = Ledger()
+    copied = {"brokerRole": "SYNC_MASTER", "enableAutoInSyncReplicas": "true"}
+    ours = DueMQ(tmp_path / "ours", keys=KEYS | copied)
+    with ours:
+        fill(ours, ledger)
+        end_in_order(ours)
+    assert (ours.store_dir / "consumequeue" / TABLES_TOPIC / "0").is_dir()
+    verify(ours.store_dir)
+    with Apache("5.3.3", tmp_path / "apache", store_dir=ours.store_dir, keys=KEYS) as apache:
+        apache.create_topic("OfApache")
+        ledger.send(apache, "new", 20)
+        ledger.wait(apache)
+        ledger.check(apache)
+    verify(ours.store_dir)
+    with DueMQ(tmp_path / "ours", keys=KEYS | copied) as again:
+        again.create_topic("Last")
+        names = json_dialect.loads((again.store_dir / "config" / "topics.json").read_text())
+        assert {TOPIC, TABLES_TOPIC, "OfApache", "Last"} <= names["topicConfigTable"].keys()

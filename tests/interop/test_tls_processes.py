@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import sys
 from collections.abc import Iterator, Mapping
@@ -147,10 +148,14 @@ def test_a_proxy_header_before_the_handshake_names_the_client(world: World, vers
     assert asyncio.run(main()) == (bytes([192, 0, 2, 7]), 56_324)
 
 
-async def serial_of(port: int, context: ssl.SSLContext) -> int:
-    _, writer = await asyncio.open_connection(LOOPBACK, port, ssl=context)
-    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
+def serial_of(port: int, context: ssl.SSLContext) -> int:
+    """Return the serial number of the certificate that a port serves."""
+    with (
+        socket.create_connection((LOOPBACK, port)) as plain,
+        context.wrap_socket(plain, server_hostname=LOOPBACK) as encrypted,
+    ):
+        found = encrypted.getpeercert(binary_form=True)
+    assert found is not None
     return load_der_x509_certificate(found).serial_number
 
 
@@ -159,7 +164,7 @@ def test_new_certificates_are_used_without_a_restart_and_without_a_reconnect(wor
     ports = (processes.broker_port, processes.namesrv_port)
 
     def serials() -> list[int]:
-        return [asyncio.run(serial_of(port, context)) for port in ports]
+        return [serial_of(port, context) for port in ports]
 
     async def main() -> None:
         topic = Request(RequestCode.GET_TOPIC_CONFIG, {"topic": TEMPLATE_TOPIC, "lo": "true"})

@@ -16,9 +16,9 @@ from duemq.net import codec
 from duemq.registry.topic_config import TopicConfig
 from duemq.send import layout
 from duemq.send.answers import PlainSend, SendSettings
-from duemq.send.grants import new_record
+from duemq.send.grants import Grants
 from duemq.send.ingest import Ingest
-from duemq.send.kernels.ingest import Into, take_sends
+from duemq.send.kernels.ingest import take_sends
 from duemq.send.layout import host_column
 from duemq.send.put_path import PutPath
 from duemq.send.send import SendProcessor, SendRules
@@ -166,20 +166,18 @@ class FastWay:
         self,
         table: TopicTable,
         born: tuple[bytes, int] = BORN,
-        grant: npt.NDArray[Any] | None = None,
+        sender: npt.NDArray[Any] | None = None,
     ) -> None:
         self.table = table
         self.batch = PutBatch(64, 1 << 16)
         self.wire = np.zeros(64, layout.WIRE)
-        self.state = np.zeros(layout.STATE_SIZE, np.int64)
-        self.grant = grant if grant is not None else new_record(check=False)
+        turn = np.zeros(1, layout.TURN)
+        turn["home"] = host_column(*HOME)
+        self.state = turn["state"][0]
+        self.sender = sender if sender is not None else Grants(None, table).sender(born).record
         self.state[layout.STATE_FRAME_MAX :] = (codec.FRAME_BYTES_MAX, BODY_BYTES_MAX, 32_767)
-        self.born = host_column(*born)
-        self.into = Into(
-            self.batch.rows, self.wire, self.batch.staging, np.frombuffer(SUFFIX, np.uint8).copy(),
-            host_column(*HOME), np.zeros((layout.SLOT_COUNT + 1, 3), np.int64), self.state,
-            np.zeros(1, layout.SIGNING),
-        )  # fmt: skip
+        suffix = np.frombuffer(SUFFIX, np.uint8).copy()
+        self.into = (self.batch.rows, self.wire, self.batch.staging, suffix, turn)
 
     def take(self, data: bytes, tail: bytes = b"") -> int:
         """Run the kernel over `data` followed by `tail`; return STOP_*."""
@@ -187,7 +185,7 @@ class FastWay:
         buffer = np.frombuffer(data + tail, np.uint8).copy()
         arrays = self.table.arrays
         names = (arrays.topics, arrays.names, arrays.table)
-        stop, self.pos = take_sends(buffer, 0, len(data), self.born, self.grant, *self.into, *names)
+        stop, self.pos = take_sends(buffer, 0, len(data), self.sender, self.into, names)
         self.batch.count = int(self.state[layout.STATE_ROWS])
         self.batch.staging_len = int(self.state[layout.STATE_STAGED])
         return int(stop)

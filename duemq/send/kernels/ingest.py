@@ -69,13 +69,6 @@ UPPER_CASE = 0xDF  # mask that makes a letter upper case
 TRUE_UPPER = np.frombuffer(b"TRUE", np.uint8).copy()
 
 
-class Peer(NamedTuple):
-    """Facts about the connection."""
-
-    born: npt.NDArray[Any]  # (1,) HOST
-    grant: npt.NDArray[Any]  # (1,) GRANT
-
-
 class Into(NamedTuple):
     """Output of the kernel, and values that all frames of a turn share."""
 
@@ -83,10 +76,7 @@ class Into(NamedTuple):
     wire: npt.NDArray[Any]  # (n,) WIRE
     staging: Bytes  # (n,) u1
     suffix: Bytes  # (n,) u1: the properties that the broker adds
-    home: npt.NDArray[Any]  # (1,) HOST: the store host
-    spans: Spans  # (SLOT_COUNT + 1, 3) i8
-    state: npt.NDArray[np.int64]  # (STATE_SIZE,) i8
-    signing: npt.NDArray[Any]  # (1,) SIGNING: scratch
+    turn: npt.NDArray[Any]  # (1,) TURN; inside the kernel: its record
 
 
 @kernel
@@ -187,7 +177,7 @@ def take_topic(data: Bytes, spans: Spans, slot: int, row: Any, topics: TopicName
 @kernel
 def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, into: Into) -> bool:
     """Stage the properties, then those of the broker; return False for the plain way."""
-    staging, state = into.staging, into.state
+    staging, state = into.staging, into.turn["state"]
     start = state[STATE_STAGED]
     if spans[slot, SPAN_KIND] > KIND_RICH_TEXT:
         return False
@@ -219,18 +209,19 @@ def is_permitted(
     data: Bytes, header: int, body: int, end: int, seen: int, into: Into, grant: Any
 ) -> bool:
     """Return whether the account of `grant` signed the frame and may send; else Python decides."""
-    topic_index = into.rows[into.state[STATE_ROWS]]["topic_index"]
+    turn = into.turn
+    topic_index = into.rows[turn["state"][STATE_ROWS]]["topic_index"]
     if not may_send(topic_index, grant) or body - header > HEADER_BYTES_MAX:
         return False
-    return is_signed(data, body, end, into.spans, seen, into.signing[0], grant)
+    return is_signed(data, body, end, turn["spans"], seen, turn["signing"], grant)
 
 
 @kernel
 def take_send(
-    data: Bytes, header: int, body: int, end: int, peer: Peer, into: Into, topics: TopicNames
+    data: Bytes, header: int, body: int, end: int, sender: Any, into: Into, topics: TopicNames
 ) -> bool:
     """Fill the next row from one frame; return False for the plain way."""
-    spans, state = into.spans, into.state
+    spans, state = into.turn["spans"], into.turn["state"]
     seen = scan_header(data, header, body, spans)
     code_and_opaque = np.int64(1) << SLOT_CODE | np.int64(1) << SLOT_OPAQUE
     if seen < 0 or seen & code_and_opaque != code_and_opaque:
@@ -252,10 +243,10 @@ def take_send(
         return False
     if not take_properties(data, spans, base + PROPERTIES, row, into):
         return False
-    grant = peer.grant[0]
+    grant = sender["grant"]
     if grant["check"] and not is_permitted(data, header, body, end, seen, into, grant):
         return False
-    set_hosts(row, peer.born[0], into.home[0], row["sys_flag"])
+    set_hosts(row, sender["born"], into.turn["home"], row["sys_flag"])
     set_defaults(row)
     stage_body(data, body, end, row, into)
     set_wire(into.wire[state[STATE_ROWS]], opaque, row["queue_id"], flag, state)
@@ -265,11 +256,12 @@ def take_send(
 @kernel
 def stage_body(data: Bytes, body: int, end: int, row: Any, into: Into) -> None:
     """Copy the body to the staging buffer."""
-    at = into.state[STATE_STAGED]
+    state = into.turn["state"]
+    at = state[STATE_STAGED]
     copy(into.staging, at, data, body, end - body)
     row["body_pos"] = at
     row["body_len"] = end - body
-    into.state[STATE_STAGED] = at + end - body
+    state[STATE_STAGED] = at + end - body
 
 
 @kernel
@@ -298,9 +290,11 @@ def frame_end(data: Bytes, pos: int, end: int, frame_bytes_max: int) -> int:
 
 
 @kernel
-def take_frames(data: Bytes, pos: int, end: int, peer: Peer, into: Into, topics: TopicNames) -> Any:
+def take_frames(
+    data: Bytes, pos: int, end: int, sender: Any, into: Into, topics: TopicNames
+) -> Any:
     """Read sends from data[pos:end] up to a STOP_*; return it with its position."""
-    state = into.state
+    state = into.turn["state"]
     while True:
         stop = frame_end(data, pos, end, state[STATE_FRAME_MAX])
         if stop < 0:
@@ -314,7 +308,7 @@ def take_frames(data: Bytes, pos: int, end: int, peer: Peer, into: Into, topics:
         body = header + (get_u4(data, pos + WORD_BYTES) & HEADER_BYTES_MASK)
         # the first byte of the header length is the encoding; 0 is JSON
         if data[pos + WORD_BYTES] != 0 or not take_send(
-            data, header, body, stop, peer, into, topics
+            data, header, body, stop, sender, into, topics
         ):
             state[STATE_STAGED] = staged
             return STOP_PLAIN, pos
@@ -323,34 +317,20 @@ def take_frames(data: Bytes, pos: int, end: int, peer: Peer, into: Into, topics:
 
 
 @kernel
-def take_sends(
-    data: Bytes,
-    pos: int,
-    end: int,
-    born: Any,
-    grant: Any,
-    rows: Any,
-    wire: Any,
-    staging: Bytes,
-    suffix: Bytes,
-    home: Any,
-    spans: Spans,
-    state: Any,
-    signing: Any,
-    topics: Any,
-    names: Bytes,
-    table: Any,
-) -> Any:
+def take_sends(data: Bytes, pos: int, end: int, sender: Any, into: Any, topics: Any) -> Any:
     """Read sends from data[pos:end] up to a STOP_*.
 
     Args:
-        born, grant: Members of `Peer`.
-        rows to signing: Members of `Into`, one by one, because a tuple takes about 5 us a call.
+        sender: (1,) SENDER: the connection.
+        into: Members of `Into` as a plain tuple, because a named one takes about 5 us a call. Its
             `state` has the used parts of rows and staging, and advances.
-        topics, names, table: Members of TopicArrays.
+        topics: Members of `TopicNames` as a plain tuple.
 
     Returns (STOP_*, start of the frame at which it stopped). STATE_FRAME_END is the end of that
     frame (STOP_PLAIN, STOP_FULL).
     """
-    into = Into(rows, wire, staging, suffix, home, spans, state, signing)
-    return take_frames(data, pos, end, Peer(born, grant), into, TopicNames(topics, names, table))
+    (rows, wire, staging, suffix, turn) = into
+    (routes, names, table) = topics
+    # Records are passed as one pointer, arrays as seven words each: that counts once a frame.
+    made = Into(rows, wire, staging, suffix, turn[0])
+    return take_frames(data, pos, end, sender[0], made, TopicNames(routes, names, table))

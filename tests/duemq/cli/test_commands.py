@@ -251,7 +251,7 @@ def test_a_name_server_on_its_own(tmp_path: Path) -> None:
 
 def test_config_show_names_sources_and_unknown_keys(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("brokerName=shop\nlistenPorts=1\nhaListenPort=10912\n")
+    conf.write_text("brokerName=shop\nlistenPorts=1\nbrokerIP2=10.0.0.1\n")
     done = duemq("config", "show", "-c", str(conf), "--json")
     shown = json.loads(done.stdout)
     keys = {key["key"]: key for key in shown["keys"]}
@@ -259,7 +259,7 @@ def test_config_show_names_sources_and_unknown_keys(tmp_path: Path) -> None:
     assert keys["messageDelayLevel"]["section"] == "ScheduleConfig"
     assert shown["notices"] == [
         "unknown key listenPorts (broker.conf line 2), ignored; did you mean listenPort?",
-        "keys of Apache's without effect here: haListenPort",
+        "keys of Apache's without effect here: brokerIP2",
     ]
 
 

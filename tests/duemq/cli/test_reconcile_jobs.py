@@ -143,7 +143,7 @@ def test_without_pyspark_it_says_what_to_install(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("forecast", "s", "--levels", "1x"), "'1x' are no levels"),
+        (("forecast", "s", "--levels", "1x"), "'1x' is not a list of levels"),
         (("plan", "s", "--as-of", "yesterday"), "cannot read the time 'yesterday'"),
         (("repair", "s", "--to", "none/f"), "there is no directory none"),
         (("history", "none"), "there is no such file"),

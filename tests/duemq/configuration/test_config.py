@@ -41,7 +41,7 @@ def test_a_malformed_address_is_refused(text: str) -> None:
         ("administerFrom", "office"),
         ("listenPort", "65536"),
         ("listenPort", "-1"),
-        ("brokerId", "-1"),
+        ("brokerId", "-2"),
         pytest.param("regionId", "R" * 128, marks=pytest.mark.finding("A15")),
         ("regionId", "a b"),
         ("regionId", "a@b"),

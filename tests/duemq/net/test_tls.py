@@ -99,9 +99,11 @@ def test_a_client_that_verifies_refuses_a_wrong_certificate(
         ("require", "good", True),
         ("require", "none", False),
         ("require", "other", False),
+        ("require", "expired", False),
         ("optional", "none", True),
         ("optional", "good", True),
         ("optional", "other", False),
+        ("optional", "expired", False),
         ("none", "none", True),
     ],
 )
@@ -116,8 +118,10 @@ def test_client_certificates(
             auth_client=True,
             server_trust_path=str(authority.path),
         )
-        issuers = {"good": authority, "other": other}
-        files = issuers[presented].issue("client") if presented in issuers else None
+        issuers = {"good": authority, "other": other, "expired": authority}
+        end = EXPIRED if presented == "expired" else None
+        issuer = issuers.get(presented)
+        files = issuer.issue("client", not_after=end) if issuer is not None else None
         async with serving(ServerTls(config)) as remoting:
             await remoting.start("127.0.0.1", 0)
             try:

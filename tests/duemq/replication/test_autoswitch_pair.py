@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,6 +47,16 @@ class FakeService:
 
     def holds(self, epoch: int) -> bool:
         return True
+
+
+@dataclass
+class Joined:
+    """Both stores, the client, and the address of the master."""
+
+    master: MessageStore
+    store: MessageStore
+    client: HaClient
+    address: tuple[str, int]
 
 
 class Pair:
@@ -98,6 +109,24 @@ class Pair:
             client.stop()
             await running
 
+    @asynccontextmanager
+    async def joined(self) -> AsyncIterator[Joined]:
+        """Run a master of 50 messages, and a replica that is in the sync state set."""
+        with (
+            open_store(self.root / "a", self.clock) as master,
+            open_store(self.root / "b", self.clock) as store,
+        ):
+            fill(master, 50)
+            async with self.master(master, 1) as address, self.replica(store, address) as client:
+                await until(lambda: REPLICA_ID in self.service.required_ids)
+                host, port = address.split(":")
+                yield Joined(master, store, client, (host, int(port)))
+
+    @property
+    def failure(self) -> str:
+        """Why the last connection ended at the master."""
+        return self.server.failure if self.server is not None else ""
+
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(cast(Any, work()), 4 * TURN_S_MAX))
@@ -135,20 +164,15 @@ def test_consumers_of_a_replica_do_not_read_what_is_not_confirmed(tmp_path: Path
     pair = Pair(tmp_path)
 
     async def work() -> None:
-        with (
-            open_store(tmp_path / "a", pair.clock) as master,
-            open_store(tmp_path / "b", pair.clock) as store,
-        ):
-            fill(master, 50)
-            async with pair.master(master, 1) as address, pair.replica(store, address):
-                await until(lambda: REPLICA_ID in pair.service.required_ids)
-                confirmed = master.confirm_offset
-                pair.service.required_ids |= {STRANGER_ID}
-                fill(master, 50, 50)
-                await until(lambda: store.max_offset == master.max_offset)
-                pair.clock.advance(NEWS_MS)
-                await until(lambda: store.confirm_offset == confirmed)
-                assert store.readable_bounds("T", 0)[1] < store.queue_bounds("T", 0)[1]
+        async with pair.joined() as joined:
+            master, store = joined.master, joined.store
+            confirmed = master.confirm_offset
+            pair.service.required_ids |= {STRANGER_ID}
+            fill(master, 50, 50)
+            await until(lambda: store.max_offset == master.max_offset)
+            pair.clock.advance(NEWS_MS)
+            await until(lambda: store.confirm_offset == confirmed)
+            assert store.readable_bounds("T", 0)[1] < store.queue_bounds("T", 0)[1]
 
     run(work)
 
@@ -190,6 +214,49 @@ def test_a_former_master_is_truncated_and_joins_again(tmp_path: Path, common: in
     run(work)
 
 
+def test_a_replica_with_another_file_size_names_the_key(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as master,
+            open_store(tmp_path / "b", pair.clock, commitlog_file_bytes=1 << 15) as store,
+        ):
+            fill(master, 400)
+            async with pair.master(master, 1) as address, pair.replica(store, address) as client:
+                await until(lambda: "mappedFileSizeCommitLog" in client.failure)
+                fill(master, 10, 400)
+                assert master.confirm_offset == master.max_offset  # it never joined the set
+
+    run(work)
+
+
+def test_a_full_disk_at_the_replica_ends_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(tmp_path)
+
+    def full(offset: int, data: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    async def work() -> None:
+        async with pair.joined() as joined:
+            master, store = joined.master, joined.store
+            await until(lambda: master.confirm_offset == master.max_offset)
+            confirmed = master.confirm_offset
+            pair.service.propose = lambda: frozenset({REPLICA_ID})  # the controller waits
+            with monkeypatch.context() as patch:
+                patch.setattr(store.raw, "append", full)
+                fill(master, 50, 50)
+                await until(lambda: "No space left" in joined.client.failure)
+                assert master.confirm_offset == confirmed
+            pair.clock.advance(RETRY_MS)
+            await until(lambda: master.confirm_offset == master.max_offset)
+            assert content(store) == content(master)
+
+    run(work)
+
+
 FORGED = {
     "two stores have one identity": [Handshake(MASTER_ID)],
     "before its handshake": [Report(0)],
@@ -204,48 +271,36 @@ def test_a_hostile_replica_is_disconnected_and_the_others_go_on(tmp_path: Path, 
     pair = Pair(tmp_path)
 
     async def work() -> None:
-        with (
-            open_store(tmp_path / "a", pair.clock) as master,
-            open_store(tmp_path / "b", pair.clock) as store,
-        ):
-            fill(master, 50)
-            async with pair.master(master, 1) as address, pair.replica(store, address):
-                await until(lambda: REPLICA_ID in pair.service.required_ids)
-                host, port = address.split(":")
-                reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(b"".join(frame.encode() for frame in FORGED[why]))
-                await reader.read()
-                assert pair.server is not None
-                await until(lambda: pair.server is not None and why in pair.server.failure)
-                fill(master, 50, 50)
-                await until(lambda: master.confirm_offset == master.max_offset)
-                assert pair.service.required_ids == {MASTER_ID, REPLICA_ID}
-                writer.close()
+        async with pair.joined() as joined:
+            reader, writer = await asyncio.open_connection(*joined.address)
+            writer.write(b"".join(frame.encode() for frame in FORGED[why]))
+            await reader.read()
+            await until(lambda: why in pair.failure)
+            fill(joined.master, 50, 50)
+            await until(lambda: joined.master.confirm_offset == joined.master.max_offset)
+            assert pair.service.required_ids == {MASTER_ID, REPLICA_ID}
+            writer.close()
 
     run(work)
 
 
 def test_a_forged_id_of_a_member_confirms_nothing_that_the_member_lacks(tmp_path: Path) -> None:
+    """While the member is connected: its own report counts as well."""
     pair = Pair(tmp_path)
 
     async def work() -> None:
-        with (
-            open_store(tmp_path / "a", pair.clock) as master,
-            open_store(tmp_path / "b", pair.clock) as store,
-        ):
-            fill(master, 50)
-            async with pair.master(master, 1) as address, pair.replica(store, address) as client:
-                await until(lambda: REPLICA_ID in pair.service.required_ids)
-                confirmed = master.confirm_offset
-                client.stop()
-                pair.service.propose = lambda: frozenset({REPLICA_ID})  # the controller waits
-                host, port = address.split(":")
-                _, writer = await asyncio.open_connection(host, int(port))
-                writer.write(Handshake(REPLICA_ID).encode() + Report(confirmed).encode())
-                fill(master, 50, 50)
-                await until(lambda: pair.server is not None and len(pair.server.connections) == 1)
-                assert master.confirm_offset == confirmed
-                writer.close()
+        async with pair.joined() as joined:
+            master, store = joined.master, joined.store
+            await until(lambda: master.confirm_offset == master.max_offset)
+            confirmed = master.confirm_offset
+            _, writer = await asyncio.open_connection(*joined.address)
+            writer.write(Handshake(REPLICA_ID).encode() + Report(confirmed).encode())
+            await until(lambda: pair.server is not None and len(pair.server.connections) == 2)
+            fill(master, 50, 50)
+            await until(lambda: store.max_offset == master.max_offset)
+            assert master.confirm_offset == confirmed  # the other connection lacks it
+            writer.close()
+            await until(lambda: master.confirm_offset == master.max_offset)
 
     run(work)
 
@@ -255,17 +310,12 @@ def test_a_replica_in_default_ha_is_refused(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
 
     async def work() -> None:
-        with open_store(tmp_path / "a", pair.clock) as master:
-            fill(master, 50)
-            async with pair.master(master, 1) as address:
-                host, port = address.split(":")
-                reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(bytes(8))
-                assert await reader.read() == b""
-                await until(lambda: pair.server is not None and pair.server.failure)
-                assert pair.server is not None
-                assert "not in controller mode" in pair.server.failure
-                writer.close()
+        async with pair.joined() as joined:
+            reader, writer = await asyncio.open_connection(*joined.address)
+            writer.write(bytes(8))
+            assert await reader.read() == b""
+            await until(lambda: "not in controller mode" in pair.failure)
+            writer.close()
 
     run(work)
 

@@ -104,6 +104,7 @@ def test_encode_and_decode_are_inverse(steps: list[tuple[int, int]]) -> None:
         (950, [], 600, None),
         (500, [(1, 0), (3, 500)], 900, 500),  # epochs in which nothing was written
         (700, [(1, 0), (2, 500), (4, 800)], 2_000, 700),  # 4 at 800 was never written here
+        (700, [(1, 0), (2, 500), (3, 600), (4, 800)], 2_000, 600),
         (0, [(1, 0), (5, 0)], 100, 0),
     ],
 )

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from delivery.plugin import Request
 from duemq.auth.signature import SIGNATURE, Credentials, is_signed
 from duemq.send import layout
-from duemq.send.grants import Grant, Grants
+from duemq.send.grants import Grants
 from duemq.send.kernels import sha1
+from message_store.layout import Rows
 from message_store.log.properties import encode_properties
 from message_store.queues.topic_table import TopicTable
-from tests.support.send_front import FastWay, frame_of
+from tests.support.send_front import BORN, FastWay, frame_of
 
 VERSION = 479
 ALICE = Credentials("alice", "alice-secret")
@@ -56,17 +57,16 @@ def frame(code: int, fields: dict[str, Any], body: bytes, *, ascii: bool = True)
     return frame_of(json.dumps(header, ensure_ascii=ascii).encode(), body)
 
 
-def granted(who: Credentials, table: TopicTable, *names: str) -> Grant:
-    grants, grant = Grants(Access(who), table), None
+def granted(who: Credentials, table: TopicTable, *names: str) -> Rows:
+    grants = Grants(Access(who), table)
+    sender = grants.sender(BORN)
     for name in names:
-        fields = fields_of(310, name) | {"AccessKey": who.access_key}
-        grant = grants.extended(grant, Request(310, fields))
-    assert grant is not None
-    return grant
+        grants.extend(sender, Request(310, fields_of(310, name) | {"AccessKey": who.access_key}))
+    return grants.record(sender)
 
 
 def is_taken(table: TopicTable, record: Any, data: bytes) -> bool:
-    way = FastWay(table, grant=record)
+    way = FastWay(table, sender=record)
     stop = way.take(data)
     assert stop == (layout.STOP_INCOMPLETE if way.batch.count else layout.STOP_PLAIN)
     assert way.batch.count or not way.batch.staging_len
@@ -96,16 +96,16 @@ def test_a_signed_send_is_taken(
     fields = who.fields(fields_of(code, properties=properties.decode()), body, VERSION)
     taken = len(name) <= layout.ACCESS_KEY_BYTES_MAX
     grants = Grants(Access(who), table)
-    grant = grants.extended(None, Request(code, fields))
-    assert (grant is not None) == taken
-    assert is_taken(table, grants.record(grant), frame(code, fields, body, ascii=ascii)) == taken
+    sender = grants.sender(BORN)
+    grants.extend(sender, Request(code, fields))
+    assert is_taken(table, grants.record(sender), frame(code, fields, body, ascii=ascii)) == taken
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([10, 310]), st.binary(min_size=1, max_size=200), st.data())
 def test_a_changed_send_is_left_to_python(code: int, body: bytes, data: st.DataObject) -> None:
     table = topics("T", "U")
-    record = granted(ALICE, table, "T", "U").record
+    record = granted(ALICE, table, "T", "U")
     fields = ALICE.fields(fields_of(code), body, VERSION)
     key = data.draw(st.sampled_from(sorted(fields)))
     change = data.draw(st.sampled_from(["value", "drop", "add", "body"]))
@@ -127,7 +127,7 @@ def test_every_length_of_the_content(body_bytes: int) -> None:
     table = topics("T")
     body = bytes(index & 255 for index in range(body_bytes))
     fields = ALICE.fields(fields_of(310), body, VERSION)
-    record = granted(ALICE, table, "T").record
+    record = granted(ALICE, table, "T")
     assert is_taken(table, record, frame(310, fields, body))
     wrong = fields[SIGNATURE]
     for index in range(28):
@@ -139,7 +139,7 @@ def test_every_length_of_the_content(body_bytes: int) -> None:
 def test_only_the_topics_that_python_accepted() -> None:
     names = [f"T{index}" for index in range(layout.GRANT_TOPICS + 2)]
     table = topics(*names)
-    record = granted(ALICE, table, *names[:-1]).record
+    record = granted(ALICE, table, *names[:-1])
     taken = [
         is_taken(table, record, frame(310, ALICE.fields(fields_of(310, name), b"x", VERSION), b"x"))
         for name in names
@@ -155,22 +155,24 @@ def test_another_account_and_a_new_version_begin_with_nothing() -> None:
     def sent(who: Credentials, topic: str) -> bytes:
         return frame(310, who.fields(fields_of(310, topic), b"x", VERSION), b"x")
 
-    grant = grants.extended(None, Request(310, fields_of(310) | {"AccessKey": "alice"}))
-    assert is_taken(table, grants.record(grant), sent(ALICE, "T"))
-    assert not is_taken(table, grants.record(grant), sent(bob, "T"))
-    grant = grants.extended(grant, Request(310, fields_of(310, "U") | {"AccessKey": "bob"}))
-    assert is_taken(table, grants.record(grant), sent(bob, "U"))
-    assert not is_taken(table, grants.record(grant), sent(bob, "T"))
+    sender = grants.sender(BORN)
+    assert not is_taken(table, grants.record(sender), sent(ALICE, "T"))
+    grants.extend(sender, Request(310, fields_of(310) | {"AccessKey": "alice"}))
+    assert is_taken(table, grants.record(sender), sent(ALICE, "T"))
+    assert not is_taken(table, grants.record(sender), sent(bob, "T"))
+    grants.extend(sender, Request(310, fields_of(310, "U") | {"AccessKey": "bob"}))
+    assert is_taken(table, grants.record(sender), sent(bob, "U"))
+    assert not is_taken(table, grants.record(sender), sent(bob, "T"))
     access.version += 1
-    assert not is_taken(table, grants.record(grant), sent(bob, "U"))
-    assert not is_taken(table, grants.record(None), sent(bob, "U"))
-    assert grants.extended(None, Request(310, {"AccessKey": "eve"})) is None
-    assert grants.extended(None, Request(310, {})) is None
+    for fields in ({"b": "U", "AccessKey": "eve"}, {"b": "U"}):
+        grants.extend(sender, Request(310, fields))
+        assert not is_taken(table, grants.record(sender), sent(bob, "U"))
 
 
 def test_with_accounts_off_nothing_is_checked() -> None:
     table = topics("T")
-    assert is_taken(table, Grants(None, table).record(None), frame(310, fields_of(310), b"x"))
+    grants = Grants(None, table)
+    assert is_taken(table, grants.record(grants.sender(BORN)), frame(310, fields_of(310), b"x"))
 
 
 @given(st.binary(max_size=300))

@@ -72,13 +72,20 @@ def test_what_stops_the_process_leaves_no_batch_behind(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("way", [fast, plain])
 def test_access_is_checked_before_a_send_is_stored(run: Run, way: Any) -> None:
-    def refuse(request: Request) -> None:
-        if request.fields["b"] == "T":
-            raise RequestError(16, "no permission")
+    class Refusing:
+        version = 0
+
+        def __call__(self, request: Request) -> None:
+            if request.fields["b"] == "T":
+                raise RequestError(16, "no permission")
+
+        def secret(self, access_key: str) -> None:
+            return None
 
     async def main() -> None:
         front = Front()
-        front.ingest = Ingest(front.path, front.table, front.sender, front.settings, access=refuse)
+        access = Refusing()
+        front.ingest = Ingest(front.path, front.table, front.sender, front.settings, access=access)
         async with Bench(front) as peer:
             peer.send(way(1))
             peer.send(way(2, topic="TBW102"))

@@ -19,7 +19,7 @@ from message_store.replication import truncation
 from message_store.replication.truncation import truncate_store
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import QUEUES, content, feed, fill, log_of
-from tests.support.failing_disk import Death, Disk
+from tests.support.failing_disk import Disk, SimulatedCrash
 from tests.support.stores import crash, open_store, put_one, small_config
 
 FILE_BYTES = 1 << 16
@@ -170,7 +170,7 @@ def test_a_kill_between_any_two_steps_is_completed(tmp_path: Path, ending: str) 
                 disk.steps_left = steps if turn == 0 else chance.randrange(20)
                 done |= lives(root, offset) and turn == 0
                 began |= bool(list((root / "config").glob("duemq.truncations.json")))
-                disk.revive()
+                disk.restart()
             patch.undo()
             if began:  # its file is there: the next start completes it
                 assert grown(root) == wanted
@@ -186,7 +186,7 @@ def lives(root: Path, offset: int) -> bool:
     """Truncate; return whether the process lived on."""
     try:
         truncate(root, offset)
-    except Death:
+    except SimulatedCrash:
         return False
     return True
 

@@ -33,7 +33,7 @@ def use_store(root: Path) -> None:
     with MessageStore(config, clock) as store:
         _use(store)
     verify_store(root)
-    _copy(config, root.with_name("replica"))
+    _copy(config, root / "replica")
 
 
 def _copy(config: StoreConfig, root: Path) -> None:

@@ -1,4 +1,4 @@
-"""Erasure of a topic's queues that were detached: the part of a removal that any thread may do."""
+"""Erasure of a removed topic's queues, which were detached from the others."""
 
 from __future__ import annotations
 
