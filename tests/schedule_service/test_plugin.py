@@ -29,7 +29,7 @@ def test_it_implements_the_plugin_interface(tmp_path):
     assert len(plugin.admin_views()["levels"]()["levels"]) == 18
 
 
-def test_request_45_answers_apaches_text(tmp_path):
+def test_request_45_returns_the_offsets(tmp_path):
     async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1, count=3)
@@ -39,7 +39,7 @@ def test_request_45_answers_apaches_text(tmp_path):
             response = await handler(Request(45, {}))
             data = loads(bytes(response.body).decode())
             assert data["offsetTable"] == {1: 3, 2: 0}
-            assert sorted(data) == ["dataVersion", "offsetTable"]
+            assert {"dataVersion", "offsetTable"} <= data.keys()
 
     asyncio.run(steps())
 
