@@ -4,9 +4,9 @@
     sums/00000000000000000000        crc    crc    crc    0             0: unknown
 
 Apache's records have a CRC of the body only. A flipped bit in a header or in properties would go
-unnoticed: another birth time, key, or delay. So each block of the log gets a checksum once it is on
-the disk. The thread that syncs the log computes it, SEAL_BYTES at a time, and the rest at a stop.
-`duemq store verify` compares.
+unnoticed: another birth time, key, or property. So each block of the log gets a checksum once it is
+on the disk. The thread that syncs the log computes it, SEAL_BYTES at a time, and the rest at a
+stop. `duemq store verify` compares.
 
 What is not known to be as written is not checked: blocks that another broker wrote, blocks after a
 crash that were not sealed yet, and everything after a place at which the log was cut or bridged.
