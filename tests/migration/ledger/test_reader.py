@@ -321,10 +321,10 @@ def test_a_server_that_is_restarted(postgres: Server) -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("nonsense", "cannot be read"),
+        ("nonsense", "its URL is malformed"),
         ("mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d: this kind of database is not supported"),
-        ("sqlite://", "not served"),
-        ("sqlite:///:memory:", "not served"),
+        ("sqlite://", "not supported"),
+        ("sqlite:///:memory:", "not supported"),
     ],
 )
 def test_unusable_urls(url: str, why: str) -> None:
