@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -206,10 +207,13 @@ class Member:
         return owners + int(rig.timers.decisions.places(rows)[0] != -1)
 
     def state(self) -> dict[str, Any]:
-        """Return what is derived from the log, but for the letter that a transfer changes."""
+        """Return what is derived from the log, but for what says who enqueued a message and when.
+
+        These are the letter that a transfer changes, and the time at which a broker enqueued it.
+        """
         rig, owned = self.rig, self.rig.timers.transfers.owned
         return {
-            "log": log_of(rig.store).replace(b"DELAy", b"DELAY"),
+            "log": ENQUEUED.sub(b"", log_of(rig.store).replace(b"DELAy", b"DELAY")),
             "levels": {
                 n: [at for at in range(of.cursor.end) if of.cursor.is_pending(at)]
                 for n, of in rig.levels.levels.items()
@@ -235,6 +239,9 @@ def ends_of(store: Any) -> list[int]:
 
 def ends_in(rows: Any) -> list[int]:
     return list((rows["phys_offset"] + rows["record_size"]).tolist())
+
+
+ENQUEUED = re.compile(rb"(?<=TIMER_ENQUEUE_MS\x01)\d{13}")
 
 
 @contextmanager
