@@ -54,8 +54,9 @@ def test_an_apache_replica_copies_the_log_and_a_sync_master_waits_for_it(
             ledger.send(master, "while", 200)
             ledger.send(master, "soon", 20, level=1)
             ledger.wait(master)
-            shown = replica.admin("haStatus", "-b", master.broker_address)
-            assert "#InSyncSlaveNum\t1" in shown, shown
+            if version.startswith("5."):  # the tools of 4.9.7 have no such command
+                shown = replica.admin("haStatus", "-b", master.broker_address)
+                assert "#InSyncSlaveNum\t1" in shown, shown
             replica.kill()
             assert send_code(master, 300) in NO_REPLICA
             replica.start()

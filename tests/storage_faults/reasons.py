@@ -13,6 +13,8 @@ AFTER_ERROR: Final = "cleans up after another error; reached when that is inject
 NOT_OURS: Final = "reads a stopped store on request and changes nothing"
 UNREACHED: Final = {
     "duemq/auth/": "accounts are off; tests/duemq/auth/test_accounts_file.py",
+    "duemq/member_broker.py": "there is no controller; tests/failover",
+    "duemq/replication/": "there are no replicas; tests/duemq/replication/test_epoch_file.py",
     "duemq/registry/table_file.py ftruncate": AFTER_ERROR,
     "duemq/registry/table_file.py read_bytes": "a start finds changes only after a kill between "
     "two writes; tests/duemq/registry/test_table_file.py",
@@ -31,6 +33,8 @@ UNREACHED: Final = {
     "message_store/queues/lost_queues.py open": "a queue whose file cannot be written; reached "
     "when that is injected",
     "message_store/recovery/checkpoint.py": AFTER_ERROR,
+    "message_store/recovery/truncated_bytes.py": "no log is truncated; "
+    "tests/message_store/replication/test_truncation.py",
     "message_store/verify/": NOT_OURS,
     "migration/plans/plan_files.py": "no migration runs; tests/migration/test_full_disk.py",
     "timer_store/enqueue/adoption.py rename": "takes over files of an Apache broker; "
