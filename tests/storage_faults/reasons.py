@@ -11,6 +11,7 @@ from tests.storage_faults.call_sites import Site
 
 AFTER_ERROR: Final = "cleans up after another error; reached when that is injected"
 NOT_OURS: Final = "reads a stopped store on request and changes nothing"
+CUT_LOG: Final = "only after the log was cut; tests/message_store/replication/test_truncation.py"
 UNREACHED: Final = {
     "duemq/auth/": "accounts are off; tests/duemq/auth/test_accounts_file.py",
     "duemq/member_broker.py": "there is no controller; tests/failover",
@@ -21,6 +22,9 @@ UNREACHED: Final = {
     "message_store/config_text.py": "configuration, read before the store is opened",
     "message_store/index/index_file.py unlink": AFTER_ERROR,
     "message_store/index/index_service.py unlink": AFTER_ERROR,
+    "message_store/log/block_sums.py open": CUT_LOG,
+    "message_store/log/block_sums.py fsync": CUT_LOG,
+    "message_store/log/block_sums.py unlink": CUT_LOG,
     "message_store/log/commit_log.py unlink": AFTER_ERROR,
     "message_store/log/commit_log.py pwritev": "continues after a short write; reached when one "
     "is injected",
@@ -36,7 +40,9 @@ UNREACHED: Final = {
     "message_store/recovery/truncated_bytes.py": "no log is truncated; "
     "tests/message_store/replication/test_truncation.py",
     "message_store/verify/": NOT_OURS,
+    "migration/ownership/projection.py read_text": CUT_LOG,
     "migration/plans/plan_files.py": "no migration runs; tests/migration/test_full_disk.py",
+    "schedule_service/recovery.py read_text": CUT_LOG,
     "timer_store/enqueue/adoption.py rename": "takes over files of an Apache broker; "
     "tests/timer_store/enqueue/test_adoption.py",
     "timer_store/log/wheel.py": "moves a damaged wheel aside; tests/timer_store/log/test_wheel.py",
