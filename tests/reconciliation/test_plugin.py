@@ -143,7 +143,7 @@ def test_the_last_audit_is_shown_in_metrics_and_status() -> None:
         ):  # fmt: skip
             assert line in said
         assert view["last"]["verdicts"] == {"ok": 5, "lost": 2}
-        assert (view["runs"], view["running"]) == (1, False)
+        assert (view["runs"], view["at_work"]) == (1, False)
 
     asyncio.run(run())
 
