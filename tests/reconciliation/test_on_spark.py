@@ -199,7 +199,7 @@ def test_proof_of_a_migration(spark: Any, tmp_path: Path) -> None:
     broken = migration_proof(verdicts_of(spark, *rows), messages, schedule, "run-1")
     wrong = rows_of(broken.where("not proven").orderBy("phys_offset"), "verdict", "why")
     assert [verdict for verdict, _ in wrong] == ["ok", "duplicated", "lost"]
-    assert wrong[0][1] == "promised for another time before the migration"
+    assert wrong[0][1] == "it had another due time before the migration"
 
 
 # -- repair, and the whole run ------------------------------------------------------------------
