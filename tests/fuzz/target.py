@@ -27,7 +27,7 @@ class Target:
     """
 
     def __init__(self, home: Path, *, descriptors: int | None = None, **keys: str) -> None:
-        self.port, self.metrics_port = free_ports(3)[1:]
+        _, self.port, _, self.metrics_port = free_ports(4)  # VIP is 2 below, replicas 1 above
         defaults = {
             "brokerName": "target",
             "listenPort": str(self.port),
