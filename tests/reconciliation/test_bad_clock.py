@@ -256,7 +256,7 @@ def test_a_clock_step_needs_many_records(
         assert summary.excused == int(name in EXCUSED), name
         assert summary.clean == (trust and name in EXCUSED)
         assert all("set back by" in row["note"] for row in summary.clock)
-        shown = [row for row in summary.clock if "excuses nothing" not in row["note"]]
+        shown = [row for row in summary.clock if "explains no finding" not in row["note"]]
         assert bool(shown) == (name in STEPPED - {"early_in_a_burst", "one_record_ahead"}), name
     for row in verdicts.collect():
         assert row["verdict"] != "pending" or row["late_ms"] is None
