@@ -194,10 +194,12 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     """
     parts = _join_managers(store, around)
     if around.replication().is_replica:
-        tables = (parts.topics, parts.groups, parts.offsets)
+        tables, plugins = (parts.topics, parts.groups, parts.offsets), around.plugins
+        plugins.open_replica(store)
         parts.replica = replica_of(
             store, tables, parts.held, around.replication(), around.clock, around.connect,
             around.membership,
+            follow=lambda properties, log_end: plugins.follow_master(properties, store, log_end),
         )  # fmt: skip
     elif around.ha_socket is not None:
         parts.ha_server = HaServer(

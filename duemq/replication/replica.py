@@ -24,15 +24,17 @@ from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.config import ReplicationConfig
 from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_address import HaAddressFinder
-from duemq.replication.ha_client import HaClient
+from duemq.replication.ha_client import HaClient, Open, Session
 from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
 from duemq.replication.replica_connection import ReplicaConnection
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from message_store.clock import Clock
+from message_store.errors import DueMQError, PeerError
 from message_store.store import MessageStore
 
 ReplicationView = dict[str, object]
+FollowMaster = Callable[[Mapping[str, str], int], None]
 READ_ONLY = "this broker is a replica (brokerRole=SLAVE): send to the master"
 
 
@@ -103,8 +105,14 @@ def replica_of(
     clock: Clock,
     connect: Callable[[str], RemotingClient],
     member: Membership | None = None,
+    follow: FollowMaster = lambda properties, log_end: None,
 ) -> Replica:
-    """Return the replica that a broker of these parts is, not running."""
+    """Return the replica that a broker of these parts is, not running.
+
+    Args:
+        follow: Takes the configuration of the master before each connection to it, and the end
+            that its log had after that.
+    """
     topics, groups, offsets = tables
     copied = {
         RequestCode.GET_ALL_TOPIC_CONFIG: topics.replace_by,
@@ -117,6 +125,7 @@ def replica_of(
         sessions = default_sessions(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file
         )
+        sessions = following(sessions, synchronize, follow)
         return Replica(store, held, HaClient(store, config, clock, sessions), synchronize)
     store.require_replicas()
     sessions = autoswitch_sessions(
@@ -126,6 +135,7 @@ def replica_of(
         on_confirmed=store.replicated.advance,
         master_epoch=lambda: member.role.epoch,
     )
+    sessions = following(sessions, synchronize, follow)
     ha = HaClient(
         store, config, clock, sessions, member.truncate, retry_ms=HaAddressFinder.RETRY_MS
     )
@@ -134,6 +144,26 @@ def replica_of(
     synchronize.follow(member.role.master_address)
     finder = HaAddressFinder(connect(member.role.master_address), clock)
     return Replica(store, held, ha, synchronize, finder)
+
+
+def following(sessions: Open, master: SlaveSynchronize, follow: FollowMaster) -> Open:
+    """Return `sessions` after the master's configuration was taken.
+
+    A replica that knows the replication port only cannot ask: the log tells it what a DueMQ master
+    has promised.
+    """
+
+    async def begin() -> Session:
+        if master.address:
+            properties, log_end = await master.configuration()
+            try:
+                follow(properties, log_end)
+            except DueMQError as error:
+                why = f"the configuration of the master {master.address} cannot be used: {error}"
+                raise PeerError(why) from error
+        return await sessions()
+
+    return begin
 
 
 def master_view(
