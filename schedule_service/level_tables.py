@@ -1,7 +1,7 @@
 """Level tables of a store: in memory, in delayLevels.json, and in the log of a group.
 
-The due times of pending messages are in the units of their queues. Three sources tell with which
-table a unit is computed when it is written from the log, on a replica or at a recovery:
+The due times of pending messages are in the units of their queues. Three sources name the
+table of a unit that is written from the log, on a replica or at a recovery:
 
     delayLevels.json      The tables of this store: its units agree with them.
     records in the log    The tables of the master that wrote them (`level_journal`). They are right
@@ -15,7 +15,7 @@ its own configuration.
 
 A master that was asked may have changed its table since it wrote the last bytes that this log has:
 which of two tables is in force for the bytes up to its end is not known. There a level has the
-longer one of both delays, until a record tells: late is possible, early is not.
+longer one of both delays, until a record names the right one: late is possible, early is not.
 """
 
 from __future__ import annotations

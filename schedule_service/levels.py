@@ -215,7 +215,7 @@ def encode_history(
     )
 
 
-def rows_of(history: LevelHistory) -> list[dict[str, Any]]:
+def rows_of(history: LevelHistory) -> list[dict[str, int | str]]:
     """Return a history as JSON values."""
     return [{"fromOffset": p.from_offset, "levels": p.text} for p in history.promises]
 

@@ -60,7 +60,7 @@ READ_ONLY = 4
 class Running:
     """Components that exist while the store is open."""
 
-    store: Any
+    store: MessageStore
     hook: LevelHook
     service: LevelService
     keeper: OffsetKeeper
@@ -187,11 +187,11 @@ class SchedulePlugin(PluginBase):
 
     # -- start ----------------------------------------------------------------------------------
 
-    def recovered(self, store: Any) -> Running:
+    def recovered(self, store: MessageStore) -> Running:
         """Recover and return the components without starting them, for work on a stopped store."""
         return self._start(store)
 
-    def _start(self, store: Any) -> Running:
+    def _start(self, store: MessageStore) -> Running:
         saved = self._load_saved(store)
         queues = ScheduleQueues(store, self.history)
         ends = {level: queues.bounds(level)[1] for level in queues.levels}
@@ -241,7 +241,7 @@ class SchedulePlugin(PluginBase):
         self.tables.change(self.config.levels, store, write=True)
 
     @staticmethod
-    def _load_saved(store: Any) -> Saved | None:
+    def _load_saved(store: MessageStore) -> Saved | None:
         try:
             return load_saved(store)
         except CorruptStore as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from schedule_service import kernels
 from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.tags_code_rule import LevelRule
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
 
 Units = npt.NDArray[Any]
 LONGEST_HASH = 1 << TAGS_HASH_BITS
@@ -65,7 +68,7 @@ class ScheduleQueues:
         return int(units[0]["phys_offset"]) if units.size else None
 
     def correct(self, level: int, from_offset: int) -> int:
-        """Write the due times of units anew by the history; return how many have changed.
+        """Correct the due times of units by the history; return how many have changed.
 
         Args:
             from_offset: Log offset of the first record to look at.
@@ -106,7 +109,7 @@ class ScheduleQueues:
         return low
 
 
-def correct_due_times(store: Any, history: LevelHistory, from_offset: int) -> int:
+def correct_due_times(store: MessageStore, history: LevelHistory, from_offset: int) -> int:
     """Correct the units of all levels; see `ScheduleQueues.correct`."""
     queues = ScheduleQueues(store, history)
     return sum(queues.correct(level, from_offset) for level in queues.levels)

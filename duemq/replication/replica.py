@@ -149,8 +149,8 @@ def replica_of(
 def following(sessions: Open, master: SlaveSynchronize, follow: FollowMaster) -> Open:
     """Return `sessions` after the master's configuration was taken.
 
-    A replica that knows the replication port only cannot ask: the log tells it what a DueMQ master
-    has promised.
+    A replica that knows the replication port only cannot ask: the log has what a DueMQ master has
+    promised.
     """
 
     async def begin() -> Session:

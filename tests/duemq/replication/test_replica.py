@@ -68,7 +68,7 @@ class AskedMaster:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:10911", ""], ids=["known", "unknown"])
 def test_nothing_is_copied_of_a_master_whose_levels_cannot_be_used(address: str) -> None:
-    """Without the master's address, the log alone tells what it has promised."""
+    """Without the master's address, the log alone has what it promised."""
     begun: list[int] = []
 
     async def sessions() -> Any:
