@@ -127,6 +127,7 @@ class Parts:
     transactions: Transactions | None = None
     replica: Replica | None = None
     ha_server: HaServer | None = None
+    replication: Callable[[], dict[str, object]] = dict
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
     async def keep_snapshots(self) -> None:
@@ -383,7 +384,8 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     store, views = parts.store, around.plugins.admin_views()
     as_master = master_view(store, parts.ha_server, around.clock)
     of_role = parts.replica.view if parts.replica else as_master
-    views |= {REPLICATION_VIEW: with_group(of_role, around.membership)}
+    parts.replication = with_group(of_role, around.membership)
+    views |= {REPLICATION_VIEW: parts.replication}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     return [

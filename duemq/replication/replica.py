@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
@@ -35,6 +36,7 @@ from message_store.store import MessageStore
 
 ReplicationView = dict[str, object]
 FollowMaster = Callable[[Mapping[str, str], int], None]
+COUNTED_BYTES: Final = 256 << 10
 READ_ONLY = "this broker is a replica (brokerRole=SLAVE): send to the master"
 
 
@@ -84,6 +86,8 @@ class Replica:
     def view(self) -> ReplicationView:
         """Return the state for `duemq replicas` and tools; what is not known is None."""
         end, master = self._store.max_offset, self.ha.master_offset
+        lag = None if master is None else max(master - end, 0)
+        of_equal_logs = 0 if lag == 0 else None  # a replica sees only bytes of what it lacks
         return {
             "role": "SLAVE",
             "state": self.ha.state.value,
@@ -91,7 +95,9 @@ class Replica:
             "masterAddress": self.tables.address or None,
             "logEnd": end,
             "masterLogEnd": master,
-            "lagBytes": None if master is None else max(master - end, 0),
+            "lagBytes": lag,
+            "lagMessages": of_equal_logs,
+            "lagMs": of_equal_logs,
             "tablesCopiedMs": self.tables.synchronized_ms,
             "failure": self.ha.failure or self._finder_failure or self.tables.failure,
         }
@@ -195,6 +201,7 @@ def _connection_view(
         "address": connection.address,
         "acknowledged": end,
         "lagBytes": None if end is None else max(store.max_offset - end, 0),
+        "lagMessages": _lag_messages(store, end),
         "lagMs": _lag_ms(store, end, now_ms),
         "inSync": is_in_sync,
         "reportedMs": connection.reported_ms,
@@ -209,3 +216,19 @@ def _lag_ms(store: MessageStore, end: int | None, now_ms: int) -> int | None:
         return 0
     stored_ms = store.store_ms(end)  # -1 inside a record, where replicas of Apache's may be
     return None if stored_ms < 0 else max(now_ms - stored_ms, 0)
+
+
+def _lag_messages(store: MessageStore, end: int | None) -> int | None:
+    """Return the messages that a replica has not; None: it is not known.
+
+    Those of the first part of its lag are counted; the rest is estimated by their size.
+    """
+    if end is None or end >= store.max_offset:
+        return None if end is None else 0
+    if store.store_ms(end) < 0:
+        return None
+    log_end = store.max_offset
+    counted_end, count = min(end + COUNTED_BYTES, log_end), 0
+    for rows in store.scan(end, counted_end):
+        count += int(rows.size)
+    return count * (log_end - end) // (counted_end - end)

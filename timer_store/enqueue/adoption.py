@@ -16,6 +16,10 @@ An Apache broker names no origins. Its work is derived from
 So a timer that Apache delivered after its last checkpoint is not delivered again. If timercheck or
 the timer log is lost or invalid, R and Q are unknown and only the commit log is used.
 
+In a group, an Apache broker may have been master for a while since our checkpoint, also while this
+store was closed: `has_worked` finds its deliveries and rolls in the log. Then our checkpoint cannot
+be continued, and the commit log alone is used.
+
 Reading changes nothing. Apache's timer log is moved aside (`timerlog.apache`) before ours is
 written, and removed after our first checkpoint. Until then timercheck stays Apache's, so after a
 crash at any time the next start adopts the store again.
@@ -36,6 +40,7 @@ import numpy as np
 
 from message_store import layout as store_layout
 from message_store.errors import ConfigError, CorruptStore, RecordUnreadable
+from message_store.index.key_search import frames
 from message_store.log.commit_log import sync_directory
 from message_store.ranges import distinct, is_in
 from message_store.recovery.recover import file_before
@@ -239,6 +244,35 @@ def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Of
         offset += int(units.size)
     found += _delivered_transfers(state, reach)
     return distinct(*found)
+
+
+def has_worked(state: TimerState, log_offset: int, queue_offset: int) -> bool:
+    """Return whether an Apache broker has delivered or rolled timers after a checkpoint of ours.
+
+    Args:
+        log_offset: End of the log at the checkpoint.
+        queue_offset: The next unit of the queue to enqueue at that time.
+    """
+    first, end = state.fetch.bounds()
+    if first >= end:
+        return False
+    for units in _units(state, queue_offset):
+        rows = _identify(state, units["phys_offset"], copies=False)
+        rolled = frames(state.store, rows["phys_offset"][rows["rolls"] > 0])
+        if (rolled["prepared_offset"] >= 0).any():  # a roll of DueMQ's names its origin
+            return True
+    copies = _deliveries(state, log_offset, lambda *done: None)
+    return any(_is_delivery(state, at) for rows in copies for at in rows["phys_offset"].tolist())
+
+
+def _is_delivery(state: TimerState, offset: int) -> bool:
+    """Return whether a copy is in the queue that it names: a message sent back is not."""
+    try:
+        record = state.store.read_record(offset)
+    except RecordUnreadable:
+        return False
+    target = record.properties.get("REAL_TOPIC"), record.properties.get("REAL_QID")
+    return target == (record.topic, str(record.queue_id))
 
 
 def _delivered_transfers(state: TimerState, reach: Reach) -> Iterator[Offsets]:
