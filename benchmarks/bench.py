@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -61,6 +61,7 @@ class Load:
     Attributes:
         run: what it does with a broker that is warmed up.
         alone: instead: what it does with our library in an empty folder, in a scale.
+        keys: More keys of broker.conf. The load warms such a broker up itself.
         signed: With accounts: a user that is no super user signs every request.
         ours_only: Apache's broker cannot do it, or not in bearable time.
         apaches_only: Our broker refuses it.
@@ -73,6 +74,8 @@ class Load:
     default: bool = True
     timers: bool = False
     migration: bool = False
+    replication: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
     signed: bool = False
     ours_only: bool = False
     apaches_only: bool = False

@@ -11,6 +11,7 @@ from benchmarks.loads import (
     migration,
     ready,
     reconciliation,
+    replication,
     steady,
     timer_engine,
     timer_pending,
@@ -19,6 +20,6 @@ from benchmarks.loads import (
 
 MODULES = (
     ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine, migration,
-    reconciliation,
+    reconciliation, replication,
 )  # fmt: skip
 LOADS: dict[str, Load] = {load.name: load for module in MODULES for load in module.LOADS}
