@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.bench import Bench, Load, Metric
+from benchmarks.bench import WIRELOAD, Bench, Load, Metric
 from benchmarks.loads import LOADS
 from benchmarks.report import RESULTS, Outcome, save, table
 from duemq.auth.signature import Credentials
@@ -35,7 +35,6 @@ from tests.support import accounts
 from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
-WIRELOAD = Path(__file__).parent / "wireload"
 APACHE, OURS = "apache-5.3.3", "duemq"
 KEYS = {"timerWheelEnable": "true"}  # all else is what each broker ships
 ACCOUNTS = {APACHE: accounts.KEYS | accounts.PROVIDERS, OURS: accounts.KEYS}
@@ -101,6 +100,8 @@ def measure(load: Load, name: str, options: Options, wireload: Path) -> list[Met
     try:
         if load.alone is not None:
             return load.alone(home, options.scale)
+        if load.group is not None:
+            return load.group(home, options.scale, is_apache=name == APACHE)
         server = SERVERS[name](home, options)
         server.keys |= load.keys
         if load.signed:

@@ -63,7 +63,7 @@ class LogStream:
 
         An append of a whole transfer costs less than several of its parts.
         """
-        return 0 < self._left and self._size < BUFFER_BYTES
+        return self._left > 0 and self._size < BUFFER_BYTES
 
     def take(self, size: int) -> None:
         """Remove the first `size` bytes of `pending`."""
