@@ -26,6 +26,7 @@ COPY_S = 300.0
 RECORD_EXTRA_BYTES = 200  # of a record, around the body
 LARGE, SMALL = 1_024, 100
 DISK_PIECE_BYTES = 1 << 20
+TRICKLE_S = 40
 
 
 @contextmanager
@@ -170,7 +171,7 @@ def trickle(bench: Bench) -> list[Metric]:
     """Send timers at a low rate to a SYNC_MASTER with a replica; see how late each is."""
     with replicated(bench):
         bench.warm_up()
-        received, sent = trickled(bench)
+        received, sent = trickled(bench, TRICKLE_S)
     late = received["late_at_store_ms"]
     return [
         *(
@@ -184,7 +185,7 @@ def trickle(bench: Bench) -> list[Metric]:
 LOADS = [
     Load(
         name="replica-async", what="ingest 4 x 64 without and with a replica", run=ingest_async,
-        default=False, replication=True,
+        default=False, ours_only=True, replication=True,
     ),
     Load(
         name="replica-sync", what="ingest 4 x 64, SYNC_MASTER with a replica", run=ingest_sync,
@@ -192,18 +193,18 @@ LOADS = [
     ),
     Load(
         name="replica-latency", what="sends at 5 k/s, SYNC_MASTER and a broker alone",
-        run=latency, default=False, replication=True, keys=SYNC_KEYS,
+        run=latency, default=False, ours_only=True, replication=True, keys=SYNC_KEYS,
     ),
     Load(
         name="replica-catch-up", what="an empty replica copies 1.2 GB, bodies of 1 KiB",
-        run=partial(catch_up, body_bytes=LARGE), default=False, replication=True,
+        run=partial(catch_up, body_bytes=LARGE), default=False, ours_only=True, replication=True,
     ),
     Load(
         name="replica-catch-up-small", what="the same, bodies of 100 bytes",
-        run=partial(catch_up, body_bytes=SMALL), default=False, replication=True,
+        run=partial(catch_up, body_bytes=SMALL), default=False, ours_only=True, replication=True,
     ),
     Load(
         name="replica-trickle", what="timers at 500/s, SYNC_MASTER with a replica", run=trickle,
-        default=False, replication=True, keys=SYNC_KEYS,
+        default=False, ours_only=True, replication=True, keys=SYNC_KEYS,
     ),
 ]  # fmt: skip
