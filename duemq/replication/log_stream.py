@@ -60,6 +60,14 @@ class LogStream:
         """Whether the master has repeated the last record of this log."""
         return not self._repeated
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether the transfer in progress should be received further before its log is taken.
+
+        An append of a whole transfer costs less than several of its parts.
+        """
+        return self._left > 0 and self._size < BUFFER_BYTES
+
     def take(self, size: int) -> None:
         """Remove the first `size` bytes of `pending`."""
         self._log[: self._size - size] = self._log[size : self._size]

@@ -233,7 +233,4 @@ def _settled(state: TimerState, progress: Progress, reach: adoption.Reach) -> Of
     first, end = state.fetch.bounds()
     if first >= end and not state.transfers.owned:
         return NO_OFFSETS
-    return distinct(
-        origins(state.store, state.store.min_offset),
-        adoption.settled_by_others(state, reach, progress),
-    )
+    return adoption.settled(state, reach, progress)

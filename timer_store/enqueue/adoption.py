@@ -224,19 +224,29 @@ class Evidence:
         return settled
 
 
-def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Offsets:
-    """Return the log offsets of settled records of the queue, ascending.
+def settled(state: TimerState, reach: Reach, progress: Progress) -> Offsets:
+    """Return the log offsets of settled records of the queue, and of all origins, ascending.
 
     Args:
         reach: Positions of the other broker; `UNKNOWN`: use the commit log only.
     """
-    special = [rows[(rows["rolls"] > 0) | (rows["marker"] != 0)] for rows in _queue(state)]
-    delivered = list(_deliveries(state, _scan_start(state, reach), progress))
-    none = np.empty(0, layout.IDENTIFIED)
-    witnesses = Evidence(np.concatenate([none, *special]), np.concatenate([none, *delivered]))
+    named, delivered = _read_log(state, _scan_start(state, reach), progress)
+    return distinct(named, _settled_by_others(state, reach, delivered))
+
+
+def _settled_by_others(state: TimerState, reach: Reach, delivered: Rows) -> Offsets:
+    """Return the log offsets of records of the queue that another broker settled, ascending.
+
+    Args:
+        delivered: (n,) `layout.IDENTIFIED` of delivered copies.
+    """
+    special = np.concatenate([np.empty(0, layout.IDENTIFIED), *_special(state)])
+    if reach is UNKNOWN and not special.size and not delivered.size:
+        return NO_OFFSETS  # no broker but DueMQ has worked on these timers
+    witnesses = Evidence(special, delivered)
     found, offset = [NO_OFFSETS], state.fetch.bounds()[0]
     for units in _units(state, offset):
-        rows = _identify(state, units["phys_offset"], copies=False)
+        rows = _identify(state, units["phys_offset"], kernels.ALL)
         found.append(_passed(state, units, rows, offset, reach))
         rows = rows[~is_in(rows["phys_offset"], found[-1])]
         settled = witnesses.copied(rows) | witnesses.cancelled(rows)
@@ -313,19 +323,30 @@ def _scan_start(state: TimerState, reach: Reach) -> int:
     return int(start)
 
 
-def _deliveries(state: TimerState, start: int, progress: Progress) -> Iterator[Rows]:
-    """Yield (n,) `layout.IDENTIFIED` of the copies that Apache delivered."""
+def _read_log(state: TimerState, start: int, progress: Progress) -> tuple[Offsets, Rows]:
+    """Return the origins that the log names, and (n,) `layout.IDENTIFIED` of Apache's copies.
+
+    Args:
+        start: Log offset after which copies count.
+    """
     store = state.store
-    timer_topic, whole = store.topics.add(TIMER_TOPIC), store.max_offset - start
-    for rows in store.scan(start):
-        foreign = (rows["topic_index"] != timer_topic) & (rows["prepared_offset"] >= 0)
-        yield _identify(state, rows["phys_offset"][foreign], copies=True)
-        progress("bytes of the commit log scanned", int(rows[-1]["phys_offset"]) - start, whole)
+    timer_topic, first = store.topics.add(TIMER_TOPIC), store.min_offset
+    named, copies = [NO_OFFSETS], [np.empty(0, layout.IDENTIFIED)]
+    for rows in store.scan(first):
+        prepared = rows["prepared_offset"]
+        named.append(-(prepared[prepared < 0] + 1))
+        foreign = (rows["topic_index"] != timer_topic) & (prepared >= 0)
+        offsets = rows["phys_offset"][foreign & (rows["phys_offset"] >= start)]
+        copies.append(_identify(state, offsets, kernels.DELIVERED))
+        at = int(rows[-1]["phys_offset"]) - first
+        progress("bytes of the commit log scanned", at, store.max_offset - first)
+    return distinct(*named), np.concatenate(copies)
 
 
-def _queue(state: TimerState) -> Iterator[Rows]:
+def _special(state: TimerState) -> Iterator[Rows]:
+    """Yield (n,) `layout.IDENTIFIED` of the markers and the rolled timers in the queue."""
     for units in _units(state, state.fetch.bounds()[0]):
-        yield _identify(state, units["phys_offset"], copies=False)
+        yield _identify(state, units["phys_offset"], kernels.SPECIAL)
 
 
 def _units(state: TimerState, offset: int) -> Iterator[Rows]:
@@ -342,8 +363,12 @@ def _units(state: TimerState, offset: int) -> Iterator[Rows]:
         offset += int(units.size)
 
 
-def _identify(state: TimerState, offsets: Offsets, *, copies: bool) -> Rows:
-    """Return (m,) `layout.IDENTIFIED` of the records at `offsets` that can have copies."""
+def _identify(state: TimerState, offsets: Offsets, wanted: int) -> Rows:
+    """Return (m,) `layout.IDENTIFIED` of the records of interest at `offsets`.
+
+    Args:
+        wanted: See `kernels.identify`.
+    """
     found = [np.empty(0, layout.IDENTIFIED)]
     store_log, at = state.store.log, 0
     frames = np.zeros(1, store_layout.SCANNED)
@@ -357,7 +382,7 @@ def _identify(state: TimerState, offsets: Offsets, *, copies: bool) -> Rows:
         count = int(inside.size if inside.all() else np.argmin(inside))
         out = np.zeros(count, layout.IDENTIFIED)
         span = file.base, min(file.size, store_log.end - file.base)
-        made = kernels.identify(file.data, span, offsets[at : at + count], copies, frames, out)
+        made = kernels.identify(file.data, span, offsets[at : at + count], wanted, frames, out)
         found.append(out[:made])
         at += count
     return np.concatenate(found)
