@@ -213,6 +213,40 @@ def _of_a_client(store: MessageStore) -> PutBatch:
     return batch
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_heir_whose_clock_differs_delivers_each_message_once_and_not_before_its_time(
+    tmp_path: Path, hours: int
+) -> None:
+    """The due times are the former master's: the heir reads them by its own clock."""
+
+    async def steps() -> None:
+        async with level_service(tmp_path / "m", None, {"messageDelayLevel": MASTERS}) as rig:
+            for body in (b"a", b"b"):
+                rig.send(2, body)
+                rig.clock.advance(60_000)
+            with replica(tmp_path / "r", MASTERS) as (store, _):
+                feed(store, log_of(rig.store), 0, [500])
+            due_ms = codes(rig.store)[2]
+            clock = FakeClock(rig.clock.now_ms() + hours * 3_600_000)
+        levels = {"messageDelayLevel": MASTERS}
+        async with level_service(tmp_path / "r", clock, levels, before=copied) as heir:
+            heir.send(1, b"new")
+            for at, expected in (
+                (due_ms[0] - 1, []), (due_ms[0], [b"a"]), (due_ms[1] - 1, [b"a"]),
+                (due_ms[1], [b"a", b"b"]),
+            ):  # fmt: skip
+                await heir.advance(at - heir.clock.now_ms())
+                assert [body for body in heir.bodies() if body != b"new"] == expected
+            await heir.advance(2 * 3_600_000)
+            assert sorted(heir.bodies()) == [b"a", b"b", b"new"]
+            heir.crash()
+        async with level_service(tmp_path / "r", clock, levels, before=copied) as heir:
+            await heir.advance(1)
+            assert sorted(heir.bodies()) == [b"a", b"b", b"new"]
+
+    asyncio.run(steps())
+
+
 # -- a master that writes no records --------------------------------------------------------------
 
 
