@@ -6,7 +6,7 @@
 #   make test-fast   tests without Java, real clients, kills and floods
 #   make lint        format, style and types
 #   make bench       figures beside Apache's broker
-#   make soak        hours of kill -9
+#   make soak        hours of kill -9, power cuts and failovers
 #   make docs        write the generated reference pages
 #   make lock        write constraints.txt from the environment
 #   make newest      lint and fast tests with the newest versions of everything, in .venv-newest
@@ -23,6 +23,7 @@ SOAK_KILLS ?= 2000
 SOAK_MIGRATION_KILLS ?= 200
 SOAK_CONSUMER_KILLS ?= 500
 SOAK_POWER_CUTS ?= 100
+SOAK_FAILOVERS ?= 1000
 SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
 TEST_WORKERS ?= auto
@@ -72,6 +73,7 @@ bench: env
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \
 		--consumer-kills=$(SOAK_CONSUMER_KILLS) --power-cuts=$(SOAK_POWER_CUTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/failover --failovers=$(SOAK_FAILOVERS) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.storage_faults.campaign --all
 	$(BIN)/python -m pytest tests/duemq/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-inputs=$(SOAK_FUZZ_INPUTS) $(PYTEST_ARGS)

@@ -289,7 +289,8 @@ class MessageStore(StoreReader):
             self.gate.disk_failed(error)
             raise
         self.progress.mark_dispatched(step_bytes=MARK_STEP_BYTES)
-        self.index.notify()  # no read-ahead: large writes cost less into pages that do not exist
+        self.index.notify()
+        # No read-ahead: large writes cost less into pages that do not exist.
         return taken
 
     def _queue_units(self, batch: PutBatch, first: int, end: int) -> None:

@@ -16,6 +16,10 @@ An Apache broker names no origins. Its work is derived from
 So a timer that Apache delivered after its last checkpoint is not delivered again. If timercheck or
 the timer log is lost or invalid, R and Q are unknown and only the commit log is used.
 
+In a group, an Apache broker may have been master for a while since our checkpoint, also while this
+store was closed: `has_worked` finds its deliveries and rolls in the log. Then our checkpoint cannot
+be continued, and the commit log alone is used.
+
 Reading changes nothing. Apache's timer log is moved aside (`timerlog.apache`) before ours is
 written, and removed after our first checkpoint. Until then timercheck stays Apache's, so after a
 crash at any time the next start adopts the store again.
@@ -36,6 +40,7 @@ import numpy as np
 
 from message_store import layout as store_layout
 from message_store.errors import ConfigError, CorruptStore, RecordUnreadable
+from message_store.index.key_search import frames
 from message_store.log.commit_log import sync_directory
 from message_store.ranges import distinct, is_in
 from message_store.recovery.recover import file_before
@@ -251,6 +256,38 @@ def _settled_by_others(state: TimerState, reach: Reach, delivered: Rows) -> Offs
     return distinct(*found)
 
 
+def has_worked(state: TimerState, log_offset: int, queue_offset: int) -> bool:
+    """Return whether an Apache broker has delivered or rolled timers after a checkpoint of ours.
+
+    Args:
+        log_offset: End of the log at the checkpoint.
+        queue_offset: The next unit of the queue to enqueue at that time.
+    """
+    first, end = state.fetch.bounds()
+    if first >= end:
+        return False
+    for units in _units(state, queue_offset):
+        rows = _identify(state, units["phys_offset"], kernels.SPECIAL)
+        rolled = frames(state.store, rows["phys_offset"][rows["rolls"] > 0])
+        if (rolled["prepared_offset"] >= 0).any():  # a roll of DueMQ's names its origin
+            return True
+    return any(
+        _is_delivery(state, at)
+        for rows in state.store.scan(log_offset)
+        for at in _copies(state, rows)["phys_offset"].tolist()
+    )
+
+
+def _is_delivery(state: TimerState, offset: int) -> bool:
+    """Return whether a copy is in the queue that it names: a message sent back is not."""
+    try:
+        record = state.store.read_record(offset)
+    except RecordUnreadable:
+        return False
+    target = record.properties.get("REAL_TOPIC"), record.properties.get("REAL_QID")
+    return target == (record.topic, str(record.queue_id))
+
+
 def _delivered_transfers(state: TimerState, reach: Reach) -> Iterator[Offsets]:
     """Yield transferred level messages whose slot Apache has read: they are delivered.
 
@@ -296,17 +333,22 @@ def _read_log(state: TimerState, start: int, progress: Progress) -> tuple[Offset
         start: Log offset after which copies count.
     """
     store = state.store
-    timer_topic, first = store.topics.add(TIMER_TOPIC), store.min_offset
+    first = store.min_offset
     named, copies = [NO_OFFSETS], [np.empty(0, layout.IDENTIFIED)]
     for rows in store.scan(first):
         prepared = rows["prepared_offset"]
         named.append(-(prepared[prepared < 0] + 1))
-        foreign = (rows["topic_index"] != timer_topic) & (prepared >= 0)
-        offsets = rows["phys_offset"][foreign & (rows["phys_offset"] >= start)]
-        copies.append(_identify(state, offsets, kernels.DELIVERED))
+        copies.append(_copies(state, rows[rows["phys_offset"] >= start]))
         at = int(rows[-1]["phys_offset"]) - first
         progress("bytes of the commit log scanned", at, store.max_offset - first)
     return distinct(*named), np.concatenate(copies)
+
+
+def _copies(state: TimerState, rows: Rows) -> Rows:
+    """Return (n,) `layout.IDENTIFIED` of the copies that Apache delivered, of scanned records."""
+    timer_topic = state.store.topics.add(TIMER_TOPIC)
+    foreign = (rows["topic_index"] != timer_topic) & (rows["prepared_offset"] >= 0)
+    return _identify(state, rows["phys_offset"][foreign], kernels.DELIVERED)
 
 
 def _special(state: TimerState) -> Iterator[Rows]:
