@@ -13,6 +13,8 @@ from statistics import median
 from benchmarks.bench import Bench, Found, Load, Metric, delivery_faults
 from benchmarks.loads.timers import trickled
 from benchmarks.replicas import SYNC_KEYS, broker_like, log_end, replica_of, wait_copied
+from tests.interop.replicas import wait_code
+from tests.support.remoting_requests import SUCCESS
 from tests.support.server import Server
 from tests.support.wait_until import Stopwatch, until
 
@@ -34,6 +36,7 @@ def replicated(bench: Bench) -> Iterator[Server]:
     """Run a replica of the bench's broker that has all of its log; its store is kept."""
     server = bench.server
     with replica_of(server, server.home / "replica", server.keys) as replica:
+        wait_code(server, SUCCESS)  # of a SYNC_MASTER: with a replica in sync
         wait_copied(server, replica)
         yield replica
 
