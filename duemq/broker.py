@@ -31,6 +31,7 @@ from delivery.plugin import BrokerPlugin
 from duemq.assembly import Parts, Surroundings, assemble, make_ingest
 from duemq.auth.access import AccessControl, open_access
 from duemq.auth.plain_files import POLL_MS
+from duemq.clock_steps import watching_clock
 from duemq.configuration.config import BrokerConfig, limits_of
 from duemq.configuration.config_edit import edited, file_state
 from duemq.configuration.config_request import accepted_changes
@@ -216,6 +217,7 @@ class Broker:
         await self._register(stack)
         await self._serve_metrics(stack)
         self._add_last_jobs(stack)
+        await stack.enter_async_context(watching_clock(self.clock, self.scheduler))
         await stack.enter_async_context(self._kernels.running(*KERNELS))
 
     async def _run_role(self, stack: AsyncExitStack) -> None:

@@ -244,8 +244,9 @@ KEYED = np.dtype(
     [("phys_offset", "i8"), ("store_ms", "i8"), ("key_hash", "i4"), ("pad", "i4")], align=True
 )
 
-# A unit of a consume queue in native byte order.
-UNIT = np.dtype([("phys_offset", "i8"), ("tags_code", "i8"), ("size", "i4"), ("pad", "i4")])
+# A consume queue unit past the byte order border.
+# `index`: its number among the units that were read together.
+UNIT = np.dtype([("phys_offset", "i8"), ("tags_code", "i8"), ("size", "i4"), ("index", "i4")])
 
 # Part of an offset message id after the address (MessageDecoder.createMessageId).
 OFFSET_ID_TAIL = np.dtype([("port", ">i4"), ("phys_offset", ">i8")])

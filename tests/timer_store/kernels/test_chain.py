@@ -16,7 +16,7 @@ from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.log.chain_check import new_walk
 
-BASE, PRECISION = 2_600, 1_000
+BASE, PRECISION, WINDOW = 2_600, 1_000, 60_000
 TICKS = (1_700_000_000, 1_700_000_001)
 WIDTH = 52
 numbers = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -89,7 +89,7 @@ def test_a_cycle_is_a_fault():
     walk, out = new_walk(BASE + WIDTH), np.zeros(9, layout.STAGED)
     none = np.empty(0, np.int64)
     data = array(one.pack() + two.pack() + b"\0" * 16)
-    chain.collect(data, BASE, TICKS[0], PRECISION, none, walk, out)
+    chain.collect(data, BASE, (TICKS[0], PRECISION, WINDOW), none, walk, out)
     assert walk[chain.WALK_FAULT] == chain.FAULT_PREV
 
 
@@ -116,7 +116,7 @@ def expected_rows(data, pos, tick, skip):
 def test_collect(data, pos, tick, skip, room):
     rows, end, fault, flags = expected_rows(data, pos, tick, skip.tolist())
     walk, out = new_walk(pos), np.zeros(room, layout.STAGED)
-    state = chain.collect(array(data), BASE, tick, PRECISION, skip, walk, out)
+    state = chain.collect(array(data), BASE, (tick, PRECISION, WINDOW), skip, walk, out)
     found = columns(out[room - walk[chain.WALK_ROWS] :])
     if state == chain.WALK_FULL:
         assert walk[chain.WALK_ROWS] == room
