@@ -109,9 +109,6 @@ def test_a_replica_takes_over_when_its_apache_master_is_gone(version: str, tmp_p
             ledger.send(apache, "before", 100)
             ledger.send(apache, "soon", 30, level=1)
             ledger.wait(apache)
-            ledger.send(apache, "pending", 30, level=3)
-            ledger.wait_queued(apache)
-            wait_copied(apache, replica)
             progress = replica.store_dir / "config" / "delayOffset.json"
             delivered = len(ledger.of_level(1))
             until(
@@ -119,6 +116,9 @@ def test_a_replica_takes_over_when_its_apache_master_is_gone(version: str, tmp_p
                 seconds=COPIED_S,
                 what="progress of levels copied",
             )
+            ledger.send(apache, "pending", 30, level=3)
+            ledger.wait_queued(apache)
+            wait_copied(apache, replica)
             apache.kill()
             replica.stop_broker()
             replica.keys |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
