@@ -292,7 +292,7 @@ class MessageStore(StoreReader):
             raise
         self.progress.mark_dispatched(step_bytes=MARK_STEP_BYTES)
         self.index.notify()
-        self.read_ahead.notify(self.log.end)
+        # No read-ahead: large writes cost less into pages that do not exist.
         return taken
 
     def _queue_units(self, batch: PutBatch, first: int, end: int) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from message_store.index.key_search import frames
+from message_store.layout import PRE_BLANK_SIZE
 from message_store.log.frames import frame_at
 from schedule_service import kernels
 from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
 from schedule_service.names import SCHEDULE_TOPIC
+from schedule_service.tags_code_rule import LevelRule
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
 
 Units = npt.NDArray[Any]
 LONGEST_HASH = 1 << TAGS_HASH_BITS
+CORRECTED_UNITS = 4_096  # read at a time
 
 
 class ScheduleQueues:
@@ -96,3 +103,50 @@ class ScheduleQueues:
         """Return the log offset of a unit's record, None if there is no such unit."""
         units = self.units(level, offset, 1)
         return int(units[0]["phys_offset"]) if units.size else None
+
+    def correct(self, level: int, from_offset: int) -> int:
+        """Correct the due times of units by the history; return how many have changed.
+
+        Args:
+            from_offset: Log offset of the first record to look at.
+        Raises:
+            OSError: The disk refused it; it can be repeated.
+        """
+        rule = LevelRule(SCHEDULE_TOPIC, self._history.tables)
+        at, end = self._first_at(level, from_offset), self.bounds(level)[1]
+        changed = 0
+        while at < end:
+            units = self.units(level, at, CORRECTED_UNITS)
+            if not units.size:
+                break
+            rows = frames(self._store, units["phys_offset"])
+            ours = (rows["topic_index"] == self._topic) & (rows["queue_id"] == level - 1)
+            ours &= (rows["record_size"] > 0) & (units["size"] != PRE_BLANK_SIZE)
+            rows["delay_level"] = level
+            due_ms = units["tags_code"].copy()
+            due_ms[ours] = rule.tags_codes(rows[ours], self._store.log)
+            differing = int(np.count_nonzero(due_ms != units["tags_code"]))
+            if differing:
+                units["tags_code"] = due_ms
+                self._store.queues.find(SCHEDULE_TOPIC, level - 1).rewrite(at, units)
+            changed += differing
+            at += int(units.size)
+        return changed
+
+    def _first_at(self, level: int, phys_offset: int) -> int:
+        """Return the first queue offset whose record is at a log offset or after it."""
+        low, high = self.bounds(level)
+        while low < high:
+            middle = (low + high) // 2
+            found = self.first_phys(level, middle)
+            if found is not None and found < phys_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def correct_due_times(store: MessageStore, history: LevelHistory, from_offset: int) -> int:
+    """Correct the units of all levels; see `ScheduleQueues.correct`."""
+    queues = ScheduleQueues(store, history)
+    return sum(queues.correct(level, from_offset) for level in queues.levels)

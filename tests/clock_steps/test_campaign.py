@@ -30,7 +30,7 @@ def test_no_step_breaks_a_promise(pattern: str, moment: str) -> None:
 
 def test_leases_by_the_wall_clock_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The campaign can fail: a step forward would end a lock, a step back would keep it."""
-    monkeypatch.setattr(FakeClock, "elapsed_ms", FakeClock.now_ms)
+    monkeypatch.setattr(FakeClock, "steady_ms", FakeClock.now_ms)
     forward = run_apart("1 hour forward", "running", FIRST_RUN_S_MAX)
     assert "a lock ended at the step" in forward["problems"]
     back = run_apart("1 hour back", "running", FIRST_RUN_S_MAX)
