@@ -155,8 +155,8 @@ HEAD = f"""# Clock steps
 `python -m tests.clock_steps.campaign` steps the wall clock of a whole broker on a fake clock while
 messages of levels, timers, half messages, a held pull and a queue lock are pending: while it runs,
 and between a stop, a kill or a power cut and the next start. Messages are sent before, between and
-after the steps; then the clock runs on until everything is due. **{{broken}} of {{count}} runs broke
-a promise.**
+after the steps; then the clock runs on until everything is due.
+**{{broken}} of {{count}} runs broke a promise.**
 
 - No message is readable before its due time on the clock that the broker had when it was accepted.
 - Each message is delivered once. It is late by at most {LATE_MS_MAX} ms of the campaign's clock

@@ -1,7 +1,6 @@
-"""Writes the page about the campaigns: `python -m tests.storage_faults.report RESULTS ... > PAGE`.
+"""Writes the page about the campaign: `python -m tests.storage_faults.report RESULTS > PAGE`.
 
-The first of RESULTS is the output of `python -m tests.storage_faults.campaign --all`, the others
-are those of `python -m tests.storage_faults.bit_flips`, with each `--damage`.
+RESULTS is the output of `python -m tests.storage_faults.campaign --all`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.storage_faults.call_sites import static_sites
-from tests.storage_faults.damage import KINDS
 from tests.storage_faults.reasons import NO_DISK, reason_for
 
 OUTCOMES = ("absorbed", "refused", "stopped", "start refused")
@@ -54,55 +52,7 @@ of the disk's or the broker's own is a fault, too.
 """
 
 
-DAMAGES = {
-    "flip": "Flipped bits",
-    "page": "Misplaced pages",
-    "sector": "Unreadable sectors",
-}
-DAMAGED_HEAD = """
-## Damaged files
-
-`python -m tests.storage_faults.bit_flips` damages a file of a store that a broker has stopped on, or
-that a killed broker has left: it flips one bit, writes a page of 4 KiB over another one of the same
-kind of file, or makes a page unreadable, before the start or while the broker runs. Then a broker
-starts, every message comes due, and clients pull all queues, query every key, and read offsets and
-tables. It took {runs} runs; **{broken} broke a promise**.
-
-- Damage is *noticed* if `duemq store verify` reports it, the broker logs it, or the start is refused
-  with the file's name. It must be noticed if clients see anything else than without the damage.
-- Everything but the commit log is derived from it: no other damage may cost, delay or double a
-  message. A flipped bit of the commit log costs one message at most, a page of it those on the page.
-- Damage has *no effect* where nothing reads the bytes any more: settled units of the timer log, past
-  slots of the wheel, the older half of `duemq.mark`, a `.bak` that is not needed.
-
-| commit log | queues | timers | tables |
-|---|---|---|---|
-| `sums/` has a checksum of each block of 4 KiB that is on the disk; bodies have Apache's CRC | a record names its queue and queue offset: units that differ are written again from the log | times of a unit must fit together, and be those of its record; else timer log and wheel are rebuilt | `config/sums/` has the checksum of each table as it was written; a damaged one is replaced by its `.bak` |
-"""
-
-
-def damaged_lines(paths: list[Path]) -> Iterator[str]:
-    """Yield the lines about damaged files."""
-    runs = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    broken = sum(bool(run["problems"]) for run in runs)
-    yield DAMAGED_HEAD.format(runs=f"{len(runs):,}", broken=broken)
-    for damage, title in DAMAGES.items():
-        mine = [run for run in runs if run["damage"] == damage]
-        yield f"### {title}\n"
-        yield "| file | runs | noticed | start refused | no effect | messages changed or lost |"
-        yield "|---|---|---|---|---|---|"
-        for kind in KINDS:
-            found = [run for run in mine if run["kind"] == kind]
-            noticed = sum(bool(run.get("noticed")) for run in found)
-            refused = sum(bool(run.get("refused")) for run in found)
-            hit = sum(sum(run.get("fates", {}).values()) for run in found)
-            if found:
-                cells = len(found), noticed, refused, len(found) - noticed, hit
-                yield f"| {kind} | {' | '.join(str(cell or '') for cell in cells)} |"
-        yield ""
-
-
-def page(results: Path, damaged: list[Path]) -> Iterator[str]:
+def page(results: Path) -> Iterator[str]:
     """Yield the lines of the page."""
     runs = [json.loads(line) for line in results.read_text().splitlines()]
     reached = {text for text, _ in runs[0]["reached"]}
@@ -117,8 +67,7 @@ def page(results: Path, damaged: list[Path]) -> Iterator[str]:
     for name, outcomes in sorted(by_call.items()):
         cells = " | ".join(str(outcomes[outcome] or "") for outcome in OUTCOMES)
         yield f"| {name} | {outcomes.total()} | {cells} |"
-    yield from damaged_lines(damaged)
-    yield "## Calls that are left out\n\n| call | why |\n|---|---|"
+    yield "\n## Calls that are left out\n\n| call | why |\n|---|---|"
     lines = {
         f"| `{site.file}` {site.call} | {reason_for(site)} |"
         for site in static_sites()
@@ -130,6 +79,4 @@ def page(results: Path, damaged: list[Path]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(
-        "\n".join(page(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])) + "\n"
-    )
+    sys.stdout.write("\n".join(page(Path(sys.argv[1]))) + "\n")
