@@ -2,7 +2,7 @@
 
 APScheduler computes the next run of a job on the wall clock. After a step back of an hour every job
 would wait for an hour: no progress is written, no file removed, no full disk looked at again. So
-after such a step the jobs are scheduled anew, from the time that the clock shows now.
+after such a step the jobs are scheduled again, from the time that the clock shows now.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ async def watching_clock(clock: Clock, scheduler: BaseScheduler) -> AsyncIterato
 
 
 async def watch_clock(clock: Clock, scheduler: BaseScheduler, stopped: asyncio.Event) -> None:
-    """Schedule the jobs anew whenever the clock was set back, until `stopped` is set."""
+    """Schedule the jobs again whenever the clock was set back, until `stopped` is set."""
     latest_ms = clock.now_ms()
     while not stopped.is_set():
         await clock.wait(stopped, until_ms=clock.now_ms() + WATCH_MS)
         now_ms = clock.now_ms()
         if now_ms < latest_ms - STEP_MS_MIN:
             log.warning("the clock was set back by %d s", (latest_ms - now_ms) // 1_000)
-            schedule_anew(scheduler)
+            schedule_again(scheduler)
         latest_ms = now_ms
 
 
-def schedule_anew(scheduler: BaseScheduler) -> None:
+def schedule_again(scheduler: BaseScheduler) -> None:
     """Have every job run as if it had been added now."""
     for job in scheduler.get_jobs():
         interval = getattr(job.trigger, "interval", None)

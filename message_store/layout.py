@@ -240,8 +240,9 @@ QUEUED = np.dtype(
 )
 
 # A key of a record for an index file, in native byte order.
+# `at_begin`: 1 for an item whose time is that of the file, also of records stored before it.
 KEYED = np.dtype(
-    [("phys_offset", "i8"), ("store_ms", "i8"), ("key_hash", "i4"), ("pad", "i4")], align=True
+    [("phys_offset", "i8"), ("store_ms", "i8"), ("key_hash", "i4"), ("at_begin", "i4")], align=True
 )
 
 # A consume queue unit past the byte order border.

@@ -137,7 +137,12 @@ def _check_check(path: Path, facts: Facts) -> Check | None:
         text = "it is missing: Apache's broker would deliver timers again"
         facts.report.add(facts.bad, "timer-check", path, 0, text)
         return None
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        text = f"it cannot be read: {error}: Apache's broker does not start"
+        facts.report.add("error", "timer-check", path, 0, text)
+        return None
     damaged = config_sums.is_damaged(path, data)
     check = None if damaged else decode_check(data)
     if check is None:

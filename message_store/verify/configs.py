@@ -86,12 +86,18 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
             text = "there is none: after a crash a broker reads the whole log"
             report.add("note", "checkpoint", path, 0, text)
         return
-    data = path.read_bytes()[: layout.CHECKPOINT_BYTES]
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        text = f"it cannot be read: {error}; after a crash a broker reads the whole log"
+        report.add("warning", "checkpoint", path, 0, text)
+        return
+    data = content[: layout.CHECKPOINT_BYTES]
     if len(data) < 24:
         text = f"it has {len(data)} bytes; after a crash a broker reads the whole log"
         report.add("warning", "checkpoint", path, len(data), text)
         return
-    if any(path.read_bytes()[layout.CHECKPOINT.itemsize :]):
+    if any(content[layout.CHECKPOINT.itemsize :]):
         text = "bytes that are not used are not zero: the disk has changed them"
         report.add("warning", "checkpoint", path, layout.CHECKPOINT.itemsize, text)
     times = layout.packer(layout.CHECKPOINT).unpack(data[:40].ljust(40, b"\0"))[:3]
@@ -106,7 +112,15 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
 
 def check_mark(path: Path, report: Report) -> None:
     """Check the recovery mark's checksums, and that the rest of the file is empty."""
-    if path.exists() and has_damage(path.read_bytes()):
+    if not path.exists():
+        return
+    try:
+        damaged = has_damage(path.read_bytes())
+    except OSError as error:
+        text = f"it cannot be read: {error}; the next start reads the log again"
+        report.add("warning", "mark", path, 0, text)
+        return
+    if damaged:
         text = "it is damaged; the next start uses its other half, or reads more of the log again"
         report.add("warning", "mark", path, 0, text)
 

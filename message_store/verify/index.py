@@ -61,6 +61,7 @@ class IndexPiece:
         kernels.read_items(self.data, self.slots, first, self.begin_ms, out)
         if first == 1:  # the time of item 1 counts from the file before
             out[:1]["store_ms"] = self.begin_ms
+        out["at_begin"] = out["store_ms"] == self.begin_ms
         return out
 
 

@@ -167,7 +167,7 @@ after the steps; then the clock runs on until everything is due.
   after what the clock shows now is checked at once.
 - Retention compares the wall clock with the time of a file: after a step forward by more than
   `fileReservedTime`, delivered messages are removed. Messages that are pending are not.
-- Periodic jobs start anew after a step back: they do not pause for as long as the step.
+- Periodic jobs start again after a step back: they do not pause for as long as the step.
 
 The last four columns are the largest lateness in ms, by when the steps came.
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from duemq.clock_steps import schedule_anew, watching_clock
+from duemq.clock_steps import schedule_again, watching_clock
 from message_store.clock import FakeClock
 
 YEAR_MS = 365 * 86_400_000
@@ -35,7 +35,7 @@ def wait_s(scheduler: AsyncIOScheduler) -> float:
 def test_jobs_run_one_interval_after_a_step_back() -> None:
     async def main() -> None:
         scheduler = scheduler_with_job()
-        schedule_anew(scheduler)
+        schedule_again(scheduler)
         assert 0 < wait_s(scheduler) <= 5
         scheduler.shutdown(wait=False)
 
@@ -47,7 +47,7 @@ def test_jobs_at_times_of_day_stay_at_them() -> None:
         scheduler = AsyncIOScheduler(timezone=UTC)
         scheduler.start()
         scheduler.add_job(work, "cron", hour=3, id="job")
-        schedule_anew(scheduler)
+        schedule_again(scheduler)
         assert scheduler.get_job("job").next_run_time.hour == 3
         scheduler.shutdown(wait=False)
 
@@ -55,10 +55,10 @@ def test_jobs_at_times_of_day_stay_at_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "anew"),
+    ("step_ms", "again"),
     [(-3_600_000, True), (-10 * YEAR_MS, True), (-500, False), (500, False), (YEAR_MS, False)],
 )
-def test_the_watch_sees_steps_back_only(step_ms: int, anew: bool) -> None:
+def test_the_watch_sees_steps_back_only(step_ms: int, again: bool) -> None:
     async def main() -> None:
         clock, scheduler = FakeClock(), scheduler_with_job()
         async with watching_clock(clock, scheduler):
@@ -66,7 +66,7 @@ def test_the_watch_sees_steps_back_only(step_ms: int, anew: bool) -> None:
             clock.step(step_ms)
             for _ in range(8):
                 await asyncio.sleep(0)
-            assert (wait_s(scheduler) <= 5) == anew
+            assert (wait_s(scheduler) <= 5) == again
         scheduler.shutdown(wait=False)
 
     asyncio.run(main())

@@ -56,6 +56,16 @@ def test_what_breaks_a_promise(
     assert run["problems"] == problems
 
 
+@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("kind", ["commit log", "consume queue"])
+def test_only_the_log_of_a_killed_broker_has_blocks_without_checksums(
+    kind: str, killed: bool
+) -> None:
+    changed = [*MESSAGE[:2], "other", False, False]
+    run = outcome(seen(m1=[MESSAGE]), seen(m1=[changed]), kind, "flip", ["m1"], killed=killed)
+    assert ("not noticed" not in run["problems"]) == (killed and kind == "commit log")
+
+
 def test_the_page_has_every_kind_of_file_and_no_broken_promise() -> None:
     text = PAGE.read_text()
     assert text.count("**0 broke a promise**") == 1
