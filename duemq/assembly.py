@@ -467,7 +467,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         parts.groups,
         half=as_half,
         run_hooks=parts.put_path.run_hooks,
-        group_locked=lambda group: parts.locks.any_alive(group, around.clock.now_ms()),
+        group_locked=lambda group: parts.locks.any_alive(group, around.clock.steady_ms()),
         rules=rules,
         clock=around.clock,
     )

@@ -116,9 +116,13 @@ class LevelHistory:
 
     def delay_ms(self, phys_offset: int, level: int) -> int:
         """Return the delay of `level` that was in force at log offset `phys_offset`."""
-        at = bisect.bisect_right(self._promises, phys_offset, key=lambda p: p.from_offset) - 1
-        delays = self.tables[max(at, 0)].delays_ms
+        delays = self.table_at(phys_offset).delays_ms
         return int(delays[min(level, delays.size - 1)])
+
+    def table_at(self, phys_offset: int) -> LevelTable:
+        """Return the table that was in force at log offset `phys_offset`."""
+        at = bisect.bisect_right(self._promises, phys_offset, key=lambda p: p.from_offset) - 1
+        return self.tables[max(at, 0)]
 
     def changed(self, text: str, from_offset: int) -> LevelHistory:
         """Return the history with `text` in force from `from_offset` on.

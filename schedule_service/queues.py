@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from message_store.index.key_search import frames
 from message_store.layout import PRE_BLANK_SIZE
+from message_store.log.frames import frame_at
 from schedule_service import kernels
 from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
 from schedule_service.names import SCHEDULE_TOPIC
@@ -61,6 +62,42 @@ class ScheduleQueues:
             if store_ms > due[at]:
                 due[at] = store_ms + self._history.delay_ms(phys_offset, level)
         return due
+
+    def sound_due_ms(self, level: int, offset: int) -> int | None:
+        """Return when the unit at an offset is due, None without one.
+
+        The unit is compared with its record, and written again if it is not that record's.
+        """
+        units = self.units(level, offset, 1)
+        if units.size and not self._is_plausible(level, offset, units[0]):
+            self._store.repair.repaired(SCHEDULE_TOPIC, level - 1, offset)
+            units = self.units(level, offset, 1)
+        return int(self.due_ms(level, units)[0]) if units.size else None
+
+    def _is_plausible(self, level: int, offset: int, unit: Any) -> bool:
+        """Return whether the record of a unit names its place, and the unit's due time is its own.
+
+        A quick form of `UnitRepair.is_sound`: one that is not plausible may be sound.
+        """
+        phys_offset = int(unit["phys_offset"])
+        row = frame_at(self._store.log, phys_offset)
+        if row is None or row["record_size"] != unit["size"] or row["prepared_offset"] < 0:
+            return False
+        if (row["queue_id"], row["queue_offset"]) != (level - 1, offset):
+            return False
+        due_ms = int(row["store_ms"]) + self._history.delay_ms(phys_offset, level)
+        return due_ms == int(unit["tags_code"])
+
+    def delay_ms(self, level: int, units: Units) -> int:
+        """Return the delay that the records of all units were stored with, -1 if they have several.
+
+        Args:
+            units: (n,) in log order, n > 0.
+        """
+        first, last = int(units[0]["phys_offset"]), int(units[-1]["phys_offset"])
+        if self._history.table_at(first) is not self._history.table_at(last):
+            return -1
+        return self._history.delay_ms(first, level)
 
     def first_phys(self, level: int, offset: int) -> int | None:
         """Return the log offset of a unit's record, None if there is no such unit."""

@@ -166,6 +166,25 @@ class BlockSums:
                 self._seal_tail(end)
         self._close_file()
 
+    def has_changed(self, offset: int, size: int) -> bool | None:
+        """Return whether a record's bytes are in a block that has changed, None if unknown."""
+        for file in list(self._files()):
+            if not file.base <= offset < file.base + file.pages.data.size:
+                continue
+            low, high = (offset - file.base) // BLOCK_BYTES, offset - file.base + size
+            count = -(-high // BLOCK_BYTES) - low
+            path, start = self.directory / f"{file.base:0{NAME_DIGITS}d}", low * BLOCK_BYTES
+            try:
+                noted = np.fromfile(path, BLOCK_SUM, count, offset=low * BLOCK_SUM.itemsize)
+            except OSError:
+                return None
+            after = min(start + count * BLOCK_BYTES, int(file.pages.data.size))
+            found = block_sums(file.pages.data, start, after)[: noted.size]
+            if ((noted != SUM_UNKNOWN) & (noted != found)).any():
+                return True
+            return None if noted.size < count or (noted == SUM_UNKNOWN).any() else False
+        return None
+
     def _seal_tail(self, end: int) -> None:
         """Note the checksum of the bytes after the last whole block."""
         found = _tail_of([(file.base, file.pages.data) for file in self._files()], end)

@@ -144,7 +144,7 @@ def test_a_programming_error_stops_the_broker_in_order(tmp_path, caplog, monkeyp
     async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1)
-            monkeypatch.setattr(Deliverer, "deliver_batch", lambda *args: 1 // 0)
+            monkeypatch.setattr(Deliverer, "deliver_batch", lambda *args, **options: 1 // 0)
             rig.clock.advance(1_000)
             for _ in range(50):
                 await asyncio.sleep(0)

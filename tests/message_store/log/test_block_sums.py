@@ -216,3 +216,16 @@ def test_verify_finds_a_flip_in_a_header(tmp_path: Path) -> None:
     found = [finding.kind for finding in verify_store(tmp_path).findings]
     assert "log-block" in found
     assert (tmp_path / DIRECTORY / TAIL).exists()
+
+
+def test_a_record_in_a_changed_block_is_found(log: CommitLog) -> None:
+    log.sums.open(0)
+    append(log, 2 * BLOCK_BYTES + 10)
+    log.sums.seal(log.end, step_bytes=1)
+    whole = (10, BLOCK_BYTES)  # in two blocks
+    assert log.sums.has_changed(*whole) is False
+    assert log.sums.has_changed(2 * BLOCK_BYTES - 5, 10) is None  # its end is not sealed
+    assert log.sums.has_changed(10 * FILE_BYTES, 10) is None
+    flip(log, BLOCK_BYTES + 2_000)  # beside the record, but in its block
+    assert log.sums.has_changed(*whole) is True
+    assert log.sums.has_changed(10, 100) is False
