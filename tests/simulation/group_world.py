@@ -91,6 +91,7 @@ class Member:
         process: Its process, None while none runs.
         broker: What runs in the process.
         ended: Why the process ended by itself; None: it did not.
+        is_stopping: Whether its process was asked to stop.
     """
 
     def __init__(self, world: GroupWorld, number: int, home: Path) -> None:
@@ -101,6 +102,7 @@ class Member:
         self.process: Process | None = None
         self.broker: MemberBroker | None = None
         self.ended: str | None = None
+        self.is_stopping = False
         for port in (port_of(number), port_of(number) + 1):
             world.network.owners[port] = self.host
 
@@ -122,7 +124,7 @@ class Member:
         """Start a process on the files as they are."""
         assert self.process is None
         self.host.is_up = True
-        self.ended = None
+        self.ended, self.is_stopping = None, False
         self.process = Process(self.host, self._world.chance)
         self.process.start(self._main())
         self._world.note(f"{self.host.name} starts")
@@ -159,6 +161,7 @@ class Member:
         """Ask the process to stop in order; `GroupWorld` takes it away once it has."""
         if self.broker is not None:
             self._world.note(f"{self.host.name} is asked to stop")
+            self.is_stopping = True
             self.broker.stop_for_signal("SIGTERM")
 
 
@@ -209,12 +212,11 @@ class Controller:
                 peer.on_close(self.model.close)
         return self.model.answer(request, peer)
 
-    def designate(self, number: int) -> None:
+    def designate(self, broker_id: int) -> None:
         """Elect by hand, as mqadmin does."""
         if self.process is not None:
-            self._world.note(f"member {number} is elected by hand")
-            self.process.loop.call_soon(self.model.designate, GROUP, number)
-            self.host.changed = True
+            self._world.note(f"broker {broker_id} is elected by hand")
+            self.process.loop.call_soon(self.model.designate, GROUP, broker_id)
 
     def _notify(self, name: str) -> None:
         loop = asyncio.get_running_loop()
@@ -242,7 +244,7 @@ class GroupWorld:
         history: What happened to machines and connections, with its time.
     """
 
-    def __init__(self, home: Path, seed: int, properties: dict[str, str]) -> None:
+    def __init__(self, seed: int, properties: dict[str, str]) -> None:
         self.chance = random.Random(seed)
         self.properties = properties
         self.timeline = Timeline()
@@ -252,7 +254,7 @@ class GroupWorld:
         self._hash = hashlib.blake2b(digest_size=16)
         self.history: list[str] = []
         self.turns = 0
-        self.members = [Member(self, number, home / str(number)) for number in NUMBERS]
+        self.members = [Member(self, number, Path(str(number))) for number in NUMBERS]
         self.controller = Controller(self)
         self.observers: list[Callable[[Member], None]] = []
         self.clients: list[Process] = []
@@ -377,7 +379,8 @@ def group_world(home: Path, seed: int, properties: dict[str, str]) -> Iterator[G
         random.seed(seed)
         gc.collect()
         gc.disable()
-        world = GroupWorld(home, seed, properties)
+        patch.chdir(home)  # paths are part of some answers
+        world = GroupWorld(seed, properties)
         try:
             yield world
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
@@ -27,6 +28,7 @@ from tests.simulation.network import Host, Network, Timeline
 
 EPOCH_MS: Final = 1_700_000_000_000
 TURN_US: Final = (20, 80)  # shortest and longest turn of a loop
+DISK: Final = shutil._ntuple_diskusage(1 << 40, 1 << 39, 1 << 39)
 TURNS_TO_END: Final = 200_000
 
 
@@ -291,6 +293,7 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(duemq.broker, "new_scheduler", SimScheduler)
     patch.setattr(checkpoint, "_boot_id", _boot_id)
     patch.setattr(SystemClock, "monotonic_s", lambda self: 0.0)
+    patch.setattr(shutil, "disk_usage", lambda path: DISK)
 
 
 def _boot_id() -> bytes:
