@@ -103,9 +103,11 @@ def _first_difference(first: bytes, second: bytes) -> int:
 
 def due_ms_of(record: Record) -> int:
     """Return the due time of a held record, by its own properties."""
-    if record.topic == TIMER_TOPIC:
-        return int(record.properties["TIMER_DELIVER_MS"])
-    return int(record.store_ms) + int(DELAYS_MS[record.queue_id + 1])
+    if record.topic == SCHEDULE_TOPIC:
+        return int(record.store_ms) + int(DELAYS_MS[record.queue_id + 1])
+    if "TIMER_DELAY_MS" in record.properties:
+        return int(record.store_ms) + int(record.properties["TIMER_DELAY_MS"])
+    return int(record.properties["TIMER_DELIVER_MS"])
 
 
 def origins_of(records: list[Record]) -> dict[int, Record]:

@@ -104,9 +104,9 @@ def is_whole(world: GroupWorld) -> bool:
     group = world.controller.model.groups["group"]
     if master is None or len(group.in_sync) < len(world.members):
         return False
-    stores = [member.store for member in world.members]
-    if any(store is None for store in stores):
+    if any(member.serving is None for member in world.members):
         return False
+    stores = [member.store for member in world.members]
     ends = {store.max_offset for store in stores} | {store.confirm_offset for store in stores}
     return len(ends) == 1 and pending_in(master.store) == 0
 

@@ -24,11 +24,13 @@ from typing import Any, Final
 import pytest
 
 from delivery.plugin import Request, Response
+from duemq.broker import Broker
 from duemq.member_broker import MemberBroker
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
+from duemq.replication.role import Role
 from tests.simulation.network import LOOPBACK, Network, Timeline, Weather
 from tests.simulation.power_cut import Loss, copy_files, lose
 from tests.simulation.processes import Process, SimHost, replaced
@@ -90,6 +92,7 @@ class Member:
         host: Its machine.
         process: Its process, None while none runs.
         broker: What runs in the process.
+        opened: The broker of its newest role, which may begin or end just now.
         ended: Why the process ended by itself; None: it did not.
         is_stopping: Whether its process was asked to stop.
     """
@@ -101,6 +104,7 @@ class Member:
         self.root = home / "store0"
         self.process: Process | None = None
         self.broker: MemberBroker | None = None
+        self.opened: Broker | None = None
         self.ended: str | None = None
         self.is_stopping = False
         for port in (port_of(number), port_of(number) + 1):
@@ -112,12 +116,14 @@ class Member:
 
     @property
     def store(self) -> Any:
-        """The open store; None during a change of role, or without a process."""
-        serving = self.broker._runner.broker if self.broker is not None else None
-        return serving.store if serving is not None else None
+        """The open store; None while it is closed, or without a process."""
+        store = getattr(self.opened, "store", None)
+        flusher = getattr(store, "flusher", None)
+        return None if flusher is None or flusher._stopping else store
 
     @property
     def serving(self) -> Any:
+        """The broker that serves; None during a change of role, or without a process."""
         return self.broker._runner.broker if self.broker is not None else None
 
     def start(self) -> None:
@@ -134,6 +140,14 @@ class Member:
             self.root, **PROPERTIES, **self._world.properties, listenPort=str(port_of(self.number))
         )
         self.broker = MemberBroker(properties, clock=self.host.clock, plugins=[LEVELS, TIMERS])
+        runner = self.broker._runner
+        new_broker = runner._new_broker
+
+        def new(role: Role) -> Broker:
+            self.opened = new_broker(role)
+            return self.opened
+
+        runner._new_broker = new
         self.ended = await self.broker.run()
 
     def die(self, *, is_cut: bool) -> None:
@@ -155,7 +169,7 @@ class Member:
     def end_process(self, *, is_quiet: bool) -> None:
         assert self.process is not None
         self.process.end(is_quiet=is_quiet)
-        self.process, self.broker = None, None
+        self.process = self.broker = self.opened = None
 
     def stop(self) -> None:
         """Ask the process to stop in order; `GroupWorld` takes it away once it has."""
