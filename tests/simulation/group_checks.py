@@ -168,4 +168,5 @@ def epochs_of(member: Member) -> list[EpochEntry]:
     """
     assert member.broker is not None
     starts = {entry.start_offset: entry for entry in member.broker._epochs.epochs.entries}
+    starts.pop(member.store.max_offset, None)
     return list(starts.values())

@@ -95,6 +95,7 @@ class Member:
         opened: The broker of its newest role, which may begin or end just now.
         ended: Why the process ended by itself; None: it did not.
         is_stopping: Whether its process was asked to stop.
+        synced: Log offset up to which any of its processes has synced the log.
     """
 
     def __init__(self, world: GroupWorld, number: int, home: Path) -> None:
@@ -107,6 +108,7 @@ class Member:
         self.opened: Broker | None = None
         self.ended: str | None = None
         self.is_stopping = False
+        self.synced = 0
         for port in (port_of(number), port_of(number) + 1):
             world.network.owners[port] = self.host
 
@@ -154,7 +156,7 @@ class Member:
         """End the process by a kill, or with the power of its machine."""
         assert self.process is not None
         self._world.note(f"{self.host.name} {'loses power' if is_cut else 'is killed'}")
-        loss = Loss.of(self.store) if is_cut else None
+        loss = Loss.of(self.store, self.synced) if is_cut else None
         self._life += 1
         old, self.root = self.root, self._home / f"store{self._life}"
         copy_files(old, self.root)
@@ -165,6 +167,12 @@ class Member:
             self.host.boots += 1
         if loss is not None:
             lose(self.root, loss, self._world.chance)
+
+    def note_synced(self) -> None:
+        """Note what its disk has, after each turn; a truncation is seen when the store opens."""
+        store = self.store
+        if store is not None:
+            self.synced = min(max(self.synced, store.durable_offset), store.max_offset)
 
     def end_process(self, *, is_quiet: bool) -> None:
         assert self.process is not None
@@ -345,6 +353,7 @@ class GroupWorld:
         if process.loop.failures:
             raise AssertionError(f"{process.host.name}: {process.loop.failures}")
         if member is not None:
+            member.note_synced()
             for observe in self.observers:
                 observe(member)
             if process.main is not None and process.main.done():

@@ -394,13 +394,15 @@ class Network:
         self.timeline.after(RESEND_US, lambda: self._deliver(pipe))
 
     def _refuse(self, pipe: Pipe) -> None:
-        """Answer what came for a socket that is gone."""
+        """Answer what came for a socket that is gone, as soon as the answer can pass."""
         pipe.is_dropped = True
         source = pipe.source
-        if not (source.is_closed or source.is_dead):
-            back = (pipe.target.host.name, source.host.name)
-            if back not in self.blocked:
-                self.timeline.after(self._latency_us(), lambda: source.fail(errno.ECONNRESET))
+        if source.is_closed or source.is_dead:
+            return
+        if (pipe.target.host.name, source.host.name) in self.blocked:
+            self.timeline.after(RESEND_US, lambda: self._refuse(pipe))
+        else:
+            self.timeline.after(self._latency_us(), lambda: source.fail(errno.ECONNRESET))
 
     def note_room(self, sock: SimSocket) -> None:
         """Note that a socket was read: its peer may have room to write."""

@@ -32,12 +32,16 @@ class Loss:
     units_synced: int
 
     @classmethod
-    def of(cls, store: Any) -> Self | None:
-        """Return what a power cut now may lose; None: the store is closed, all is synced."""
+    def of(cls, store: Any, synced: int) -> Self | None:
+        """Return what a power cut now may lose; None: the store is closed, all is synced.
+
+        Args:
+            synced: Log offset synced by any process.
+        """
         if store is None:
             return None
         marks = store.mark.read()
-        return cls(store.durable_offset, store.max_offset, marks.durable if marks else 0)
+        return cls(synced, store.max_offset, marks.durable if marks else 0)
 
 
 def copy_files(source: Path, target: Path) -> None:
