@@ -10,6 +10,7 @@ executor and the sockets are replaced.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import selectors
 import socket
 from asyncio.selector_events import BaseSelectorEventLoop
@@ -63,6 +64,15 @@ def _fd(fileobj: Any) -> int:
     return fileobj if isinstance(fileobj, int) else int(fileobj.fileno())
 
 
+class SimTask(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on its address."""
+
+    serial = 0
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
 class SimLoop(BaseSelectorEventLoop):
     """The loop of one process.
 
@@ -82,6 +92,8 @@ class SimLoop(BaseSelectorEventLoop):
         self.host = host
         super().__init__(SimSelector(host))
         self._clock_resolution = 2e-6
+        self._serials = itertools.count(1)
+        self.set_task_factory(self._new_task)
         self.failures: list[dict[str, Any]] = []
         self.set_exception_handler(lambda loop, context: self.failures.append(context))
 
@@ -93,6 +105,11 @@ class SimLoop(BaseSelectorEventLoop):
 
     def _write_to_self(self) -> None:
         """There is none."""
+
+    def _new_task(self, loop: Any, work: Any, **options: Any) -> Any:
+        task = SimTask(work, loop=loop, **options)
+        task.serial = next(self._serials)
+        return task
 
     def time(self) -> float:
         return self._steady_s()

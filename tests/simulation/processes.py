@@ -18,6 +18,7 @@ import pytest
 
 import duemq.broker
 from duemq.net import bound_socket
+from duemq.net.connection import Connection
 from duemq.replication import ha_client
 from message_store.clock import Signal, SystemClock
 from message_store.log.flusher import Flusher
@@ -156,7 +157,7 @@ class Process:
         """
         self.host.end_process(is_quiet=is_quiet)
         self._ends_us = self.host.clock.steady_us()
-        for task in asyncio.all_tasks(self.loop):
+        for task in sorted(asyncio.all_tasks(self.loop), key=hash):
             task.cancel()
         for _ in range(TURNS_TO_END):
             if not asyncio.all_tasks(self.loop):
@@ -293,6 +294,7 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(duemq.broker, "new_scheduler", SimScheduler)
     patch.setattr(checkpoint, "_boot_id", _boot_id)
     patch.setattr(SystemClock, "monotonic_s", lambda self: 0.0)
+    patch.setattr(Connection, "__hash__", lambda self: self._address[1])
     patch.setattr(shutil, "disk_usage", lambda path: DISK)
 
 
