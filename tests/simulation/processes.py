@@ -19,6 +19,7 @@ import pytest
 import duemq.broker
 from duemq.net import bound_socket
 from duemq.net.connection import Connection
+from duemq.net.listener import Opening
 from duemq.replication import ha_client
 from message_store.clock import Signal, SystemClock
 from message_store.log.flusher import Flusher
@@ -295,6 +296,7 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(checkpoint, "_boot_id", _boot_id)
     patch.setattr(SystemClock, "monotonic_s", lambda self: 0.0)
     patch.setattr(Connection, "__hash__", lambda self: self._address[1])
+    patch.setattr(Opening, "__hash__", lambda self: self.peer[1])
     patch.setattr(shutil, "disk_usage", lambda path: DISK)
 
 
