@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from duemq.replication.epoch_file import EpochEntry
 from message_store.log.record import Record, decode_record
+from message_store.store import NOTHING_CONFIRMED
 from schedule_service.levels import parse_levels
 from schedule_service.names import SCHEDULE_TOPIC
 from tests.simulation.group_world import LEVEL_TEXT, GroupWorld, Member
 from tests.support.naive_model import log_records
 from timer_store.names import TIMER_TOPIC
 
-NOTHING: Final = 1  # the confirm offset of an empty log in a checkpoint, where 0 means: not known
 HELD: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 DELAYS_MS: Final = parse_levels(LEVEL_TEXT).tolist()
 
@@ -58,7 +58,7 @@ class Confirmed:
             self._checked[member.number] = 0
             self._check_new_master(member)
         begin, end = self._checked[member.number], store.confirm_offset
-        if end <= max(begin, NOTHING):
+        if end <= max(begin, NOTHING_CONFIRMED):
             return
         found = log_bytes(store, begin, end)
         known = bytes(self.log[begin:end])
