@@ -212,7 +212,7 @@ class Faults:
     def heal(self) -> None:
         """Let nothing fail any more; every machine runs, with a clock that is right.
 
-        The right time is the latest that any clock has shown, so that what a broker has promised becomes due.
+        The right time is the latest that any clock has shown: what was promised becomes due.
         """
         self._goes_on = False
         world = self._world

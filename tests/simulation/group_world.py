@@ -363,7 +363,8 @@ class GroupWorld:
 
     def _ended(self, member: Member) -> None:
         """Take a process away that has ended by itself."""
-        assert member.process is not None and member.process.main is not None
+        assert member.process is not None
+        assert member.process.main is not None
         member.process.main.result()
         assert member.ended == "", f"{member.host.name} has ended: {member.ended}"
         self.note(f"{member.host.name} has stopped")

@@ -304,7 +304,6 @@ class Network:
         self.blocked: set[tuple[str, str]] = set()
         self.listening: dict[int, SimSocket] = {}
         self.owners: dict[int, Host] = {}  # which machine has a port
-        self.pipes: list[Pipe] = []
         self._ports = itertools.count(FIRST_PORT)
         self.trace: Callable[[str], None] = lambda text: None
 
@@ -339,7 +338,9 @@ class Network:
 
     def send(self, pipe: Pipe, data: bytes, *, is_control: bool = False) -> None:
         """Put data into a pipe."""
-        self.trace(f"{pipe.source.host.name}>{pipe.target.host.name} {len(data)} {zlib.crc32(data)}")
+        self.trace(
+            f"{pipe.source.host.name}>{pipe.target.host.name} {len(data)} {zlib.crc32(data)}"
+        )
         if is_control:
             pipe.segments.append(memoryview(data))
         else:

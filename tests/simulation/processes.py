@@ -189,7 +189,7 @@ class SimScheduler:
         trigger: str,
         *,
         seconds: float,
-        id: str,  # noqa: A002
+        id: str,
         **options: Any,
     ) -> None:
         assert trigger == "interval"
