@@ -27,6 +27,7 @@ SOAK_FAILOVERS ?= 1000
 SOAK_BIT_FLIPS ?= 10000
 SOAK_PAGES ?= 2000
 SOAK_SECTORS ?= 1000
+SOAK_GROUP_SEEDS ?= 5000
 SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
 TEST_WORKERS ?= auto
@@ -82,6 +83,7 @@ soak: env
 	$(BIN)/python -m tests.storage_faults.bit_flips --damage=page --count=$(SOAK_PAGES)
 	$(BIN)/python -m tests.storage_faults.bit_flips --damage=sector --count=$(SOAK_SECTORS)
 	$(BIN)/python -m tests.clock_steps.campaign
+	$(BIN)/python -m pytest tests/simulation/test_group.py --group-seeds=$(SOAK_GROUP_SEEDS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/duemq/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-inputs=$(SOAK_FUZZ_INPUTS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)

@@ -61,7 +61,7 @@ class RoleRunner:
         self._changed.set()
 
     async def serves(self) -> None:
-        """Wait until a broker of the newest role serves."""
+        """Wait until a broker of the newest role serves, or `run` has ended."""
         await self._serving.wait()
 
     def stop(self) -> None:
@@ -75,6 +75,12 @@ class RoleRunner:
         Raises:
             DueMQError: A broker cannot start in its role.
         """
+        try:
+            return await self._run()
+        finally:
+            self._serving.set()  # a change of role that a stop interrupts ends, too
+
+    async def _run(self) -> str:
         while not self._stops:
             self._changed.clear()
             if self._while_closed is not None:

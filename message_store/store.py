@@ -49,6 +49,7 @@ from message_store.retention.log_retention import Retention
 from message_store.write_gate import DISK_FULL, WriteGate
 
 SERVICE_NOT_AVAILABLE = 14
+NOTHING_CONFIRMED = 1  # in the checkpoint, where 0 means that no run has required replicas
 MARK_STEP_BYTES = 1 << 20  # recovery reads less than this again
 
 
@@ -391,7 +392,12 @@ class MessageStore(StoreReader):
     def _confirmed_to_keep(self) -> int:
         """Return `confirm_offset` for the checkpoint; 0 while no run has required replicas."""
         is_kept = self.replicated.required or self.checkpoint.confirm
-        return max(self.confirm_offset, 1) if is_kept else 0
+        return max(self.confirm_offset, NOTHING_CONFIRMED) if is_kept else 0
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether replicas are required, and no message of the log was ever confirmed."""
+        return self.replicated.required and self.replicated.offset <= NOTHING_CONFIRMED
 
     async def wait_durable(self, end_offset: int) -> bool:
         """Wait until the log is on the disk; return False after syncFlushTimeout."""

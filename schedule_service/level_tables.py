@@ -21,6 +21,7 @@ longer one of both delays, until a record names the right one: late is possible,
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +59,9 @@ class LevelTables:
     Attributes:
         history: Shared by all who compute due times; its contents change.
         adopted: See `StoredLevels`.
+        delivered: Returns what a record has of the progress of levels (`level_journal`).
+        follows_apache: Whether an Apache broker was the master before this one, and no record has
+            its progress yet.
     """
 
     def __init__(self, root: Path, levels: str) -> None:
@@ -67,6 +71,8 @@ class LevelTables:
         self.adopted = known.adopted if known is not None else None
         self.history = history or LevelHistory([Promise(0, levels)])
         self._is_due = False  # a record in the log
+        self.delivered: Callable[[], Mapping[int, int]] = dict
+        self.follows_apache = False
 
     # -- replica --------------------------------------------------------------------------------
 
@@ -97,8 +103,7 @@ class LevelTables:
         found = level_journal.newest(store)
         if found is None:
             return
-        offset, known = found
-        learned = self.history.learned(known, offset)
+        learned = self.history.learned(found.history, found.phys_offset)
         first = self.history.first_difference(learned) if self._is_known else 0
         if first is None:
             return
@@ -165,8 +170,9 @@ class LevelTables:
             return
         log_min, log_end = store.min_offset, store.max_offset
         found = level_journal.newest(store)
-        known = found[1].trimmed(log_min, log_end).promises if found is not None else ()
-        self._is_due = known != self.history.trimmed(log_min, log_end).promises
+        known = found.history.trimmed(log_min, log_end).promises if found is not None else ()
+        differs = known != self.history.trimmed(log_min, log_end).promises
+        self._is_due = differs or self.follows_apache
         self.append_due(store)
 
     def append_due(self, store: MessageStore) -> None:
@@ -176,8 +182,10 @@ class LevelTables:
         """
         if self._is_due and not store.refusal:
             history = self.history.trimmed(store.min_offset, store.max_offset)
-            refusal = level_journal.append(store, history, store.clock.now_ms())
+            now_ms = store.clock.now_ms()
+            refusal = level_journal.append(store, history, self.delivered(), now_ms)
             self._is_due = bool(refusal)
+            self.follows_apache &= self._is_due
             if refusal:
                 log.debug("no record of the level tables now: %s", refusal)
 

@@ -17,6 +17,7 @@ from message_store.errors import ConfigError, CorruptStore
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
 from message_store.log.batch import PutBatch
 from message_store.retention.pins import UNKNOWN, FirstPending
+from schedule_service import level_journal
 from schedule_service.config import ScheduleConfig
 from schedule_service.decisions import PendingLevels
 from schedule_service.delivery import LevelService
@@ -199,12 +200,15 @@ class SchedulePlugin(PluginBase):
         if tables.adopted is not None:
             tables.adopted = dict(fitted(Saved(offsets=tables.adopted), ends).offsets)
         start = find_start(store, tables.adopted, saved)
-        start = replace(start, saved=fitted(start.saved, ends))
+        journal = list(ownership.read(store))
+        reached = level_journal.advanced(start.saved, level_journal.newest(store), journal)
+        start = replace(start, saved=fitted(reached, ends))
         self._offsets_rejected = saved is not None and start.saved is not saved
         if saved is None or saved.log_offset is None:
             tables.adopted = dict(start.saved.offsets)
+        tables.delivered = lambda: start.saved.offsets
+        tables.follows_apache = saved is not None and saved.log_offset is None
         self._promise(store)
-        journal = list(ownership.read(store))
         cursors = restore(store, queues, start, journal)
         service = LevelService(
             store,
@@ -216,6 +220,9 @@ class SchedulePlugin(PluginBase):
             kernels=self._host.kernels,
         )
         service.transfers.restore(journal, start.saved.offsets)
+        tables.delivered = lambda: {
+            number: level.cursor.first_undelivered for number, level in service.levels.items()
+        }
         keeper = OffsetKeeper(
             store, self._host.clock, service, start.saved, version_step=self.config.version_step
         )

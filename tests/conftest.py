@@ -39,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--failovers", type=int, default=50, help="number of failures of a group's master"
     )
+    group.addoption(
+        "--group-seeds", type=int, default=16, help="number of seeds of a simulated group"
+    )
     group.addoption("--decisions", type=int, default=600, help="number of random decisions")
     group.addoption("--mutations", action="store_true", help="test each condition of the audit")
     group.addoption("--planted", type=int, default=20_000, help="messages without faults")

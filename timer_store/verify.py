@@ -24,6 +24,7 @@ from message_store import config_sums
 from message_store.json_dialect import backup_path, loads
 from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
+from message_store.recovery.truncations import Truncations
 from message_store.verify import LogFacts, Part, Progress, Report
 from message_store.verify.files import Piece, map_file, map_files, overlapping, used_bytes
 from timer_store import layout
@@ -93,6 +94,10 @@ def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) 
     facts.saved = _check_saved(config / SNAPSHOT_FILE, facts)
     facts.check = _check_check(config / CHECK_FILE, facts)
     _check_metrics(config / METRICS_FILE, facts)
+    if _is_void(facts):
+        text = "the commit log was truncated since: the next start enqueues the timers again"
+        report.add("warning", "timer-snapshot", config / SNAPSHOT_FILE, 0, text)
+        return
     if facts.ours is not None:
         facts.read_ms = facts.ours.snapshot.read_ms
         facts.precision_ms = facts.ours.snapshot.precision_ms
@@ -101,6 +106,17 @@ def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) 
     _TimerLogCheck(facts, progress).run()
     _WheelCheck(facts).run()
     _check_positions(config, facts)
+
+
+def _is_void(facts: Facts) -> bool:
+    """Return whether the log was truncated before the end that the checkpoint describes.
+
+    A former master that has become a replica: no unit of its timers needs to be right.
+    """
+    if facts.saved is None:
+        return False
+    snapshot = facts.saved.snapshot
+    return snapshot.log_offset > Truncations.load(facts.root).floor(snapshot.generation)
 
 
 TIMERS = Part(("timerlog", "timerwheel"), check_timers)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from threading import Event
 
 from benchmarks.bench import Bench, Found, Load, Metric, delivery_faults
 from benchmarks.loads.timers import trickled
 from benchmarks.replicas import SYNC_KEYS, broker_like, log_end, replica_of, wait_copied
+from tests.interop.replicas import wait_code
+from tests.support.remoting_requests import SUCCESS
 from tests.support.server import Server
 from tests.support.wait_until import Stopwatch, until
 
@@ -26,6 +30,7 @@ COPY_S = 300.0
 RECORD_EXTRA_BYTES = 200  # of a record, around the body
 LARGE, SMALL = 1_024, 100
 DISK_PIECE_BYTES = 1 << 20
+LOOK_S = 0.002
 TRICKLE_S = 40
 
 
@@ -34,6 +39,7 @@ def replicated(bench: Bench) -> Iterator[Server]:
     """Run a replica of the bench's broker that has all of its log; its store is kept."""
     server = bench.server
     with replica_of(server, server.home / "replica", server.keys) as replica:
+        wait_code(server, SUCCESS)  # of a SYNC_MASTER: with a replica in sync
         wait_copied(server, replica)
         yield replica
 
@@ -120,21 +126,13 @@ def catch_up(bench: Bench, *, body_bytes: int) -> list[Metric]:
     """Start an empty replica of a master that has a long log."""
     count = bench.count(COPY_BYTES // (body_bytes + RECORD_EXTRA_BYTES))
     bench.send(bench.topic(), count, size=body_bytes, **WIDE)
-    server, samples = bench.server, list[tuple[float, int]]()
-    end, watch = log_end(server), Stopwatch()
+    server, end = bench.server, log_end(bench.server)
     disk = disk_bytes_per_s(server.home / "disk", end)
-
-    def copied() -> bool:
-        samples.append((watch.seconds, log_end(replica)))
-        return samples[-1][1] >= end
-
-    with (
-        bench.cpu() as master_s,
-        replica_of(server, server.home / "replica", server.keys) as replica,
-    ):
-        until(copied, seconds=COPY_S, what="the log copied", poll_s=0.01)
+    replica = replica_of(server, server.home / "replica", server.keys)
+    with bench.cpu() as master_s, _first_bytes(replica.store_dir / "commitlog") as begun, replica:
+        until(lambda: log_end(replica) >= end, seconds=COPY_S, what="the log copied", poll_s=0.01)
+        rate = end / begun[0].seconds
         replica_s = replica.broker.cpu_seconds()
-    rate = bytes_per_s(samples)
     return [
         Metric(name="copied", value=rate / 1e6, unit="MB/s", better="more"),
         Metric(name="disk's own write", value=disk / 1e6, unit="MB/s", better="more"),
@@ -145,14 +143,26 @@ def catch_up(bench: Bench, *, body_bytes: int) -> list[Metric]:
     ]
 
 
-def bytes_per_s(samples: list[tuple[float, int]]) -> float:
-    """Return the rate from the last sample of an empty log, or the first sample, to the last one.
+@contextmanager
+def _first_bytes(directory: Path) -> Iterator[list[Stopwatch]]:
+    """Add a stopwatch that started before the first bytes of a log were written."""
+    found, ended = [Stopwatch()], Event()
 
-    Args:
-        samples: (seconds, log end), ascending.
-    """
-    begun_s, begun = max((each for each in samples if not each[1]), default=samples[0])
-    return (samples[-1][1] - begun) / (samples[-1][0] - begun_s)
+    def look() -> None:
+        while not ended.is_set():
+            watch = Stopwatch()
+            if any(path.stat().st_blocks for path in directory.glob("*")):
+                return
+            found[0] = watch
+            ended.wait(LOOK_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            yield found
+        finally:
+            ended.set()
+            looking.result()
 
 
 def disk_bytes_per_s(path: Path, size: int) -> float:

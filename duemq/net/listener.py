@@ -227,6 +227,13 @@ class Listener:
         self._loop.remove_reader(opening.socket.fileno())
         work = self._connect(opening, is_tls=is_tls)
         opening.task = self._loop.create_task(work, name="connection begins")
+        opening.task.add_done_callback(partial(self._begun, opening))
+
+    def _begun(self, opening: Opening, task: asyncio.Task[None]) -> None:
+        """Close the socket of a task that was cancelled, perhaps before its first step."""
+        if task.cancelled():
+            self._openings.discard(opening)
+            opening.socket.close()
 
     async def _connect(self, opening: Opening, *, is_tls: bool) -> None:
         context: ssl.SSLContext | None = None

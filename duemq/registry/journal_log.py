@@ -35,6 +35,11 @@ class StoreLog:
         return self._store.replicated.is_copied()
 
     @property
+    def is_read_only(self) -> bool:
+        """Whether another broker's changes come with the log, as on a replica."""
+        return bool(self._store.read_only)
+
+    @property
     def refusal(self) -> str:
         """Why nothing can be appended; empty if it can."""
         return self._store.refusal

@@ -83,6 +83,11 @@ class JournalLog(Protocol):
         ...
 
     @property
+    def is_read_only(self) -> bool:
+        """Whether another broker's changes come with the log, as on a replica."""
+        ...
+
+    @property
     def refusal(self) -> str:
         """Why nothing can be appended; empty if it can."""
         ...
@@ -120,7 +125,7 @@ class JournalLog(Protocol):
 class NoLog:
     """The journal of a table without one."""
 
-    is_copied, refusal = False, ""
+    is_copied, is_read_only, refusal = False, False, ""
 
     def bounds(self, queue_id: int) -> tuple[int, int]:
         """Return those of an empty queue."""
@@ -227,10 +232,12 @@ class TableJournal(Generic[R]):
     def check(self) -> None:
         """Check that a change can be appended.
 
+        A replica changes nothing: its version would count changes that its master did not make.
+
         Raises:
             RequestError: It cannot now.
         """
-        if self.is_on and self._log.refusal:
+        if (self.is_on or self._log.is_read_only) and self._log.refusal:
             what = f"{self._kind.name.lower()}s cannot be changed"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"{what}: {self._log.refusal}")
 

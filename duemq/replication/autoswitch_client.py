@@ -78,6 +78,7 @@ def autoswitch_sessions(
             epochs=epochs.epochs,
             record_before=lambda offset: record_before(store, offset),
             master_epoch=master_epoch(),
+            is_unconfirmed=store.is_unconfirmed,
         )
         return AutoSwitchSession(AutoSwitchStream(own), handshake, epochs, on_confirmed)
 

@@ -190,6 +190,7 @@ class OwnLog:
             none, or it cannot be read.
         master_epoch: Epoch of the master as a controller named it; `NO_EPOCH`: not known.
         begin: Its first offset.
+        is_unconfirmed: Whether no message of it was ever confirmed.
     """
 
     end: int
@@ -197,6 +198,7 @@ class OwnLog:
     record_before: Callable[[int], OwnRecord | None]
     master_epoch: int = NO_EPOCH
     begin: int = 0
+    is_unconfirmed: bool = False
 
 
 class AutoSwitchStream(LogStream):
@@ -271,6 +273,8 @@ class AutoSwitchStream(LogStream):
             return self._continue_without_epochs(own, master)
         point = own.epochs.consistent_point(own.end, master.epochs, master.log_end)
         if point is None:
+            if own.is_unconfirmed and not own.begin and known > own.epochs.last_epoch:
+                raise TruncationNeeded(0, own.end)  # it was elected before others had any log
             raise ReplicationFault(
                 f"this log and the master's have no epoch in common (here {_text(own.epochs)}; "
                 f"there {_text(master.epochs)}): {DIVERGED}"

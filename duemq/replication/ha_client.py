@@ -203,14 +203,13 @@ class HaClient:
                 self._connection = None
 
     async def _receive(self, connection: socket.socket, session: Session) -> None:
-        loop, stream = asyncio.get_running_loop(), session.stream
+        stream = session.stream
         self.state, self.failure = HaState.TRANSFER, ""
         log.info("replication from %s begins", self._address)
         view, was_compared = memoryview(self._buffer), stream.is_compared
         while True:
             try:
-                async with asyncio.timeout(self._config.idle_ms_max / 1_000):
-                    size = await loop.sock_recv_into(connection, self._buffer)
+                size = await self._received(connection, is_partial=stream.is_partial)
                 if not size:
                     raise ConnectionResetError("the master closed the connection")
             except OSError:
@@ -224,6 +223,18 @@ class HaClient:
             if self._append(stream) or stream.is_compared > was_compared:
                 await self._report()
             was_compared = stream.is_compared
+
+    async def _received(self, connection: socket.socket, *, is_partial: bool) -> int:
+        """Receive into the buffer; return the number of bytes.
+
+        Args:
+            is_partial: Whether a transfer has begun: what is there of it costs no turn of the loop.
+        """
+        if is_partial:
+            with suppress(BlockingIOError):
+                return connection.recv_into(self._buffer)
+        async with asyncio.timeout(self._config.idle_ms_max / 1_000):
+            return await asyncio.get_running_loop().sock_recv_into(connection, self._buffer)
 
     def _append(self, stream: LogStream) -> int:
         """Append the records that were received; return their bytes.

@@ -176,6 +176,7 @@ class HaServer:
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda ended: connection.close())  # it may end before it began
 
     def _refusal(self, address: str) -> str:
         if not self._sources.allows(address):

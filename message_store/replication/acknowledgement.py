@@ -49,7 +49,7 @@ class Replicated:
         self.is_copied: Callable[[], bool] = lambda: False
         self._waits: dict[int, tuple[int, Callable[[], None]]] = {}  # in the order of the log
         self._last = 0
-        self._waiters: set[asyncio.Event] = set()
+        self._waiters: dict[int, asyncio.Event] = {}
 
     def __len__(self) -> int:
         """Return the number of waits in progress."""
@@ -79,7 +79,7 @@ class Replicated:
     def give_up(self) -> None:
         """Confirm nothing more; waits end with REPLICAS at once."""
         self.is_given_up = True
-        for woken in self._waiters:
+        for woken in self._waiters.values():
             woken.set()
 
     def when_reached(self, end: int, call: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ class Replicated:
             return Missing.NO_REPLICA
         woken = asyncio.Event()
         number = self._add(end, woken.set)
-        self._waiters.add(woken)
+        self._waiters[number] = woken
         try:
             async with asyncio.timeout(self.timeout_ms / 1_000):
                 await woken.wait()
@@ -112,5 +112,5 @@ class Replicated:
             return Missing.REPLICAS
         finally:
             self._waits.pop(number, None)
-            self._waiters.discard(woken)
+            del self._waiters[number]
         return None if end <= self.offset else Missing.REPLICAS

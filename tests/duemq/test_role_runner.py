@@ -23,6 +23,7 @@ WAITING = Role(is_replica=True, own_id=2)
 MASTER = Role(is_replica=False, own_id=2, epoch=1)
 DEMOTED = Role(is_replica=True, own_id=2, epoch=2, master_address="127.0.0.1:1")
 SERVICE_NOT_AVAILABLE = 14
+WAIT_S_MAX = 5
 
 
 class Alone:
@@ -108,3 +109,18 @@ def test_a_stop_of_the_broker_ends_the_runner_with_its_reason(tmp_path: Path) ->
         return await work
 
     assert asyncio.run(main()) == "the plugin cannot continue"
+
+
+def test_a_stop_during_a_change_of_role_ends_what_waits_for_the_role(tmp_path: Path) -> None:
+    async def main() -> None:
+        runner = RoleRunner(partial(broker_in, tmp_path), WAITING)
+        work = asyncio.create_task(runner.run())
+        await runner.serves()
+        runner.assign(MASTER)
+        change = asyncio.create_task(runner.serves())
+        runner.stop()
+        assert await work == ""
+        async with asyncio.timeout(WAIT_S_MAX):
+            await change
+
+    asyncio.run(main())

@@ -147,3 +147,22 @@ def test_a_master_that_may_not_append_changes_no_topic(tmp_path: Path) -> None:
             assert broker.parts.topics.version == version
 
     asyncio.run(main())
+
+
+def test_a_send_to_a_replica_creates_no_topic(tmp_path: Path) -> None:
+    """It would have the version of a change of the master, which would then count as known."""
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path / "a", **ALONE)) as (master, _),
+            replica_of(master, tmp_path / "b") as runner,
+        ):
+            assert runner.broker is not None
+            topics = runner.broker.parts.topics
+            version = topics.version
+            async with asking(runner.broker.address) as asker:
+                assert (await asker.send("New", b"x")).code == 14
+                assert topics.find("New") is None
+                assert topics.version == version
+
+    asyncio.run(main())

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from delivery import ownership
+from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.replication.truncation import truncate_store
@@ -20,7 +22,7 @@ from schedule_service.names import LEVELS_TOPIC, SCHEDULE_TOPIC
 from schedule_service.tags_code_rule import LevelRule
 from tests.message_store.replication.test_raw_append import feed, log_of
 from tests.support.level_rig import Rig, level_service
-from tests.support.stores import add_message, open_store, small_config
+from tests.support.stores import add_message, open_store, put_one, small_config
 
 MASTERS, REPLICAS = "1h 2h", "1s 1s 1s"
 Codes = dict[int, list[int]]
@@ -98,8 +100,8 @@ def test_a_promoted_replica_keeps_the_promises_of_its_master(tmp_path: Path) -> 
             assert heir.bodies() == [b"of the new master"]
             found = level_journal.newest(heir.store)
             assert found is not None
-            assert found[1].text == REPLICAS
-            assert found[1].promises == heir.plugin.history.promises
+            assert found.history.text == REPLICAS
+            assert found.history.promises == heir.plugin.history.promises
             last = sorted(each for many in promised.values() for each in many)
             await heir.advance(last[0] - 1 - heir.clock.now_ms())
             assert len(heir.bodies()) == 1
@@ -175,7 +177,7 @@ def test_the_table_of_a_start_precedes_its_first_message(tmp_path: Path) -> None
             batch = rig.send(1)
             found = level_journal.newest(rig.store)
             assert found is not None
-            assert found[0] < batch.rows[0]["phys_offset"]
+            assert found.phys_offset < batch.rows[0]["phys_offset"]
             rig.send(1)
             await rig.host.scheduler.jobs["schedule_service.tables"]()
             assert rig.store.queue_bounds(LEVELS_TOPIC, 0) == (0, 1)
@@ -201,16 +203,128 @@ def test_a_record_that_is_not_a_brokers_is_skipped(tmp_path: Path) -> None:
             known = rig.plugin.history.promises
             found = level_journal.newest(rig.store)
             assert found is not None
-            assert found[1].promises == known
+            assert found.history.promises == known
 
     asyncio.run(steps())
 
 
 def _of_a_client(store: MessageStore) -> PutBatch:
     batch = PutBatch(1)
-    body = b'{"kind":"levels","history":[{"fromOffset":0,"levels":"1s"}]}'
+    body = b'{"kind":"levels","delivered":{},"history":[{"fromOffset":0,"levels":"1s"}]}'
     add_message(store, batch, LEVELS_TOPIC, 0, body)
     return batch
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_heir_whose_clock_differs_delivers_each_message_once_and_not_before_its_time(
+    tmp_path: Path, hours: int
+) -> None:
+    """The due times are the former master's: the heir reads them by its own clock."""
+
+    async def steps() -> None:
+        async with level_service(tmp_path / "m", None, {"messageDelayLevel": MASTERS}) as rig:
+            for body in (b"a", b"b"):
+                rig.send(2, body)
+                rig.clock.advance(60_000)
+            with replica(tmp_path / "r", MASTERS) as (store, _):
+                feed(store, log_of(rig.store), 0, [500])
+            due_ms = codes(rig.store)[2]
+            clock = FakeClock(rig.clock.now_ms() + hours * 3_600_000)
+        levels = {"messageDelayLevel": MASTERS}
+        async with level_service(tmp_path / "r", clock, levels, before=copied) as heir:
+            heir.send(1, b"new")
+            for at, expected in (
+                (due_ms[0] - 1, []), (due_ms[0], [b"a"]), (due_ms[1] - 1, [b"a"]),
+                (due_ms[1], [b"a", b"b"]),
+            ):  # fmt: skip
+                await heir.advance(at - heir.clock.now_ms())
+                assert [body for body in heir.bodies() if body != b"new"] == expected
+            await heir.advance(2 * 3_600_000)
+            assert sorted(heir.bodies()) == [b"a", b"b", b"new"]
+            heir.crash()
+        async with level_service(tmp_path / "r", clock, levels, before=copied) as heir:
+            await heir.advance(1)
+            assert sorted(heir.bodies()) == [b"a", b"b", b"new"]
+
+    asyncio.run(steps())
+
+
+# -- progress of a master of Apache's --------------------------------------------------------------
+
+
+async def stale_progress(tmp_path: Path, clock: FakeClock) -> None:
+    """Write a store with five pending messages, and progress of before any was due."""
+    async with level_service(tmp_path, clock, before=copied) as rig:
+        for number in range(5):
+            rig.send(1, b"%d" % number)
+
+
+def test_a_member_that_was_down_does_not_repeat_what_an_apache_master_delivered(
+    tmp_path: Path,
+) -> None:
+    """Its deliveries name no source; the next DueMQ master has written how far they went."""
+
+    async def steps() -> None:
+        clock = FakeClock()
+        await stale_progress(tmp_path, clock)
+        clock.advance(1_000)
+        with open_store(tmp_path, clock) as store:
+            found = level_journal.newest(store)
+            assert found is not None
+            for number in range(3):
+                put_one(store, "T", body=b"%d" % number)
+            assert not level_journal.append(store, found.history, {1: 3, 2: 0}, clock.now_ms())
+        async with level_service(tmp_path, clock, before=copied) as rig:
+            await rig.advance(10)
+            assert rig.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+
+    asyncio.run(steps())
+
+
+def test_what_the_timers_returned_later_is_pending(tmp_path: Path) -> None:
+    async def steps() -> None:
+        clock = FakeClock()
+        await stale_progress(tmp_path, clock)
+        with open_store(tmp_path, clock) as store:
+            found = level_journal.newest(store)
+            assert found is not None
+            moved = ownership.Transfer(migration="m", level=1, first=0, end=5, count=5)
+            ownership.append(store, moved, clock.now_ms())
+            assert not level_journal.append(store, found.history, {1: 5}, clock.now_ms())
+            back = ownership.Return(
+                migration="m", level=1, first=0, end=5, pending=((1, 3),), count=2, gone=3
+            )
+            ownership.append(store, back, clock.now_ms())
+        async with level_service(tmp_path, clock, before=copied) as rig:
+            await rig.advance(1_000)
+            assert rig.bodies() == [b"1", b"2"]
+
+    asyncio.run(steps())
+
+
+def test_a_master_after_one_of_apaches_writes_how_far_it_delivered(tmp_path: Path) -> None:
+    async def steps() -> None:
+        clock = FakeClock()
+        await stale_progress(tmp_path, clock)
+        path = tmp_path / "config" / "delayOffset.json"
+        table = {"dataVersion": {"counter": 1}, "offsetTable": {1: 4}}
+        json_dialect.write_config(path, json_dialect.dumps(table))
+        clock.advance(500)
+        async with level_service(tmp_path, clock, before=copied) as rig:
+            assert rig.store.queue_bounds(LEVELS_TOPIC, 0) == (0, 2)
+            found = level_journal.newest(rig.store)
+            assert found is not None
+            assert found.delivered == {1: 4}
+            await rig.host.scheduler.jobs["schedule_service.tables"]()
+            assert rig.store.queue_bounds(LEVELS_TOPIC, 0) == (0, 2)
+            await rig.advance(500)
+            assert rig.bodies() == [b"4"]
+            change(rig, "7s")
+            found = level_journal.newest(rig.store)
+            assert found is not None
+            assert found.delivered == {1: 5}
+
+    asyncio.run(steps())
 
 
 # -- a master that writes no records --------------------------------------------------------------

@@ -11,7 +11,6 @@ A killed broker continues in its own directory until it is closed; the next one 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import shutil
 import threading
@@ -20,7 +19,6 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from delivery.plugin import ENTRY_POINT_GROUP, Request, Response
@@ -30,9 +28,9 @@ from duemq.net.connection import Connection
 from duemq.net.limits import RemotingLimits
 from duemq.plugins import Installed
 from message_store.clock import FakeClock
-from message_store.layout import CQ_UNIT
 from message_store.log.commit_log import LogFile
 from message_store.recovery import checkpoint
+from tests.simulation.power_cut import Loss, copy_files, lose
 from tests.support.frame_replay import Wire
 from tests.support.loopback_broker import LEVELS, TOPICS, properties_of
 
@@ -42,8 +40,6 @@ TIMERS = Installed(
 )
 TURNS_MAX = 500_000
 REST_TURNS = 8
-PAGE_BYTES = 512  # of the simulated disk, small like the log
-SPARSE_BYTES = 1 << 24
 NAP_S = 0.0002  # time for the threads that sync files
 
 
@@ -137,51 +133,14 @@ class World:
         marks = self.broker.store.mark.read()
         end = self.broker.store.max_offset
         root = self._home / f"store{self._life}"
-        shutil.copytree(
-            self.root,
-            root,
-            ignore=shutil.ignore_patterns("*.tmp", "*.old"),
-            copy_function=copy_used,
-        )
+        copy_files(self.root, root)
         old, self.root = self.root, root
         await self._end()
         shutil.rmtree(old)
         if cut:
             self.gate.boot += 1
-            assert self._synced <= end
-            if not self.lose_pages or self._chance.random() < 0.5:
-                self._cut_log(self._chance.randint(self._synced, end))
-            else:
-                self._lose_pages(self._synced, end)
-            self._lose_units(marks.durable if marks else 0)
-
-    def _cut_log(self, cut: int) -> None:
-        for path in sorted((self.root / "commitlog").iterdir()):
-            base, size = int(path.name), path.stat().st_size
-            if base + size > cut:
-                with path.open("r+b") as file:
-                    file.truncate(max(cut - base, 0))
-                    file.truncate(size)
-
-    def _lose_pages(self, synced: int, end: int) -> None:
-        """Lose unsynced pages, which a disk writes in any order."""
-        for path in sorted((self.root / "commitlog").iterdir()):
-            base, size = int(path.name), path.stat().st_size
-            with path.open("r+b") as file:
-                for page in range(0, size, PAGE_BYTES):
-                    first, stop = max(base + page, synced), min(base + page + PAGE_BYTES, end)
-                    if first < stop and self._chance.random() < 0.5:
-                        file.seek(first - base)
-                        file.write(bytes(stop - first))
-
-    def _lose_units(self, synced: int) -> None:
-        """Lose unsynced units of records behind `synced`."""
-        share = self._chance.choice([0.0, 0.5, 1.0])
-        for path in (self.root / "consumequeue").glob("*/*/*"):
-            units = np.fromfile(path, CQ_UNIT)
-            chosen = np.array([self._chance.random() < share for _ in range(units.size)])
-            units[chosen & (units["phys_offset"] >= synced)] = 0
-            units.tofile(path)
+            loss = Loss(self._synced, end, marks.durable if marks else 0)
+            lose(root, loss, self._chance, any_page=self.lose_pages)
 
     @property
     def timers(self) -> Any:
@@ -253,23 +212,3 @@ class World:
         done: bool = await keeper.persist()
         await self.broker.plugins.plugins["timer_store"].parts.keeper.persist()
         return done
-
-
-def copy_used(source: str, target: str) -> None:
-    """Copy a file with the holes of large ones."""
-    if os.path.getsize(source) < SPARSE_BYTES:
-        shutil.copy2(source, target)
-        return
-    with open(source, "rb") as old, open(target, "wb") as new:
-        new.truncate(os.path.getsize(source))
-        pos = 0
-        while (start := _seek(old.fileno(), pos, os.SEEK_DATA)) >= 0:
-            pos = _seek(old.fileno(), start, os.SEEK_HOLE)
-            os.pwrite(new.fileno(), os.pread(old.fileno(), pos - start, start), start)
-
-
-def _seek(fd: int, pos: int, whence: int) -> int:
-    try:
-        return os.lseek(fd, pos, whence)
-    except OSError:
-        return -1

@@ -29,6 +29,7 @@ class FakeLog:
     first: int = 0
     refusal: str = ""
     is_copied: bool = True
+    is_read_only: bool = False
     room: int = 1 << 30
     reads: int = 0
     confirmed: int = 0

@@ -271,8 +271,11 @@ def has_worked(state: TimerState, log_offset: int, queue_offset: int) -> bool:
         rolled = frames(state.store, rows["phys_offset"][rows["rolls"] > 0])
         if (rolled["prepared_offset"] >= 0).any():  # a roll of DueMQ's names its origin
             return True
-    copies = (_copies_in(state, rows) for rows in state.store.scan(log_offset))
-    return any(_is_delivery(state, at) for rows in copies for at in rows["phys_offset"].tolist())
+    return any(
+        _is_delivery(state, at)
+        for rows in state.store.scan(log_offset)
+        for at in _copies(state, rows)["phys_offset"].tolist()
+    )
 
 
 def _is_delivery(state: TimerState, offset: int) -> bool:
@@ -329,23 +332,20 @@ def _read_log(state: TimerState, start: int, progress: Progress) -> tuple[Offset
     Args:
         start: Log offset after which copies count.
     """
-    store, first = state.store, state.store.min_offset
+    store = state.store
+    first = store.min_offset
     named, copies = [NO_OFFSETS], [np.empty(0, layout.IDENTIFIED)]
     for rows in store.scan(first):
         prepared = rows["prepared_offset"]
         named.append(-(prepared[prepared < 0] + 1))
-        copies.append(_copies_in(state, rows[rows["phys_offset"] >= start]))
+        copies.append(_copies(state, rows[rows["phys_offset"] >= start]))
         at = int(rows[-1]["phys_offset"]) - first
         progress("bytes of the commit log scanned", at, store.max_offset - first)
     return distinct(*named), np.concatenate(copies)
 
 
-def _copies_in(state: TimerState, rows: Rows) -> Rows:
-    """Return (n,) `layout.IDENTIFIED` of the copies of Apache's among records of the log.
-
-    Args:
-        rows: (n,) SCANNED.
-    """
+def _copies(state: TimerState, rows: Rows) -> Rows:
+    """Return (n,) `layout.IDENTIFIED` of the copies that Apache delivered, of scanned records."""
     timer_topic = state.store.topics.add(TIMER_TOPIC)
     foreign = (rows["topic_index"] != timer_topic) & (rows["prepared_offset"] >= 0)
     return _identify(state, rows["phys_offset"][foreign], kernels.DELIVERED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 
 import pytest
@@ -14,6 +15,7 @@ from duemq.net.allowed_networks import Sources
 from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
+from duemq.net.listener import Opening
 from duemq.net.server import RemotingServer
 from duemq.net.tls import ServerTls
 from duemq.net.tls_config import TlsConfig
@@ -219,5 +221,26 @@ def test_a_frame_that_is_there_before_the_accept_is_answered(run: Run) -> None:
                 peer.writer.write(b"".join(frames))
                 answers = [(await peer.read_answer()).opaque for _ in frames]
                 assert sorted(answers) == list(range(100))
+
+    run(main())
+
+
+def test_a_connection_that_stops_before_its_first_step_is_closed(run: Run) -> None:
+    async def main() -> None:
+        async with server() as remoting:
+            await remoting.start("127.0.0.1", 0)
+            [listener] = remoting.listeners
+            here, there = socket.socketpair()
+            here.setblocking(False)
+            opening = Opening(here, ("127.0.0.1", 1), 0)
+            listener._openings.add(opening)
+            listener._begin(opening, 0)
+            assert opening.task is not None
+            opening.task.cancel()
+            await asyncio.wait({opening.task})
+            await asyncio.sleep(0)
+            assert here.fileno() == -1
+            assert there.recv(1) == b""
+            there.close()
 
     run(main())

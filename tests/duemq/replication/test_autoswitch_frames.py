@@ -212,6 +212,17 @@ def test_a_log_of_which_the_master_has_nothing_is_emptied_for_a_newer_epoch_only
         answered(own(100, [(1, 0)], last=None), 0, [(1, 0)])
 
 
+def test_a_log_that_was_never_confirmed_is_emptied_for_a_newer_master_without_its_epochs() -> None:
+    """Its master was elected before any replica had a part of the log, and lost to one of these."""
+    log = replace(own(950, [(1, 0)]), is_unconfirmed=True)
+    with pytest.raises(TruncationNeeded, match="to offset 0"):
+        answered(log, 2_000, [(5, 0), (10, 700)])
+    for other, entries in ((log, [(1, 100)]), (replace(log, begin=600), [(5, 0)])):
+        with pytest.raises(ReplicationFault, match="no epoch in common") as raised:
+            answered(other, 2_000, entries)
+        assert not isinstance(raised.value, TruncationNeeded)
+
+
 def answered(log: OwnLog, end: int, entries: list[tuple[int, int]]) -> AutoSwitchStream:
     """Return a stream after the answer of a master."""
     stream = AutoSwitchStream(log)

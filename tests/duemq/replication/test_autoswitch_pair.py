@@ -355,6 +355,62 @@ def test_a_forged_id_of_a_member_confirms_nothing_that_the_member_lacks(tmp_path
     run(work)
 
 
+def test_a_former_master_that_continues_confirms_and_replaces_nothing(tmp_path: Path) -> None:
+    """Two masters: the one of the older epoch does not know of the other."""
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as former,
+            open_store(tmp_path / "b", pair.clock) as other,
+        ):
+            async with pair.master(former, 1) as address:
+                fill(former, 20)
+                async with pair.replica(other, address):
+                    await until(lambda: REPLICA_ID in pair.service.required_ids)
+                    await until(lambda: former.confirm_offset == former.max_offset)
+                    pair.service.propose = lambda: frozenset({REPLICA_ID})  # no answer any more
+                confirmed = former.confirm_offset
+                elected = Pair(tmp_path)
+                async with elected.master(other, 2) as new_address:
+                    fill(former, 5, 20)
+                    fill(other, 9, 20)
+                    written = log_of(other)
+                    async with pair.replica(other, address) as client:
+                        await until(lambda: "a newer master was elected" in client.failure)
+                    assert log_of(other) == written
+                    assert former.confirm_offset == confirmed
+                    async with pair.replica(former, new_address):
+                        await until(lambda: pair.truncations == [confirmed])
+
+    run(work)
+
+
+@pytest.mark.parametrize("hours", [-1.1, -1, 1, 1.1])
+def test_clocks_that_differ_by_an_hour_stop_no_replication(tmp_path: Path, hours: float) -> None:
+    """A time far from this clock is refused once, as damage, and taken if it comes again."""
+    pair = Pair(tmp_path)
+    masters = FakeClock(pair.clock.now_ms() + int(hours * 3_600_000))
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", masters) as master,
+            open_store(tmp_path / "b", pair.clock) as store,
+        ):
+            async with pair.master(master, 1) as address, pair.replica(store, address) as client:
+                for first in range(0, 30, 10):
+                    fill(master, 10, first)
+                    await until(lambda: client.failure or store.max_offset == master.max_offset)
+                    assert hours > 1 or not client.failure
+                    pair.clock.advance(RETRY_MS if client.failure else 0)
+                    masters.advance(1_000)
+                    await until(lambda: store.max_offset == master.max_offset)
+                await until(lambda: master.confirm_offset == master.max_offset)
+                assert content(store) == content(master)
+
+    run(work)
+
+
 def test_a_replica_in_default_ha_is_refused(tmp_path: Path) -> None:
     """Its master was switched to controller mode, or the other way round."""
     pair = Pair(tmp_path)

@@ -1,0 +1,172 @@
+"""What always holds in a group, and what holds once it has healed.
+
+Confirmed bytes never change: what any member shows as confirmed at a log offset is what every
+member shows there, and each later master has it. An acknowledgement is for confirmed bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from duemq.replication.epoch_file import EpochEntry
+from message_store.log.record import Record, decode_record
+from message_store.store import NOTHING_CONFIRMED
+from schedule_service.levels import parse_levels
+from schedule_service.names import SCHEDULE_TOPIC
+from tests.simulation.group_world import LEVEL_TEXT, GroupWorld, Member
+from tests.support.naive_model import log_records
+from timer_store.names import TIMER_TOPIC
+
+HELD: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+DELAYS_MS: Final = parse_levels(LEVEL_TEXT).tolist()
+
+
+def log_bytes(store: Any, begin: int, end: int) -> bytes:
+    """Return a part of a log."""
+    parts, at = [], begin
+    while at < end:
+        stop = min(end, at - at % store.log.file_bytes + store.log.file_bytes)
+        parts.append(bytes(store.log.view(at, stop - at)))
+        at = stop
+    return b"".join(parts)
+
+
+class Confirmed:
+    """The confirmed log, as the members show it.
+
+    Attributes:
+        log: Bytes that a member has shown as confirmed.
+        epoch: Newest epoch of a master that has confirmed some of them.
+    """
+
+    def __init__(self, world: GroupWorld) -> None:
+        self._world = world
+        self.log = bytearray()
+        self.epoch = 0
+        self._stores: dict[int, Any] = {}
+        self._checked: dict[int, int] = {}
+        world.observers.append(self.observe)
+
+    def observe(self, member: Member) -> None:
+        """Compare what a member shows now."""
+        store = member.store
+        if store is None:
+            return
+        if self._stores.get(member.number) is not store:
+            self._stores[member.number] = store
+            self._checked[member.number] = 0
+            self._check_new_master(member)
+        begin, end = self._checked[member.number], store.confirm_offset
+        if end <= max(begin, NOTHING_CONFIRMED):
+            return
+        found = log_bytes(store, begin, end)
+        known = bytes(self.log[begin:end])
+        assert found.startswith(known), (
+            f"{member.host.name} shows other bytes from {begin + _first_difference(found, known)}"
+        )
+        self.log += found[len(known) :]
+        self._checked[member.number] = end
+        assert member.broker is not None
+        role = member.broker._runner.role
+        if not role.is_replica and len(found) > len(known):
+            self.epoch = max(self.epoch, role.epoch)
+
+    def _check_new_master(self, member: Member) -> None:
+        """A member that becomes master has all that was ever confirmed."""
+        assert member.broker is not None
+        role, store = member.broker._runner.role, member.store
+        if role.is_replica:
+            return
+        self._world.note(f"{member.host.name} serves as master of epoch {role.epoch}")
+        if role.epoch < self.epoch:
+            return
+        end = len(self.log)
+        assert store.max_offset >= end, f"{member.host.name} lacks {store.max_offset} to {end}"
+        assert log_bytes(store, 0, end) == self.log, f"{member.host.name} has another log"
+
+    def check_acknowledged(self, offset: int, body: bytes, where: str) -> None:
+        """Check an acknowledgement that a client has received."""
+        assert offset < len(self.log), f"{where} acknowledges {offset} of {len(self.log)}"
+        size = int.from_bytes(self.log[offset : offset + 4], "big")
+        record = decode_record(memoryview(bytes(self.log[offset : offset + size])), 0)
+        assert record.body == body, f"{where} acknowledges {body!r} for {record.body!r}"
+
+    def check_shown(self, offset: int, data: bytes, where: str) -> None:
+        """Check a record that a client was shown."""
+        known = self.log[offset : offset + len(data)]
+        assert known == data, f"{where} shows what is not confirmed at {offset}"
+
+
+def _first_difference(first: bytes, second: bytes) -> int:
+    pairs = zip(first, second, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), -1)
+
+
+def due_ms_of(record: Record) -> int:
+    """Return the due time of a held record, by its own properties."""
+    if record.topic == SCHEDULE_TOPIC:
+        return int(record.store_ms) + int(DELAYS_MS[record.queue_id + 1])
+    if "TIMER_DELAY_MS" in record.properties:
+        return int(record.store_ms) + int(record.properties["TIMER_DELAY_MS"])
+    return int(record.properties["TIMER_DELIVER_MS"])
+
+
+def origins_of(records: list[Record]) -> dict[int, Record]:
+    """Return the records that were made of held ones, by the log offset of these."""
+    found: dict[int, Record] = {}
+    for record in records:
+        if record.prepared_offset < 0:
+            origin = -(record.prepared_offset + 1)
+            assert origin not in found, f"{record.body!r} at {record.phys_offset} is a second one"
+            found[origin] = record
+    return found
+
+
+def pending_in(store: Any) -> int:
+    """Return the number of held records that nothing was made of."""
+    records = log_records(store)
+    origins = origins_of(records)
+    return sum(each.topic in HELD and each.phys_offset not in origins for each in records)
+
+
+def check_messages(store: Any, sent: dict[bytes, Any]) -> None:
+    """Check the whole log of the last master."""
+    records = log_records(store)
+    origins = origins_of(records)
+    for record in records:
+        made = origins.get(record.phys_offset)
+        if record.topic not in HELD:
+            continue
+        assert made is not None, f"{record.body!r} at {record.phys_offset} is still pending"
+        if made.topic not in HELD:
+            early_ms = due_ms_of(record) - made.store_ms
+            assert early_ms <= 0, f"{record.body!r} is {early_ms} ms early"
+    arrived = Counter(each.body for each in records if each.topic not in HELD)
+    for body, message in sent.items():
+        count = arrived[body]
+        assert count <= 1, f"{message.kind} message {body!r} came {count} times"
+        if message.offset is not None:
+            assert count == 1, f"{message.kind} message {body!r} of {message.offset} is lost"
+
+
+def check_equal(world: GroupWorld) -> None:
+    """Check that all members have the same log and the same epochs."""
+    first, *others = world.members
+    log, epochs = log_bytes(first.store, 0, first.store.max_offset), epochs_of(first)
+    for other in others:
+        end = other.store.max_offset
+        assert log_bytes(other.store, 0, end) == log, f"{other.host.name} has another log"
+        found = epochs_of(other)
+        assert found == epochs, f"{other.host.name} has other epochs: {found}, not {epochs}"
+
+
+def epochs_of(member: Member) -> list[EpochEntry]:
+    """Return the epochs of a log, but for those in which nothing was written.
+
+    Transfers do not name these, so a replica that was connected meanwhile does not know them.
+    """
+    assert member.broker is not None
+    starts = {entry.start_offset: entry for entry in member.broker._epochs.epochs.entries}
+    starts.pop(member.store.max_offset, None)
+    return list(starts.values())

@@ -1,0 +1,231 @@
+"""Faults of a simulated group, chosen by chance: of machines, processes, network, disks, clocks.
+
+Each run has a mixture of its own: some kinds of faults are frequent in it, others absent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from tests.simulation.group_world import GROUP, GroupWorld, Member
+
+SECOND: Final = 1_000_000
+HOUR_MS: Final = 3_600_000
+DRIFT_PPM_MAX: Final = 20_000
+
+
+class Faults:
+    """Lets things fail until `heal`.
+
+    Args:
+        cuts_power: Whether a machine may lose power: acknowledged messages must be on the disk.
+    Attributes:
+        counts: Number of faults of each kind.
+    """
+
+    def __init__(self, world: GroupWorld, *, cuts_power: bool) -> None:
+        self._world, self._chance = world, world.chance
+        self._goes_on = True
+        self._latest_ms = 0  # that a clock has shown before it was set back
+        self.counts: Counter[str] = Counter()
+        kinds: dict[str, Callable[[], None]] = {
+            "kill master": self._kill_master,
+            "kill": self._kill,
+            "power": self._cut_power,
+            "stop": self._stop,
+            "pause": self._pause,
+            "pause master": self._pause_master,
+            "partition": self._partition,
+            "one way": self._block_one_way,
+            "isolate": self._isolate,
+            "reset": self._reset,
+            "elect": self._elect,
+            "controller": self._restart_controller,
+            "slow disk": self._slow_disk,
+            "clock": self._step_clock,
+        }
+        if not cuts_power:
+            del kinds["power"]
+        self._kinds = kinds
+        chosen = [name for name in kinds if self._chance.random() < 0.6] or ["kill master"]
+        self.weights = {name: self._chance.choice([1, 2, 5]) for name in chosen}
+        self._pause_us = self._chance.choice([SECOND // 2, SECOND, 3 * SECOND])
+        self._set_up()
+        self._next()
+
+    def _set_up(self) -> None:
+        """Choose network, disks and clocks of the run."""
+        chance, world = self._chance, self._world
+        world.weather.latency_us = (50, chance.choice([1_000, 5_000, 40_000]))
+        world.weather.loss = chance.choice([0.0, 0.0, 0.01, 0.05])
+        for member in world.members:
+            member.host.sync_us = (200, chance.choice([2_000, 10_000, 60_000]))
+            member.host.clock.offset_ms = chance.choice([0, 0, -40, 300, HOUR_MS, -HOUR_MS])
+            member.host.clock._drift_ppm = chance.choice([0, -DRIFT_PPM_MAX, 500, DRIFT_PPM_MAX])
+
+    def _next(self) -> None:
+        delay_us = round(self._chance.expovariate(1 / self._pause_us))
+        self._world.timeline.after(delay_us, self._one)
+
+    def _one(self) -> None:
+        if self._goes_on:
+            [kind] = self._chance.choices(list(self.weights), list(self.weights.values()))
+            self.counts[kind] += 1
+            self._kinds[kind]()
+            self._next()
+
+    # -- processes and machines -----------------------------------------------------------------
+
+    def _running(self) -> list[Member]:
+        return [member for member in self._world.members if member.process is not None]
+
+    def _kill_master(self) -> None:
+        master = self._world.master()
+        if master is not None:
+            self._end(master, is_cut=False)
+
+    def _kill(self) -> None:
+        if running := self._running():
+            self._end(self._chance.choice(running), is_cut=False)
+
+    def _cut_power(self) -> None:
+        if running := self._running():
+            self._end(self._chance.choice(running), is_cut=True)
+
+    def _end(self, member: Member, *, is_cut: bool) -> None:
+        member.die(is_cut=is_cut)
+        self._start_later(member)
+
+    def _start_later(self, member: Member) -> None:
+        delay_us = self._chance.choice([0, SECOND // 10, SECOND, 6 * SECOND])
+        self._world.timeline.after(delay_us, lambda: self._start(member))
+
+    def _start(self, member: Member) -> None:
+        if member.process is None:
+            member.start()
+        elif member.is_stopping:
+            self._world.timeline.after(SECOND // 4, lambda: self._start(member))
+
+    def _stop(self) -> None:
+        if running := self._running():
+            member = self._chance.choice(running)
+            member.stop()
+            self._start_later(member)
+
+    def _pause(self) -> None:
+        if running := self._running():
+            self._pause_one(self._chance.choice(running))
+
+    def _pause_master(self) -> None:
+        master = self._world.master()
+        if master is not None:
+            self._pause_one(master)
+
+    def _pause_one(self, member: Member) -> None:
+        process = member.process
+        assert process is not None
+        self._world.note(f"{member.host.name} is paused")
+        process.is_paused = True
+        delay_us = self._chance.choice([SECOND // 4, 2 * SECOND, 4 * SECOND, 8 * SECOND])
+
+        def wake() -> None:
+            self._world.note(f"{member.host.name} goes on")
+            process.is_paused = False
+
+        self._world.timeline.after(delay_us, wake)
+
+    def _restart_controller(self) -> None:
+        controller = self._world.controller
+        if controller.process is not None:
+            controller.die()
+            delay_us = self._chance.choice([SECOND // 10, SECOND, 5 * SECOND])
+            self._world.timeline.after(delay_us, self._start_controller)
+
+    def _start_controller(self) -> None:
+        if self._world.controller.process is None:
+            self._world.controller.start()
+
+    def _elect(self) -> None:
+        group = self._world.controller.model.groups.get(GROUP)
+        if group is not None and group.members:
+            self._world.controller.designate(self._chance.choice(list(group.members)))
+
+    # -- network, disks, clocks -----------------------------------------------------------------
+
+    def _block(self, directions: set[tuple[str, str]]) -> None:
+        self._world.note(f"blocked: {sorted(directions)}")
+        network = self._world.network
+        network.blocked |= directions
+        delay_us = self._chance.choice([SECOND // 2, 2 * SECOND, 5 * SECOND, 12 * SECOND])
+
+        def unblock() -> None:
+            self._world.note(f"open: {sorted(directions)}")
+            network.blocked -= directions
+
+        self._world.timeline.after(delay_us, unblock)
+
+    def _names(self) -> list[str]:
+        return list(self._world.hosts)
+
+    def _partition(self) -> None:
+        one, other = self._chance.sample(self._names(), 2)
+        self._block({(one, other), (other, one)})
+
+    def _block_one_way(self) -> None:
+        one, other = self._chance.sample(self._names(), 2)
+        self._block({(one, other)})
+
+    def _isolate(self) -> None:
+        """Cut a machine off from all others but the clients."""
+        one = self._chance.choice([each.host.name for each in self._world.members])
+        others = [name for name in self._names() if name not in (one, "client")]
+        self._block({pair for other in others for pair in ((one, other), (other, one))})
+
+    def _reset(self) -> None:
+        one, other = self._chance.sample(list(self._world.hosts.values()), 2)
+        self._world.note(f"reset: {one.name}, {other.name}")
+        self._world.network.reset(one, other)
+
+    def _slow_disk(self) -> None:
+        """Have the disk of a member take seconds for a while."""
+        host = self._chance.choice(self._world.members).host
+        before = host.sync_us
+        host.sync_us = (SECOND, 4 * SECOND)
+
+        def heal() -> None:
+            host.sync_us = before
+
+        self._world.note(f"{host.name} has a slow disk")
+        self._world.timeline.after(self._chance.choice([SECOND, 5 * SECOND]), heal)
+
+    def _step_clock(self) -> None:
+        host = self._chance.choice(self._world.members).host
+        step_ms = self._chance.choice([-HOUR_MS, -1_000, -50, 50, 1_000, HOUR_MS])
+        self._latest_ms = max(self._latest_ms, host.clock.now_ms())
+        self._world.note(f"the clock of {host.name} is set by {step_ms} ms")
+        host.clock.offset_ms += step_ms
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Let nothing fail any more; every machine runs, with a clock that is right.
+
+        The right time is the latest that any clock has shown: what was promised becomes due.
+        """
+        self._goes_on = False
+        world = self._world
+        world.note("everything heals")
+        world.network.blocked.clear()
+        world.weather.loss = 0.0
+        clocks = [host.clock for host in world.hosts.values()]
+        latest_ms = max(self._latest_ms, *(clock.now_ms() for clock in clocks))
+        for clock in clocks:
+            clock.offset_ms += latest_ms - clock.now_ms()
+        for member in world.members:
+            member.host.sync_us = (200, 2_000)
+            if member.process is not None:
+                member.process.is_paused = False
+            self._start(member)
+        self._start_controller()

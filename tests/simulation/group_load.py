@@ -1,0 +1,160 @@
+"""Clients of a simulated group: they send plain and delayed messages, and read everywhere.
+
+A sender asks any member until one accepts. A message is sent once: without an answer it is unknown
+whether it was stored. A reader pulls from masters and replicas alike; what it is shown must be
+confirmed, and stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from delivery.plugin import Response
+from duemq.net.client import RemotingClient
+from message_store.log.record import decode_record
+from tests.simulation.group_checks import Confirmed
+from tests.simulation.group_world import GroupWorld
+from tests.support.loopback_broker import pull_request
+from tests.support.send_front import send_request
+
+TOPICS: Final = ("T", "Other")
+QUEUES: Final = 2
+SENDERS: Final = 3
+SEND_S_MAX: Final = 3.0
+TIMERS_MS: Final = (1, 300, 1_500, 4_000, 9_000)
+LEVELS: Final = (1, 2, 3, 4)
+FOUND: Final = 0
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message.
+
+    Attributes:
+        offset: Log offset that the acknowledgement named; None: there was none.
+    """
+
+    kind: str
+    offset: int | None = None
+
+
+class GroupLoad:
+    """The clients, in one process.
+
+    Attributes:
+        sent: Messages by body.
+        shown: Body that was shown, by topic, queue and queue offset.
+        acknowledged: Number of acknowledgements.
+    """
+
+    def __init__(self, world: GroupWorld, confirmed: Confirmed) -> None:
+        self._world, self._chance, self._confirmed = world, world.chance, confirmed
+        self.sent: dict[bytes, Sent] = {}
+        self.shown: dict[tuple[str, int, int], bytes] = {}
+        self.acknowledged = 0
+        self.codes: dict[int, int] = {}
+        self._serial = 0
+        self._stops = False
+        self._favourite = world.members[0].address
+        self.process = world.new_client("client")
+        self.process.start(self._run())
+
+    def stop(self) -> None:
+        """Send and read nothing more."""
+        self._stops = True
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(SENDERS):
+                tasks.create_task(self._send(), name=f"sender {number}")
+            tasks.create_task(self._read(), name="reader")
+
+    def _clients(self) -> dict[str, RemotingClient]:
+        return {each.address: RemotingClient(each.address) for each in self._world.members}
+
+    # -- sending --------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        clients = self._clients()
+        while not self._stops:
+            address = self._favourite
+            if self._chance.random() < 0.1:
+                address = self._chance.choice(list(clients))
+            if not await self._send_one(clients[address]) and address == self._favourite:
+                self._favourite = self._chance.choice(list(clients))
+            await asyncio.sleep(self._chance.choice([0.001, 0.02, 0.1, 0.3]))
+        for client in clients.values():
+            await client.close()
+
+    async def _send_one(self, client: RemotingClient) -> bool:
+        """Send a message; return whether it was acknowledged."""
+        kind, properties = self._properties()
+        self._serial += 1
+        body = b"<%d %s>" % (self._serial, b"x" * self._chance.choice([0, 10, 900]))
+        sent = self.sent[body] = Sent(kind)
+        request = send_request(
+            code=self._chance.choice([10, 310]),
+            body=body,
+            topic=self._chance.choice(TOPICS),
+            queueId=str(self._chance.randrange(QUEUES)),
+            properties=f"UNIQ_KEY\x01{self._serial}\x02" + properties,
+        )
+        try:
+            answer = await client.call(request, timeout_s=SEND_S_MAX)
+        except OSError:
+            return False
+        self.codes[answer.code] = self.codes.get(answer.code, 0) + 1
+        if answer.code:
+            return False
+        assert answer.fields is not None
+        sent.offset = int(answer.fields["msgId"][16:], 16)
+        self._confirmed.check_acknowledged(sent.offset, body, client.address)
+        self.acknowledged += 1
+        return True
+
+    def _properties(self) -> tuple[str, str]:
+        kind = self._chance.choice(["plain", "level", "level", "delay", "deliver"])
+        delay_ms = self._chance.choice(TIMERS_MS)
+        if kind == "level":
+            return kind, f"DELAY\x01{self._chance.choice(LEVELS)}\x02"
+        if kind == "delay":
+            return kind, f"TIMER_DELAY_MS\x01{delay_ms}\x02"
+        if kind == "deliver":
+            due_ms = self.process.host.clock.now_ms() + delay_ms
+            return kind, f"TIMER_DELIVER_MS\x01{due_ms}\x02"
+        return kind, ""
+
+    # -- reading --------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        clients = self._clients()
+        ends = {(topic, queue): 0 for topic in TOPICS for queue in range(QUEUES)}
+        while not self._stops:
+            place = self._chance.choice(list(ends))
+            client = self._chance.choice(list(clients.values()))
+            begin = self._chance.choice([ends[place], max(ends[place] - 5, 0)])
+            request = pull_request(*place, begin, maxMsgNums="32")
+            try:
+                answer = await client.call(request, timeout_s=1.0)
+            except OSError:
+                continue
+            if answer.code == FOUND:
+                ends[place] = max(ends[place], self._take(place, begin, answer, client.address))
+            await asyncio.sleep(self._chance.choice([0.01, 0.05, 0.2]))
+        for client in clients.values():
+            await client.close()
+
+    def _take(self, place: tuple[str, int], at: int, answer: Response, where: str) -> int:
+        """Check what was shown; return where the queue continues."""
+        view = memoryview(bytes(answer.body))  # type: ignore[arg-type]
+        while view:
+            size = int.from_bytes(view[:4], "big")
+            record = decode_record(view[:size], 0, check_crc=True)
+            assert record.queue_offset == at, (place, at, record.queue_offset, where)
+            known = self.shown.setdefault((*place, at), record.body)
+            assert known == record.body, f"{where} shows {record.body!r} at {place} {at}: {known!r}"
+            self._confirmed.check_shown(record.phys_offset, bytes(view[:size]), where)
+            view, at = view[size:], at + 1
+        return at

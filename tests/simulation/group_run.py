@@ -1,0 +1,138 @@
+"""One run of a simulated group: a start, faults under load, healing, and the checks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from message_store.verify import Finding
+from tests.simulation.group_checks import Confirmed, check_equal, check_messages, pending_in
+from tests.simulation.group_faults import SECOND, Faults
+from tests.simulation.group_load import GroupLoad
+from tests.simulation.group_world import GroupWorld, group_world
+from tests.support.loopback_broker import faults_of
+
+START_US: Final = 20 * SECOND
+FAULTS_US: Final = 30 * SECOND
+HEAL_US: Final = 120 * SECOND  # simulated, until everything due is delivered everywhere
+LOOK_US: Final = SECOND // 2
+HISTORY: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run amounted to.
+
+    Attributes:
+        digest: Hash of all that was sent and has happened.
+        epochs: Number of elections.
+        healed_us: Simulated time until the group was whole again.
+    """
+
+    digest: str
+    sent: int
+    acknowledged: int
+    epochs: int
+    faults: int
+    healed_us: int
+    codes: dict[int, int]
+    findings: list[Finding]
+
+
+def run_group(home: Path, seed: int) -> Outcome:
+    """Run one seed.
+
+    Raises:
+        AssertionError: Something does not hold; its notes name the seed and what happened before.
+    """
+    chance = random.Random(seed)
+    flush = chance.choice(["SYNC_FLUSH", "SYNC_FLUSH", "ASYNC_FLUSH"])
+    properties = {
+        "flushDiskType": flush,
+        "timerDeliverBatchRecords": chance.choice(["1", "50"]),
+        "scheduleDeliverBatchRecords": chance.choice(["3", "2048"]),
+        "haTransferBatchSize": chance.choice(["1024", "32768"]),
+    }
+    with group_world(home, seed, properties) as world:
+        try:
+            return _run(world, cuts_power=flush == "SYNC_FLUSH")
+        except BaseException as error:
+            error.add_note(f"seed {seed}, {properties}, before it:")
+            error.add_note("\n".join(world.history[-HISTORY:]))
+            raise
+
+
+def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
+    confirmed = Confirmed(world)
+    world.controller.start()
+    for member in world.members:
+        member.start()
+    assert world.run(START_US, lambda: world.master() is not None), "no master"
+    load = GroupLoad(world, confirmed)
+    faults = Faults(world, cuts_power=cuts_power)
+    world.run(FAULTS_US)
+    faults.heal()
+    load.stop()
+    since_us = world.timeline.now_us
+    while not is_whole(world):
+        waited_us = world.timeline.now_us - since_us
+        assert waited_us < HEAL_US, f"the group has not healed: {state_of(world)}"
+        world.run(LOOK_US)
+    healed_us = world.timeline.now_us - since_us
+    master = world.master()
+    assert master is not None
+    check_equal(world)
+    check_messages(master.store, load.sent)
+    findings = _stop(world)
+    return Outcome(
+        digest=world.digest,
+        sent=len(load.sent),
+        acknowledged=load.acknowledged,
+        epochs=world.controller.model.groups["group"].epoch,
+        faults=sum(faults.counts.values()),
+        healed_us=healed_us,
+        codes=load.codes,
+        findings=findings,
+    )
+
+
+def is_whole(world: GroupWorld) -> bool:
+    """Return whether a master serves, all members are in sync and equal, and nothing is pending."""
+    master = world.master()
+    group = world.controller.model.groups["group"]
+    if master is None or len(group.in_sync) < len(world.members):
+        return False
+    if any(member.serving is None for member in world.members):
+        return False
+    stores = [member.store for member in world.members]
+    ends = {store.max_offset for store in stores} | {store.confirm_offset for store in stores}
+    return len(ends) == 1 and pending_in(master.store) == 0
+
+
+def state_of(world: GroupWorld) -> str:
+    """Return the state of the members for an error message."""
+    found = [str(world.controller.model.groups.get("group"))]
+    for member in world.members:
+        broker, store = member.broker, member.store
+        if broker is None or store is None:
+            found.append(f"{member.host.name}: no store, ended {member.ended}")
+            continue
+        serving = member.serving
+        replica = serving.parts.replica
+        found.append(
+            f"{member.host.name}: {broker._runner.role}, log to {store.max_offset}, confirmed to "
+            f"{store.confirm_offset}, {broker.service.figures()}, "
+            f"{replica.view() if replica is not None else pending_in(store)}"
+        )
+    return "\n".join(found)
+
+
+def _stop(world: GroupWorld) -> list[Finding]:
+    """Stop the members in order; return what `verify` finds in their stores."""
+    for member in world.members:
+        member.stop()
+    stopped = world.run(60 * SECOND, lambda: all(m.process is None for m in world.members))
+    assert stopped, "the members do not stop"
+    return [fault for member in world.members for fault in faults_of(member.root)]

@@ -1,0 +1,412 @@
+"""A simulated group: three members, a controller and clients, each on a machine of its own.
+
+    members      MemberBroker with everything below it: service, replication, store, deliveries
+    controller   Apache's rules as a model (`ControllerModel`), behind the product's server
+    clients      `GroupLoad`, over the product's client
+
+One thread runs everything; `chance` decides all that could happen in another order. The files of a
+store are real. What a process that is killed has written is copied before it is ended, and a power
+cut removes a part of what was not synced from that copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.broker import Broker
+from duemq.member_broker import MemberBroker
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from duemq.net.dispatcher import Dispatcher
+from duemq.net.server import RemotingServer
+from duemq.replication.role import Role
+from tests.simulation.network import LOOPBACK, Network, Timeline, Weather
+from tests.simulation.power_cut import Loss, copy_files, lose
+from tests.simulation.processes import Process, SimHost, replaced
+from tests.simulation.world import TIMERS
+from tests.support.fake_controller import ControllerModel
+from tests.support.loopback_broker import LEVELS, properties_of
+
+GROUP: Final = "group"
+NUMBERS: Final = (1, 2, 3)
+CONTROLLER_PORT: Final = 9_878
+LEVEL_TEXT: Final = "1s 2s 4s 8s"
+SCAN_US: Final = 500_000
+STEPS_MAX: Final = 50_000_000
+CODES: Final = (
+    RequestCode.CONTROLLER_GET_METADATA_INFO,
+    RequestCode.BROKER_HEARTBEAT,
+    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+    RequestCode.CONTROLLER_APPLY_BROKER_ID,
+    RequestCode.CONTROLLER_REGISTER_BROKER,
+    RequestCode.CONTROLLER_GET_REPLICA_INFO,
+    RequestCode.CONTROLLER_ELECT_MASTER,
+    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+)
+PROPERTIES: Final = {
+    "brokerClusterName": "sim",
+    "brokerName": GROUP,
+    "enableControllerMode": "true",
+    "controllerAddr": f"{LOOPBACK}:{CONTROLLER_PORT}",
+    "controllerHeartBeatTimeoutMills": "3000",
+    "brokerHeartbeatInterval": "500",
+    "checkSyncStateSetPeriod": "1000",
+    "syncControllerMetadataPeriod": "2000",
+    "haSendHeartbeatInterval": "1000",
+    "haHousekeepingInterval": "5000",
+    "haMaxTimeSlaveNotCatchup": "3000",
+    "brokerRole": "SYNC_MASTER",
+    "allAckInSyncStateSet": "true",
+    "slaveReadEnable": "true",
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "2000",
+    "messageIndexEnable": "false",
+    "messageDelayLevel": LEVEL_TEXT,
+    "timerPrecisionMs": "100",
+    "timerRollWindowSlot": "60",
+    "mappedFileSizeTimerLog": "5200",
+    "defaultTopicQueueNums": "2",
+}
+
+
+def port_of(number: int) -> int:
+    """Return the port of a member for clients."""
+    return 11_000 + 10 * number
+
+
+class Member:
+    """One member, across its processes.
+
+    Attributes:
+        host: Its machine.
+        process: Its process, None while none runs.
+        broker: What runs in the process.
+        opened: The broker of its newest role, which may begin or end just now.
+        ended: Why the process ended by itself; None: it did not.
+        is_stopping: Whether its process was asked to stop.
+        synced: Log offset up to which any of its processes has synced the log.
+    """
+
+    def __init__(self, world: GroupWorld, number: int, home: Path) -> None:
+        self._world, self.number, self._home = world, number, home
+        self.host = SimHost(world.network, f"member{number}", world.chance)
+        self._life = 0
+        self.root = home / "store0"
+        self.process: Process | None = None
+        self.broker: MemberBroker | None = None
+        self.opened: Broker | None = None
+        self.ended: str | None = None
+        self.is_stopping = False
+        self.synced = 0
+        for port in (port_of(number), port_of(number) + 1):
+            world.network.owners[port] = self.host
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{port_of(self.number)}"
+
+    @property
+    def store(self) -> Any:
+        """The open store; None while it is closed, or without a process."""
+        store = getattr(self.opened, "store", None)
+        flusher = getattr(store, "flusher", None)
+        return None if flusher is None or flusher._stopping else store
+
+    @property
+    def serving(self) -> Any:
+        """The broker that serves; None during a change of role, or without a process."""
+        return self.broker._runner.broker if self.broker is not None else None
+
+    def start(self) -> None:
+        """Start a process on the files as they are."""
+        assert self.process is None
+        self.host.is_up = True
+        self.ended, self.is_stopping = None, False
+        self.process = Process(self.host, self._world.chance)
+        self.process.start(self._main())
+        self._world.note(f"{self.host.name} starts")
+
+    async def _main(self) -> None:
+        properties = properties_of(
+            self.root, **PROPERTIES, **self._world.properties, listenPort=str(port_of(self.number))
+        )
+        self.broker = MemberBroker(properties, clock=self.host.clock, plugins=[LEVELS, TIMERS])
+        runner = self.broker._runner
+        new_broker = runner._new_broker
+
+        def new(role: Role) -> Broker:
+            self.opened = new_broker(role)
+            return self.opened
+
+        runner._new_broker = new
+        self.ended = await self.broker.run()
+
+    def die(self, *, is_cut: bool) -> None:
+        """End the process by a kill, or with the power of its machine."""
+        assert self.process is not None
+        self._world.note(f"{self.host.name} {'loses power' if is_cut else 'is killed'}")
+        loss = Loss.of(self.store, self.synced) if is_cut else None
+        self._life += 1
+        old, self.root = self.root, self._home / f"store{self._life}"
+        copy_files(old, self.root)
+        self.end_process(is_quiet=is_cut)
+        shutil.rmtree(old)
+        if is_cut:
+            self.host.is_up = False
+            self.host.boots += 1
+        if loss is not None:
+            lose(self.root, loss, self._world.chance)
+
+    def note_synced(self) -> None:
+        """Note what its disk has, after each turn; a truncation is seen when the store opens."""
+        store = self.store
+        if store is not None:
+            self.synced = min(max(self.synced, store.durable_offset), store.max_offset)
+
+    def end_process(self, *, is_quiet: bool) -> None:
+        assert self.process is not None
+        self.process.end(is_quiet=is_quiet)
+        self.process = self.broker = self.opened = None
+
+    def stop(self) -> None:
+        """Ask the process to stop in order; `GroupWorld` takes it away once it has."""
+        if self.broker is not None:
+            self._world.note(f"{self.host.name} is asked to stop")
+            self.is_stopping = True
+            self.broker.stop_for_signal("SIGTERM")
+
+
+class Controller:
+    """The controller: its state outlives its process, the heartbeats do not."""
+
+    def __init__(self, world: GroupWorld) -> None:
+        self._world = world
+        self.host = SimHost(world.network, "controller", world.chance)
+        self.process: Process | None = None
+        self.model = ControllerModel(self.host.clock.steady_ms)
+        self.model.leader_address = f"{LOOPBACK}:{CONTROLLER_PORT}"
+        world.network.owners[CONTROLLER_PORT] = self.host
+        self._notices: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        assert self.process is None
+        self.model.alive.clear()
+        self.process = Process(self.host, self._world.chance)
+        self.process.start(self._main())
+
+    def die(self) -> None:
+        assert self.process is not None
+        self._world.note("the controller is killed")
+        self.model.notified = lambda name: None
+        self.process.end(is_quiet=False)
+        self.process = None
+
+    async def _main(self) -> None:
+        dispatcher = Dispatcher(dict.fromkeys(CODES, self._answer))
+        self.model.notified = self._notify
+        async with RemotingServer(dispatcher, clock=self.host.clock) as server:
+            await server.start(LOOPBACK, 0, bound=self._bound())
+            while True:
+                await asyncio.sleep(SCAN_US / 1e6)
+                self.model.scan()
+
+    def _bound(self) -> Any:
+        bound = self.host.new_socket()
+        bound.bind((LOOPBACK, CONTROLLER_PORT))
+        return bound
+
+    def _answer(self, request: Request) -> Response:
+        peer: Any = request.peer
+        if request.code == RequestCode.BROKER_HEARTBEAT and not getattr(peer, "closed", False):
+            key = request.fields["brokerName"], int(request.fields["brokerId"])
+            if key not in self.model.alive:
+                peer.on_close(self.model.close)
+        return self.model.answer(request, peer)
+
+    def designate(self, broker_id: int) -> None:
+        """Elect by hand, as mqadmin does."""
+        if self.process is not None:
+            self._world.note(f"broker {broker_id} is elected by hand")
+            self.process.loop.call_soon(self.model.designate, GROUP, broker_id)
+
+    def _notify(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        for address, _ in self.model.groups[name].members.values():
+            task = loop.create_task(self._notify_one(address), name="notification")
+            self._notices.add(task)
+            task.add_done_callback(self._notices.discard)
+
+    async def _notify_one(self, address: str) -> None:
+        try:
+            async with RemotingClient(address) as client:
+                request = Request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, {})
+                await client.call(request, timeout_s=3.0)
+        except OSError:
+            pass
+
+
+class GroupWorld:
+    """Everything that is simulated.
+
+    Args:
+        properties: Of the members, beyond PROPERTIES.
+    Attributes:
+        observers: Called with a member after each turn of its process.
+        history: What happened to machines and connections, with its time.
+    """
+
+    def __init__(self, seed: int, properties: dict[str, str]) -> None:
+        self.chance = random.Random(seed)
+        self.properties = properties
+        self.timeline = Timeline()
+        self.weather = Weather()
+        self.network = Network(self.timeline, self.chance, self.weather)
+        self.network.trace = self._trace
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.history: list[str] = []
+        self.turns = 0
+        self.members = [Member(self, number, Path(str(number))) for number in NUMBERS]
+        self.controller = Controller(self)
+        self.observers: list[Callable[[Member], None]] = []
+        self.clients: list[Process] = []
+
+    # -- record ---------------------------------------------------------------------------------
+
+    def _trace(self, text: str) -> None:
+        self._hash.update(b"%d %s\n" % (self.timeline.now_us, text.encode()))
+
+    def note(self, text: str) -> None:
+        """Add to trace and history."""
+        self._trace(text)
+        self.history.append(f"{self.timeline.now_us / 1e6:9.3f} {text}")
+
+    @property
+    def digest(self) -> str:
+        """Hash of all that was sent and has happened so far."""
+        return self._hash.hexdigest()
+
+    # -- running --------------------------------------------------------------------------------
+
+    def new_client(self, name: str) -> Process:
+        process = Process(SimHost(self.network, name, self.chance), self.chance)
+        self.clients.append(process)
+        return process
+
+    def _processes(self) -> Iterator[tuple[Process, Member | None]]:
+        for member in self.members:
+            if member.process is not None:
+                yield member.process, member
+        if self.controller.process is not None:
+            yield self.controller.process, None
+        for client in self.clients:
+            yield client, None
+
+    def run(self, duration_us: int, until: Callable[[], object] = lambda: False) -> bool:
+        """Let time pass; return whether `until()` became true."""
+        end_us = self.timeline.now_us + duration_us
+        for _ in range(STEPS_MAX):
+            if until():
+                return True
+            if not self._step(end_us):
+                return bool(until())
+        raise AssertionError("too many steps")
+
+    def _step(self, end_us: int) -> bool:
+        """Do what comes next; return False if that is after `end_us`."""
+        if self.timeline.run_due():
+            return True
+        now_us = self.timeline.now_us
+        first_us, ready = end_us, list[tuple[Process, Member | None]]()
+        for process, member in self._processes():
+            at_us = process.next_us()
+            if at_us is None:
+                continue
+            if at_us <= now_us:
+                ready.append((process, member))
+            first_us = min(first_us, at_us)
+        if ready:
+            self._turn(*self.chance.choice(ready))
+            return True
+        event_us = self.timeline.next_us
+        if event_us is not None:
+            first_us = min(first_us, event_us)
+        if first_us >= end_us:
+            self.timeline.now_us = end_us
+            return False
+        self.timeline.now_us = max(first_us, now_us)
+        return True
+
+    def _turn(self, process: Process, member: Member | None) -> None:
+        self.turns += 1
+        process.turn()
+        if process.loop.failures:
+            raise AssertionError(f"{process.host.name}: {process.loop.failures}")
+        if member is not None:
+            member.note_synced()
+            for observe in self.observers:
+                observe(member)
+            if process.main is not None and process.main.done():
+                self._ended(member)
+        elif process.main is not None and process.main.done():
+            process.main.result()
+
+    def _ended(self, member: Member) -> None:
+        """Take a process away that has ended by itself."""
+        assert member.process is not None
+        assert member.process.main is not None
+        member.process.main.result()
+        assert member.ended == "", f"{member.host.name} has ended: {member.ended}"
+        self.note(f"{member.host.name} has stopped")
+        member.end_process(is_quiet=False)
+
+    def end(self) -> None:
+        """End every process."""
+        for process, _ in list(self._processes()):
+            process.end(is_quiet=True)
+
+    # -- views ----------------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> dict[str, SimHost]:
+        found = [each.host for each in (*self.members, self.controller, *self.clients)]
+        return {host.name: host for host in found}
+
+    def master(self) -> Member | None:
+        """Return the member that serves as the master the controller names."""
+        group = self.controller.model.groups.get(GROUP)
+        for member in self.members:
+            broker, serving = member.broker, member.serving
+            if group is None or broker is None or serving is None:
+                continue
+            role = broker._runner.role
+            if not role.is_replica and role.epoch == group.epoch:
+                return member
+        return None
+
+
+@contextmanager
+def group_world(home: Path, seed: int, properties: dict[str, str]) -> Iterator[GroupWorld]:
+    """Yield a world with nothing started; the collector of cycles does not run meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        replaced(patch)
+        random.seed(seed)
+        gc.collect()
+        gc.disable()
+        patch.chdir(home)  # paths are part of some answers
+        world = GroupWorld(seed, properties)
+        try:
+            yield world
+        finally:
+            world.end()
+            gc.enable()

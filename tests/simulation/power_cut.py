@@ -1,0 +1,116 @@
+"""What a power cut leaves of a store: all that was synced, and a part of the rest."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from message_store.layout import CQ_UNIT
+
+PAGE_BYTES = 512  # of the simulated disk, small like the log
+SPARSE_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What may be lost.
+
+    Attributes:
+        synced: Log offset up to which the log was synced.
+        end: End of the log.
+        units_synced: Log offset up to whose records the units of queues were synced.
+    """
+
+    synced: int
+    end: int
+    units_synced: int
+
+    @classmethod
+    def of(cls, store: Any, synced: int) -> Self | None:
+        """Return what a power cut now may lose; None: the store is closed, all is synced.
+
+        Args:
+            synced: Log offset synced by any process.
+        """
+        if store is None:
+            return None
+        marks = store.mark.read()
+        return cls(synced, store.max_offset, marks.durable if marks else 0)
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copy a store as it is now, without files that are being written."""
+    shutil.copytree(
+        source, target, ignore=shutil.ignore_patterns("*.tmp", "*.old"), copy_function=copy_used
+    )
+
+
+def lose(root: Path, loss: Loss, chance: random.Random, *, any_page: bool = False) -> None:
+    """Remove a part of what was not synced.
+
+    Args:
+        any_page: A disk writes pages in any order; False: only the end of the log is lost.
+    """
+    assert loss.synced <= loss.end
+    if not any_page or chance.random() < 0.5:
+        _cut_log(root, chance.randint(loss.synced, loss.end))
+    else:
+        _lose_pages(root, loss, chance)
+    _lose_units(root, loss.units_synced, chance)
+
+
+def _cut_log(root: Path, cut: int) -> None:
+    for path in sorted((root / "commitlog").iterdir()):
+        base, size = int(path.name), path.stat().st_size
+        if base + size > cut:
+            with path.open("r+b") as file:
+                file.truncate(max(cut - base, 0))
+                file.truncate(size)
+
+
+def _lose_pages(root: Path, loss: Loss, chance: random.Random) -> None:
+    """Lose unsynced pages, which a disk writes in any order."""
+    for path in sorted((root / "commitlog").iterdir()):
+        base, size = int(path.name), path.stat().st_size
+        with path.open("r+b") as file:
+            for page in range(0, size, PAGE_BYTES):
+                first, stop = max(base + page, loss.synced), min(base + page + PAGE_BYTES, loss.end)
+                if first < stop and chance.random() < 0.5:
+                    file.seek(first - base)
+                    file.write(bytes(stop - first))
+
+
+def _lose_units(root: Path, synced: int, chance: random.Random) -> None:
+    """Lose unsynced units of records behind `synced`."""
+    share = chance.choice([0.0, 0.5, 1.0])
+    for path in sorted((root / "consumequeue").glob("*/*/*")):
+        units = np.fromfile(path, CQ_UNIT)
+        chosen = np.array([chance.random() < share for _ in range(units.size)])
+        units[chosen & (units["phys_offset"] >= synced)] = 0
+        units.tofile(path)
+
+
+def copy_used(source: str, target: str) -> None:
+    """Copy a file with the holes of large ones."""
+    if os.path.getsize(source) < SPARSE_BYTES:
+        shutil.copy2(source, target)
+        return
+    with open(source, "rb") as old, open(target, "wb") as new:
+        new.truncate(os.path.getsize(source))
+        pos = 0
+        while (start := _seek(old.fileno(), pos, os.SEEK_DATA)) >= 0:
+            pos = _seek(old.fileno(), start, os.SEEK_HOLE)
+            os.pwrite(new.fileno(), os.pread(old.fileno(), pos - start, start), start)
+
+
+def _seek(fd: int, pos: int, whence: int) -> int:
+    try:
+        return os.lseek(fd, pos, whence)
+    except OSError:
+        return -1

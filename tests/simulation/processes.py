@@ -1,0 +1,305 @@
+"""Simulated processes: a loop, a clock and a host each; and what the product takes for granted.
+
+`replaced` puts simulated parts in the place of those that reach outside: sockets, the thread that
+syncs the log, the one that reads ahead, the scheduler of periodic jobs, the boot id, and the timer
+that bounds a turn of sends. All else is the product's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import pytest
+
+import duemq.broker
+from duemq.net import bound_socket
+from duemq.net.connection import Connection
+from duemq.net.listener import Opening
+from duemq.replication import ha_client
+from message_store.clock import Signal, SystemClock
+from message_store.log.flusher import Flusher
+from message_store.log.read_ahead import ReadAhead
+from message_store.recovery import checkpoint
+from tests.simulation.event_loop import SimLoop
+from tests.simulation.network import Host, Network, Timeline
+
+EPOCH_MS: Final = 1_700_000_000_000
+TURN_US: Final = (20, 80)  # shortest and longest turn of a loop
+DISK: Final = shutil._ntuple_diskusage(1 << 40, 1 << 39, 1 << 39)
+TURNS_TO_END: Final = 200_000
+
+
+class SimClock:
+    """The clock of a machine: it may be set wrong, and run too fast or too slow.
+
+    Args:
+        offset_ms: Its wall clock minus the right time, at the beginning.
+        drift_ppm: How much faster it runs, in millionths.
+    """
+
+    WAIT_MS_MAX = 1_000
+
+    def __init__(self, timeline: Timeline, *, offset_ms: int = 0, drift_ppm: int = 0) -> None:
+        self._timeline, self._drift_ppm = timeline, drift_ppm
+        self.offset_ms = offset_ms
+
+    def steady_us(self) -> int:
+        now_us = self._timeline.now_us
+        return now_us + now_us * self._drift_ppm // 1_000_000
+
+    def timeline_us(self, steady_us: int) -> int:
+        """Return the simulated time at which the steady clock shows a time, or a little later."""
+        return steady_us * 1_000_000 // (1_000_000 + self._drift_ppm) + 1
+
+    def steady_ms(self) -> int:
+        return self.steady_us() // 1_000
+
+    def monotonic_s(self) -> float:
+        return self.steady_us() / 1_000_000
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self.offset_ms + self.steady_ms()
+
+    async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
+        """Wait as `SystemClock` does."""
+        seen_ms = 0
+        while not event.is_set():
+            if until_ms is None:
+                await event.wait()
+                return
+            before_ms, seen_ms = seen_ms, self.now_ms()
+            if until_ms <= seen_ms or seen_ms < before_ms:
+                return
+            left_s = min(until_ms - seen_ms, self.WAIT_MS_MAX) / 1_000
+            if isinstance(event, Signal):
+                await event.wait_for(left_s)
+                continue
+            try:
+                async with asyncio.timeout(left_s):
+                    await event.wait()
+            except TimeoutError:
+                continue
+
+
+class SimHost(Host):
+    """A machine with a clock and a disk.
+
+    Attributes:
+        boots: Number of its starts.
+        sync_us: Shortest and longest time of a sync of the log.
+    """
+
+    def __init__(self, network: Network, name: str, chance: random.Random) -> None:
+        super().__init__(network, name)
+        self.chance = chance
+        self.clock = SimClock(network.timeline)
+        self.boots = 1
+        self.sync_us = (200, 4_000)
+
+
+class Process:
+    """A process on a host, as long as it runs.
+
+    Attributes:
+        is_paused: Whether it gets no turns (SIGSTOP).
+        main: Its main task.
+    """
+
+    def __init__(self, host: SimHost, chance: random.Random) -> None:
+        self.host, self._chance = host, chance
+        self._timeline = host.network.timeline
+        self.is_paused = False
+        self._free_us = 0
+        self._has_io = False
+        self._ends_us: int | None = None  # while it is ended: its own time goes on
+        self.loop = SimLoop(host, self._steady_s, self._thread_us)
+        self.main: asyncio.Task[Any] | None = None
+
+    def _thread_us(self) -> int:
+        return self._chance.randint(50, 3_000)
+
+    def _steady_s(self) -> float:
+        if self._ends_us is not None:
+            return self._ends_us / 1_000_000
+        return self.host.clock.monotonic_s()
+
+    def start(self, main: Coroutine[Any, Any, Any]) -> None:
+        self.main = self.loop.create_task(main)
+
+    def next_us(self) -> int | None:
+        """Return when it runs next, None: it waits for others."""
+        if self.is_paused:
+            return None
+        now_us = self._timeline.now_us
+        if self.host.changed:
+            self._has_io, self.host.changed = self.loop.is_ready, False
+        if self._has_io or self.loop.has_work:
+            return max(now_us, self._free_us)
+        timer_s = self.loop.next_timer_s
+        if timer_s is None:
+            return None
+        return max(now_us, self._free_us, self.host.clock.timeline_us(round(timer_s * 1e6)))
+
+    def turn(self) -> None:
+        """Run one turn of the loop."""
+        self.loop.turn()
+        self.host.changed = True
+        self._free_us = self._timeline.now_us + self._chance.randint(*TURN_US)
+
+    def end(self, *, is_quiet: bool) -> None:
+        """End it as `kill -9` does; what it still did to its files is undone by the caller.
+
+        Its tasks are cancelled in a time of their own, and reach no other process.
+        """
+        self.host.end_process(is_quiet=is_quiet)
+        self._ends_us = self.host.clock.steady_us()
+        for task in sorted(asyncio.all_tasks(self.loop), key=hash):
+            task.cancel()
+        for _ in range(TURNS_TO_END):
+            if not asyncio.all_tasks(self.loop):
+                break
+            if not self.loop.has_work:
+                timer_s = self.loop.next_timer_s
+                assert timer_s is not None, asyncio.all_tasks(self.loop)
+                self._ends_us = max(self._ends_us, round(timer_s * 1e6) + 1)
+            self.loop.turn()
+        else:
+            raise AssertionError(f"tasks do not end: {asyncio.all_tasks(self.loop)}")
+        self.loop.close()
+
+
+class SimScheduler:
+    """Periodic jobs: what the product uses of APScheduler."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: dict[str, asyncio.TimerHandle] = {}
+        self._running: dict[str, asyncio.Task[Any]] = {}
+
+    def start(self) -> None: ...
+
+    def add_job(
+        self,
+        work: Callable[[], Awaitable[Any]],
+        trigger: str,
+        *,
+        seconds: float,
+        id: str,
+        **options: Any,
+    ) -> None:
+        assert trigger == "interval"
+
+        def due() -> None:
+            self._jobs[id] = self._loop.call_later(seconds, due)
+            running = self._running.get(id)
+            if running is None or running.done():
+                self._running[id] = self._loop.create_task(_run(work), name=id)
+
+        self._jobs[id] = self._loop.call_later(seconds, due)
+
+    def remove_job(self, job: str) -> None:
+        self._jobs.pop(job).cancel()
+
+    def shutdown(self, *, wait: bool) -> None:
+        for handle in self._jobs.values():
+            handle.cancel()
+        for task in self._running.values():
+            task.cancel()
+        self._jobs.clear()
+
+
+async def _run(work: Callable[[], Awaitable[Any]]) -> None:
+    await work()
+
+
+class SyncRequests:
+    """In the place of the condition that wakes the thread of a flusher: a sync in a later turn."""
+
+    def __init__(self, flusher: Any, loop: SimLoop) -> None:
+        self._flusher, self._loop = flusher, loop
+        self._is_asked = False
+        self._interval: asyncio.TimerHandle | None = None
+        self._look()
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+    def notify(self) -> None:
+        """Sync soon."""
+        if not self._is_asked and not self._flusher._stopping:
+            self._is_asked = True
+            host: Any = self._loop.host
+            self._loop.call_later(host.chance.randint(*host.sync_us) / 1e6, self._sync)
+
+    def _sync(self) -> None:
+        self._is_asked = False
+        if self._flusher._stopping or self._flusher.failure is not None:
+            return
+        self._flusher._reserve.run(self._flusher.flush)
+        if self._flusher._wanted > self._flusher.durable:
+            self.notify()
+
+    def _look(self) -> None:
+        if not self._flusher._stopping:
+            self._interval = self._loop.call_later(self._flusher._interval_s, self._due)
+
+    def _due(self) -> None:
+        self.notify()
+        self._look()
+
+    def end(self) -> None:
+        self._flusher._stopping = True
+        if self._interval is not None:
+            self._interval.cancel()
+        self._flusher._reserve.run(self._flusher.flush)
+
+
+def _start_flusher(flusher: Any) -> None:
+    flusher._wake = SyncRequests(flusher, running_loop())
+
+
+def _stop_flusher(flusher: Any) -> None:
+    flusher._wake.end()
+
+
+def running_loop() -> SimLoop:
+    """Return the loop whose turn it is."""
+    found = asyncio.get_running_loop()
+    assert isinstance(found, SimLoop)
+    return found
+
+
+class SimSockets:
+    """In the place of the module `socket`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(socket, name)
+
+    def socket(self, *kinds: Any) -> Any:
+        return running_loop().host.new_socket()
+
+
+def replaced(patch: pytest.MonkeyPatch) -> None:
+    """Replace what reaches outside of a simulated process."""
+    for module in (ha_client, bound_socket):
+        patch.setattr(module, "socket", SimSockets())
+    patch.setattr(Flusher, "start", _start_flusher)
+    patch.setattr(Flusher, "stop", _stop_flusher)
+    patch.setattr(ReadAhead, "start", lambda self: None)
+    patch.setattr(ReadAhead, "stop", lambda self: None)
+    patch.setattr(duemq.broker, "new_scheduler", SimScheduler)
+    patch.setattr(checkpoint, "_boot_id", _boot_id)
+    patch.setattr(SystemClock, "monotonic_s", lambda self: 0.0)
+    patch.setattr(Connection, "__hash__", lambda self: self._address[1])
+    patch.setattr(Opening, "__hash__", lambda self: self.peer[1])
+    patch.setattr(shutil, "disk_usage", lambda path: DISK)
+
+
+def _boot_id() -> bytes:
+    host: Any = running_loop().host
+    return b"%s boot %d" % (host.name.encode(), host.boots)
