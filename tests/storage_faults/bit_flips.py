@@ -31,7 +31,7 @@ from typing import Any
 import pytest
 
 from message_store.log.page_guard import PAGE_BYTES
-from tests.simulation.world import copy_used
+from tests.simulation.power_cut import copy_used
 from tests.storage_faults.campaign import ChildFailed, in_child
 from tests.storage_faults.damage import (
     KINDS,
