@@ -6,7 +6,7 @@
 #   make test-fast   tests without Java, real clients, kills and floods
 #   make lint        format, style and types
 #   make bench       figures beside Apache's broker
-#   make soak        hours of kill -9
+#   make soak        hours of kills, power cuts, failovers, damaged files and clock steps
 #   make docs        write the generated reference pages
 #   make lock        write constraints.txt from the environment
 #   make newest      lint and fast tests with the newest versions of everything, in .venv-newest
@@ -22,7 +22,11 @@ INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 SOAK_KILLS ?= 2000
 SOAK_MIGRATION_KILLS ?= 200
 SOAK_CONSUMER_KILLS ?= 500
-SOAK_POWER_CUTS ?= 100
+SOAK_POWER_CUTS ?= 1000
+SOAK_FAILOVERS ?= 1000
+SOAK_BIT_FLIPS ?= 10000
+SOAK_PAGES ?= 2000
+SOAK_SECTORS ?= 1000
 SOAK_GROUP_SEEDS ?= 5000
 SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
@@ -73,7 +77,12 @@ bench: env
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \
 		--consumer-kills=$(SOAK_CONSUMER_KILLS) --power-cuts=$(SOAK_POWER_CUTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/failover --failovers=$(SOAK_FAILOVERS) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.storage_faults.campaign --all
+	$(BIN)/python -m tests.storage_faults.bit_flips --count=$(SOAK_BIT_FLIPS)
+	$(BIN)/python -m tests.storage_faults.bit_flips --damage=page --count=$(SOAK_PAGES)
+	$(BIN)/python -m tests.storage_faults.bit_flips --damage=sector --count=$(SOAK_SECTORS)
+	$(BIN)/python -m tests.clock_steps.campaign
 	$(BIN)/python -m pytest tests/simulation/test_group.py --group-seeds=$(SOAK_GROUP_SEEDS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/duemq/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-inputs=$(SOAK_FUZZ_INPUTS) $(PYTEST_ARGS)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from duemq.auth.signature import Credentials
 from tests.support.remoting_requests import max_offset
@@ -35,6 +35,7 @@ LEVELS_S = (
     3_600,
     7_200,
 )
+WIRELOAD = Path(__file__).parent / "wireload"
 QUEUE_COUNT = 4
 BODY_BYTES = 100
 WARM_MESSAGES = 100_000
@@ -54,6 +55,12 @@ class Metric:
     better: Literal["more", "less"]
 
 
+class Group(Protocol):
+    """Measures a group of brokers in an empty folder."""
+
+    def __call__(self, home: Path, scale: float, *, is_apache: bool) -> list[Metric]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """A work item of the benchmark, selectable by its name.
@@ -61,6 +68,8 @@ class Load:
     Attributes:
         run: what it does with a broker that is warmed up.
         alone: instead: what it does with our library in an empty folder, in a scale.
+        group: instead: what it does with a group of Apache's brokers, or of ours.
+        keys: More keys of broker.conf. The load warms such a broker up itself.
         signed: With accounts: a user that is no super user signs every request.
         ours_only: Apache's broker cannot do it, or not in bearable time.
         apaches_only: Our broker refuses it.
@@ -70,9 +79,12 @@ class Load:
     what: str
     run: Callable[[Bench], list[Metric]] | None = None
     alone: Callable[[Path, float], list[Metric]] | None = None
+    group: Group | None = None
     default: bool = True
     timers: bool = False
     migration: bool = False
+    replication: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
     signed: bool = False
     ours_only: bool = False
     apaches_only: bool = False

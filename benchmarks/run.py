@@ -5,6 +5,7 @@
     python -m benchmarks.run --only drain,crash   some loads; --list names them
     python -m benchmarks.run --timers             everything about timers (about 20 minutes)
     python -m benchmarks.run --migration          migration of levels (about 15 minutes)
+    python -m benchmarks.run --replication        replicas and failover (about 10 minutes)
 
 Each load gets a fresh broker with an empty store for each server, warmed up, so that no load
 profits or suffers from another; both servers do a load right after each other, and repetitions go
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.bench import Bench, Load, Metric
+from benchmarks.bench import WIRELOAD, Bench, Load, Metric
 from benchmarks.loads import LOADS
 from benchmarks.report import RESULTS, Outcome, save, table
 from duemq.auth.signature import Credentials
@@ -34,7 +35,6 @@ from tests.support import accounts
 from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
-WIRELOAD = Path(__file__).parent / "wireload"
 APACHE, OURS = "apache-5.3.3", "duemq"
 KEYS = {"timerWheelEnable": "true"}  # all else is what each broker ships
 ACCOUNTS = {APACHE: accounts.KEYS | accounts.PROVIDERS, OURS: accounts.KEYS}
@@ -100,7 +100,10 @@ def measure(load: Load, name: str, options: Options, wireload: Path) -> list[Met
     try:
         if load.alone is not None:
             return load.alone(home, options.scale)
+        if load.group is not None:
+            return load.group(home, options.scale, is_apache=name == APACHE)
         server = SERVERS[name](home, options)
+        server.keys |= load.keys
         if load.signed:
             server.keys |= ACCOUNTS[name]
         return _with_server(load, server, options, wireload)
@@ -117,7 +120,8 @@ def _with_server(load: Load, server: Server, options: Options, wireload: Path) -
                 steps = accounts.user_steps(WHO, PERMISSIONS)
                 accounts.prepare(server.broker_address, accounts.ROOT, steps)
                 bench.who = WHO
-            bench.warm_up()
+            if not load.keys:
+                bench.warm_up()
             return load.run(bench)
     finally:
         server.stop()
@@ -146,6 +150,7 @@ def parse(words: list[str]) -> Options:
     parser.add_argument("--all", action="store_true", help="also the loads that are not default")
     parser.add_argument("--timers", action="store_true", help="the loads about timers")
     parser.add_argument("--migration", action="store_true", help="the loads about migration")
+    parser.add_argument("--replication", action="store_true", help="replicas and failover")
     parser.add_argument("--list", action="store_true", help="name the loads and end")
     parser.add_argument("--servers", default=f"{APACHE},{OURS}", help="which, first is the base")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies counts of messages")
@@ -181,8 +186,13 @@ def _command(words: list[str]) -> str:
 
 
 def _is_wanted(load: Load, args: argparse.Namespace) -> bool:
-    if args.timers or args.migration:
-        return (args.timers and load.timers) or (args.migration and load.migration)
+    asked = [
+        (args.timers, load.timers),
+        (args.migration, load.migration),
+        (args.replication, load.replication),
+    ]
+    if any(kind for kind, _ in asked):
+        return any(kind and is_of_kind for kind, is_of_kind in asked)
     return bool(load.default or args.all)
 
 

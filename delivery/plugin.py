@@ -8,6 +8,9 @@ factory `create_plugin(host: PluginHost) -> BrokerPlugin`. Order of the calls:
     store opens and recovers
     put_hooks(), dispatchers(), request_handlers(), admin_views()    called once
     running(store)             entered before the port listens, left after it closed
+
+A replica calls `open_replica` instead of `running`, and `follow_master` before each connection to
+its master.
 """
 
 from __future__ import annotations
@@ -198,6 +201,10 @@ class BrokerPlugin(Protocol):
     def first_pending_offset(self) -> FirstPending: ...
     def recalls(self) -> Recalls | None: ...
     def waiting(self) -> PendingMessages | None: ...
+    def open_replica(self, store: MessageStore) -> None: ...
+    def follow_master(
+        self, properties: Mapping[str, str], store: MessageStore, log_end: int
+    ) -> None: ...
     def running(self, store: MessageStore) -> AbstractAsyncContextManager[Any]: ...
 
 
@@ -258,6 +265,25 @@ class PluginBase:
     def waiting(self) -> PendingMessages | None:
         """Return the lookup and the decisions of pending messages, None if there are none."""
         return None
+
+    def open_replica(self, store: MessageStore) -> None:
+        """Prepare the store of a replica, which copies a master's log; `running` is not entered.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+
+    def follow_master(
+        self, properties: Mapping[str, str], store: MessageStore, log_end: int
+    ) -> None:
+        """Take the configuration of the master whose log this store is about to copy.
+
+        Args:
+            properties: The master's, before its log ended at `log_end`.
+        Raises:
+            ConfigError: A value cannot be used; nothing is copied.
+            OSError: The disk refused it.
+        """
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:

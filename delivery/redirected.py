@@ -50,6 +50,23 @@ def real_target(
     return index, queue_id
 
 
+def owner_letter(property_text: bytes) -> int:
+    """Return where the one byte of a level message is that changes with its owner, -1 without one.
+
+    It is the last letter of DELAY or DELAy. A record with both names, or with a CRC of its
+    properties, stays as it is; `timer_store.kernels.transfer.read_level_text` is the kernel.
+    """
+    found, at = [], 0
+    for entry in property_text.split(ENTRY_END):
+        name = entry.partition(NAME_END)[0]
+        if name == b"__CRC32#":
+            return -1
+        if name in (LEVEL_NAME, MOVED_NAME):
+            found.append(at + len(name) - 1)
+        at += len(entry) + len(ENTRY_END)
+    return found[0] if len(found) == 1 else -1
+
+
 def has_routes(topics: TopicTable) -> bool:
     """Return whether the table has queue counts, so that a topic without queues was deleted."""
     return bool((topics.arrays.topics["write_queues"] > 0).any())

@@ -127,6 +127,7 @@ class Parts:
     transactions: Transactions | None = None
     replica: Replica | None = None
     ha_server: HaServer | None = None
+    replication: Callable[[], dict[str, object]] = dict
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
     async def keep_snapshots(self) -> None:
@@ -194,10 +195,12 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     """
     parts = _join_managers(store, around)
     if around.replication().is_replica:
-        tables = (parts.topics, parts.groups, parts.offsets)
+        tables, plugins = (parts.topics, parts.groups, parts.offsets), around.plugins
+        plugins.open_replica(store)
         parts.replica = replica_of(
             store, tables, parts.held, around.replication(), around.clock, around.connect,
             around.membership,
+            follow=lambda properties, log_end: plugins.follow_master(properties, store, log_end),
         )  # fmt: skip
     elif around.ha_socket is not None:
         parts.ha_server = HaServer(
@@ -381,7 +384,8 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     store, views = parts.store, around.plugins.admin_views()
     as_master = master_view(store, parts.ha_server, around.clock)
     of_role = parts.replica.view if parts.replica else as_master
-    views |= {REPLICATION_VIEW: with_group(of_role, around.membership)}
+    parts.replication = with_group(of_role, around.membership)
+    views |= {REPLICATION_VIEW: parts.replication}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     return [
@@ -463,7 +467,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         parts.groups,
         half=as_half,
         run_hooks=parts.put_path.run_hooks,
-        group_locked=lambda group: parts.locks.any_alive(group, around.clock.now_ms()),
+        group_locked=lambda group: parts.locks.any_alive(group, around.clock.steady_ms()),
         rules=rules,
         clock=around.clock,
     )

@@ -8,8 +8,7 @@ name server     the embedded one, if wanted
 scheduler       APScheduler: persistence, statistics, the look at the disk
 plugins run     the level service delivers from here on
 listen, register, /metrics
-retention       last in, first out: log files are removed only while every plugin can answer what
-                it needs; so is the watch of the configuration file, which uses all of the above
+retention       last in, first out, as is the watch of the configuration file: they use all parts
 ...             stop(): all of it in reverse; work in progress is finished, files are written
 
 async with Broker({"storePathRootDir": "/data/store"}) as broker: ...
@@ -31,6 +30,7 @@ from delivery.plugin import BrokerPlugin
 from duemq.assembly import Parts, Surroundings, assemble, make_ingest
 from duemq.auth.access import AccessControl, open_access
 from duemq.auth.plain_files import POLL_MS
+from duemq.clock_steps import watching_clock
 from duemq.configuration.config import BrokerConfig, limits_of
 from duemq.configuration.config_edit import edited, file_state
 from duemq.configuration.config_request import accepted_changes
@@ -216,6 +216,7 @@ class Broker:
         await self._register(stack)
         await self._serve_metrics(stack)
         self._add_last_jobs(stack)
+        await stack.enter_async_context(watching_clock(self.clock, self.scheduler))
         await stack.enter_async_context(self._kernels.running(*KERNELS))
 
     async def _run_role(self, stack: AsyncExitStack) -> None:
@@ -493,8 +494,7 @@ class Broker:
 
     async def _watch_file(self) -> None:
         assert self._config_file is not None
-        state = file_state(self._config_file)
-        if state != self._file_state:
+        if (state := file_state(self._config_file)) != self._file_state:
             self._file_state = state
             log.info("%s has changed", self._config_file)
             self.reload()

@@ -155,6 +155,8 @@ _METHODS = (
     "first_pending_offset",
     "recalls",
     "waiting",
+    "open_replica",
+    "follow_master",
     "running",
 )
 
@@ -327,6 +329,35 @@ class PluginSet:
         """Return the owners of pending messages that can be decided now, timers before levels."""
         offered = [port for _, port in self._ask("waiting") if port is not None]
         return offered[::-1]  # hooks run levels first
+
+    def open_replica(self, store: MessageStore) -> None:
+        """Prepare every plugin for the store of a replica.
+
+        Raises:
+            PluginError: One failed.
+        """
+        for name in self.plugins:
+            self._call(name, "open_replica", store)
+
+    def follow_master(
+        self, properties: Mapping[str, str], store: MessageStore, log_end: int
+    ) -> None:
+        """Hand the master's configuration to every plugin of a replica.
+
+        Raises:
+            DueMQError: A plugin cannot use it.
+        """
+        for name in self.plugins:
+            self._call(name, "follow_master", properties, store, log_end)
+
+    def _call(self, name: str, method: str, *args: Any) -> None:
+        try:
+            getattr(self.plugins[name], method)(*args)
+        except DueMQError:
+            raise
+        except Exception as error:
+            why = f"{method}() failed: {type(error).__name__}: {error}"
+            raise PluginError(name, why) from error
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:

@@ -118,7 +118,7 @@ class FakeClock:
         return self._steady_ms
 
     def monotonic_s(self) -> float:
-        return self._now_ms / 1_000
+        return self._steady_ms / 1_000
 
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
         if event.is_set() or (until_ms is not None and until_ms <= self._now_ms):
@@ -150,3 +150,9 @@ class FakeClock:
     def advance(self, step_ms: int) -> None:
         """Move forward by `step_ms`."""
         self.set_ms(self._now_ms + step_ms)
+
+    def step(self, step_ms: int) -> None:
+        """Step the wall clock, forward or back, while no time passes."""
+        steady_ms = self._steady_ms
+        self.set_ms(self._now_ms + step_ms)
+        self._steady_ms = steady_ms

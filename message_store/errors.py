@@ -15,7 +15,8 @@ DueMQError
     ├── StoreLocked       another broker owns the directory
     ├── StoreFull         no room: writes are refused, reads continue
     ├── OwnershipRefused  the log refused a step of a migration: nothing has changed
-    └── RecordUnreadable  a record that is gone or damaged
+    ├── RecordUnreadable  a record that is gone or damaged
+    └── UnitsRewritten    units of a queue that were damaged and are right now: read them again
 """
 
 from __future__ import annotations
@@ -101,6 +102,10 @@ class StoreFull(StoreError):
 
 class OwnershipRefused(StoreError):
     """The log refused the record of a step, so the step did not happen."""
+
+
+class UnitsRewritten(StoreError):
+    """Units of a queue were not those of their records, and were written again from the log."""
 
 
 class RecordUnreadable(StoreError):

@@ -240,12 +240,14 @@ QUEUED = np.dtype(
 )
 
 # A key of a record for an index file, in native byte order.
+# `at_begin`: 1 for an item whose time is that of the file, also of records stored before it.
 KEYED = np.dtype(
-    [("phys_offset", "i8"), ("store_ms", "i8"), ("key_hash", "i4"), ("pad", "i4")], align=True
+    [("phys_offset", "i8"), ("store_ms", "i8"), ("key_hash", "i4"), ("at_begin", "i4")], align=True
 )
 
-# A unit of a consume queue in native byte order.
-UNIT = np.dtype([("phys_offset", "i8"), ("tags_code", "i8"), ("size", "i4"), ("pad", "i4")])
+# A consume queue unit past the byte order border.
+# `index`: its number among the units that were read together.
+UNIT = np.dtype([("phys_offset", "i8"), ("tags_code", "i8"), ("size", "i4"), ("index", "i4")])
 
 # Part of an offset message id after the address (MessageDecoder.createMessageId).
 OFFSET_ID_TAIL = np.dtype([("port", ">i4"), ("phys_offset", ">i8")])

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Final, NoReturn
 
 import numpy as np
 
 from message_store import layout
 from message_store.config import StoreConfig
-from message_store.errors import RecordUnreadable
+from message_store.errors import RecordUnreadable, UnitsRewritten
 from message_store.index.index_service import CATCH_UP_BYTES_MAX, IndexService
 from message_store.index.key_search import newest_in_tail
 from message_store.kernels import scan
-from message_store.layout import Rows
+from message_store.layout import Row, Rows
 from message_store.log.commit_log import CommitLog
 from message_store.log.flusher import Flusher
 from message_store.log.frames import frame_at, topic_of
@@ -27,10 +28,12 @@ from message_store.queues.consume_queues import QueueSet
 from message_store.queues.topic_table import TopicTable
 from message_store.recovery import recover
 from message_store.recovery.truncations import Truncations
+from message_store.recovery.unit_repair import UnitRepair
 from message_store.replication.acknowledgement import Replicated
 from message_store.text import index_hash
 
 QUERY_CANDIDATES_MAX = 1_024
+LIGHT_QUEUES: Final = "%LMQ%"  # an Apache broker's: their units name records of other queues
 
 
 class StoreReader:
@@ -44,6 +47,7 @@ class StoreReader:
     truncations: Truncations
     replicated: Replicated
     config: StoreConfig
+    repair: UnitRepair
 
     # -- reads --------------------------------------------------------------------------------
 
@@ -180,32 +184,56 @@ class StoreReader:
             and units["size"][0] == row["record_size"]
         )
 
-    def gather(self, units: Rows) -> bytes:
-        """Return the records of these units back to back, without decoding them.
+    def gather(self, topic: str, queue_id: int, offset: int, units: Rows) -> bytes:
+        """Return the records of a queue's units back to back, without decoding them.
+
+        Args:
+            offset: Queue offset of the unit with index 0.
 
         Raises:
-            RecordUnreadable: One of them is not in the log, or the disk cannot read it.
+            RecordUnreadable: One of them is not in the log, is not that of its unit, or the disk
+                cannot read it.
+            UnitsRewritten: A unit was not that of its record, and is now: read them again.
         """
         pieces: list[bytes] = []
+        name = np.frombuffer(topic.encode(), np.uint8)
+        place = (queue_id, offset, 0 if topic.startswith(LIGHT_QUEUES) else 1)
+        scratch = np.zeros(1, layout.SCANNED)
         while units.size:
-            start = int(units["phys_offset"][0])
-            file = self.log.file_of(start)
+            try:
+                file = self.log.file_of(int(units["phys_offset"][0]))
+            except RecordUnreadable:
+                self._refuse_foreign(topic, queue_id, offset, units[0])
             limit = min(file.base + file.size, self.log.end)
             count, size = scan.leading_inside(units, file.base, limit)
             if count == 0:
-                raise RecordUnreadable(start, "the record reaches past the end of its file")
+                self._refuse_foreign(topic, queue_id, offset, units[0])
             out = np.empty(size, np.uint8)
-            unreadable = self.log.unreadable
-            for _ in range(READS_MAX):
-                seen = unreadable.seen
-                scan.copy_ranges(file.data, units[:count], file.base, out)
-                if not unreadable.changed(seen):
+            reading = self.log.unreadable.reading()
+            while True:
+                copied = scan.copy_records(
+                    file.data, units[:count], file.base, name, place, scratch, out
+                )
+                if not reading.again(int(copied)):
                     break
-            if unreadable.ranges:
+            if self.log.unreadable.ranges:
                 self._refuse_unreadable(units[:count])
+            if copied < count:
+                self._refuse_foreign(topic, queue_id, offset, units[copied])
             pieces.append(out.tobytes())
             units = units[count:]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _refuse_foreign(self, topic: str, queue_id: int, offset: int, unit: Row) -> NoReturn:
+        """Raise for a unit whose record is another one or none.
+
+        Raises:
+            RecordUnreadable, UnitsRewritten: As `gather`.
+        """
+        at, phys_offset = offset + int(unit["index"]), int(unit["phys_offset"])
+        if self.repair.repaired(topic, queue_id, at):
+            raise UnitsRewritten(f"{topic}/{queue_id}/{at}")
+        raise RecordUnreadable(phys_offset, f"it is not the record of {topic}/{queue_id}/{at}")
 
     def _refuse_unreadable(self, units: Rows) -> None:
         """Raise for the first record on an unreadable page, which was copied as zeros.

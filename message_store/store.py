@@ -40,6 +40,7 @@ from message_store.recovery.abort_file import AbortFile
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
 from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
+from message_store.recovery.unit_repair import UnitRepair
 from message_store.replication.acknowledgement import Missing, Replicated
 from message_store.replication.raw_append import RawAppender
 from message_store.replication.suspicion import Bytes
@@ -94,6 +95,7 @@ class MessageStore(StoreReader):
             self._notify, self._restart_topic,
         )  # fmt: skip
         self.replicated = Replicated()
+        self.repair = UnitRepair(self.log, self.queues, self.rules, self._notify)
         self.read_only = ""
         self.fence: Callable[[], str] = str
         self.gate = WriteGate(self.root, self.log.directory, self._notify)
@@ -291,7 +293,7 @@ class MessageStore(StoreReader):
             raise
         self.progress.mark_dispatched(step_bytes=MARK_STEP_BYTES)
         self.index.notify()
-        self.read_ahead.notify(self.log.end)
+        # No read-ahead: large writes cost less into pages that do not exist.
         return taken
 
     def _queue_units(self, batch: PutBatch, first: int, end: int) -> None:

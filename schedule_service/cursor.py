@@ -31,7 +31,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-SEGMENTS_MAX = 64
+SEGMENTS_MAX = 1_024
 NEVER_MS = (1 << 63) - 1
 Range = tuple[int, int]
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from delivery.deliverer import Outcome
 from delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
 from delivery.quarantine import NO_HOST, origin_of
 from delivery.records import add_message
@@ -241,8 +242,7 @@ class PendingLevels:
         for at in np.flatnonzero(decided.verdicts == Verdict.DONE).tolist():
             level, queue_offset = self._level_of(rows[at]), int(rows[at]["queue_offset"])
             assert level is not None
-            units = self._queues.units(level.level, queue_offset, 1)
-            result = self._deliverer.deliver_batch(level.level, queue_offset, units, now_ms)
+            result = self._fire(level.level, queue_offset, now_ms)
             if result.done:
                 level.cursor.settle(queue_offset)
                 if not result.quarantined:
@@ -255,6 +255,14 @@ class PendingLevels:
         self._note_fired(rows[fired])
         decided.log_end = self._store.max_offset
         return decided
+
+    def _fire(self, level: int, queue_offset: int, now_ms: int) -> Outcome:
+        """Deliver a unit; a second time if it was not that of its record and is now."""
+        while True:
+            units = self._queues.units(level, queue_offset, 1)
+            result = self._deliverer.deliver_batch(level, queue_offset, units, now_ms)
+            if result.done or result.refusal or not units.size:
+                return result
 
     def _note_fired(self, rows: Rows) -> None:
         """Append a note about requested deliveries; a refused note changes nothing."""

@@ -105,13 +105,23 @@ class Deliverer:
         self._scratch = np.zeros(1, layout.SCANNED)
 
     def deliver_batch(
-        self, level: int, first_offset: int, units: Units, now_ms: int, skip: Mask | None = None
+        self,
+        level: int,
+        first_offset: int,
+        units: Units,
+        now_ms: int,
+        skip: Mask | None = None,
+        *,
+        delay_ms: int = -1,
     ) -> Outcome:
         """Append due units, in order, until all are settled or the store refuses.
+
+        It ends before a unit that was not that of its record and is now: it must be read again.
 
         Args:
             first_offset: Queue offset of units[0].
             skip: (n,) b1: Units that were settled before their due time; they are not delivered.
+            delay_ms: Delay of the level for all of the units, -1: they have several.
         """
         outcome, whole = Outcome(units.size), units
         while outcome.done < whole.size and not outcome.refusal:
@@ -119,20 +129,24 @@ class Deliverer:
                 outcome.note(NOT_PUT, NO_TOPIC, _leading(~skip[outcome.done :]))
                 units = whole[: outcome.done + _leading(skip[outcome.done :])]
             if outcome.done < units.size:
-                self._deliver_compiled(level, units, outcome)
+                self._deliver_compiled((level, first_offset, delay_ms), units, outcome)
             if outcome.done < units.size and not outcome.refusal:
                 unit = units[outcome.done]
                 if unit["size"] == PRE_BLANK_SIZE:
                     outcome.note(NOT_PUT, NO_TOPIC)
                     continue
+                place = SCHEDULE_TOPIC, level - 1, first_offset + outcome.done
+                if self._store.repair.repaired(*place):
+                    break
                 offsets = first_offset + outcome.done, int(unit["phys_offset"])
                 due = Due(level, *offsets, int(unit["size"]))
                 self._single.deliver(due, self._reader.add_delivery, outcome, now_ms)
         return outcome
 
     def _deliver_compiled(
-        self, level: int, units: Units, outcome: Outcome, reads_max: int = READS_MAX
+        self, of: tuple[int, int, int], units: Units, outcome: Outcome, reads_max: int = READS_MAX
     ) -> None:
+        level, first_offset, delay_ms = of
         rest = units[outcome.done :]
         try:
             file = self._store.log.file_of(int(rest[0]["phys_offset"]))
@@ -153,15 +167,16 @@ class Deliverer:
         batch.staging = file.data  # rows point into the mapped log, so no body is copied
         written = min(file.size, self._store.log.end - file.base)
         source = kernels.Source(
-            self._schedule, self._half, level - 1, int(has_routes(self._store.topics))
-        )
+            self._schedule, self._half, level - 1, int(has_routes(self._store.topics)),
+            first_offset, delay_ms,
+        )  # fmt: skip
         batch.count = kernels.read_due(
             file.data, (file.base, written), rest, self._store.topics.arrays, source,
             self._scratch, batch.rows,
         )  # fmt: skip
         if unreadable.changed(seen):  # zeros were read in place of some records
             if reads_max > 1:  # `_single` delivers the next one
-                self._deliver_compiled(level, units, outcome, reads_max - 1)
+                self._deliver_compiled(of, units, outcome, reads_max - 1)
         elif batch.count:
             batch.trusted = True
             self._store.put(batch)

@@ -234,10 +234,7 @@ class LevelService:
             return
         level.read_units = max(READ_UNITS_MIN, min(2 * count, config.batch_records_max))
         first = segment.taken
-        if count < units.size:
-            next_due_ms = int(due_ms[count])
-        else:
-            next_due_ms = self._due_at(level.level, first + count, segment.end)
+        next_due_ms = self._due_at(level.level, first + count, segment.end)
         level.cursor.take(segment, count, next_due_ms)
         delivery = InFlight(segment, first, count)
         if level.in_flight.failing is not None:  # nothing overtakes it
@@ -257,7 +254,10 @@ class LevelService:
     ) -> None:
         """Append the units of a delivery; units that the store refuses are tried again later."""
         skip = level.cursor.settled_in(delivery.first, int(units.size))
-        result = self._deliverer.deliver_batch(level.level, delivery.first, units, now_ms, skip)
+        result = self._deliverer.deliver_batch(
+            level.level, delivery.first, units, now_ms, skip,
+            delay_ms=self._queues.delay_ms(level.level, units),
+        )  # fmt: skip
         self._count(level, result, due_ms)
         level.cursor.advance(delivery.segment, delivery.first + result.done)
         if result.done:
@@ -275,7 +275,7 @@ class LevelService:
         if delivery.state is State.RUNNING and result.illegal:
             delivery.move(Event.ILLEGAL)
         delivery.refused(now_ms)
-        if not result.refusal:  # the rest is in another queue file
+        if not result.refusal:  # the rest is in another queue file, or was written again
             delivery.retry_ms = now_ms
         elif delivery.failures == 1:
             log.warning(
@@ -293,7 +293,11 @@ class LevelService:
             delivery.refused(now_ms)
             return
         due_ms = self._queues.due_ms(level.level, units)
-        self._append(level, delivery, units, due_ms, now_ms)
+        count = kernels.count_due(units, due_ms, now_ms, self.config.batch_bytes_max)
+        if count:
+            self._append(level, delivery, units[:count], due_ms[:count], now_ms)
+        else:  # it was written again, and is due later
+            delivery.retry_ms = int(due_ms[0])
 
     def _skip_unreadable(self, level: Level, segment: Segment, now_ms: int) -> None:
         """Continue after units that retention removed, or pause until they are written."""
@@ -346,8 +350,7 @@ class LevelService:
         """Return the due time of a unit: 0 if it cannot be read now, NEVER_MS if there is none."""
         if offset >= end:
             return NEVER_MS
-        units = self._queues.units(level, offset, 1)
-        return int(self._queues.due_ms(level, units)[0]) if units.size else 0
+        return self._queues.sound_due_ms(level, offset) or 0
 
     # -- acknowledgement ----------------------------------------------------------------------
 

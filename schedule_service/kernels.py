@@ -68,12 +68,16 @@ class Source(NamedTuple):
         schedule, half: Topic indexes of the schedule and the half message topic.
         queue_id: Queue of the units.
         routed: 1 if topics without queues count as missing.
+        first_offset: Queue offset of the unit with index 0.
+        delay_ms: Delay of the level for all of the units, -1: they have several.
     """
 
     schedule: int
     half: int
     queue_id: int
     routed: int
+    first_offset: int
+    delay_ms: int
 
 
 @kernel
@@ -205,6 +209,22 @@ def read_properties(
 
 
 @kernel
+def is_of_unit(frame: Any, unit: Any, source: Source) -> bool:
+    """Return whether a record is the one of its unit's place, and was promised for its due time.
+
+    Only a due time that differs in one bit is wrong: an Apache broker may have had other delays.
+    """
+    if frame["queue_id"] != source.queue_id:
+        return False
+    if frame["queue_offset"] != source.first_offset + unit["index"]:
+        return False
+    if source.delay_ms < 0 or frame["prepared_offset"] < 0:
+        return True
+    wrong = np.int64(unit["tags_code"] ^ (frame["store_ms"] + source.delay_ms))
+    return wrong == 0 or wrong & (wrong - 1) != 0
+
+
+@kernel
 def read_due(
     data: Bytes, span: Any, units: Rows, arrays: TopicArrays, source: Any, scratch: Rows, rows: Rows
 ) -> int:
@@ -226,7 +246,7 @@ def read_due(
         if pos < 0 or pos + unit["size"] > span[1] or unit["size"] + NAME_GROWTH_MAX > data.size:
             return i
         size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
-        if size != unit["size"] or frame["queue_id"] != source.queue_id:
+        if size != unit["size"] or not is_of_unit(frame, unit, source):
             return i
         if not is_topic(
             data, pos + frame["topic_pos"], frame["topic_len"], arrays, source.schedule

@@ -109,11 +109,20 @@ class LevelHistory:
         """The level text in force now."""
         return self._promises[-1].text
 
+    @property
+    def unchanged(self) -> LevelHistory:
+        """The history with its first table only."""
+        return LevelHistory([Promise(0, self._promises[0].text)])
+
     def delay_ms(self, phys_offset: int, level: int) -> int:
         """Return the delay of `level` that was in force at log offset `phys_offset`."""
-        at = bisect.bisect_right(self._promises, phys_offset, key=lambda p: p.from_offset) - 1
-        delays = self.tables[max(at, 0)].delays_ms
+        delays = self.table_at(phys_offset).delays_ms
         return int(delays[min(level, delays.size - 1)])
+
+    def table_at(self, phys_offset: int) -> LevelTable:
+        """Return the table that was in force at log offset `phys_offset`."""
+        at = bisect.bisect_right(self._promises, phys_offset, key=lambda p: p.from_offset) - 1
+        return self.tables[max(at, 0)]
 
     def changed(self, text: str, from_offset: int) -> LevelHistory:
         """Return the history with `text` in force from `from_offset` on.
@@ -129,6 +138,35 @@ class LevelHistory:
             raise ConfigError(KEY, text, why)
         return LevelHistory(promises)
 
+    def before(self, offset: int) -> LevelHistory | None:
+        """Return the history of a log that was truncated to `offset`; None: it has no table.
+
+        A table of what was cut off is not in force: the records that follow may be another
+        master's.
+        """
+        kept = [promise for promise in self._promises if promise.from_offset < offset]
+        return LevelHistory(kept) if kept else None
+
+    def learned(self, known: LevelHistory, offset: int) -> LevelHistory:
+        """Return what applies once the log says, at `offset`, that `known` was in force.
+
+        Tables of this history that begin after `offset` stay.
+        """
+        promises = list(known._promises)
+        for promise in self._promises:
+            if promise.from_offset > offset and promise.text != promises[-1].text:
+                promises.append(promise)
+        return LevelHistory(promises)
+
+    def first_difference(self, other: LevelHistory) -> int | None:
+        """Return the first log offset at which the tables of both differ; None: they are equal."""
+        starts = {0, *(p.from_offset for p in (*self._promises, *other._promises))}
+        return next((at for at in sorted(starts) if self._text_at(at) != other._text_at(at)), None)
+
+    def _text_at(self, offset: int) -> str:
+        at = bisect.bisect_right(self._promises, offset, key=lambda p: p.from_offset) - 1
+        return self._promises[max(at, 0)].text
+
     def trimmed(self, log_min: int, log_end: int) -> LevelHistory:
         """Return the history without tables that no record uses or that begin after the log."""
         promises = [Promise(min(p.from_offset, log_end), p.text) for p in self._promises]
@@ -141,6 +179,18 @@ class LevelHistory:
         self.tables[:] = other.tables
 
 
+def latest(one: str, other: str) -> str:
+    """Return a level text with the longer delay of each level in two: early for neither."""
+    tables = parse_levels(one), parse_levels(other)
+    tokens = one.rstrip(" ").split(" "), other.rstrip(" ").split(" ")
+    chosen = []
+    for level in range(1, max(table.size for table in tables)):
+        delays = [int(table[min(level, table.size - 1)]) for table in tables]
+        longer = delays.index(max(delays))
+        chosen.append(tokens[longer][min(level, len(tokens[longer])) - 1])
+    return " ".join(chosen)
+
+
 def _table(promise: Promise) -> LevelTable:
     return LevelTable(promise.from_offset, parse_levels(promise.text))
 
@@ -150,19 +200,43 @@ class StoredLevels(NamedTuple):
 
     Attributes:
         adopted: Level to the first queue offset that Apache had not delivered when DueMQ first
-            opened the store; deliveries before it have no origin in the log.
+            delivered from the store; deliveries before it have no origin in the log. None: DueMQ
+            was a replica only.
         generation: Number of the log's last truncation when the file was written.
     """
 
     history: LevelHistory
-    adopted: dict[int, int]
+    adopted: dict[int, int] | None
     generation: int = 0
 
 
-def encode_history(history: LevelHistory, adopted: dict[int, int], generation: int = 0) -> str:
+def encode_history(
+    history: LevelHistory, adopted: dict[int, int] | None, generation: int = 0
+) -> str:
     """Return the text of delayLevels.json; see `StoredLevels`."""
-    rows = [{"fromOffset": p.from_offset, "levels": p.text} for p in history.promises]
-    return dumps({"adopted": adopted, "history": rows, "logGeneration": generation})
+    return dumps(
+        {"adopted": adopted, "history": rows_of(history), "logGeneration": generation},
+    )
+
+
+def rows_of(history: LevelHistory) -> list[dict[str, int | str]]:
+    """Return a history as JSON values."""
+    return [{"fromOffset": p.from_offset, "levels": p.text} for p in history.promises]
+
+
+def history_of(rows: Any) -> LevelHistory:
+    """Return the history that `rows_of` wrote.
+
+    Raises:
+        ValueError, TypeError, KeyError: It is malformed.
+    """
+    promises = [Promise(int(row["fromOffset"]), str(row["levels"])) for row in rows]
+    if not promises:
+        raise ValueError("its history is empty")
+    try:
+        return LevelHistory(promises)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
 
 
 def decode_history(data: Any) -> StoredLevels:
@@ -171,11 +245,7 @@ def decode_history(data: Any) -> StoredLevels:
     Raises:
         ValueError, TypeError, KeyError, AttributeError: The file is malformed.
     """
-    adopted = {int(level): int(offset) for level, offset in data["adopted"].items()}
-    promises = [Promise(int(row["fromOffset"]), str(row["levels"])) for row in data["history"]]
-    if not promises:
-        raise ValueError("its history is empty")
-    try:
-        return StoredLevels(LevelHistory(promises), adopted, int(data.get("logGeneration", 0)))
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
+    adopted = data["adopted"]
+    if adopted is not None:
+        adopted = {int(level): int(offset) for level, offset in adopted.items()}
+    return StoredLevels(history_of(data["history"]), adopted, int(data.get("logGeneration", 0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +15,19 @@ from delivery.plugin import PluginBase, PluginHost, Request, RequestHandler, Res
 from message_store.config import from_properties
 from message_store.errors import ConfigError, CorruptStore
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
-from message_store.json_dialect import load_config, read_config, write_config
 from message_store.log.batch import PutBatch
-from message_store.recovery.truncations import Truncations
 from message_store.retention.pins import UNKNOWN, FirstPending
+from schedule_service import level_journal
 from schedule_service.config import ScheduleConfig
 from schedule_service.decisions import PendingLevels
 from schedule_service.delivery import LevelService
 from schedule_service.level import Level
-from schedule_service.levels import LevelHistory, Promise, decode_history, encode_history
+from schedule_service.level_tables import LevelTables
+from schedule_service.levels import KEY
 from schedule_service.names import (
     DECISION_TOPIC,
     HALF_TOPIC,
+    LEVELS_TOPIC,
     QUARANTINE_TOPIC,
     SCHEDULE_QUEUES,
     SCHEDULE_TOPIC,
@@ -49,9 +50,10 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-HISTORY_FILE = "delayLevels.json"
 GET_ALL_DELAY_OFFSET = 45
 PERSIST_JOB = "schedule_service.persist"
+TABLES_JOB = "schedule_service.tables"
+TABLES_MS = 3_000
 READ_ONLY = 4
 
 
@@ -59,7 +61,7 @@ READ_ONLY = 4
 class Running:
     """Components that exist while the store is open."""
 
-    store: Any
+    store: MessageStore
     hook: LevelHook
     service: LevelService
     keeper: OffsetKeeper
@@ -75,10 +77,8 @@ class SchedulePlugin(PluginBase):
     def __init__(self, host: PluginHost) -> None:
         self._host = host
         self.config = from_properties(ScheduleConfig, host.properties)
-        self._config_dir = Path(host.store_root) / "config"
-        known = self._load_history()
-        self._adopted: dict[int, int] | None = known[1] if known else None
-        self.history = known[0] if known else LevelHistory([Promise(0, self.config.levels)])
+        self.tables = LevelTables(Path(host.store_root), self.config.levels)
+        self.history = self.tables.history
         self._running: Running | None = None
         self._offsets_rejected = False  # delayOffset.json, because the log lost its end
 
@@ -92,6 +92,7 @@ class SchedulePlugin(PluginBase):
             SystemTopic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
             SystemTopic(QUARANTINE_TOPIC, 1, READ_ONLY),
             SystemTopic(DECISION_TOPIC, 1, READ_ONLY),
+            SystemTopic(LEVELS_TOPIC, 1, READ_ONLY),
         )
 
     def tags_code_rules(self) -> Sequence[TagsCodeRule]:
@@ -130,9 +131,25 @@ class SchedulePlugin(PluginBase):
         """
         config = from_properties(ScheduleConfig, properties)
         if self._running is not None:
-            self._change_levels(config.levels, self._running.store)
+            self.tables.change(config.levels, self._running.store)
             self._running.service.reconfigure(config)
         self.config = config
+
+    def open_replica(self, store: MessageStore) -> None:
+        self.tables.open_replica(store)
+
+    def follow_master(
+        self, properties: Mapping[str, str], store: MessageStore, log_end: int
+    ) -> None:
+        """Use the levels of a master from the end of this log on.
+
+        Raises:
+            ConfigError: It has levels that cannot be used.
+            OSError: The disk refused them.
+        """
+        self.tables.learn(store)
+        if KEY in properties:
+            self.tables.follow(properties[KEY], store, log_end)
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
@@ -144,41 +161,54 @@ class SchedulePlugin(PluginBase):
             self._running = running
             collector = LevelCollector(self._stats)
             self._host.metrics.register(collector)
-            self._host.scheduler.add_job(
-                running.keeper.persist,
-                "interval",
-                seconds=self.config.persist_interval_ms / 1_000,
-                id=PERSIST_JOB,
-                coalesce=True,
-                max_instances=1,
-            )
+            self._every(self.config.persist_interval_ms, running.keeper.persist, PERSIST_JOB)
+            self._every(TABLES_MS, self._check_log, TABLES_JOB)
             try:
                 yield
             finally:
+                self._host.scheduler.remove_job(TABLES_JOB)
                 self._host.scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
         await running.keeper.persist()
 
+    def _every(self, interval_ms: int, work: Callable[[], Awaitable[Any]], name: str) -> None:
+        self._host.scheduler.add_job(
+            work,
+            "interval",
+            seconds=interval_ms / 1_000,
+            id=name,
+            coalesce=True,
+            max_instances=1,
+        )
+
+    async def _check_log(self) -> None:
+        if self._running is not None:
+            self.tables.check_log(self._running.store)
+
     # -- start ----------------------------------------------------------------------------------
 
-    def recovered(self, store: Any) -> Running:
+    def recovered(self, store: MessageStore) -> Running:
         """Recover and return the components without starting them, for work on a stopped store."""
         return self._start(store)
 
-    def _start(self, store: Any) -> Running:
+    def _start(self, store: MessageStore) -> Running:
         saved = self._load_saved(store)
         queues = ScheduleQueues(store, self.history)
         ends = {level: queues.bounds(level)[1] for level in queues.levels}
-        if self._adopted is not None:
-            self._adopted = dict(fitted(Saved(offsets=self._adopted), ends).offsets)
-        start = find_start(store, self._adopted, saved)
-        start = replace(start, saved=fitted(start.saved, ends))
+        tables = self.tables
+        if tables.adopted is not None:
+            tables.adopted = dict(fitted(Saved(offsets=tables.adopted), ends).offsets)
+        start = find_start(store, tables.adopted, saved)
+        journal = list(ownership.read(store))
+        reached = level_journal.advanced(start.saved, level_journal.newest(store), journal)
+        start = replace(start, saved=fitted(reached, ends))
         self._offsets_rejected = saved is not None and start.saved is not saved
         if saved is None or saved.log_offset is None:
-            self._adopted = dict(start.saved.offsets)
-        self._change_levels(self.config.levels, store, write=True)
-        journal = list(ownership.read(store))
+            tables.adopted = dict(start.saved.offsets)
+        tables.delivered = lambda: start.saved.offsets
+        tables.follows_apache = saved is not None and saved.log_offset is None
+        self._promise(store)
         cursors = restore(store, queues, start, journal)
         service = LevelService(
             store,
@@ -190,6 +220,9 @@ class SchedulePlugin(PluginBase):
             kernels=self._host.kernels,
         )
         service.transfers.restore(journal, start.saved.offsets)
+        tables.delivered = lambda: {
+            number: level.cursor.first_undelivered for number, level in service.levels.items()
+        }
         keeper = OffsetKeeper(
             store, self._host.clock, service, start.saved, version_step=self.config.version_step
         )
@@ -200,49 +233,33 @@ class SchedulePlugin(PluginBase):
         pending_levels = PendingLevels(store, queues, service, self._host.clock)
         return Running(store, hook, service, keeper, pending_levels)
 
-    def _load_history(self) -> tuple[LevelHistory, dict[int, int]] | None:
-        path = self._config_dir / HISTORY_FILE
+    def _promise(self, store: MessageStore) -> None:
+        """Apply what a former master promised, then the configuration to what follows.
+
+        Raises:
+            ConfigError: delayLevels.json cannot be written.
+        """
         try:
-            found = load_config(path, decode_history)
-        except CorruptStore as error:
-            log.error("%s Pending messages keep their due times unless their queue is lost.", error)
-            return None
-        if found is None:
-            return None
-        floor = Truncations.load(self._config_dir.parent).floor(found.generation)
-        return found.history.trimmed(0, floor), found.adopted
+            self.tables.learn(store)
+        except OSError as error:
+            why = f"due times of a former master cannot be written: {error}"
+            raise ConfigError(KEY, self.config.levels, why) from error
+        self.tables.adopted = self.tables.adopted or {}
+        self.tables.change(self.config.levels, store, write=True)
 
     @staticmethod
-    def _load_saved(store: Any) -> Saved | None:
+    def _load_saved(store: MessageStore) -> Saved | None:
         try:
             return load_saved(store)
         except CorruptStore as error:
             log.error("%s The deliveries are read from the log instead.", error)
             return None
 
-    def _change_levels(self, text: str, store: Any, *, write: bool = False) -> None:
-        """Write a level text to the disk, then put it in force for new messages."""
-        history = self.history.trimmed(store.min_offset, store.max_offset)
-        if text != history.text:
-            history = history.changed(text, store.max_offset)
-            write = True
-        if write:
-            path, encoded = (
-                store.config_path(HISTORY_FILE),
-                encode_history(history, self._adopted or {}, store.generation),
-            )
-            try:
-                if read_config(path) != encoded:
-                    write_config(path, encoded)
-            except OSError as error:
-                why = f"{path} cannot be written: {error}"
-                raise ConfigError("messageDelayLevel", text, why) from error
-            self.history.replace(history)
-
     # -- handlers and views ---------------------------------------------------------------------
 
     def _redirect(self, batch: PutBatch, now_ms: int) -> None:
         assert self._running is not None, "messages are stored only while plugins run"
+        self.tables.append_due(self._running.store)
         self._running.hook(batch, now_ms)
 
     def _note_put(self, batch: PutBatch) -> None:

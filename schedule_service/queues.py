@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from message_store.index.key_search import frames
+from message_store.layout import PRE_BLANK_SIZE
+from message_store.log.frames import frame_at
 from schedule_service import kernels
 from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
 from schedule_service.names import SCHEDULE_TOPIC
+from schedule_service.tags_code_rule import LevelRule
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
 
 Units = npt.NDArray[Any]
 LONGEST_HASH = 1 << TAGS_HASH_BITS
+CORRECTED_UNITS = 4_096  # read at a time
 
 
 class ScheduleQueues:
@@ -55,7 +63,90 @@ class ScheduleQueues:
                 due[at] = store_ms + self._history.delay_ms(phys_offset, level)
         return due
 
+    def sound_due_ms(self, level: int, offset: int) -> int | None:
+        """Return when the unit at an offset is due, None without one.
+
+        The unit is compared with its record, and written again if it is not that record's.
+        """
+        units = self.units(level, offset, 1)
+        if units.size and not self._is_plausible(level, offset, units[0]):
+            self._store.repair.repaired(SCHEDULE_TOPIC, level - 1, offset)
+            units = self.units(level, offset, 1)
+        return int(self.due_ms(level, units)[0]) if units.size else None
+
+    def _is_plausible(self, level: int, offset: int, unit: Any) -> bool:
+        """Return whether the record of a unit names its place, and the unit's due time is its own.
+
+        A quick form of `UnitRepair.is_sound`: one that is not plausible may be sound.
+        """
+        phys_offset = int(unit["phys_offset"])
+        row = frame_at(self._store.log, phys_offset)
+        if row is None or row["record_size"] != unit["size"] or row["prepared_offset"] < 0:
+            return False
+        if (row["queue_id"], row["queue_offset"]) != (level - 1, offset):
+            return False
+        due_ms = int(row["store_ms"]) + self._history.delay_ms(phys_offset, level)
+        return due_ms == int(unit["tags_code"])
+
+    def delay_ms(self, level: int, units: Units) -> int:
+        """Return the delay that the records of all units were stored with, -1 if they have several.
+
+        Args:
+            units: (n,) in log order, n > 0.
+        """
+        first, last = int(units[0]["phys_offset"]), int(units[-1]["phys_offset"])
+        if self._history.table_at(first) is not self._history.table_at(last):
+            return -1
+        return self._history.delay_ms(first, level)
+
     def first_phys(self, level: int, offset: int) -> int | None:
         """Return the log offset of a unit's record, None if there is no such unit."""
         units = self.units(level, offset, 1)
         return int(units[0]["phys_offset"]) if units.size else None
+
+    def correct(self, level: int, from_offset: int) -> int:
+        """Correct the due times of units by the history; return how many have changed.
+
+        Args:
+            from_offset: Log offset of the first record to look at.
+        Raises:
+            OSError: The disk refused it; it can be repeated.
+        """
+        rule = LevelRule(SCHEDULE_TOPIC, self._history.tables)
+        at, end = self._first_at(level, from_offset), self.bounds(level)[1]
+        changed = 0
+        while at < end:
+            units = self.units(level, at, CORRECTED_UNITS)
+            if not units.size:
+                break
+            rows = frames(self._store, units["phys_offset"])
+            ours = (rows["topic_index"] == self._topic) & (rows["queue_id"] == level - 1)
+            ours &= (rows["record_size"] > 0) & (units["size"] != PRE_BLANK_SIZE)
+            rows["delay_level"] = level
+            due_ms = units["tags_code"].copy()
+            due_ms[ours] = rule.tags_codes(rows[ours], self._store.log)
+            differing = int(np.count_nonzero(due_ms != units["tags_code"]))
+            if differing:
+                units["tags_code"] = due_ms
+                self._store.queues.find(SCHEDULE_TOPIC, level - 1).rewrite(at, units)
+            changed += differing
+            at += int(units.size)
+        return changed
+
+    def _first_at(self, level: int, phys_offset: int) -> int:
+        """Return the first queue offset whose record is at a log offset or after it."""
+        low, high = self.bounds(level)
+        while low < high:
+            middle = (low + high) // 2
+            found = self.first_phys(level, middle)
+            if found is not None and found < phys_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def correct_due_times(store: MessageStore, history: LevelHistory, from_offset: int) -> int:
+    """Correct the units of all levels; see `ScheduleQueues.correct`."""
+    queues = ScheduleQueues(store, history)
+    return sum(queues.correct(level, from_offset) for level in queues.levels)

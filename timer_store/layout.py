@@ -203,4 +203,4 @@ TEXT_ROLLED, TEXT_MARKER, TEXT_LEVEL = 1, 2, 4  # LEVEL: has DELAY or DELAy
 # Kinds of source records: a timer; a transferred message in a level's queue; a timer that was sent
 # with a level and routed. Consumers receive the last two as the level service delivers them.
 FROM_TIMER, FROM_LEVEL, FROM_ROUTE, FROM_NOTHING = 0, 1, 2, -1
-UPPER_Y, LOWER_Y, NAME_AS_IS = 89, 121, 0  # last letter: of DELAY, of DELAy, unchanged
+UPPER_Y, LOWER_Y = 89, 121  # last letter: of DELAY, of DELAy

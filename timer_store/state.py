@@ -17,6 +17,7 @@ from timer_store.config import TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.dequeue_service import DequeueService
 from timer_store.dequeue.near_stage import NearStage
+from timer_store.dequeue.unit_check import UnitCheck
 from timer_store.enqueue.enqueue_service import EnqueueService
 from timer_store.enqueue.fetch import Fetcher
 from timer_store.enqueue.transfers import TransferredUnits
@@ -70,24 +71,27 @@ class TimerState:
         root, precision_ms = Path(store.root), config.precision_ms
         findings: list[str] = []
         wheel = open_wheel(root / "timerwheel", precision_ms, findings)
-        units = TimerUnits(TimerLog(root / "timerlog", config.log_file_bytes), wheel)
+        timer_log = TimerLog(root / "timerlog", config.log_file_bytes)
+        units = TimerUnits(timer_log, wheel, config.window_ms)
         now_ms = clock.now_ms()
         start_ms = now_ms - now_ms % precision_ms
         position, claims = Position(start_ms, start_ms), Claims()
         counts = PendingCounts(store.topics, store.config.commitlog_file_bytes)
         stage = NearStage(config.stage_records_max)
-        fetch, deliverer = Fetcher(store, config), TimerDeliverer(store)
+        fetch = Fetcher(store, config)
         enqueue = EnqueueService(
             fetch, units, stage, counts, position,
             precision_ms=precision_ms, window_ms=config.window_ms,
         )  # fmt: skip
         transfers = TransferredUnits(store, units, position, counts, enqueue, config.window_ms)
         records = RecordReader(store, precision_ms, transfers.at_offsets)
+        check = UnitCheck(store, records, precision_ms, timer_log.directory)
+        deliverer = TimerDeliverer(store, precision_ms, check)
         deciding = DecidingRecords(store, precision_ms)
         copies = TimerCopies(records, deciding)
         dequeue = DequeueService(
             units, stage, deliverer, counts, claims, position, config, copies,
-            TimerStats(store.topics),
+            TimerStats(store.topics), check,
         )  # fmt: skip
         return cls(
             store=store, clock=clock, config=config, files=SnapshotFiles(root / "config"),

@@ -24,6 +24,7 @@ from message_store import config_sums
 from message_store.json_dialect import backup_path, loads
 from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
+from message_store.recovery.truncations import Truncations
 from message_store.verify import LogFacts, Part, Progress, Report
 from message_store.verify.files import Piece, map_file, map_files, overlapping, used_bytes
 from timer_store import layout
@@ -37,8 +38,10 @@ from timer_store.checkpoint.snapshot import (
 )
 from timer_store.checkpoint.timer_metrics import METRICS_FILE
 from timer_store.config import PRECISIONS_MS
+from timer_store.dequeue.unit_check import is_promised
 from timer_store.kernels import chain
 from timer_store.kernels import wheel as kernels
+from timer_store.kernels.fetch import Context, Scratch, from_records
 from timer_store.layout import BLANK, NO_OFFSETS, TIMER_BLANK, UNIT_BYTES, Row, Rows
 from timer_store.log.chain_check import FAULT_TEXTS, check_slots
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -91,6 +94,10 @@ def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) 
     facts.saved = _check_saved(config / SNAPSHOT_FILE, facts)
     facts.check = _check_check(config / CHECK_FILE, facts)
     _check_metrics(config / METRICS_FILE, facts)
+    if _is_void(facts):
+        text = "the commit log was truncated since: the next start enqueues the timers again"
+        report.add("warning", "timer-snapshot", config / SNAPSHOT_FILE, 0, text)
+        return
     if facts.ours is not None:
         facts.read_ms = facts.ours.snapshot.read_ms
         facts.precision_ms = facts.ours.snapshot.precision_ms
@@ -99,6 +106,17 @@ def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) 
     _TimerLogCheck(facts, progress).run()
     _WheelCheck(facts).run()
     _check_positions(config, facts)
+
+
+def _is_void(facts: Facts) -> bool:
+    """Return whether the log was truncated before the end that the checkpoint describes.
+
+    A former master that has become a replica: no unit of its timers needs to be right.
+    """
+    if facts.saved is None:
+        return False
+    snapshot = facts.saved.snapshot
+    return snapshot.log_offset > Truncations.load(facts.root).floor(snapshot.generation)
 
 
 TIMERS = Part(("timerlog", "timerwheel"), check_timers)
@@ -135,7 +153,12 @@ def _check_check(path: Path, facts: Facts) -> Check | None:
         text = "it is missing: Apache's broker would deliver timers again"
         facts.report.add(facts.bad, "timer-check", path, 0, text)
         return None
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        text = f"it cannot be read: {error}: Apache's broker does not start"
+        facts.report.add("error", "timer-check", path, 0, text)
+        return None
     damaged = config_sums.is_damaged(path, data)
     check = None if damaged else decode_check(data)
     if check is None:
@@ -293,10 +316,40 @@ class _TimerLogCheck:
             return
         behind = units["phys_offset"] >= facts.log.end
         codes = self.codes(units)
+        self.compare_times(piece, units[codes == store_kernels.GOOD])
         wrong = (codes != store_kernels.GOOD) & (units["phys_offset"] >= facts.log.min)
         gone = units["phys_offset"] < facts.log.min
         for index in np.flatnonzero(behind | gone | wrong).tolist():
             self.report_unit(piece, units[index], int(codes[index]), bool(behind[index]))
+
+    def compare_times(self, piece: Piece, units: Rows) -> None:
+        """Compare due times and topics of units with those of their records."""
+        facts = self.facts
+        context = Context(facts.log.topics.find(TIMER_TOPIC), facts.precision_ms)
+        scratch = Scratch(self.scratch, np.zeros(1, layout.TIMER_TEXT))
+        wanted, timed = np.zeros(units.size, UNIT), np.zeros(units.size, layout.TIMED)
+        wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
+        known = np.zeros(units.size, np.bool_)
+        for log_piece in facts.log.pieces:
+            span = facts.log.span(log_piece)
+            mine = (wanted["phys_offset"] >= span[0]) & (wanted["phys_offset"] < span[1])
+            if mine.any():
+                found = np.zeros(int(mine.sum()), layout.TIMED)
+                from_records(
+                    log_piece.data, (span[0], span[1] - span[0]), wanted[mine],
+                    facts.log.topics.arrays, context, -1, scratch, found,
+                )  # fmt: skip
+                timed[mine], known[mine] = found, found["kind"] != layout.TIMED_BROKEN
+        due = np.where(units["due_ms"] > 0, units["due_ms"], timed["due_ms"])  # Apache's: 0
+        late = known & ~is_promised(due, timed["due_ms"], facts.precision_ms)
+        elsewhere = known & (units["topic_hash"] != timed["topic_hash"])
+        for index in np.flatnonzero(late | elsewhere).tolist():
+            unit, row = units[index], timed[index]
+            what = f"is due at {int(row['due_ms'])}, the unit says {int(unit['due_ms'])}"
+            text = f"the record of a pending timer {what if late[index] else 'has another topic'}"
+            self.report.add(
+                "error", "timer-unit-time", piece.path, int(unit["pos"]) - piece.base, text
+            )
 
     def codes(self, units: Rows) -> npt.NDArray[np.uint8]:
         """Return the code of each unit's record in the commit log, without queue and tags code."""

@@ -23,6 +23,7 @@ from schedule_service.deliverer import Deliverer
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 
 LEVEL, NOW_MS, TOPICS = 3, 1_700_000_000_000, 4
+DELAY_MS = 10_000  # of the level
 LOOPBACK = (b"\x7f\0\0\1", 10_911)
 BODY = b"x" * 100
 
@@ -45,7 +46,8 @@ def fill(store: MessageStore, count: int) -> Any:
     store.put(batch)
     units = np.zeros(count, layout.UNIT)
     units["phys_offset"] = batch.filled["phys_offset"]
-    units["size"] = batch.filled["record_size"]
+    units["size"], units["index"] = batch.filled["record_size"], batch.filled["queue_offset"]
+    units["tags_code"] = NOW_MS + DELAY_MS
     return units
 
 
@@ -53,7 +55,7 @@ def measure_kernel(store: MessageStore, units: Any) -> None:
     """Measure the kernel on all units at once."""
     topics, file = store.topics, store.log.files[0]
     half = topics.add(HALF_TOPIC)
-    source = kernels.Source(topics.find(SCHEDULE_TOPIC), half, LEVEL - 1, 1)
+    source = kernels.Source(topics.find(SCHEDULE_TOPIC), half, LEVEL - 1, 1, 0, DELAY_MS)
     rows, scratch = np.zeros(units.size, layout.PUT), np.zeros(1, layout.SCANNED)
     span = (file.base, store.log.end - file.base)
 
@@ -75,7 +77,7 @@ def main(count: int) -> None:
         deliverer = Deliverer(store)
 
         def deliver() -> None:
-            assert deliverer.deliver_batch(LEVEL, 0, units, NOW_MS).done == count
+            assert deliverer.deliver_batch(LEVEL, 0, units, NOW_MS, delay_ms=DELAY_MS).done == count
 
         measure(f"due to appended, {count} a call", count, deliver)
 

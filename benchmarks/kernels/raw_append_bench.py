@@ -78,6 +78,8 @@ def copy(root: Path, data: bytes, *, index: bool) -> tuple[float, float, float]:
             piece = data[at : at + RECEIVE_BYTES]
             buffer[: len(piece)] = piece  # what recv_into does
             stream.feed(view[: len(piece)])
+            if stream.is_partial:
+                continue
             while taken := store.append_raw(stream.offset, stream.pending):
                 stream.take(taken)
         wall_s, loop_s, _ = (now() - then for now, then in zip(CLOCKS, started, strict=True))

@@ -28,6 +28,7 @@ from timer_store.dequeue.gather import Gatherer
 from timer_store.dequeue.near_stage import NearStage, sorted_run
 from timer_store.names import TIMER_TOPIC
 
+PRECISION_MS = 1_000
 DUE_MS = 1_700_000_100_000
 LOOPBACK = (b"\x7f\0\0\1", 10_911)
 BODY = b"x" * 100
@@ -122,7 +123,7 @@ def fill(store: MessageStore, count: int) -> Rows:
 
 def measure_gather(store: MessageStore, rows: Rows, batch_rows: int) -> None:
     """Measure stage 4 on one batch after the other."""
-    gatherer, batch = Gatherer(store), PutBatch(batch_rows)
+    gatherer, batch = Gatherer(store, PRECISION_MS), PutBatch(batch_rows)
 
     def gather() -> None:
         for first in range(0, rows.size, batch_rows):
@@ -135,7 +136,7 @@ def measure_gather(store: MessageStore, rows: Rows, batch_rows: int) -> None:
 
 def measure_chain(store: MessageStore, rows: Rows, batch_rows: int) -> None:
     """Measure take, gather and put together."""
-    deliverer, found = TimerDeliverer(store), []
+    deliverer, found = TimerDeliverer(store, PRECISION_MS), []
     for _ in range(ROUNDS):
         stage = NearStage(int(rows.size))
         wall, loop, all_s = time.perf_counter(), time.thread_time(), time.process_time()

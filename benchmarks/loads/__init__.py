@@ -6,11 +6,13 @@ from benchmarks.bench import Load
 from benchmarks.loads import (
     crash,
     drain,
+    failover,
     ingest,
     memory,
     migration,
     ready,
     reconciliation,
+    replication,
     steady,
     timer_engine,
     timer_pending,
@@ -19,6 +21,6 @@ from benchmarks.loads import (
 
 MODULES = (
     ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine, migration,
-    reconciliation,
+    reconciliation, replication, failover,
 )  # fmt: skip
 LOADS: dict[str, Load] = {load.name: load for module in MODULES for load in module.LOADS}

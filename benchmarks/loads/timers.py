@@ -31,9 +31,9 @@ def trickle(bench: Bench) -> list[Metric]:
     return [*_late(late, "p50", "p99", "p999", "max"), *delivery_faults(received, sent)]
 
 
-def trickled(bench: Bench) -> tuple[Found, Found]:
+def trickled(bench: Bench, seconds: int = TRICKLE_S) -> tuple[Found, Found]:
     """Send timers at a low rate; return what was received, and what was sent."""
-    count = int(TRICKLE_PER_S * max(TRICKLE_S_MIN, TRICKLE_S * bench.scale))
+    count = int(TRICKLE_PER_S * max(TRICKLE_S_MIN, seconds * bench.scale))
     topic = bench.topic()
     with bench.receiving(topic, count, counts=True) as result:
         sent = bench.send(topic, count, delay=DELAY_MS, rate=TRICKLE_PER_S, conns=1)

@@ -10,6 +10,7 @@ from duemq.exposure import warn_if_exposed
 from duemq.metrics.collector import broker_collector, metrics_server
 from duemq.metrics.http_server import serving
 from duemq.metrics.native_metrics import NativeCollector
+from duemq.metrics.replication_collector import ReplicationCollector
 from duemq.metrics.running_broker import RunningBroker
 
 LOOPBACK = "127.0.0.1"
@@ -26,6 +27,7 @@ async def serve_metrics(
     config = broker.config
     metrics.register(broker_collector(broker))
     metrics.register(NativeCollector(broker))
+    metrics.register(ReplicationCollector(broker.parts.replication))
     address = config.metrics_host or (LOOPBACK if broker.access else config.bind_address)
     port = await stack.enter_async_context(
         serving(

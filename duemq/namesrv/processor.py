@@ -112,7 +112,7 @@ class NamesrvProcessor:
         registration = await self._registration(request)
         self._check_channel(registration)
         self._note_move(registration)
-        found = self._table.register(registration, self._clock.now_ms())
+        found = self._table.register(registration, self._clock.steady_ms())
         if request.peer is not None and request.peer not in self._watched:
             self._watched.add(request.peer)
             request.peer.on_close(self._closed)
@@ -189,7 +189,7 @@ class NamesrvProcessor:
 
     def expire(self) -> None:
         """Drop the brokers that were silent for too long."""
-        for gone in self._table.expire(self._clock.now_ms()):
+        for gone in self._table.expire(self._clock.steady_ms()):
             log.warning("broker %s of %s sent no heartbeat: dropped", *map(ascii, gone.key[::-1]))
 
     async def unregister(self, request: Request) -> Response:
@@ -215,7 +215,7 @@ class NamesrvProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"no data version: {error}") from error
         changed = known != sent
         if not changed and self._may_register(request):
-            self._table.heard(key, self._clock.now_ms())
+            self._table.heard(key, self._clock.steady_ms())
         return Response(
             fields={"changed": "true" if changed else "false"},
             body=wire_json.encode(known.to_json()) if known is not None else b"",
@@ -224,7 +224,7 @@ class NamesrvProcessor:
     async def heartbeat(self, request: Request) -> Response:
         """Note a heartbeat of a broker."""
         if self._may_register(request):
-            self._table.heard(_live_key(request), self._clock.now_ms())
+            self._table.heard(_live_key(request), self._clock.steady_ms())
         return Response()
 
     def _may_register(self, request: Request) -> bool:

@@ -99,7 +99,7 @@ class NameServer:
         Raises:
             RequestError: It is refused.
         """
-        self.table.register(registration, self._clock.now_ms())
+        self.table.register(registration, self._clock.steady_ms())
 
     def drop_local_topic(self, broker_name: str, topic: str) -> None:
         """Delete the route of a topic that the broker of this process deleted."""

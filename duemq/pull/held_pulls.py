@@ -111,7 +111,7 @@ class HeldPulls:
             return None
         if not self._memory.reserve(memory_bytes(subscription)):
             return None
-        deadline_ms = self._clock.now_ms() + min(max(hold_ms, 0), HOLD_MS_MAX)
+        deadline_ms = self._clock.steady_ms() + min(max(hold_ms, 0), HOLD_MS_MAX)
         bucket = -(-deadline_ms // BUCKET_MS)
         woken = asyncio.get_running_loop().create_future()
         held = Held(slot, bucket, subscription, peer, woken)
@@ -205,20 +205,25 @@ class HeldPulls:
         """Wake every pull of a queue, whatever its filter: its progress was reset."""
         self._wake_all(self._by_slot.get(slot, ()), Wake.ARRIVED)
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, steady_ms: int) -> None:
         """Wake the pulls whose time is over."""
-        for bucket in [b for b in self._by_bucket if b * BUCKET_MS <= now_ms]:
+        for bucket in [b for b in self._by_bucket if b * BUCKET_MS <= steady_ms]:
             self._wake_all(self._by_bucket[bucket], Wake.TIMED_OUT)
 
     async def run(self) -> None:
         """Expire pulls until stopped."""
         while not self._stopping:
             self._changed.clear()
-            until_ms = min(self._by_bucket, default=None)
-            await self._clock.wait(
-                self._changed, until_ms=None if until_ms is None else until_ms * BUCKET_MS
-            )
-            self.expire(self._clock.now_ms())
+            await self._clock.wait(self._changed, until_ms=self._next_expiry_ms())
+            self.expire(self._clock.steady_ms())
+
+    def _next_expiry_ms(self) -> int | None:
+        """Return when the first pull expires if the clock is not stepped, None without any."""
+        first = min(self._by_bucket, default=None)
+        if first is None:
+            return None
+        left_ms = first * BUCKET_MS - self._clock.steady_ms()
+        return self._clock.now_ms() + max(left_ms, 0)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
@@ -15,6 +18,7 @@ from duemq.net.dispatcher import Deferred, Handler
 from duemq.ports import PERM_READ, Groups, GroupView, Offsets, Topics, TopicView
 from duemq.pull.held_pulls import Held, HeldPulls, Wake
 from duemq.pull.pull_plan import (
+    BLANK_UNIT_SIZE,
     FOUND,
     Outcome,
     PullLimits,
@@ -29,7 +33,7 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import Access, client_access
 from duemq.registry.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
 from duemq.replication.config import ReplicationConfig
-from message_store.errors import RecordUnreadable, RequestError
+from message_store.errors import RecordUnreadable, RequestError, UnitsRewritten
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -253,7 +257,7 @@ class PullProcessor:
         units = self._store.units(wanted.topic, wanted.queue_id, wanted.offset, count)
         if units.size == 0:
             return Outcome(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", wanted.offset)
-        return choose(
+        outcome = choose(
             units,
             wanted,
             admitted.subscription,
@@ -261,9 +265,22 @@ class PullProcessor:
             log_min=self._store.min_offset,
             log_max=self._store.max_offset,
         )
+        returned = 0 if outcome.units is None else outcome.units.size
+        if outcome.next_offset - wanted.offset > returned and self._repaired(wanted, units):
+            return self._read(admitted)
+        return outcome
+
+    def _repaired(self, wanted: PullRequest, units: npt.NDArray[Any]) -> bool:
+        """Repair units that name removed records, which no unit of a queue does; return whether."""
+        removed = np.flatnonzero(units["phys_offset"] < self._store.min_offset)
+        return any(
+            self._store.repair.repaired(wanted.topic, wanted.queue_id, wanted.offset + at)
+            for at in removed.tolist()
+            if units[at]["size"] != BLANK_UNIT_SIZE
+        )
 
     def _answer(self, admitted: Admitted, outcome: Outcome) -> Response:
-        body, outcome = self._bodies(outcome)
+        body, outcome = self._bodies(admitted, outcome)
         wanted = admitted.request
         low, high = self._store.readable_bounds(wanted.topic, wanted.queue_id)
         if outcome.code == 0:
@@ -287,8 +304,9 @@ class PullProcessor:
             body,
         )
 
-    def _bodies(self, outcome: Outcome) -> tuple[bytes, Outcome]:
+    def _bodies(self, admitted: Admitted, outcome: Outcome) -> tuple[bytes, Outcome]:
         """Return the bytes of the chosen records, without unreadable ones."""
+        wanted = admitted.request
         for _ in range(UNREADABLE_MAX):
             units = outcome.units
             if units is None:
@@ -296,7 +314,10 @@ class PullProcessor:
             if units.size == 0:
                 break
             try:
-                return self._store.gather(units), outcome
+                place = wanted.topic, wanted.queue_id, wanted.offset
+                return self._store.gather(*place, units), outcome
+            except UnitsRewritten:
+                outcome = self._read(admitted)
             except RecordUnreadable as fault:
                 left = self._store.sound_units(without(units, fault.phys_offset))
                 outcome = replace(outcome, units=left)

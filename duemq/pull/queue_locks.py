@@ -1,6 +1,7 @@
 """Queue locks of orderly consumers: 41 and 42. RebalanceLockManager, AdminBrokerProcessor.
 
-A lock belongs to (group, queue, client), expires 60 s after its last renewal, in memory only.
+A lock belongs to (group, queue, client), expires 60 s after its last renewal, in memory only. Its
+times are those of `Clock.steady_ms`: a step of the wall clock neither ends nor extends it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Lock:
     """The client that locked a queue, and the time of its last renewal."""
 
     client_id: str
-    renewed_ms: int
+    renewed_ms: int  # of `Clock.steady_ms`
 
     def alive(self, now_ms: int) -> bool:
         return now_ms - self.renewed_ms <= LOCK_LIVES_MS
@@ -94,7 +95,7 @@ class LockProcessor:
     async def lock(self, request: Request) -> Response:
         """Return the queues of the request that the client has locked now."""
         group, client_id, queues = parse_lock_body(request.body)
-        held = self._locks.lock(group, client_id, queues, self._clock.now_ms())
+        held = self._locks.lock(group, client_id, queues, self._clock.steady_ms())
         body = msgspec.json.encode({"lockOKMQSet": [queue.to_json() for queue in held]})
         return Response(body=body)
 

@@ -79,6 +79,7 @@ class ClientProcessor:
                 version=request.version,
                 now_ms=self._clock.now_ms(),
                 account=request.fields.get(ACCESS_KEY, ""),
+                steady_ms=self._clock.steady_ms(),
             )
             self._notify(changes)
             changed |= bool(changes)
@@ -134,7 +135,7 @@ class ClientProcessor:
 
     def scan(self) -> None:
         """Remove clients that were silent for too long; notify their groups."""
-        silent, changes = self._clients.expire(self._clock.now_ms())
+        silent, changes = self._clients.expire(self._clock.steady_ms())
         for peer in silent:
             log.info("client at %s was silent for too long: forgotten", peer.address)
         self._notify(changes)

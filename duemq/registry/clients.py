@@ -88,7 +88,7 @@ class ClientTable:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, Channel]] = {}
         self._groups_of: dict[Peer, set[str]] = {}  # "c" or "p", then the group
-        self._heard_ms: dict[Peer, int] = {}  # of each peer that has a group
+        self._heard_ms: dict[Peer, int] = {}  # of `Clock.steady_ms`, of each peer that has a group
 
     # --- questions
 
@@ -150,17 +150,23 @@ class ClientTable:
         language: str,
         version: int,
         now_ms: int,
+        steady_ms: int | None = None,
         account: str = "",
     ) -> list[GroupChange]:
-        """Take in one heartbeat; return the consumer groups that it changed."""
+        """Take in one heartbeat; return the consumer groups that it changed.
+
+        Args:
+            steady_ms: Time from which the connection expires, of `Clock.steady_ms`; None: `now_ms`.
+        """
+        heard_ms = now_ms if steady_ms is None else steady_ms
         channel = Channel(peer, heartbeat.client_id, language, version, now_ms, account)
         for name in heartbeat.producers:
-            if self._join(peer, "p" + name, now_ms):
+            if self._join(peer, "p" + name, heard_ms):
                 self._producers.setdefault(name, {})[peer] = channel
         changed = [
             entry.group
             for entry in heartbeat.consumers
-            if self._join(peer, "c" + entry.group, now_ms)
+            if self._join(peer, "c" + entry.group, heard_ms)
             and self._take_consumer(entry, channel, with_subscriptions=not heartbeat.without_sub)
         ]
         return self._changes(changed)
@@ -180,9 +186,9 @@ class ClientTable:
         keys = list(self._groups_of.get(peer, ()))
         return self._changes([key[1:] for key in keys if self._leave(peer, key) and key[0] == "c"])
 
-    def expire(self, now_ms: int) -> tuple[list[Peer], list[GroupChange]]:
+    def expire(self, steady_ms: int) -> tuple[list[Peer], list[GroupChange]]:
         """Forget connections that were silent for too long; return them and the changes."""
-        limit_ms = now_ms - self._expires_ms
+        limit_ms = steady_ms - self._expires_ms
         silent = [peer for peer, heard_ms in self._heard_ms.items() if heard_ms < limit_ms]
         changes: dict[str, GroupChange] = {}
         for peer in silent:
@@ -209,13 +215,13 @@ class ClientTable:
             changed |= _merge(group.subscriptions, entry.subscriptions)
         return changed
 
-    def _join(self, peer: Peer, key: str, now_ms: int) -> bool:
+    def _join(self, peer: Peer, key: str, heard_ms: int) -> bool:
         keys = self._groups_of.get(peer) or set()
         if key not in keys and len(keys) >= self._groups_max:
             return False
         self._groups_of[peer] = keys
         keys.add(key)
-        self._heard_ms[peer] = now_ms
+        self._heard_ms[peer] = heard_ms
         return True
 
     def _leave(self, peer: Peer, key: str) -> bool:

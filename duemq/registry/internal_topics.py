@@ -29,6 +29,7 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
 TABLES_TOPIC: Final = "DUEMQ_TABLES"
+LEVELS_TOPIC: Final = "DUEMQ_LEVELS"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -57,6 +58,7 @@ INTERNAL_TOPICS: Final[Mapping[str, Access]] = {
     OWNERSHIP_TOPIC: Access.NONE,
     DECISION_TOPIC: Access.NONE,
     TABLES_TOPIC: Access.NONE,
+    LEVELS_TOPIC: Access.NONE,
     QUARANTINE_TOPIC: Access.READ,  # operators consume it
     CHECK_MAX_TIME_TOPIC: Access.READ,  # mqadmin resumeCheckHalfMessage views a message first
     OFFSET_MOVED_TOPIC: Access.READ,  # mqadmin startMonitoring subscribes to it

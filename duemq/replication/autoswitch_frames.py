@@ -33,6 +33,7 @@ from duemq.replication.layout import (
     TRANSFERS,
 )
 from duemq.replication.log_stream import DIVERGED, TRANSFER_BYTES_MAX, LogStream
+from duemq.replication.own_log import OwnRecord
 from message_store.errors import ReplicationFault
 
 STATE_BYTES: Final = 4
@@ -185,8 +186,8 @@ class OwnLog:
     Attributes:
         end: Its end; 0: it is empty.
         epochs: Its epochs.
-        record_before: Returns offset and bytes of the last record that ends at a log offset or
-            before; None: there is none, or it cannot be read.
+        record_before: Returns the last record that ends at a log offset or before; None: there is
+            none, or it cannot be read.
         master_epoch: Epoch of the master as a controller named it; `NO_EPOCH`: not known.
         begin: Its first offset.
         is_unconfirmed: Whether no message of it was ever confirmed.
@@ -194,7 +195,7 @@ class OwnLog:
 
     end: int
     epochs: Epochs
-    record_before: Callable[[int], tuple[int, bytes] | None]
+    record_before: Callable[[int], OwnRecord | None]
     master_epoch: int = NO_EPOCH
     begin: int = 0
     is_unconfirmed: bool = False
@@ -287,30 +288,32 @@ class AutoSwitchStream(LogStream):
             return self._truncate(own, master, point)
         self.epochs = _equal_epochs(own, master)
         last = own.record_before(own.end)
-        if last is None or last[0] + len(last[1]) < own.end:  # it may have expired at the master
-            last = own.end, b""
-        self.place(last[0], repeated=last[1])
-        return last[0]
+        if last is None or last.end < own.end:  # it may have expired at the master
+            last = OwnRecord(own.end, b"")
+        return self._compare(last)
 
     def _continue_without_epochs(self, own: OwnLog, master: Answer) -> int:
         """Continue a log that was written without epochs, if the master has its last record."""
         last = own.record_before(own.end)
-        if last is None or last[0] + len(last[1]) < own.end or master.log_end < own.end:
+        if last is None or last.end < own.end or master.log_end < own.end:
             raise ReplicationFault(
                 f"this log ends at {own.end}, the master's at {master.log_end}, and this one has "
                 f"no epochs to compare: {DIVERGED}"
             )
         self.epochs = _equal_epochs(own, master)
-        self.place(last[0], repeated=last[1])
-        return last[0]
+        return self._compare(last)
+
+    def _compare(self, last: OwnRecord) -> int:
+        """Have the master repeat a record; return where it begins."""
+        self.place(last.start, repeated=last.data, letter_at=last.letter_at)
+        return last.start
 
     def _truncate(self, own: OwnLog, master: Answer, point: int) -> int:
         """Compare the last record before `point`, after which the logs differ."""
         last = own.record_before(point)
         if last is not None:
             self._truncate_to, self.epochs = point, own.epochs.before(point)
-            self.place(last[0], repeated=last[1])
-            return last[0]
+            return self._compare(last)
         if master.epochs.last_epoch <= own.epochs.last_epoch:
             raise ReplicationFault(
                 f"the master has nothing of this log, and no newer epoch than "

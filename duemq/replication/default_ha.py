@@ -15,7 +15,7 @@ from typing import Final
 from duemq.replication.ha_client import Open
 from duemq.replication.ha_frames import TransferStream
 from duemq.replication.layout import REPORT
-from duemq.replication.own_log import record_before
+from duemq.replication.own_log import OwnRecord, record_before
 from message_store.store import MessageStore
 
 FIRST_BYTE: Final = b"\0"
@@ -60,10 +60,10 @@ def default_sessions(
         end = store.max_offset
         if end:
             last = record_before(store, end)
-            if last is None or last[0] + len(last[1]) < end:  # it may have expired at the master
-                last = end, b""
-            stream.place(last[0], repeated=last[1])
-            return DefaultSession(last[0], stream)
+            if last is None or last.end < end:  # it may have expired at the master
+                last = OwnRecord(end, b"")
+            stream.place(last.start, repeated=last.data, letter_at=last.letter_at)
+            return DefaultSession(last.start, stream)
         if from_last_file:
             return DefaultSession(0, stream)
         first = await first_offset()

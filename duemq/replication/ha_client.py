@@ -203,29 +203,55 @@ class HaClient:
                 self._connection = None
 
     async def _receive(self, connection: socket.socket, session: Session) -> None:
-        loop, stream = asyncio.get_running_loop(), session.stream
+        stream = session.stream
         self.state, self.failure = HaState.TRANSFER, ""
         log.info("replication from %s begins", self._address)
-        view = memoryview(self._buffer)
+        view, was_compared = memoryview(self._buffer), stream.is_compared
         while True:
-            async with asyncio.timeout(self._config.idle_ms_max / 1_000):
-                size = await loop.sock_recv_into(connection, self._buffer)
-            if not size:
-                raise ConnectionResetError("the master closed the connection")
+            try:
+                size = await self._received(connection, is_partial=stream.is_partial)
+                if not size:
+                    raise ConnectionResetError("the master closed the connection")
+            except OSError:
+                self._append(stream)  # what arrived of the last transfer
+                raise
             self.read_ms = self._clock.now_ms()
-            was_compared = stream.is_compared
             stream.feed(view[:size])
             await self._send(session.on_received())
-            taken = self._store.append_raw(stream.offset, stream.pending)
-            stream.take(taken)
-            if stream.is_idle and stream.pending.size:
-                raise ReplicationFault(
-                    f"the master's log ends inside the record at log offset {stream.offset}: its "
-                    f"size was damaged on its way, or at the master (run duemq verify there)"
-                )
-            self.master_offset = stream.master_offset
-            if taken or stream.is_compared > was_compared:
+            if stream.is_partial:
+                continue
+            if self._append(stream) or stream.is_compared > was_compared:
                 await self._report()
+            was_compared = stream.is_compared
+
+    async def _received(self, connection: socket.socket, *, is_partial: bool) -> int:
+        """Receive into the buffer; return the number of bytes.
+
+        Args:
+            is_partial: Whether a transfer has begun: what is there of it costs no turn of the loop.
+        """
+        if is_partial:
+            with suppress(BlockingIOError):
+                return connection.recv_into(self._buffer)
+        async with asyncio.timeout(self._config.idle_ms_max / 1_000):
+            return await asyncio.get_running_loop().sock_recv_into(connection, self._buffer)
+
+    def _append(self, stream: LogStream) -> int:
+        """Append the records that were received; return their bytes.
+
+        Raises:
+            OSError: The disk refused them.
+            ReplicationFault: They cannot be the master's log.
+        """
+        taken = self._store.append_raw(stream.offset, stream.pending)
+        stream.take(taken)
+        if stream.is_idle and stream.pending.size:
+            raise ReplicationFault(
+                f"the master's log ends inside the record at log offset {stream.offset}: its "
+                f"size was damaged on its way, or at the master (run duemq verify there)"
+            )
+        self.master_offset = stream.master_offset
+        return taken
 
     @property
     def _reports_durable(self) -> bool:

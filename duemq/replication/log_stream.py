@@ -4,7 +4,8 @@
 
 Where the log of a replica is not empty, the master is asked for its last record again. The stream
 compares it with the replica's own: two logs that both have it are equal before it, too, and without
-it a log that diverged at a record's end would go unnoticed.
+it a log that diverged at a record's end would go unnoticed. One letter may differ: that of DELAY in
+a level message, which a migration changes in place while the timers own it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from message_store.errors import ReplicationFault
 TRANSFER_BYTES_MAX: Final = 64 << 20  # Apache sends at most haTransferBatchSize, 32 KiB
 BUFFER_BYTES: Final = 1 << 20
 HEARTBEATS_MAX: Final = 2  # in a row, of a master that has log and does not send it
+LETTERS: Final = b"Yy"  # of DELAY and DELAy
 DIVERGED: Final = "the logs have diverged. Empty this replica's store to copy the log again"
 HeadReader = Callable[[bytes], None]
 
@@ -42,6 +44,7 @@ class LogStream:
         self._log: npt.NDArray[np.uint8] = np.empty(BUFFER_BYTES, np.uint8)
         self._size = 0
         self._repeated = b""  # what the master has to send first, as this log has it
+        self._letter_offset = -1  # log offset of the byte in it that may differ
         self._head, self._head_bytes = bytearray(), 0
         self._read: HeadReader = self._unexpected
         self._left = 0  # bytes of the transfer in progress
@@ -56,6 +59,14 @@ class LogStream:
     def is_compared(self) -> bool:
         """Whether the master has repeated the last record of this log."""
         return not self._repeated
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the transfer in progress should be received further before its log is taken.
+
+        An append of a whole transfer costs less than several of its parts.
+        """
+        return self._left > 0 and self._size < BUFFER_BYTES
 
     def take(self, size: int) -> None:
         """Remove the first `size` bytes of `pending`."""
@@ -87,13 +98,17 @@ class LogStream:
 
     # -- for the framings -----------------------------------------------------------------------
 
-    def place(self, offset: int, *, known: bytes = b"", repeated: bytes = b"") -> None:
+    def place(
+        self, offset: int, *, known: bytes = b"", repeated: bytes = b"", letter_at: int = -1
+    ) -> None:
         """Expect the first transfer at this log offset; without a call it may be anywhere.
 
         Args:
             known: Bytes of the log at `offset` that are pending without a transfer.
             repeated: Bytes of the log at `offset` that this log has.
+            letter_at: Index in `repeated` of a byte that may be either of `LETTERS`; -1: none.
         """
+        self._letter_offset = offset + letter_at if letter_at >= 0 else -1
         self.is_placed, self._repeated = True, repeated
         self.offset = offset
         self.master_offset = max(self.master_offset, offset + len(repeated))
@@ -156,7 +171,7 @@ class LogStream:
     def _compared(self, part: memoryview) -> memoryview:
         """Compare bytes that this log has; return those after them."""
         size = min(len(part), len(self._repeated))
-        if part[:size] != self._repeated[:size]:
+        if self._with_own_letter(bytes(part[:size])) != self._repeated[:size]:
             raise ReplicationFault(
                 f"the last record of this replica's log is another one at the master (before log "
                 f"offset {self.offset + len(self._repeated)}): {DIVERGED}"
@@ -166,6 +181,13 @@ class LogStream:
         if not self._repeated:
             self.compared()
         return part[size:]
+
+    def _with_own_letter(self, received: bytes) -> bytes:
+        """Return received bytes at `offset` with the letter that this log has, if it is in them."""
+        at = self._letter_offset - self.offset
+        if self._letter_offset < 0 or not 0 <= at < len(received) or received[at] not in LETTERS:
+            return received
+        return received[:at] + self._repeated[at : at + 1] + received[at + 1 :]
 
     def _reserve(self, size: int) -> None:
         if size > self._log.size:

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from delivery.redirected import owner_letter
+from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from message_store.errors import RecordUnreadable
+from message_store.layout import Row
 from message_store.log.frames import frame_at
 from message_store.store import MessageStore
 
 
-def record_before(store: MessageStore, offset: int) -> tuple[int, bytes] | None:
-    """Return offset and bytes of the last record that ends at a log offset or before.
+class OwnRecord(NamedTuple):
+    """A record of this log.
+
+    Attributes:
+        start: Its log offset.
+        letter_at: Index in `data` of the letter that names the owner of a level message: a
+            migration changes it in place, at each member of a group by itself. -1: there is none.
+    """
+
+    start: int
+    data: bytes
+    letter_at: int = -1
+
+    @property
+    def end(self) -> int:
+        """Log offset after the record."""
+        return self.start + len(self.data)
+
+
+def record_before(store: MessageStore, offset: int) -> OwnRecord | None:
+    """Return the last record that ends at a log offset or before.
 
     None: there is none, or it cannot be read. Before the end of the log it is found by reading
     its file from the start.
@@ -18,9 +42,18 @@ def record_before(store: MessageStore, offset: int) -> tuple[int, bytes] | None:
     if row is None:
         return None
     try:
-        return start, bytes(store.record_bytes(start, int(row["record_size"])))
+        data = bytes(store.record_bytes(start, int(row["record_size"])))
     except RecordUnreadable:
         return None
+    return OwnRecord(start, data, _letter_at(data, row))
+
+
+def _letter_at(data: bytes, row: Row) -> int:
+    topic_pos, prop_pos = int(row["topic_pos"]), int(row["prop_pos"])
+    if data[topic_pos : topic_pos + int(row["topic_len"])] != SCHEDULE_TOPIC.encode():
+        return -1
+    found = owner_letter(data[prop_pos : prop_pos + int(row["prop_len"])])
+    return prop_pos + found if found >= 0 else -1
 
 
 def _last_start(store: MessageStore, offset: int) -> int:

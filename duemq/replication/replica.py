@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
@@ -24,15 +25,18 @@ from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.config import ReplicationConfig
 from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_address import HaAddressFinder
-from duemq.replication.ha_client import HaClient
+from duemq.replication.ha_client import HaClient, Open, Session
 from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
 from duemq.replication.replica_connection import ReplicaConnection
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from message_store.clock import Clock
+from message_store.errors import DueMQError, PeerError
 from message_store.store import MessageStore
 
 ReplicationView = dict[str, object]
+FollowMaster = Callable[[Mapping[str, str], int], None]
+COUNTED_BYTES: Final = 256 << 10
 READ_ONLY = "this broker is a replica (brokerRole=SLAVE): send to the master"
 
 
@@ -82,6 +86,8 @@ class Replica:
     def view(self) -> ReplicationView:
         """Return the state for `duemq replicas` and tools; what is not known is None."""
         end, master = self._store.max_offset, self.ha.master_offset
+        lag = None if master is None else max(master - end, 0)
+        of_equal_logs = 0 if lag == 0 else None  # a replica sees only bytes of what it lacks
         return {
             "role": "SLAVE",
             "state": self.ha.state.value,
@@ -89,7 +95,9 @@ class Replica:
             "masterAddress": self.tables.address or None,
             "logEnd": end,
             "masterLogEnd": master,
-            "lagBytes": None if master is None else max(master - end, 0),
+            "lagBytes": lag,
+            "lagMessages": of_equal_logs,
+            "lagMs": of_equal_logs,
             "tablesCopiedMs": self.tables.synchronized_ms,
             "failure": self.ha.failure or self._finder_failure or self.tables.failure,
         }
@@ -103,8 +111,14 @@ def replica_of(
     clock: Clock,
     connect: Callable[[str], RemotingClient],
     member: Membership | None = None,
+    follow: FollowMaster = lambda properties, log_end: None,
 ) -> Replica:
-    """Return the replica that a broker of these parts is, not running."""
+    """Return the replica that a broker of these parts is, not running.
+
+    Args:
+        follow: Takes the configuration of the master before each connection to it, and the end
+            that its log had after that.
+    """
     topics, groups, offsets = tables
     copied = {
         RequestCode.GET_ALL_TOPIC_CONFIG: topics.replace_by,
@@ -117,6 +131,7 @@ def replica_of(
         sessions = default_sessions(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file
         )
+        sessions = following(sessions, synchronize, follow)
         return Replica(store, held, HaClient(store, config, clock, sessions), synchronize)
     store.require_replicas()
     sessions = autoswitch_sessions(
@@ -126,6 +141,7 @@ def replica_of(
         on_confirmed=store.replicated.advance,
         master_epoch=lambda: member.role.epoch,
     )
+    sessions = following(sessions, synchronize, follow)
     ha = HaClient(
         store, config, clock, sessions, member.truncate, retry_ms=HaAddressFinder.RETRY_MS
     )
@@ -134,6 +150,26 @@ def replica_of(
     synchronize.follow(member.role.master_address)
     finder = HaAddressFinder(connect(member.role.master_address), clock)
     return Replica(store, held, ha, synchronize, finder)
+
+
+def following(sessions: Open, master: SlaveSynchronize, follow: FollowMaster) -> Open:
+    """Return `sessions` after the master's configuration was taken.
+
+    A replica that knows the replication port only cannot ask: the log has what a DueMQ master has
+    promised.
+    """
+
+    async def begin() -> Session:
+        if master.address:
+            properties, log_end = await master.configuration()
+            try:
+                follow(properties, log_end)
+            except DueMQError as error:
+                why = f"the configuration of the master {master.address} cannot be used: {error}"
+                raise PeerError(why) from error
+        return await sessions()
+
+    return begin
 
 
 def master_view(
@@ -165,6 +201,7 @@ def _connection_view(
         "address": connection.address,
         "acknowledged": end,
         "lagBytes": None if end is None else max(store.max_offset - end, 0),
+        "lagMessages": _lag_messages(store, end),
         "lagMs": _lag_ms(store, end, now_ms),
         "inSync": is_in_sync,
         "reportedMs": connection.reported_ms,
@@ -179,3 +216,19 @@ def _lag_ms(store: MessageStore, end: int | None, now_ms: int) -> int | None:
         return 0
     stored_ms = store.store_ms(end)  # -1 inside a record, where replicas of Apache's may be
     return None if stored_ms < 0 else max(now_ms - stored_ms, 0)
+
+
+def _lag_messages(store: MessageStore, end: int | None) -> int | None:
+    """Return the messages that a replica has not; None: it is not known.
+
+    Those of the first part of its lag are counted; the rest is estimated by their size.
+    """
+    if end is None or end >= store.max_offset:
+        return None if end is None else 0
+    if store.store_ms(end) < 0:
+        return None
+    log_end = store.max_offset
+    counted_end, count = min(end + COUNTED_BYTES, log_end), 0
+    for rows in store.scan(end, counted_end):
+        count += int(rows.size)
+    return count * (log_end - end) // (counted_end - end)

@@ -125,6 +125,20 @@ class SlaveSynchronize:
             )
         return (await self._log_bounds())[0]
 
+    async def configuration(self) -> tuple[dict[str, str], int]:
+        """Ask the master for its configuration, then for the end of its log.
+
+        Source: MixAll.properties2String, which escapes nothing
+
+        Raises:
+            OSError: It cannot be reached.
+            PeerError: It does not answer that.
+        """
+        answer = await self._ask(RequestCode.GET_BROKER_CONFIG)
+        lines = (line.partition("=") for line in answer.decode("utf-8", "replace").splitlines())
+        found = {key.strip(): value.strip() for key, _, value in lines}
+        return found, (await self._log_bounds())[1]
+
     async def _log_bounds(self) -> tuple[int, int]:
         """Ask the master for the first offset of its log and its end."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO

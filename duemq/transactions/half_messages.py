@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from message_store import layout
+from message_store.log.appender import CLOCK_STEP_MS_MAX
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
@@ -185,6 +186,8 @@ def plan_step(record: Record, *, now_ms: int, timeout_ms: int, checks_max: int) 
     asked = times_asked(record)
     if asked >= checks_max:
         return Step.GIVE_UP
+    if record.store_ms > now_ms + CLOCK_STEP_MS_MAX:  # the clock was set back since
+        return Step.ASK
     immunity_ms = immunity(record, timeout_ms)
     if immunity_ms is not None:
         return Step.LEAVE if now_ms - record.born_ms < immunity_ms else Step.ASK

@@ -10,10 +10,34 @@ from message_store.kernels.bytes import Bytes
 from message_store.kernels.encode import takes_queue_offset
 from message_store.kernels.kernel import kernel
 from message_store.kernels.topics import find_topic
-from message_store.layout import IN_NO_QUEUE
+from message_store.layout import IN_NO_QUEUE, RECORD_FIXED_BYTES
 from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
+
+
+@kernel
+def are_plausible(rows: Rows, last_ms: int, now_ms: int, slack_ms: int, queues_max: int) -> bool:
+    """Return whether no header needs a closer look (`message_store.replication.suspicion`).
+
+    Args:
+        rows: (n,) `layout.SCANNED`.
+        last_ms: Store time of the record before.
+        slack_ms: Difference between store times, and to the clock, that is plausible.
+        queues_max: Number of queues that a topic can have.
+    """
+    before_ms = last_ms
+    for i in range(rows.size):
+        row = rows[i]
+        store_ms, offset = row["store_ms"], row["queue_offset"]
+        if store_ms < before_ms - slack_ms or store_ms > max(before_ms, now_ms) + slack_ms:
+            return False
+        if row["damage"] != 0 or row["queue_id"] < 0 or row["queue_id"] >= queues_max:
+            return False
+        if offset < 0 or offset > row["phys_offset"] // RECORD_FIXED_BYTES:
+            return False
+        before_ms = store_ms
+    return True
 
 
 @kernel

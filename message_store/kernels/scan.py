@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, copy, crc32, get_i2, get_i4, get_i8
 from message_store.kernels.kernel import kernel
-from message_store.kernels.properties import find_tags_and_level
+from message_store.kernels.properties import equals, find_tags_and_level
 from message_store.kernels.topics import find_topic
 from message_store.layout import (
     BLANK_BYTES,
@@ -127,14 +127,33 @@ def leading_inside(units: Rows, start: int, end: int) -> Any:
 
 
 @kernel
-def copy_ranges(data: Bytes, units: Rows, base: int, out: Bytes) -> None:
-    """Copy the records of `units` from data (data[0] is log offset `base`), end to end."""
-    at = 0
+def copy_records(
+    data: Bytes, units: Rows, base: int, topic: Bytes, place: Any, scratch: Rows, out: Bytes
+) -> int:
+    """Copy the records of `units` from data (data[0] is log offset `base`), end to end.
+
+    Args:
+        topic: Name of the queue's topic.
+        place: (queue id, queue offset of the unit with index 0, 1 if records must name both).
+        scratch: (1,) SCANNED.
+
+    Returns the number of copied records: it stops at one that is not that of its unit.
+    """
+    at, frame = np.int64(0), scratch[0]
     for i in range(units.size):
-        pos = units[i]["phys_offset"] - base
-        size = np.int64(units[i]["size"])
+        unit = units[i]
+        pos, size = unit["phys_offset"] - base, np.int64(unit["size"])
+        if read_frame(data, pos, pos + size, unit["phys_offset"], frame) != size:
+            return i
+        if place[2] != 0 and (
+            frame["queue_id"] != place[0]
+            or frame["queue_offset"] != place[1] + unit["index"]
+            or not equals(data, pos + frame["topic_pos"], np.int64(frame["topic_len"]), topic)
+        ):
+            return i
         copy(out, at, data, pos, size)
         at += size
+    return units.size
 
 
 @kernel
@@ -147,7 +166,7 @@ def read_units(block: Bytes, out: Rows) -> int:
         if size <= 0 or phys < 0:
             return i
         out[i]["phys_offset"] = phys
-        out[i]["size"] = size
+        out[i]["size"], out[i]["index"] = size, i
         out[i]["tags_code"] = get_i8(block, at + UNIT_AT.tags_code)
     return out.size
 

@@ -9,8 +9,9 @@ on the disk. The thread that syncs the log computes it, SEAL_BYTES at a time, an
 stop. `duemq store verify` compares.
 
 What is not known to be as written is not checked: blocks that another broker wrote, blocks after a
-crash that were not sealed yet, and everything after a place at which the log was cut or bridged.
-Checksums are only synced when some are withdrawn, as a lost one checks nothing.
+crash that were not sealed yet, everything after a place at which the log was cut or bridged, and
+blocks in which a byte was changed in place (`rewriting`). Checksums are only synced when some are
+withdrawn, as a lost one checks nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,7 @@ SEAL_BYTES_MAX: Final = 16 << 20  # at once
 LAG_BYTES_MAX: Final = 64 << 20  # what a start finds unsealed beyond this stays unsealed
 Sums = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
 Piece = tuple[int, Bytes]  # log offset of a file's first byte, its bytes
 Changed = tuple[int, int, int]
 NAME_DIGITS: Final = 20
@@ -60,6 +62,7 @@ class BlockSums:
         self._lock = threading.Lock()
         self._fd, self._base = -1, -1
         self._refused = False
+        self._rewritten: set[int] = set()  # starts of blocks that are not sealed yet
 
     def open(self, end: int) -> None:
         """Continue after the last sealed block of a log that ends at `end`.
@@ -114,8 +117,13 @@ class BlockSums:
             if after < size:
                 after -= after % BLOCK_BYTES
             if first < after:
-                self._write(file, first, block_sums(file.pages.data, first, after))
+                sums = block_sums(file.pages.data, first, after)
+                for start in self._rewritten:
+                    if first <= start - file.base < after:
+                        sums[(start - file.base - first) // BLOCK_BYTES] = SUM_UNKNOWN
+                self._write(file, first, sums)
                 self.sealed = file.base + after
+        self._rewritten = {start for start in self._rewritten if start >= self.sealed}
 
     def _write(self, file: MappedFile, first: int, sums: Sums) -> None:
         if file.pages.replaced:
@@ -158,10 +166,29 @@ class BlockSums:
                 self._seal_tail(end)
         self._close_file()
 
+    def has_changed(self, offset: int, size: int) -> bool | None:
+        """Return whether a record's bytes are in a block that has changed, None if unknown."""
+        for file in list(self._files()):
+            if not file.base <= offset < file.base + file.pages.data.size:
+                continue
+            low, high = (offset - file.base) // BLOCK_BYTES, offset - file.base + size
+            count = -(-high // BLOCK_BYTES) - low
+            path, start = self.directory / f"{file.base:0{NAME_DIGITS}d}", low * BLOCK_BYTES
+            try:
+                noted = np.fromfile(path, BLOCK_SUM, count, offset=low * BLOCK_SUM.itemsize)
+            except OSError:
+                return None
+            after = min(start + count * BLOCK_BYTES, int(file.pages.data.size))
+            found = block_sums(file.pages.data, start, after)[: noted.size]
+            if ((noted != SUM_UNKNOWN) & (noted != found)).any():
+                return True
+            return None if noted.size < count or (noted == SUM_UNKNOWN).any() else False
+        return None
+
     def _seal_tail(self, end: int) -> None:
         """Note the checksum of the bytes after the last whole block."""
         found = _tail_of([(file.base, file.pages.data) for file in self._files()], end)
-        if found is not None:
+        if found is not None and self._block_start(end) not in self._rewritten:
             self.directory.mkdir(exist_ok=True)
             tail = np.array([(end, zlib.crc32(found), 0)], TAIL_SUM)
             tail["own_crc"] = _own_crc(tail)
@@ -176,6 +203,7 @@ class BlockSums:
         with self._lock:
             first = self._block_start(offset)
             self.sealed = min(self.sealed, first)
+            self._rewritten = {start for start in self._rewritten if start < first}
             self._close_file()
             (self.directory / TAIL).unlink(missing_ok=True)
             for path in _paths(self.directory):
@@ -184,6 +212,45 @@ class BlockSums:
                     with path.open("r+b") as file:
                         file.truncate(size)
                         os.fsync(file.fileno())
+
+    @contextmanager
+    def rewriting(self, offsets: Offsets) -> Iterator[None]:
+        """Make the checksums of blocks unknown whose bytes change in place while the block is open.
+
+        Args:
+            offsets: (n,) i8: log offsets of the bytes.
+
+        Raises:
+            OSError: The disk refused it; nothing may be changed.
+        """
+        with self._lock:
+            (self.directory / TAIL).unlink(missing_ok=True)
+            for file in list(self._files()):
+                mine = offsets[
+                    (offsets >= file.base) & (offsets < file.base + file.pages.data.size)
+                ]
+                blocks = np.unique((mine - file.base) // BLOCK_BYTES)
+                starts = file.base + blocks * BLOCK_BYTES
+                self._rewritten.update(starts[starts >= self.sealed].tolist())
+                _forget(self.directory / f"{file.base:0{NAME_DIGITS}d}", blocks)
+            yield
+
+
+def _forget(path: Path, blocks: Offsets) -> None:
+    """Make the checksums of some blocks of a log file unknown, on the disk."""
+    if not blocks.size or not path.exists():
+        return
+    known = np.fromfile(path, BLOCK_SUM)
+    blocks = blocks[blocks < known.size]
+    blocks = blocks[known[blocks] != SUM_UNKNOWN]
+    if blocks.size:
+        known[blocks] = SUM_UNKNOWN
+        first, last = int(blocks[0]), int(blocks[-1])
+        with path.open("r+b") as file:
+            file.seek(first * BLOCK_SUM.itemsize)
+            file.write(known[first : last + 1].tobytes())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def block_sums(data: Bytes, first: int, after: int) -> Sums:

@@ -295,6 +295,20 @@ class ConsumeQueue:
         self.max_offset = max(self.max_offset, end_offset)
         self.min_offset = min(self.min_offset, first_offset)  # recovery writes earlier units again
 
+    def rewrite(self, first_offset: int, units: Rows) -> None:
+        """Replace units of the queue, such as their tags codes.
+
+        Args:
+            units: (n,) `layout.UNIT`.
+        Raises:
+            OSError: The disk refused it; some of them may be written.
+        """
+        assert self.min_offset <= first_offset <= self.max_offset - units.size
+        block = np.empty(units.size, CQ_UNIT)
+        for name in CQ_UNIT.names or ():
+            block[name] = units[name]
+        self.write(first_offset, memoryview(block.tobytes()))
+
     def _write_fd(self, base: int) -> int:
         if base != self._write_base:
             self._write_base, self._write_path = base, self._path(base)

@@ -121,6 +121,16 @@ def newest_marks(data: bytes) -> tuple[int, Marks | None, bytes]:
     return best
 
 
+def has_damage(data: bytes) -> bool:
+    """Return whether bytes of a `duemq.mark` are not as they were written, in either slot."""
+    used = BODY.size + _CRC_BYTES
+    for at in (0, SLOT_BYTES):
+        body, crc = data[at : at + BODY.size], data[at + BODY.size : at + used]
+        if any(body + crc) and zlib.crc32(body).to_bytes(_CRC_BYTES, "little") != crc:
+            return True
+    return any(data[used:SLOT_BYTES]) or any(data[SLOT_BYTES + used :])
+
+
 class RecoveryMark:
     """`config/duemq.mark`: two slots written in turn, each with a sequence and a CRC.
 
@@ -137,7 +147,10 @@ class RecoveryMark:
             self._map, self._pages = _mapped(path, fd)
         finally:
             os.close(fd)
-        self._sequence, self._marks, self._found_boot_id = newest_marks(self._map[:_FILE_BYTES])
+        data = self._map[:_FILE_BYTES]
+        if has_damage(data):
+            logger.warning("%s is damaged: its undamaged slot is used", path)
+        self._sequence, self._marks, self._found_boot_id = newest_marks(data)
         found = self._found_boot_id.rstrip(b"\0")
         self.same_boot = bool(self._boot_id) and found == self._boot_id
 

@@ -292,6 +292,7 @@ def _bridge_gaps(
 ) -> None:
     """Continue after damage in the middle of the log."""
     while len(found.bridged) < GAPS_MAX:
+        found.end = _skip_blank(log, found.end)  # the damage may begin with the next file
         gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
         log.unreadable.look()  # the bridge is written over what cannot be read
         if gap is None and log.unreadable.ranges:

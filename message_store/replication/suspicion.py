@@ -28,6 +28,7 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.clock import Clock
 from message_store.errors import ReplicationFault
+from message_store.kernels.replicate import are_plausible
 from message_store.layout import Row, Rows
 from message_store.log.commit_log import CommitLog
 from message_store.queues.consume_queue import is_blank
@@ -62,9 +63,12 @@ class Suspicion:
             data: Log bytes from log offset `base` on.
             last_ms: Store time of the record before.
         """
+        now_ms = self._clock.now_ms()
+        if are_plausible(rows, last_ms, now_ms, STORE_MS_SLACK, QUEUES_MAX):
+            return int(rows.size), None
         store_ms = rows["store_ms"]
         before_ms = np.concatenate([[last_ms], store_ms[:-1]])
-        latest_ms = np.maximum(before_ms, self._clock.now_ms()) + STORE_MS_SLACK
+        latest_ms = np.maximum(before_ms, now_ms) + STORE_MS_SLACK
         far = (store_ms < before_ms - STORE_MS_SLACK) | (store_ms > latest_ms)
         homeless = _homeless(rows)
         at = np.flatnonzero((rows["damage"] != 0) | far | homeless)

@@ -21,6 +21,7 @@ from message_store.log.page_guard import page_guard
 from message_store.verify.configs import (
     check_checkpoint,
     check_configs,
+    check_mark,
     check_surroundings,
     taken_out,
 )
@@ -89,6 +90,7 @@ def verify_store(
     )
     check_index(path / "index", facts, report, progress, slots=index_slots)
     check_checkpoint(path / "checkpoint", report, facts.last_store_ms)
+    check_mark(path / "config" / "duemq.mark", report)
     for part in parts:
         part.check(path, facts, report, progress)
     check_surroundings(path, report, [name for part in parts for name in part.names])

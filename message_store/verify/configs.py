@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from message_store import config_sums, json_dialect, layout
+from message_store.recovery.checkpoint import has_damage
 from message_store.verify.files import is_offset
 from message_store.verify.report import Report
 
@@ -85,11 +86,20 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
             text = "there is none: after a crash a broker reads the whole log"
             report.add("note", "checkpoint", path, 0, text)
         return
-    data = path.read_bytes()[: layout.CHECKPOINT_BYTES]
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        text = f"it cannot be read: {error}; after a crash a broker reads the whole log"
+        report.add("warning", "checkpoint", path, 0, text)
+        return
+    data = content[: layout.CHECKPOINT_BYTES]
     if len(data) < 24:
         text = f"it has {len(data)} bytes; after a crash a broker reads the whole log"
         report.add("warning", "checkpoint", path, len(data), text)
         return
+    if any(content[layout.CHECKPOINT.itemsize :]):
+        text = "bytes that are not used are not zero: the disk has changed them"
+        report.add("warning", "checkpoint", path, layout.CHECKPOINT.itemsize, text)
     times = layout.packer(layout.CHECKPOINT).unpack(data[:40].ljust(40, b"\0"))[:3]
     for number, (name, time_ms) in enumerate(zip(("log", "queues", "index"), times, strict=True)):
         if time_ms < 0 or time_ms > last_store_ms:
@@ -98,6 +108,21 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
                 f"of {last_store_ms} ms; after a crash recovery would start too late"
             )
             report.add("warning", "checkpoint", path, 8 * number, text)
+
+
+def check_mark(path: Path, report: Report) -> None:
+    """Check the recovery mark's checksums, and that the rest of the file is empty."""
+    if not path.exists():
+        return
+    try:
+        damaged = has_damage(path.read_bytes())
+    except OSError as error:
+        text = f"it cannot be read: {error}; the next start reads the log again"
+        report.add("warning", "mark", path, 0, text)
+        return
+    if damaged:
+        text = "it is damaged; the next start uses its other half, or reads more of the log again"
+        report.add("warning", "mark", path, 0, text)
 
 
 def is_in_use(root: Path) -> bool:

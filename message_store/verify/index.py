@@ -20,9 +20,9 @@ from message_store.kernels import verify as kernels
 from message_store.layout import Row, Rows
 from message_store.log.frames import Chunk, read_past_damage
 from message_store.ranges import is_among
-from message_store.verify.files import Bytes, Piece, map_file, overlapping
+from message_store.verify.files import Bytes, Piece, map_file, overlapping, used_bytes
 from message_store.verify.log import LogFacts, pieces_of
-from message_store.verify.report import Progress, Report
+from message_store.verify.report import Progress, Report, Severity
 
 APACHE_SHAPE = (5_000_000, 20_000_000)  # maxHashSlotNum, maxIndexNum
 BLOCK_ITEMS = 65_536
@@ -61,6 +61,7 @@ class IndexPiece:
         kernels.read_items(self.data, self.slots, first, self.begin_ms, out)
         if first == 1:  # the time of item 1 counts from the file before
             out[:1]["store_ms"] = self.begin_ms
+        out["at_begin"] = out["store_ms"] == self.begin_ms
         return out
 
 
@@ -81,7 +82,7 @@ def check_index(
     pieces = []
     for done, path in enumerate(paths):
         progress(PHASE, done, len(paths))
-        piece = _open(path, report, slots)
+        piece = _open(path, facts, report, slots)
         if piece is not None:
             pieces.append(piece)
             _check_items(piece, facts, report)
@@ -93,7 +94,7 @@ def check_index(
     progress(PHASE, len(paths), len(paths))
 
 
-def _open(path: Path, report: Report, slots: int) -> IndexPiece | None:
+def _open(path: Path, facts: LogFacts, report: Report, slots: int) -> IndexPiece | None:
     """Map a file and find its slot count; report a file that has none."""
     if not (path.name.isascii() and path.name.isdigit()):
         text = "its name is not a time, so no broker starts; move it away"
@@ -110,6 +111,11 @@ def _open(path: Path, report: Report, slots: int) -> IndexPiece | None:
     header = np.frombuffer(data[:HEADER_BYTES], layout.INDEX_HEADER)[0]
     count = max(int(header["index_count"]), 1)
     shape = find_shape(data, header, slots)
+    if count == 1 and used_bytes(data, HEADER_BYTES):
+        text = "its header counts no items, but it has some: a broker finds none of their keys"
+        severity: Severity = "warning" if facts.crashed else "error"
+        report.add(severity, "index-shape", path, 0, text)
+        return None
     if shape is None:
         text = (
             "its header does not fit its items: remove the file, a broker rebuilds what the log "

@@ -144,7 +144,7 @@ class Unroute:
         self._router, self._timers, self._store, self._clock = router, timers, store, clock
         self._wake = wake
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
-        self._gatherer, self._batch = Gatherer(store), PutBatch(1_024)
+        self._gatherer, self._batch = Gatherer(store, timers.config.precision_ms), PutBatch(1_024)
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
         self._found: dict[
             int, Rows

@@ -4,7 +4,8 @@
     stores           --extents-----> where each log begins and ends, and what it lacks at the end
 
 A replica may lack old files (retention) and the last records (lag). Everything between is equal
-byte for byte; a message that is in several stores of a group is one message.
+byte for byte, except one letter: a migration renames DELAY in the record of a level message in
+place, at each member by itself. A message that is in several stores of a group is one message.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 COMPARED: Final = (
     "phys_offset", "record_size", "topic", "queue_id", "queue_offset", "store_ms", "born_ms",
@@ -22,6 +23,8 @@ COMPARED: Final = (
 )  # fmt: skip
 COLUMNS: Final = ("store", *COMPARED)
 """Of `messages`, what `differences` reads."""
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+MOVED_LEVEL: Final = "(^|\u0002)DELAy\u0001"
 MISSING, DIFFERENT = "missing", "different"
 
 
@@ -53,7 +56,7 @@ def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
         F.min("log_end").alias("common_end"),
         F.count("*").alias("count"),
     )
-    content = F.xxhash64(*(F.col(name) for name in COMPARED)).alias("content")
+    content = F.xxhash64(*map(_compared, COMPARED)).alias("content")
     records = messages.where("record_size > 0").select("store", "phys_offset", content)
     in_common = (F.col("phys_offset") >= F.col("common_min")) & (
         F.col("phys_offset") < F.col("common_end")
@@ -69,3 +72,13 @@ def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
     verdict = F.when(is_missing, MISSING).when(F.col("contents") > 1, DIFFERENT)
     named = found.withColumn("verdict", verdict).where("verdict is not null")
     return named.select("phys_offset", "verdict", "have").orderBy("phys_offset")
+
+
+def _compared(name: str) -> Column:
+    """Return a column, of level messages without the owner's letter."""
+    column = F.col(name)
+    if name != "property_text":
+        return column
+    text = F.decode(column, "ISO-8859-1")
+    renamed = F.encode(F.regexp_replace(text, MOVED_LEVEL, "$1DELAY\u0001"), "ISO-8859-1")
+    return F.when(F.col("topic") == SCHEDULE_TOPIC, renamed).otherwise(column)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.redirected import HALF_TOPIC, NoTarget, has_routes, queue_number, real_target, without
+from delivery.redirected import (
+    HALF_TOPIC,
+    NoTarget,
+    has_routes,
+    owner_letter,
+    queue_number,
+    real_target,
+    without,
+)
 from message_store.queues.topic_table import TopicTable
 
 
@@ -56,3 +64,19 @@ def test_queue_number(text, expected):
 )
 def test_without(text, expected):
     assert without(text, b"__CRC32#", b"T") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("DELAY\x013\x02REAL_QID\x010\x02", 4),
+        ("REAL_QID\x010\x02DELAy\x013", 15),
+        ("K\x01DELAY\x02", -1),  # a value
+        ("DELAYS\x013\x02DELA\x01Y\x02", -1),
+        ("DELAY\x013\x02DELAy\x013\x02", -1),
+        ("DELAY\x013\x02__CRC32#\x01123\x02", -1),
+        ("", -1),
+    ],
+)
+def test_the_letter_of_the_owner(text, expected):
+    assert owner_letter(text.encode()) == expected

@@ -83,7 +83,7 @@ def test_ids_roles_and_elections(
                 await second.until(lambda: second.service.holds(2))
                 await second.service.close_connections()
                 await first.until_role("master")
-                assert not second.service.holds(2)
+                await second.until(lambda: not second.service.holds(2))
                 await second.until_role("replica", 1, first.host.address)
 
     async def in_sync_again(master: Member) -> None:

@@ -23,8 +23,8 @@ VERSION = "5.3.3"
 GROUP_KEYS = KEYS | {
     "controllerHeartBeatTimeoutMills": "3000",
     "allAckInSyncStateSet": "true",
-    "slaveTimeout": "500",
-    "syncFlushTimeout": "500",
+    "slaveTimeout": "3000",
+    "syncFlushTimeout": "3000",
 }
 LOST = range(1_000, 1_010)  # numbers of messages that only the former master has
 Member = Callable[[ApacheController, Path], ApacheMember | OurMember]

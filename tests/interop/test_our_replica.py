@@ -100,18 +100,18 @@ def test_a_replica_leaves_pulls_and_sends_to_its_master(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_replica_takes_over_when_its_apache_master_is_gone(version: str, tmp_path: Path) -> None:
-    """By hand: with the role and the id of a master in its configuration."""
-    ledger = Ledger()
+    """By hand: with the role and the id of a master in its configuration.
+
+    The levels of its configuration are shorter than the master's: nothing may come early.
+    """
+    ledger, shorter = Ledger(), {"messageDelayLevel": "1s 1s 1s"}
     with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
         apache.create_topic(TOPIC)
-        replica = OurReplica(apache, tmp_path / "replica", keys=KEYS)
+        replica = OurReplica(apache, tmp_path / "replica", keys=KEYS | shorter)
         with replica:
             ledger.send(apache, "before", 100)
             ledger.send(apache, "soon", 30, level=1)
             ledger.wait(apache)
-            ledger.send(apache, "pending", 30, level=3)
-            ledger.wait_queued(apache)
-            wait_copied(apache, replica)
             progress = replica.store_dir / "config" / "delayOffset.json"
             delivered = len(ledger.of_level(1))
             until(
@@ -119,6 +119,9 @@ def test_a_replica_takes_over_when_its_apache_master_is_gone(version: str, tmp_p
                 seconds=COPIED_S,
                 what="progress of levels copied",
             )
+            ledger.send(apache, "pending", 30, level=3)
+            ledger.wait_queued(apache)
+            wait_copied(apache, replica)
             apache.kill()
             replica.stop_broker()
             replica.keys |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}

@@ -71,7 +71,7 @@ def use(store: MessageStore) -> None:
             units = store.units(topic, queue_id, at, 64)
             for few in [units, *(units[i : i + 1] for i in range(units.size))]:
                 try:
-                    assert len(store.gather(few)) == int(few["size"].sum())
+                    assert len(store.gather(topic, queue_id, at, few)) == int(few["size"].sum())
                 except RecordUnreadable:
                     continue
             at += max(units.size, 1)

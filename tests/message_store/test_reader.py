@@ -46,7 +46,7 @@ def with_first(store, unit):
 )
 def test_a_unit_that_points_nowhere_is_refused(store, unit):
     with pytest.raises(RecordUnreadable):
-        store.gather(with_first(store, unit))
+        store.gather("T", 0, 0, with_first(store, unit))
     with pytest.raises(RecordUnreadable):
         store.record_bytes(unit[0], unit[2] if unit[2] > 0 else 1 << 40)
 
@@ -59,14 +59,14 @@ def test_an_offset_at_which_no_record_starts_is_refused(store, at):
 
 
 def test_no_units_are_no_bytes(store):
-    assert store.gather(np.empty(0, layout.UNIT)) == b""
+    assert store.gather("T", 0, 0, np.empty(0, layout.UNIT)) == b""
 
 
 def test_records_come_back_to_back(store):
     units = store.units("T", 0, 0, 10)
     expected = b"".join(bytes(store.record_bytes(int(u["phys_offset"]), int(u["size"])))
                       for u in units)  # fmt: skip
-    assert store.gather(units) == expected
+    assert store.gather("T", 0, 0, units) == expected
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,11 @@ def test_a_cut_before_an_empty_segment_is_ignored():
 def test_the_number_of_segments_is_limited():
     cursor = LevelCursor(1)
     cursor.extend(0, 10_000, 1)
-    for n in range(1, 100):
+    for n in range(1, SEGMENTS_MAX + 36):
         cursor.extend(n, 10_000 - n, n + 1, [Cut(n, 10_000 - n)])
     assert len(cursor.segments) == SEGMENTS_MAX
-    assert cursor.merged == 100 - SEGMENTS_MAX
-    assert cursor.pending == 100
+    assert cursor.merged == 36
+    assert cursor.pending == SEGMENTS_MAX + 36
 
 
 @pytest.mark.parametrize(

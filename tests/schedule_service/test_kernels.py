@@ -179,14 +179,14 @@ def test_read_due_equals_the_python_path(store, messages, trailing):
     store.put(batch)
     units = np.zeros(batch.count, layout.UNIT)
     units["phys_offset"] = batch.filled["phys_offset"]
-    units["size"] = batch.filled["record_size"]
+    units["size"], units["index"] = batch.filled["record_size"], batch.filled["queue_offset"]
     compare_ways(store, units, schedule)
 
 
 def compare_ways(store, units, schedule):
     topics = store.topics
     file = store.log.file_of(int(units[0]["phys_offset"]))
-    source = kernels.Source(schedule, topics.find(HALF_TOPIC), 2, 1)
+    source = kernels.Source(schedule, topics.find(HALF_TOPIC), 2, 1, 0, -1)
     rows, scratch = np.zeros(units.size, layout.PUT), np.zeros(1, layout.SCANNED)
     span = (file.base, store.log.end - file.base)
     done = 0
@@ -222,7 +222,8 @@ def test_a_property_crc_at_the_end_is_omitted(store):
     store.put(batch)
     unit = np.zeros(1, layout.UNIT)
     unit["phys_offset"], unit["size"] = batch.rows[0]["phys_offset"], batch.rows[0]["record_size"]
-    source = kernels.Source(schedule, store.topics.find(HALF_TOPIC), 2, 1)
+    unit["index"] = batch.rows[0]["queue_offset"]
+    source = kernels.Source(schedule, store.topics.find(HALF_TOPIC), 2, 1, 0, -1)
     file = store.log.file_of(int(unit["phys_offset"][0]))
     rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
     span = (file.base, store.log.end - file.base)
@@ -245,8 +246,8 @@ def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
     data = store.log.view(start, size).copy()
     data[position % size] ^= 0x41
     unit = np.zeros(1, layout.UNIT)
-    unit["phys_offset"], unit["size"] = start, size
-    source = kernels.Source(schedule, store.topics.find(HALF_TOPIC), 2, 1)
+    unit["phys_offset"], unit["size"], unit["index"] = start, size, row["queue_offset"]
+    source = kernels.Source(schedule, store.topics.find(HALF_TOPIC), 2, 1, 0, -1)
     rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
     padded = np.concatenate([data, np.zeros(400, np.uint8)])
     count = kernels.read_due(
@@ -259,7 +260,7 @@ def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
 
 
 def test_a_unit_outside_of_the_bytes_is_unchanged(store):
-    source = kernels.Source(0, 1, 2, 1)
+    source = kernels.Source(0, 1, 2, 1, 0, -1)
     rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
     data = np.zeros(500, np.uint8)
     for phys, size in [(-1, 100), (1_000, 100), (100, 2**31 - 1), (100, -5), (100, 0), (420, 100)]:

@@ -12,7 +12,7 @@ from message_store.errors import ConfigError
 from message_store.json_dialect import loads
 from message_store.retention.pins import UNKNOWN
 from schedule_service.deliverer import Deliverer
-from schedule_service.names import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from schedule_service.names import DECISION_TOPIC, LEVELS_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from schedule_service.plugin import create_plugin
 from tests.support.level_rig import FakeClock, FakeHost, level_service
 
@@ -20,7 +20,7 @@ from tests.support.level_rig import FakeClock, FakeHost, level_service
 def test_it_implements_the_plugin_interface(tmp_path):
     plugin: BrokerPlugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
     topics = {topic.name: (topic.queues, topic.perm) for topic in plugin.system_topics()}
-    ours = {QUARANTINE_TOPIC: (1, 4), DECISION_TOPIC: (1, 4)}
+    ours = dict.fromkeys((QUARANTINE_TOPIC, DECISION_TOPIC, LEVELS_TOPIC), (1, 4))
     assert topics == {SCHEDULE_TOPIC: (18, 6), **ours}
     (rule,) = plugin.tags_code_rules()
     assert (rule.topic, rule.tables[0].delays_ms.size) == (SCHEDULE_TOPIC, 19)
@@ -115,7 +115,7 @@ def test_levels_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
 
     async def steps():
         async with level_service(tmp_path) as rig:
-            monkeypatch.setattr("schedule_service.plugin.write_config", no_room)
+            monkeypatch.setattr("schedule_service.level_tables.write_config", no_room)
             with pytest.raises(ConfigError, match="No space left"):
                 rig.plugin.reconfigure({"messageDelayLevel": "9s"})
             rig.send(1)
@@ -144,7 +144,7 @@ def test_a_programming_error_stops_the_broker_in_order(tmp_path, caplog, monkeyp
     async def steps():
         async with level_service(tmp_path) as rig:
             rig.send(1)
-            monkeypatch.setattr(Deliverer, "deliver_batch", lambda *args: 1 // 0)
+            monkeypatch.setattr(Deliverer, "deliver_batch", lambda *args, **options: 1 // 0)
             rig.clock.advance(1_000)
             for _ in range(50):
                 await asyncio.sleep(0)

@@ -178,7 +178,7 @@ class World:
         return {
             number: (
                 level.cursor.segments,
-                list(level.table),
+                list(level.in_flight),
                 level.paused_until_ms - self.clock.now_ms(),
             )
             for number, level in self.service.levels.items()

@@ -1,18 +1,22 @@
-"""Damage to the files of a store: one flipped bit, or a page that was written at another place.
+"""Damage to the files of a store: a flipped bit, a misplaced page, an unreadable sector.
 
-Both leave size and times of a file as they were: a disk that returns wrong bytes changes neither.
+The first two leave size and times of a file as they were: a disk that returns wrong bytes changes
+neither. An unreadable sector fails each read of it, also through a mapping (`BadDisk`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import numpy as np
+
+from message_store.log.page_guard import PAGE_BYTES
+from tests.support.bad_disk import BadDisk
 
 KINDS = {
     "commit log": "commitlog/*",
@@ -35,7 +39,7 @@ KINDS = {
     "abort and lock": "[al][bo][oc][rk]*",
 }
 """File patterns below the root, by kind of file."""
-NEAR_BYTES = 8
+WHOLE_FILES = ("config/", "checkpoint", "abort", "lock")
 TRIES_MAX = 100
 
 
@@ -46,10 +50,6 @@ class Place:
     kind: str
     file: str
     pos: int
-
-
-Damage = Callable[[Path, str, Random], Place | None]
-"""Damages a file of one kind below a root; None: there is none that it can damage."""
 
 
 @contextmanager
@@ -84,28 +84,44 @@ def flip(root: Path, kind: str, chance: Random) -> Place | None:
     return Place(kind, str(path.relative_to(root)), pos)
 
 
-def misplace(page_bytes: int) -> Damage:
-    """Return the damage of one page that was written over another one of the same kind of file."""
+def misplace(root: Path, kind: str, chance: Random) -> Place | None:
+    """Write one page over another one of the same kind of file."""
+    pages = [
+        (path, pos)
+        for path in files_of(root, kind)
+        for pos in range(0, path.stat().st_size, PAGE_BYTES)
+        if _bytes_at(path, pos, PAGE_BYTES).any()
+    ]
+    for _ in range(TRIES_MAX if pages else 0):
+        (source, source_pos), (path, pos) = chance.choice(pages), chance.choice(pages)
+        data, before = (
+            _bytes_at(file, at, PAGE_BYTES) for file, at in ((source, source_pos), (path, pos))
+        )
+        size = min(data.size, before.size)
+        if (data[:size] != before[:size]).any():
+            with unchanged_times(path), path.open("r+b") as file:
+                file.seek(pos)
+                file.write(data[:size].tobytes())
+            return Place(kind, str(path.relative_to(root)), pos)
+    return None
 
-    def damage(root: Path, kind: str, chance: Random) -> Place | None:
-        paths = files_of(root, kind)
-        pages = [
-            (path, pos) for path in paths for pos in range(0, path.stat().st_size, page_bytes)
-            if _bytes_at(path, pos, page_bytes).any()
-        ]  # fmt: skip
-        for _ in range(TRIES_MAX if pages else 0):
-            (source, source_pos), (path, pos) = chance.choice(pages), chance.choice(pages)
-            data = _bytes_at(source, source_pos, page_bytes)
-            before = _bytes_at(path, pos, page_bytes)
-            size = min(data.size, before.size)
-            if (data[:size] != before[:size]).any():
-                with unchanged_times(path), path.open("r+b") as file:
-                    file.seek(pos)
-                    file.write(data[:size].tobytes())
-                return Place(kind, str(path.relative_to(root)), pos)
-        return None
 
-    return damage
+def choose_page(root: Path, kind: str, chance: Random) -> Place | None:
+    """Return a page with data, to be made unreadable."""
+    places = [
+        Place(kind, str(path.relative_to(root)), pos)
+        for path in files_of(root, kind)
+        for pos in range(0, path.stat().st_size, PAGE_BYTES)
+        if _bytes_at(path, pos, PAGE_BYTES).any()
+    ]
+    return chance.choice(places) if places else None
+
+
+def break_sector(disk: BadDisk, root: Path, place: Place) -> None:
+    """Make a page unreadable; of a file that is read as a whole, all of it."""
+    disk.break_page(root / place.file, place.pos)
+    if place.file.startswith(WHOLE_FILES):
+        disk.break_file(root / place.file)
 
 
 def _bytes_at(path: Path, pos: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -78,25 +79,42 @@ class Warnings(logging.Handler):
         self.lines.append(record.getMessage()[:300])
 
 
-def examine(store: dict[str, Any], root: Path) -> Seen:
+def nothing() -> None:
+    """Damage nothing."""
+
+
+def examine(
+    store: dict[str, Any],
+    root: Path,
+    *,
+    before: Callable[[], None] = nothing,
+    after_start: Callable[[], None] = nothing,
+) -> Seen:
     """Return what verification, the log and clients show of a store.
 
     `findings`, `warnings`, `refused`: an error of the start; else `seen`: see `observe`.
+
+    Args:
+        before: Called first.
+        after_start: Called when the broker has started.
     """
     warnings = Warnings()
     logging.getLogger().addHandler(warnings)
+    before()
     report = verify_store(root, parts=[TIMERS])
     found: Seen = {"findings": [str(f) for f in report.findings if f.severity != "note"]}
     try:
         read_accounts(root / "config" / ACCOUNTS_FILE)
-        found["seen"] = asyncio.run(observe(store, root))
+        found["seen"] = asyncio.run(observe(store, root, after_start))
     except Exception as error:
         found["refused"] = f"{type(error).__name__}: {error}"[:300]
     logging.getLogger().removeHandler(warnings)
     return found | {"warnings": [line.replace(str(root), "ROOT") for line in warnings.lines]}
 
 
-async def observe(store: dict[str, Any], root: Path) -> Seen:
+async def observe(
+    store: dict[str, Any], root: Path, after_start: Callable[[], None] = nothing
+) -> Seen:
     """Start a broker on a store, let everything come due, and return what clients see."""
     chance = random.Random(1)
     world = World(root.parent, Gate(pytest.MonkeyPatch()), chance, store["properties"])
@@ -105,6 +123,7 @@ async def observe(store: dict[str, Any], root: Path) -> Seen:
     opened_ms = world.clock.now_ms()
     await world.start()
     tables = await _tables(world)
+    after_start()
     for _ in range(NEAR_STEPS):
         await world.advance(NEAR_STEP_MS)
     for _ in range(2):

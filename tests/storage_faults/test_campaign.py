@@ -62,8 +62,10 @@ def test_a_send_that_is_acknowledged_although_the_sync_failed_is_found(
         for site, count in reached_sites(STRICT).items()
         if (site.file, site.call) == SYNC
     ]
-    found = run_apart(Fault(sync, DROP, 3 * count // 4), STRICT)
-    assert any("was delivered 0 times" in problem for problem in found["problems"]), found
+    # How many sends wait for one sync depends on the machine: one of several syncs is enough.
+    faults = [Fault(sync, DROP, eighths * count // 8) for eighths in (6, 5, 4, 3)]
+    found = (problem for fault in faults for problem in run_apart(fault, STRICT)["problems"])
+    assert any("was delivered 0 times" in problem for problem in found)
 
 
 def test_each_call_to_a_disk_is_reached_or_has_a_reason() -> None:

@@ -15,6 +15,7 @@ from tests.support.stores import add_message, open_store, records_of
 from timer_store import layout
 from timer_store.names import TIMER_TOPIC
 
+PRECISION_MS = 1_000
 WRITE_MS = 1_699_999_999_000
 
 

@@ -147,6 +147,13 @@ class FakeOffsets:
         yield from found.items()
 
 
+class FakeRepair:
+    """No unit is ever damaged."""
+
+    def repaired(self, topic: str, queue_id: int, offset: int) -> bool:
+        return False
+
+
 class FakeStore:
     """A store in memory with the methods that processors use."""
 
@@ -163,6 +170,7 @@ class FakeStore:
         self.unconfirmed: int | None = None  # log offset up to which consumers may read, if any
         self.waiting: list[tuple[int, Callable[[], None]]] = []
         self.config = StoreConfig()
+        self.repair = FakeRepair()
 
     @property
     def max_offset(self) -> int:
@@ -251,7 +259,7 @@ class FakeStore:
     def sound_units(self, units: Any) -> Any:
         return units
 
-    def gather(self, units: Any) -> bytes:
+    def gather(self, topic: str, queue_id: int, offset: int, units: Any) -> bytes:
         parts = []
         for unit in units:
             start = int(unit["phys_offset"])

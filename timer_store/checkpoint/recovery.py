@@ -7,7 +7,8 @@
 The wheel on the disk is that of the checkpoint or, slot by slot, of the next one, which was being
 written: slots that point after P are followed back (`TimerUnits.repair`). Where the files do not
 belong together, or the checkpoint is lost, everything is rebuilt from the queue and the commit
-log; where an Apache broker wrote them, they are adopted (`adoption`).
+log; where an Apache broker wrote them, they are adopted (`adoption`). The same if an Apache broker
+has delivered from this log since the checkpoint, as another master of the group.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def doubt(state: TimerState, snapshot: Snapshot) -> str | None:
     journal_end = ownership.bounds(store)[1]
     if snapshot.handover_offset > journal_end:
         return f"the ownership journal ends at {journal_end}, it had {snapshot.handover_offset}"
+    if adoption.has_worked(state, snapshot.log_offset, snapshot.queue_offset):
+        return "an Apache broker was the master since the last checkpoint"
     return None
 
 
@@ -230,7 +233,4 @@ def _settled(state: TimerState, progress: Progress, reach: adoption.Reach) -> Of
     first, end = state.fetch.bounds()
     if first >= end and not state.transfers.owned:
         return NO_OFFSETS
-    return distinct(
-        origins(state.store, state.store.min_offset),
-        adoption.settled_by_others(state, reach, progress),
-    )
+    return adoption.settled(state, reach, progress)

@@ -19,21 +19,33 @@ from __future__ import annotations
 import numpy as np
 
 from delivery.deliverer import Outcome, SingleDeliverer
+from message_store.errors import CorruptStore
 from message_store.log.batch import PutBatch
 from message_store.log.unreadable import READS_MAX
 from message_store.store import MessageStore
 from timer_store.dequeue.gather import Gatherer, Load
+from timer_store.dequeue.unit_check import UnitCheck
 from timer_store.layout import Rows
 
 BATCH_ROWS = 4_096
 
 
 class TimerDeliverer:
-    """Deliverer of one store's timers. Belongs to the event loop's thread."""
+    """Deliverer of one store's timers. Belongs to the event loop's thread.
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
-        self._gatherer = Gatherer(store)
+    Args:
+        precision_ms: Width of a slot.
+        check: Decides whether a unit or its record is damaged; None: the record.
+    Attributes:
+        broken: Error of the unit that ended the last batch.
+    """
+
+    def __init__(
+        self, store: MessageStore, precision_ms: int, check: UnitCheck | None = None
+    ) -> None:
+        self._store, self._check = store, check
+        self.broken: CorruptStore | None = None
+        self._gatherer = Gatherer(store, precision_ms)
         self._batch = PutBatch(BATCH_ROWS)
         self._single = SingleDeliverer(store, self._gatherer)
 
@@ -49,12 +61,12 @@ class TimerDeliverer:
     # -- due ------------------------------------------------------------------------------------
 
     def deliver_batch(self, rows: Rows, now_ms: int) -> Outcome:
-        """Append due timers, in order, until all are settled or the store refuses.
+        """Append due timers, in order, until all are settled, the store refuses, or one is broken.
 
         Args:
             rows: (n,) `layout.STAGED`, as taken from the near stage.
         """
-        outcome = Outcome(rows.size)
+        outcome, self.broken = Outcome(rows.size), None
         while outcome.done < rows.size and not outcome.refusal:
             unreadable = self._store.log.unreadable
             for _ in range(READS_MAX):
@@ -68,6 +80,11 @@ class TimerDeliverer:
             if unreadable.ranges:  # zeros were read in place of some records
                 hit = unreadable.mask(load.rows["phys_offset"], load.rows["record_size"])
                 load.is_malformed[hit] = 1
+            if self._check is not None and load.is_malformed.any():
+                self.broken = self._check.wrong_unit(load.rows[load.is_malformed != 0])
+                if self.broken is not None:
+                    outcome.refusal = str(self.broken)
+                    break
             self._put(load, outcome)
         return outcome
 

@@ -21,6 +21,7 @@ from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.near_stage import NearStage
 from timer_store.dequeue.slot_loading import Loaded, SlotLoader
+from timer_store.dequeue.unit_check import UnitCheck
 from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.log.slot_choice import place
 from timer_store.log.timer_log import REMEDY
@@ -53,7 +54,9 @@ class DequeueService:
         config: TimerConfig,
         copies: TimerCopies,
         stats: TimerStats,
+        check: UnitCheck,
     ) -> None:
+        self._check = check
         self._units, self._stage, self._deliverer, self._copies = units, stage, deliverer, copies
         self._counts, self._claims, self._position = counts, claims, position
         self.config, self.stats = config, stats
@@ -144,7 +147,7 @@ class DequeueService:
         loaded = self.loader.read(slot_ms, max(self._stage.room, 1), position.part)
         if loaded is None:
             return False
-        self.broken = loaded.broken or self._missing(loaded, slot_ms)
+        self.broken = loaded.broken or self._missing(loaded, slot_ms) or self._wrong(loaded)
         if self.broken is not None:
             return False
         if loaded.rolls.size and not self._roll(loaded.rolls, slot_ms, now_ms):
@@ -164,6 +167,13 @@ class DequeueService:
             return None
         why = f"slot {slot_ms} counts {loaded.num} timers, {loaded.found} are found"
         return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
+
+    def _wrong(self, loaded: Loaded) -> Exception | None:
+        """Return the error of a timer whose times are not those of its record."""
+        if not loaded.doubtful:
+            return None
+        pieces = (loaded.run.rows, loaded.rolls, loaded.joined)
+        return next((e for rows in pieces if (e := self._check.wrong_times(rows))), None)
 
     def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
         """Roll timers into a later slot (new units, same records); return whether all were."""
@@ -245,10 +255,11 @@ class DequeueService:
             return 0
         self._note_start(int(rows[-1]["due_ms"]))
         outcome = self._deliverer.deliver_batch(rows, now_ms)
+        self.broken = self.broken or self._deliverer.broken
         if outcome.done < rows.size:
             self._stage.put_back(rows[outcome.done :])
             self.retry_ms = now_ms + RETRY_MS
-            if not self.refusal:
+            if not self.refusal and self.broken is None:
                 log.warning("due timers are not delivered: %s", outcome.refusal)
         self.refusal = outcome.refusal
         settled = rows[: outcome.done]

@@ -31,6 +31,7 @@ from message_store.store import MessageStore
 from message_store.text import java_hash
 from timer_store import layout
 from timer_store.dequeue.original_properties import delivered_text, kind_of
+from timer_store.dequeue.unit_check import is_promised
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.fetch import Scratch
@@ -93,8 +94,8 @@ class Load:
 class Gatherer:
     """Builder of batches from due timers of one store."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(self, store: MessageStore, precision_ms: int) -> None:
+        self._store, self._precision_ms = store, precision_ms
         topics: TopicTable = store.topics
         self._timer, self._half = topics.add(TIMER_TOPIC), topics.add(HALF_TOPIC)
         self._schedule = topics.add(SCHEDULE_TOPIC)
@@ -119,7 +120,12 @@ class Gatherer:
             alone=alone,
             arrays=store.topics.arrays,
             context=kernels.Context(
-                self._timer, self._schedule, self._half, has_routes(store.topics), now_ms
+                self._timer,
+                self._schedule,
+                self._half,
+                has_routes(store.topics),
+                now_ms,
+                self._precision_ms,
             ),
             scratch=Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
             files=[(f.base, min(f.size, end - f.base), f.data) for f in store.log.files],
@@ -202,7 +208,7 @@ class Gatherer:
 
         def convert(batch: PutBatch, record: Record, timer: Row) -> NoTarget | None:
             topics = self._store.topics
-            found = target_of(record, timer, topics, routed=has_routes(topics))
+            found = target_of(record, timer, topics, self._precision_ms, routed=has_routes(topics))
             if isinstance(found, NoTarget):
                 return found
             add_delivery(batch, record, *found, timer, now_ms)
@@ -228,12 +234,13 @@ class Gatherer:
 
 
 def target_of(
-    record: Record, timer: Row, topics: TopicTable, *, routed: bool
+    record: Record, timer: Row, topics: TopicTable, precision_ms: int, *, routed: bool
 ) -> tuple[int, int] | NoTarget:
     """Return (topic_index, queue_id) that a timer's record is to be delivered to.
 
     Args:
         timer: Its `layout.STAGED` row; the record must be due at the time of this row.
+        precision_ms: Width of a slot.
         routed: Topics without queues count as missing, because they were deleted.
     """
     if kind_of(record) == FROM_LEVEL:
@@ -244,10 +251,11 @@ def target_of(
     properties = record.properties
     if "TIMER_DEL_UNIQKEY" in properties:
         return NoTarget(Reason.WRONG_RECORD, "the record there cancels another timer")
-    due_ms = due_ms_of(properties, record.store_ms, 1)
+    due_ms = due_ms_of(properties, record.store_ms, precision_ms)
     if due_ms is None:
         return _no_time(record)
-    if due_ms > int(timer["due_ms"]) and timer["state"] != layout.STAGED_FIRED:
+    times = np.array([timer["due_ms"]], np.int64), np.array([due_ms], np.int64)
+    if timer["state"] != layout.STAGED_FIRED and not is_promised(*times, precision_ms).all():
         detail = f"the record there is due at {due_ms}, not at {int(timer['due_ms'])}"
         return NoTarget(Reason.WRONG_RECORD, detail)
     return real_target(properties, topics, TIMER_TOPIC, routed=routed)

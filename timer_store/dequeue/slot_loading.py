@@ -49,6 +49,7 @@ class Loaded:
         complete: Whether the slot has no pending timers after these.
         broken: Error of a chain that ends too early.
         record_bytes: Bytes of the records of `run`.
+        doubtful: Whether times of some unit do not fit together.
     """
 
     run: Run
@@ -60,6 +61,7 @@ class Loaded:
     complete: bool
     broken: CorruptStore | None
     record_bytes: int
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class SlotLoader:
         log, wheel = copy(self._units.log), OneSlot(self._units.wheel, slot_ms)
         log.files = list(log.files)
         as_wheel: Any = wheel
-        return TimerUnits(log, as_wheel)
+        return TimerUnits(log, as_wheel, self._units.window_ms)
 
     # -- changes during the read ----------------------------------------------------------------
 
@@ -224,6 +226,7 @@ def load(
         complete=part.complete,
         broken=part.broken,
         record_bytes=int(rows["record_size"].sum(dtype=np.int64)),
+        doubtful=part.doubtful,
     )
 
 

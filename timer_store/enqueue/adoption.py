@@ -16,6 +16,10 @@ An Apache broker names no origins. Its work is derived from
 So a timer that Apache delivered after its last checkpoint is not delivered again. If timercheck or
 the timer log is lost or invalid, R and Q are unknown and only the commit log is used.
 
+In a group, an Apache broker may have been master for a while since our checkpoint, also while this
+store was closed: `has_worked` finds its deliveries and rolls in the log. Then our checkpoint cannot
+be continued, and the commit log alone is used.
+
 Reading changes nothing. Apache's timer log is moved aside (`timerlog.apache`) before ours is
 written, and removed after our first checkpoint. Until then timercheck stays Apache's, so after a
 crash at any time the next start adopts the store again.
@@ -36,6 +40,7 @@ import numpy as np
 
 from message_store import layout as store_layout
 from message_store.errors import ConfigError, CorruptStore, RecordUnreadable
+from message_store.index.key_search import frames
 from message_store.log.commit_log import sync_directory
 from message_store.ranges import distinct, is_in
 from message_store.recovery.recover import file_before
@@ -219,19 +224,29 @@ class Evidence:
         return settled
 
 
-def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Offsets:
-    """Return the log offsets of settled records of the queue, ascending.
+def settled(state: TimerState, reach: Reach, progress: Progress) -> Offsets:
+    """Return the log offsets of settled records of the queue, and of all origins, ascending.
 
     Args:
         reach: Positions of the other broker; `UNKNOWN`: use the commit log only.
     """
-    special = [rows[(rows["rolls"] > 0) | (rows["marker"] != 0)] for rows in _queue(state)]
-    delivered = list(_deliveries(state, _scan_start(state, reach), progress))
-    none = np.empty(0, layout.IDENTIFIED)
-    witnesses = Evidence(np.concatenate([none, *special]), np.concatenate([none, *delivered]))
+    named, delivered = _read_log(state, _scan_start(state, reach), progress)
+    return distinct(named, _settled_by_others(state, reach, delivered))
+
+
+def _settled_by_others(state: TimerState, reach: Reach, delivered: Rows) -> Offsets:
+    """Return the log offsets of records of the queue that another broker settled, ascending.
+
+    Args:
+        delivered: (n,) `layout.IDENTIFIED` of delivered copies.
+    """
+    special = np.concatenate([np.empty(0, layout.IDENTIFIED), *_special(state)])
+    if reach is UNKNOWN and not special.size and not delivered.size:
+        return NO_OFFSETS  # no broker but DueMQ has worked on these timers
+    witnesses = Evidence(special, delivered)
     found, offset = [NO_OFFSETS], state.fetch.bounds()[0]
     for units in _units(state, offset):
-        rows = _identify(state, units["phys_offset"], copies=False)
+        rows = _identify(state, units["phys_offset"], kernels.ALL)
         found.append(_passed(state, units, rows, offset, reach))
         rows = rows[~is_in(rows["phys_offset"], found[-1])]
         settled = witnesses.copied(rows) | witnesses.cancelled(rows)
@@ -239,6 +254,38 @@ def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Of
         offset += int(units.size)
     found += _delivered_transfers(state, reach)
     return distinct(*found)
+
+
+def has_worked(state: TimerState, log_offset: int, queue_offset: int) -> bool:
+    """Return whether an Apache broker has delivered or rolled timers after a checkpoint of ours.
+
+    Args:
+        log_offset: End of the log at the checkpoint.
+        queue_offset: The next unit of the queue to enqueue at that time.
+    """
+    first, end = state.fetch.bounds()
+    if first >= end:
+        return False
+    for units in _units(state, queue_offset):
+        rows = _identify(state, units["phys_offset"], kernels.SPECIAL)
+        rolled = frames(state.store, rows["phys_offset"][rows["rolls"] > 0])
+        if (rolled["prepared_offset"] >= 0).any():  # a roll of DueMQ's names its origin
+            return True
+    return any(
+        _is_delivery(state, at)
+        for rows in state.store.scan(log_offset)
+        for at in _copies(state, rows)["phys_offset"].tolist()
+    )
+
+
+def _is_delivery(state: TimerState, offset: int) -> bool:
+    """Return whether a copy is in the queue that it names: a message sent back is not."""
+    try:
+        record = state.store.read_record(offset)
+    except RecordUnreadable:
+        return False
+    target = record.properties.get("REAL_TOPIC"), record.properties.get("REAL_QID")
+    return target == (record.topic, str(record.queue_id))
 
 
 def _delivered_transfers(state: TimerState, reach: Reach) -> Iterator[Offsets]:
@@ -279,19 +326,35 @@ def _scan_start(state: TimerState, reach: Reach) -> int:
     return int(start)
 
 
-def _deliveries(state: TimerState, start: int, progress: Progress) -> Iterator[Rows]:
-    """Yield (n,) `layout.IDENTIFIED` of the copies that Apache delivered."""
+def _read_log(state: TimerState, start: int, progress: Progress) -> tuple[Offsets, Rows]:
+    """Return the origins that the log names, and (n,) `layout.IDENTIFIED` of Apache's copies.
+
+    Args:
+        start: Log offset after which copies count.
+    """
     store = state.store
-    timer_topic, whole = store.topics.add(TIMER_TOPIC), store.max_offset - start
-    for rows in store.scan(start):
-        foreign = (rows["topic_index"] != timer_topic) & (rows["prepared_offset"] >= 0)
-        yield _identify(state, rows["phys_offset"][foreign], copies=True)
-        progress("bytes of the commit log scanned", int(rows[-1]["phys_offset"]) - start, whole)
+    first = store.min_offset
+    named, copies = [NO_OFFSETS], [np.empty(0, layout.IDENTIFIED)]
+    for rows in store.scan(first):
+        prepared = rows["prepared_offset"]
+        named.append(-(prepared[prepared < 0] + 1))
+        copies.append(_copies(state, rows[rows["phys_offset"] >= start]))
+        at = int(rows[-1]["phys_offset"]) - first
+        progress("bytes of the commit log scanned", at, store.max_offset - first)
+    return distinct(*named), np.concatenate(copies)
 
 
-def _queue(state: TimerState) -> Iterator[Rows]:
+def _copies(state: TimerState, rows: Rows) -> Rows:
+    """Return (n,) `layout.IDENTIFIED` of the copies that Apache delivered, of scanned records."""
+    timer_topic = state.store.topics.add(TIMER_TOPIC)
+    foreign = (rows["topic_index"] != timer_topic) & (rows["prepared_offset"] >= 0)
+    return _identify(state, rows["phys_offset"][foreign], kernels.DELIVERED)
+
+
+def _special(state: TimerState) -> Iterator[Rows]:
+    """Yield (n,) `layout.IDENTIFIED` of the markers and the rolled timers in the queue."""
     for units in _units(state, state.fetch.bounds()[0]):
-        yield _identify(state, units["phys_offset"], copies=False)
+        yield _identify(state, units["phys_offset"], kernels.SPECIAL)
 
 
 def _units(state: TimerState, offset: int) -> Iterator[Rows]:
@@ -308,8 +371,12 @@ def _units(state: TimerState, offset: int) -> Iterator[Rows]:
         offset += int(units.size)
 
 
-def _identify(state: TimerState, offsets: Offsets, *, copies: bool) -> Rows:
-    """Return (m,) `layout.IDENTIFIED` of the records at `offsets` that can have copies."""
+def _identify(state: TimerState, offsets: Offsets, wanted: int) -> Rows:
+    """Return (m,) `layout.IDENTIFIED` of the records of interest at `offsets`.
+
+    Args:
+        wanted: See `kernels.identify`.
+    """
     found = [np.empty(0, layout.IDENTIFIED)]
     store_log, at = state.store.log, 0
     frames = np.zeros(1, store_layout.SCANNED)
@@ -323,7 +390,7 @@ def _identify(state: TimerState, offsets: Offsets, *, copies: bool) -> Rows:
         count = int(inside.size if inside.all() else np.argmin(inside))
         out = np.zeros(count, layout.IDENTIFIED)
         span = file.base, min(file.size, store_log.end - file.base)
-        made = kernels.identify(file.data, span, offsets[at : at + count], copies, frames, out)
+        made = kernels.identify(file.data, span, offsets[at : at + count], wanted, frames, out)
         found.append(out[:made])
         at += count
     return np.concatenate(found)

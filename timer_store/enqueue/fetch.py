@@ -22,7 +22,7 @@ from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.kernels.fetch import Context, Scratch, from_put, from_records
-from timer_store.layout import Rows
+from timer_store.layout import Offsets, Rows
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.records import name_topics
 
@@ -91,9 +91,18 @@ class Fetcher:
         while at < units.size:
             at += self.read(units[at:], offset + at, self._timed[at:])
         timed = self._timed[: units.size]
-        name_topics(self._store, timed)
         blank = units["size"] == PRE_BLANK_SIZE
+        broken = np.flatnonzero((timed["kind"] == layout.TIMED_BROKEN) & ~blank)
+        if broken.size and self._repaired(offset + broken):
+            return self.fetch_queue(offset, count_max)
+        name_topics(self._store, timed)
         return (timed[~blank] if blank.any() else timed), offset + units.size
+
+    def _repaired(self, offsets: Offsets) -> bool:
+        """Repair units of the queue that are not those of their records; return whether any was."""
+        repair = self._store.repair
+        found = [repair.repaired(TIMER_TOPIC, TIMER_QUEUE, at) for at in offsets.tolist()]
+        return any(found)
 
     def read(self, units: Rows, offset: int, timed: Rows) -> int:
         """Read the leading units with records in one log file; return their number."""

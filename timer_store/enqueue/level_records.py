@@ -1,7 +1,7 @@
 """Level messages that timers own, read in place from the level's queue and the commit log.
 
     units of a level's queue      due time: the tags code, or the time in the transfer record
-    records in the commit log     target; the name DELAY in them is changed in the same pass
+    records in the commit log     target; then the name DELAY in them is changed
 
 The files of the log are mapped a second time, writable, for that one byte. Only pages with records
 are written: these are never in a hole, and an unreadable page reads as zeros.
@@ -27,8 +27,8 @@ from message_store.ranges import Range
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.kernels.fetch import Scratch
-from timer_store.kernels.transfer import read_levels, set_names
-from timer_store.layout import DUE_MS_MAX, NAME_AS_IS, NO_OFFSETS, Offsets, Rows
+from timer_store.kernels.transfer import read_levels
+from timer_store.layout import DUE_MS_MAX, NO_OFFSETS, Offsets, Rows
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.records import name_topics
 
@@ -37,6 +37,7 @@ PRE_BLANK_SIZE = 0x7FFFFFFF  # size in units that Apache writes before a queue's
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 POPULATE_UNITS = 1_024
 NO_ROWS = np.empty(0, layout.TIMED)
+NO_BYTES = np.empty(0, np.uint8)
 
 
 class LevelRecords:
@@ -67,7 +68,7 @@ class LevelRecords:
         end: int,
         promised: Mapping[int, int],
         *,
-        name: int = NAME_AS_IS,
+        name: int | None = None,
         names: list[Offsets] | None = None,
     ) -> tuple[Rows, int]:
         """Return the messages of a level's queue from `first` on, and the offset after them.
@@ -76,8 +77,8 @@ class LevelRecords:
 
         Args:
             promised: Due times of units whose tags code is not a time, by queue offset.
-            name: Last letter of DELAY in their records: UPPER_Y or LOWER_Y.
-            names: Gets the log offset of that letter for each message, for `rename`.
+            name: New last letter of DELAY in their records, UPPER_Y or LOWER_Y; None: unchanged.
+            names: Gets the log offset of that letter for each message, for `set_letter`.
         """
         low, high = self.bounds(level)
         first, end = max(first, low), min(end, high)
@@ -91,27 +92,24 @@ class LevelRecords:
         messages = units["size"] != PRE_BLANK_SIZE
         if not messages.all():
             units, due_ms = units[messages], due_ms[messages]
-        rows, name_at = self._rows(level, units, due_ms, name)
+        rows, name_at = self._rows(level, units, due_ms)
+        if name is not None:
+            self.set_letter(rows, name_at, name)
         if names is not None:
             names.append(name_at)
         return rows, following
 
-    def _rows(self, level: int, units: Rows, due_ms: Offsets, name: int) -> tuple[Rows, Offsets]:
+    def _rows(self, level: int, units: Rows, due_ms: Offsets) -> tuple[Rows, Offsets]:
         timed = np.zeros(units.size, layout.TIMED)
         name_at = np.empty(units.size, np.int64)
-        numbers = np.array([self._schedule, level - 1, name], np.int64)
+        numbers = np.array([self._schedule, level - 1], np.int64)
         at = 0
         while at < units.size:
             data, span, count = self._piece(units[at:])
-            if name != NAME_AS_IS:
-                piece = units[at : at + count]
-                self._populate(span[0], piece["phys_offset"], piece["size"])
-            fixed = self._enter(
+            self.fixed += self._enter(
                 data, span, units[at : at + count], self._store.topics.arrays, numbers,
                 self._scratch, timed[at : at + count], name_at[at : at + count],
             )  # fmt: skip
-            self.fixed += fixed
-            self.unnamed += fixed if name != NAME_AS_IS else 0
             at += count
         name_topics(self._store, timed)
         timed["due_ms"], timed["slot_ms"] = due_ms, due_ms - 1
@@ -125,21 +123,29 @@ class LevelRecords:
             found = self._entries[kinds] = entry(read_levels, *args)
         return int(found(*args))
 
-    def rename(self, units: Rows, name_at: Offsets, name: int) -> None:
+    def set_letter(self, units: Rows, name_at: Offsets, name: int) -> None:
         """Set the last letter of DELAY in records that were read before to `name`.
+
+        Letters that are right already are not written: their pages stay clean, and their blocks
+        keep their checksums.
 
         Args:
             units: (n,) `layout.TIMED`.
             name_at: (n,) i8: see `read`.
+
+        Raises:
+            OSError: The disk refused to withdraw the checksums; no letter was changed.
         """
         named = name_at >= 0
         self.unnamed += int(named.size - np.count_nonzero(named))
         for file in list(self._store.log.files):
-            mine = named & (name_at >= file.base) & (name_at < file.base + file.size)
-            if mine.any():
-                data = self._map(file)
+            mine = np.flatnonzero((name_at >= file.base) & (name_at < file.base + file.size))
+            data = self._map(file) if mine.size else NO_BYTES
+            mine = mine[data[name_at[mine] - file.base] != name]
+            if mine.size:
                 self._populate(file.base, units["phys_offset"][mine], units["record_size"][mine])
-                set_names(data, file.base, name_at[mine], name)
+                with self._store.log.sums.rewriting(name_at[mine]):
+                    data[name_at[mine] - file.base] = name
 
     def _piece(self, units: Rows) -> tuple[Bytes, tuple[int, int], int]:
         """Return the file of the first unit, writable, and the number of units in it."""
@@ -213,7 +219,7 @@ class LevelRecords:
                 mine = order[low : low + count]
                 due_ms = due_times(units, int(numbers[low]), promised)
                 same = units["phys_offset"] == seen["phys_offset"][mine]
-                rows.append(self._rows(level, units[same], due_ms[same], NAME_AS_IS)[0])
+                rows.append(self._rows(level, units[same], due_ms[same])[0])
                 at.append(mine[same])
                 low += count
         return np.concatenate(rows), np.concatenate(at)

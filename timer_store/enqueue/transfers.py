@@ -247,7 +247,7 @@ class TransferredUnits:
         """
         assert isinstance(entry.record, Return)
         self.note(entry)
-        self.records.rename(rows, name_at, UPPER_Y)
+        self.records.set_letter(rows, name_at, UPPER_Y)
         self.returned += int(rows.size)
 
     def bury_returned(self, returned: list[tuple[int, list[Range]]], settled: Offsets) -> None:

@@ -25,6 +25,7 @@ FNV_END = np.uint64(256)  # no byte: keeps apart words that differ only in where
 KEY = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()
 PLUS = np.uint64(ord("+"))
 ROLLS_MAX = (1 << 31) - 1
+ALL, DELIVERED, SPECIAL = 0, 1, 2  # records of interest: all; with TIMER_DEQUEUE_MS; see `identify`
 
 
 @kernel
@@ -87,14 +88,26 @@ def set_name(data: Bytes, text: int, size: int, row: Any) -> None:
 
 
 @kernel
-def identify(data: Bytes, span: Any, offsets: Any, copies: bool, frames: Rows, out: Rows) -> int:
+def is_wanted(data: Bytes, text: int, size: int, wanted: int) -> bool:
+    """Return whether properties are those of a record of interest."""
+    if wanted == DELIVERED:
+        return find_value(data, text, size, DEQUEUE_MS)[1] > 0
+    if wanted == SPECIAL:
+        first, end = find_value(data, text, size, ROLLS)
+        is_rolled = end > 0 and parse_number(data, first, end, 0) > 0
+        return is_rolled or find_value(data, text, size, MARKER)[1] > 0
+    return True
+
+
+@kernel
+def identify(data: Bytes, span: Any, offsets: Any, wanted: int, frames: Rows, out: Rows) -> int:
     """Make a row of each record at `offsets` that has a TIMER_OUT_MS; return the number of rows.
 
     Args:
         data: the bytes of one log file.
         span: (log offset of data[0], bytes of data that are written).
         offsets: (n,) i8: log offsets of records in this file.
-        copies: Skip records that are not delivered copies: those without TIMER_DEQUEUE_MS.
+        wanted: ALL; DELIVERED: copies that were delivered; SPECIAL: markers and rolled copies.
         frames: (1,) message_store.layout.SCANNED, scratch.
         out: (n,) layout.IDENTIFIED.
     """
@@ -104,7 +117,7 @@ def identify(data: Bytes, span: Any, offsets: Any, copies: bool, frames: Rows, o
         if pos < 0 or pos >= span[1] or read_frame(data, pos, span[1], offsets[i], frame) < 0:
             continue
         text, size = pos + frame["prop_pos"], frame["prop_len"]
-        if copies and find_value(data, text, size, DEQUEUE_MS)[1] == 0:
+        if not is_wanted(data, text, size, wanted):
             continue
         first, end = find_value(data, text, size, OUT)
         out_ms = parse_number(data, first, end, -1)

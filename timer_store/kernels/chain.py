@@ -58,8 +58,9 @@ PHYS_AT, RECORD_AT, HASH_AT, DUE_AT = (
     WALK_PHYS,  # the smallest phys_offset so far
     WALK_MIXED,  # 1: the units are not in the order of the commit log
     WALK_FAULT,  # FAULT_* of the unit at WALK_POS
+    WALK_DOUBT,  # pending units whose times do not fit together
     WALK_SIZE,
-) = range(8)
+) = range(9)
 
 
 @kernel
@@ -121,6 +122,21 @@ def due_of(data: Bytes, at: int, precision_ms: int) -> int:
 
 
 @kernel
+def is_doubtful(data: Bytes, at: int, precision_ms: int, window_ms: int) -> bool:
+    """Return whether the times of a pending unit do not fit together, as after a flipped bit.
+
+    `enqueue` puts a timer into its own slot (the slot time is due_ms - 1), whole roll windows
+    before that, or, if it is overdue, into the slot that is read: at the slot's start.
+    """
+    due_ms, slot_ms = get_i8(data, at + DUE_AT), slot_ms_of(data, at)
+    if due_ms <= 0 or due_ms - 1 == slot_ms:
+        return False
+    if due_ms - 1 < slot_ms:
+        return slot_ms % precision_ms != 0
+    return get_i4(data, at + MAGIC_AT) & MAGIC_ROLL == 0 or (due_ms - 1 - slot_ms) % window_ms != 0
+
+
+@kernel
 def stage_unit(data: Bytes, at: int, pos: int, precision_ms: int, row: Any) -> None:
     """Fill a row of layout.STAGED."""
     row["due_ms"] = due_of(data, at, precision_ms)
@@ -149,12 +165,11 @@ def note_order(walk: Any, phys_offset: int) -> None:
 
 
 @kernel
-def collect(
-    data: Bytes, base: int, tick: int, precision_ms: int, skip: Any, walk: Any, out: Rows
-) -> int:
+def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) -> int:
     """Follow one chain through a file; fill `out` from its end, so that the oldest comes first.
 
     Args:
+        slot: (tick, precision in ms, roll window in ms).
         skip: (n,) i8 ascending: records that count as settled.
         walk: (WALK_SIZE,) i8: state of the walk.
         out: (n,) layout.STAGED.
@@ -164,15 +179,17 @@ def collect(
         if walk[WALK_ROWS] == out.size:
             return WALK_FULL
         at = pos - base
-        walk[WALK_FAULT] = chain_fault(data, at, pos, tick, precision_ms)
+        walk[WALK_FAULT] = chain_fault(data, at, pos, slot[0], slot[1])
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
         note_order(walk, get_i8(data, at + PHYS_AT))
+        if is_doubtful(data, at, slot[1], slot[2]):
+            walk[WALK_DOUBT] += 1
         # The copy of a copied unit stands for it in a slot of its own, so the unit makes no row.
         if get_i8(data, at + DUE_AT) != DUE_COPIED:
             walk[WALK_ROWS] += 1
             row = out[out.size - walk[WALK_ROWS]]
-            stage_unit(data, at, pos, precision_ms, row)
+            stage_unit(data, at, pos, slot[1], row)
             if skip.size > 0 and find_sorted(skip, 0, skip.size, row["phys_offset"]) >= 0:
                 row["state"] = STAGED_SETTLED
             if row["state"] == STAGED_SETTLED:
@@ -242,12 +259,12 @@ def collect_first(
     """Follow one chain through a file; keep the timers that are due first, later than `after`.
 
     Args:
-        slot: (tick, precision in ms).
+        slot: (tick, precision in ms, roll window in ms).
         after: (due_ms, phys_offset); timers up to this one, in this order, are left out.
         walk: (WALK_SIZE,) i8; WALK_ROWS counts the timers after `after`, kept or not.
         heap: (n, 3) i8, columns HEAP_*; the timer that is due last is heap[0].
     """
-    tick, precision_ms = slot
+    tick, precision_ms, window_ms = slot
     after_ms, after_phys = after
     pos = walk[WALK_POS]
     while pos >= base:
@@ -257,6 +274,8 @@ def collect_first(
             return WALK_LEFT
         phys_offset = get_i8(data, at + PHYS_AT)
         note_order(walk, phys_offset)
+        if is_doubtful(data, at, precision_ms, window_ms):
+            walk[WALK_DOUBT] += 1
         due_ms = due_of(data, at, precision_ms)
         settled = due_ms < 0 or (
             skip.size > 0 and find_sorted(skip, 0, skip.size, phys_offset) >= 0

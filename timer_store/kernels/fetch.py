@@ -260,7 +260,7 @@ def from_records(
         data: the bytes of one log file.
         span: (log offset of data[0], bytes of data that are written).
         units: (n,) message_store.layout.UNIT of the timer queue.
-        first_offset: queue offset of units[0].
+        first_offset: queue offset of units[0]; below 0: the units are not from the queue.
         timed: (n,) layout.TIMED out.
     """
     frame, text = scratch.frames[0], scratch.text[0]
@@ -275,6 +275,8 @@ def from_records(
             continue
         size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
         if size != unit["size"] or frame["queue_id"] != 0:
+            continue
+        if first_offset >= 0 and frame["queue_offset"] != first_offset + i:
             continue
         if not is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, context.timer):
             continue

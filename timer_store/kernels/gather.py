@@ -75,6 +75,7 @@ class Context(NamedTuple):
     half: int  # topic index of half messages, which is no target of a delivery
     routed: bool  # topics without queues count as missing
     now_ms: int
+    precision_ms: int  # of the wheel
 
 
 @kernel
@@ -185,17 +186,21 @@ def find_kind(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, conte
 
 
 @kernel
-def is_due(text: Any, kind: int, store_ms: int, timer: Any) -> bool:
+def is_due(text: Any, kind: int, store_ms: int, timer: Any, precision_ms: int) -> bool:
     """Return whether a record is a timer that is due at the time of its unit, and not a marker.
 
-    A level message has its due time in the units of its queue only, and is never a marker.
+    A level message has its due time in the units of its queue only, and is never a marker. A unit
+    of an Apache broker is due at the end of its slot. Twin: `timer_store.dequeue.unit_check`.
     """
     if kind == FROM_LEVEL:
         return True
-    due_ms = due_of(text, store_ms, 1)
-    if due_ms < 0 or (timer["due_ms"] < due_ms and timer["state"] != STAGED_FIRED):
+    due_ms = due_of(text, store_ms, precision_ms)
+    if due_ms < 0 or text["flags"] & TEXT_MARKER != 0:
         return False
-    return text["flags"] & TEXT_MARKER == 0
+    late_ms = timer["due_ms"] - due_ms
+    if late_ms == 0 or timer["state"] == STAGED_FIRED:
+        return True
+    return late_ms > 0 and late_ms <= precision_ms and timer["due_ms"] % precision_ms == 0
 
 
 @kernel
@@ -257,7 +262,7 @@ def gather(
         drops = read_entries(data, start, end, text, row)
         # The record's own due time must be that of the unit, so that a unit of another lap or
         # store delivers nothing early.
-        if not is_due(text, kind, frame["store_ms"], timer):
+        if not is_due(text, kind, frame["store_ms"], timer, context.precision_ms):
             continue
         if not set_target(data, text, arrays, context, guess, row):
             continue

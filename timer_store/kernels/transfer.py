@@ -1,8 +1,7 @@
 """Compiled enqueueing of level messages in place.
 
-read_levels   units of a level's queue, with their records, become TIMED rows; in the same pass the
-              name DELAY in the record becomes DELAy, or DELAy becomes DELAY
-set_names     the same to records that were read before
+read_levels   units of a level's queue, with their records, become TIMED rows, and the places of the
+              name DELAY, which becomes DELAy (`LevelRecords.set_letter`), are found
 
 An Apache broker delays a message that its timers deliver once more if it has a DELAY: so the
 property is renamed while timers own the message. One byte changes in the mapped file, so a crash
@@ -24,11 +23,11 @@ from message_store.kernels.scan import read_frame
 from message_store.layout import NAME_END
 from message_store.queues.topic_table import TopicArrays
 from timer_store.kernels.fetch import Scratch, set_topic
-from timer_store.layout import NAME_AS_IS, TIMED_PLAIN, UPPER_Y, Rows
+from timer_store.layout import TIMED_PLAIN, UPPER_Y, Rows
 
 DELA = np.frombuffer(b"DELA", np.uint8).copy()
 CASE_BIT = 32  # differs between "Y" and "y"
-SCHEDULE, QUEUE_ID, LETTER = range(3)  # indexes of the numbers of `read_levels`
+SCHEDULE, QUEUE_ID = range(2)  # indexes of the numbers of `read_levels`
 
 
 @kernel
@@ -78,11 +77,10 @@ def read_levels(
     """Make a row of each of `units`, without the due times, which the caller sets.
 
     Args:
-        data: the bytes of one log file, writable.
+        data: the bytes of one log file.
         span: (log offset of data[0], bytes of data that are written).
         units: (n,) message_store.layout.UNIT of one level's queue.
-        numbers: (3,) i8: topic index of the schedule topic; queue id; new last letter of DELAY:
-            UPPER_Y, LOWER_Y or NAME_AS_IS.
+        numbers: (2,) i8: topic index of the schedule topic; queue id.
         timed: (n,) layout.TIMED out; the row of an unreadable record has no topic.
         name_at: (n,) i8 out: log offset of the last letter of DELAY, -1: the name must stay.
 
@@ -113,19 +111,4 @@ def read_levels(
             kept += 1
             continue
         name_at[i] = span[0] + name_pos
-        # an equal byte is not written, so that its page stays clean
-        if numbers[LETTER] != NAME_AS_IS and data[name_pos] != numbers[LETTER]:
-            data[name_pos] = numbers[LETTER]
     return kept
-
-
-@kernel
-def set_names(data: Bytes, base: int, name_at: Any, letter: int) -> None:
-    """Set the last letter of names that `read_levels` found.
-
-    Args:
-        data: the bytes of one log file, writable; `base`: the log offset of the first.
-        name_at: (n,) i8: log offsets in this file.
-    """
-    for i in range(name_at.size):
-        data[name_at[i] - base] = letter

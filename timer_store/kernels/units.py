@@ -24,6 +24,7 @@ from timer_store.kernels.chain import (
     RECORD_AT,
     WRITE_AT,
     find_sorted,
+    is_doubtful,
     slot_ms_of,
     unit_fault,
 )
@@ -62,6 +63,7 @@ class Relinking(NamedTuple):
 
     first_tick: int  # slots before it stay empty
     precision_ms: int
+    window_ms: int  # roll window
     min_pos: int  # first position of the log
 
 
@@ -198,7 +200,10 @@ def relink(
     n = 0
     while pos < end and n < fixes.shape[0]:
         at = pos - base
-        if unit_fault(data, at, pos) != 0:
+        # The slot of a unit whose times do not fit together is unknown.
+        if unit_fault(data, at, pos) != 0 or is_doubtful(
+            data, at, into.precision_ms, into.window_ms
+        ):
             return pos, n
         tick = slot_ms_of(data, at) // into.precision_ms
         if tick - into.first_tick >= WHEEL_SLOTS:

@@ -45,7 +45,7 @@ class Relinked(NamedTuple):
         units: Number of units read.
         corrected: Number of wrong pointers in the log.
         too_far: (n,) positions of units more than a lap ahead; they are in no slot.
-        damaged: (n,) positions without a unit.
+        damaged: (n,) positions without a unit, or with one whose times do not fit together.
     """
 
     units: int
@@ -139,6 +139,8 @@ def relink(
     from_ms: int,
     skip: Offsets = NO_OFFSETS,
     progress: Progress | None = None,
+    *,
+    window_ms: int = 1,
 ) -> Relinked:
     """Rebuild every slot from the units of the whole log.
 
@@ -149,6 +151,7 @@ def relink(
         from_ms: the first slot that is not completely delivered.
         skip: as in `repair`.
         progress: Called with (units done, all units) periodically.
+        window_ms: Roll window; a unit whose times do not fit together counts as damaged.
 
     Raises:
         OSError: The disk refused a correction; call again.
@@ -158,7 +161,7 @@ def relink(
     too_far, damaged = [NO_OFFSETS], []
     wheel.clear()
     first_tick = max(from_ms // wheel.precision_ms, 1)
-    into = kernels.Relinking(first_tick, wheel.precision_ms, log.min_pos)
+    into = kernels.Relinking(first_tick, wheel.precision_ms, window_ms, log.min_pos)
     for file in list(log.files):
         pos, file_end = file.base, log.end_in(file)
         while pos < file_end:

@@ -49,12 +49,14 @@ class SlotRows(NamedTuple):
         markers: The same: units that cancel others of this slot, without those that roll.
         complete: Whether the slot has no pending units after these.
         broken: Error of a chain that ends too early, None if it does not.
+        doubtful: Whether times of some unit do not fit together: compare the rows with the records.
     """
 
     rows: Rows
     markers: Rows
     complete: bool
     broken: CorruptStore | None
+    doubtful: bool = False
 
 
 class TimerUnits:
@@ -62,10 +64,11 @@ class TimerUnits:
 
     Args:
         log: Timer log; the caller loads it.
+        window_ms: Roll window; 1: unknown, so that no rolled timer is doubtful.
     """
 
-    def __init__(self, log: TimerLog, wheel: TimerWheel) -> None:
-        self.log, self.wheel = log, wheel
+    def __init__(self, log: TimerLog, wheel: TimerWheel, window_ms: int = 1) -> None:
+        self.log, self.wheel, self.window_ms = log, wheel, window_ms
         self._out = np.empty(ADD_ROWS * UNIT_BYTES, np.uint8)
         self._undo = np.empty((ADD_ROWS, kernels.UNDO_COLUMNS), np.int64)
 
@@ -185,9 +188,8 @@ class TimerUnits:
         walk = new_walk(slot.last_pos)
         broken = None
         while (file := self._file_at(walk)) is not None:
-            state = chain.collect(
-                file.data, file.base, slot.tick, self.precision_ms, skip, walk, out
-            )
+            key = (slot.tick, self.precision_ms, self.window_ms)
+            state = chain.collect(file.data, file.base, key, skip, walk, out)
             if walk[chain.WALK_FAULT]:
                 break
             if state == chain.WALK_FULL:
@@ -197,7 +199,7 @@ class TimerUnits:
         if walk[chain.WALK_FAULT]:
             broken = self._broken(walk)
         rows, markers = _waiting(out[out.size - int(walk[chain.WALK_ROWS]) :], walk)
-        return SlotRows(rows, markers, True, broken), False
+        return SlotRows(rows, markers, True, broken, bool(walk[chain.WALK_DOUBT])), False
 
     def _file_at(self, walk: Offsets) -> UnitFile | None:
         """Return the file in which a walk continues, None at its end. Past the log is a fault."""
@@ -227,14 +229,15 @@ class TimerUnits:
         second[1:] = (heap[1:, :2] == heap[:-1, :2]).all(axis=1)
         rows = self.read(heap[~second, 2])
         broken = self._broken(walk) if walk[chain.WALK_FAULT] else None
-        return SlotRows(rows, rows[:0], count <= count_max, broken)
+        doubtful = bool(walk[chain.WALK_DOUBT])
+        return SlotRows(rows, rows[:0], count <= count_max, broken, doubtful)
 
     def _walk_least(
         self, slot_ms: int, after: tuple[int, int], skip: Offsets, heap: Offsets
     ) -> Offsets:
         slot = self.wheel.slot(slot_ms)
         walk = new_walk(slot.last_pos)
-        key = (slot.tick, self.precision_ms)
+        key = (slot.tick, self.precision_ms, self.window_ms)
         while (file := self._file_at(walk)) is not None:
             chain.collect_first(file.data, file.base, key, after, skip, walk, heap)
             if walk[chain.WALK_FAULT]:
@@ -246,9 +249,9 @@ class TimerUnits:
         parts = [NO_OFFSETS]
         walk = new_walk(self.wheel.slot(slot_ms).last_pos)
         out = np.empty(SCAN_UNITS, layout.STAGED)
-        tick = self.wheel.tick(slot_ms)
+        key = (self.wheel.tick(slot_ms), self.precision_ms, self.window_ms)
         while (file := self._file_at(walk)) is not None and not walk[chain.WALK_FAULT]:
-            chain.collect(file.data, file.base, tick, self.precision_ms, NO_OFFSETS, walk, out)
+            chain.collect(file.data, file.base, key, NO_OFFSETS, walk, out)
             rows = out[out.size - int(walk[chain.WALK_ROWS]) :]
             parts.append(rows["phys_offset"][rows["state"] == layout.STAGED_SETTLED])
             walk[chain.WALK_ROWS] = 0
@@ -421,7 +424,9 @@ class TimerUnits:
         progress: Progress | None = None,
     ) -> Relinked:
         """Rebuild every slot from `from_ms` on from the log."""
-        return repair.relink(self.log, self.wheel, from_ms, skip, progress)
+        return repair.relink(
+            self.log, self.wheel, from_ms, skip, progress, window_ms=self.window_ms
+        )
 
     def clear(self) -> None:
         """Remove all units and empty all slots, to rebuild them from the queue."""

@@ -63,7 +63,7 @@ class RecordReader:
         units_at(data, span, offsets, self._scratch.frames, units, queues)
         timed = np.zeros(offsets.size, layout.TIMED)
         from_records(
-            data, span, units, self._store.topics.arrays, self._context, 0, self._scratch, timed
+            data, span, units, self._store.topics.arrays, self._context, -1, self._scratch, timed
         )  # fmt: skip
         timed["queue_offset"] = queues
         name_topics(self._store, timed)

@@ -99,7 +99,7 @@ def test_messages_are_handed_out_as_they_lie_in_the_log(run, store):
     answer = run(world.pull(queueOffset=1))
     assert (answer.code, answer.remark) == (0, "FOUND")
     units = store.units("T", 0, 1, 2)
-    assert answer.body == store.gather(units)
+    assert answer.body == store.gather("T", 0, 1, units)
     assert len(answer.body) == units["size"].sum()
     assert b"two" in answer.body
     assert b"one" not in answer.body

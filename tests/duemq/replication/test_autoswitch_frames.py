@@ -29,6 +29,7 @@ from duemq.replication.layout import (
     HANDSHAKE_REQUEST,
 )
 from duemq.replication.log_stream import HEARTBEATS_MAX
+from duemq.replication.own_log import OwnRecord
 from message_store.errors import ReplicationFault
 
 EPOCHS = Epochs.of([(1, 0), (5, 6_300), (9, 18_930)])
@@ -146,9 +147,9 @@ def own(end: int, entries: list[tuple[int, int]], *, last: int | None = -1) -> O
         last: Where the record before the end ends instead; None: there is no record.
     """
 
-    def record_before(offset: int) -> tuple[int, bytes] | None:
+    def record_before(offset: int) -> OwnRecord | None:
         at = last if last is None or last >= 0 else offset
-        return None if at is None else (at - len(RECORD), RECORD)
+        return None if at is None else OwnRecord(at - len(RECORD), RECORD)
 
     return OwnLog(end, Epochs.of(entries), record_before)
 
@@ -251,7 +252,7 @@ def test_another_log_is_refused(
 
 def test_a_controller_may_know_a_newer_epoch_than_the_masters_file() -> None:
     """Apache's file lacks an epoch that began where the one before it did."""
-    log = OwnLog(950, Epochs.of(MINE), lambda at: (at - len(RECORD), RECORD), master_epoch=5)
+    log = replace(own(950, MINE), master_epoch=5)
     assert answered(log, 990, [(1, 0), (3, 500)]).data_to_send() == Report(492).encode()
 
 

@@ -18,6 +18,7 @@ from duemq.replication.autoswitch_frames import (
 )
 from duemq.replication.autoswitch_master import AutoSwitchMaster
 from duemq.replication.epoch_file import EpochEntry, Epochs
+from duemq.replication.own_log import OwnRecord
 from message_store.errors import ReplicationFault
 
 OWN_ID = 1
@@ -148,7 +149,7 @@ def test_our_replica_has_the_epochs_of_our_master(
     epochs = Epochs.of(entries)
     held = min(held, len(log))
     framing = AutoSwitchMaster(OWN_ID, lambda: epochs, lambda: len(log), file_bytes=1 << 20)
-    own = OwnLog(held, epochs.before(held), lambda at: (at - 1, log[at - 1 : at]))
+    own = OwnLog(held, epochs.before(held), lambda at: OwnRecord(at - 1, log[at - 1 : at]))
     stream = AutoSwitchStream(own)
     framing.receive(Handshake(2).encode(), len(log))
     stream.feed(memoryview(framing.data_to_send()))

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import Handshake, Report
 from duemq.replication.config import ReplicationConfig
@@ -21,6 +22,7 @@ from duemq.replication.ha_client import RETRY_MS, HaClient
 from duemq.replication.ha_server import HaServer
 from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.membership import Membership
+from duemq.replication.own_log import record_before
 from duemq.replication.replica_connection import NEWS_MS
 from duemq.replication.role import Role
 from duemq.replication.sync_state_set import SyncStateSetReplicas
@@ -29,7 +31,7 @@ from message_store.replication.truncation import truncate_store
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import content, fill, log_of
 from tests.support.replica_rig import TURN_S_MAX, until
-from tests.support.stores import open_store, small_config
+from tests.support.stores import open_store, put_one, small_config
 
 MASTER_ID, REPLICA_ID, STRANGER_ID = 1, 2, 3
 SYNC = ReplicationConfig(role="SYNC_MASTER")
@@ -177,9 +179,52 @@ def test_consumers_of_a_replica_do_not_read_what_is_not_confirmed(tmp_path: Path
     run(work)
 
 
-@pytest.mark.parametrize("common", [0, 1, 40])
-def test_a_former_master_is_truncated_and_joins_again(tmp_path: Path, common: int) -> None:
-    """Its log and the new master's have the same sizes after the fork."""
+def send_level(store: MessageStore) -> None:
+    """Append a level message."""
+    put_one(store, SCHEDULE_TOPIC, 2, properties={"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "0"})
+
+
+def change_owner(store: MessageStore) -> None:
+    """Rename DELAY in the last record in place, as a migration does."""
+    found = record_before(store, store.max_offset)
+    assert found is not None
+    assert found.data[found.letter_at] == ord("Y")
+    with store.log.file_of(found.start).path.open("r+b") as file:
+        file.seek(found.start + found.letter_at - store.log.file_of(found.start).base)
+        file.write(b"y")
+
+
+@pytest.mark.parametrize("renames", ["master", "replica"])
+def test_a_replica_whose_last_record_changed_its_owner_continues(
+    tmp_path: Path, renames: str
+) -> None:
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as master,
+            open_store(tmp_path / "b", pair.clock) as store,
+        ):
+            async with pair.master(master, 1) as address:
+                send_level(master)
+                async with pair.replica(store, address):
+                    await until(lambda: store.max_offset == master.max_offset)
+                change_owner(master if renames == "master" else store)
+                fill(master, 5)
+                async with pair.replica(store, address) as client:
+                    await until(lambda: client.failure or store.max_offset == master.max_offset)
+                    assert client.failure == ""
+
+    run(work)
+
+
+@pytest.mark.parametrize("common", [0, 1, 40, "level"])
+def test_a_former_master_is_truncated_and_joins_again(tmp_path: Path, common: int | str) -> None:
+    """Its log and the new master's have the same sizes after the fork.
+
+    The last common record may be a level message that only the new master's timers own.
+    """
+    drained, common = common == "level", 40 if common == "level" else int(common)
     pair = Pair(tmp_path)
 
     async def work() -> None:
@@ -189,6 +234,8 @@ def test_a_former_master_is_truncated_and_joins_again(tmp_path: Path, common: in
         ):
             async with pair.master(master, 1) as address, pair.replica(store, address):
                 fill(master, common)
+                if drained:
+                    send_level(master)
                 await until(lambda: REPLICA_ID in pair.service.required_ids)
                 await until(lambda: store.max_offset == master.max_offset)
                 pair.service.required_ids = frozenset({MASTER_ID, REPLICA_ID})
@@ -198,6 +245,8 @@ def test_a_former_master_is_truncated_and_joins_again(tmp_path: Path, common: in
         with open_store(tmp_path / "b", pair.clock) as master:
             async with pair.master(master, 2) as address:
                 assert master.max_offset == fork
+                if drained:
+                    change_owner(master)
                 fill(master, 60, common)
                 with open_store(tmp_path / "a", pair.clock) as store:
                     async with pair.replica(store, address):
@@ -208,7 +257,8 @@ def test_a_former_master_is_truncated_and_joins_again(tmp_path: Path, common: in
                 with open_store(tmp_path / "a", pair.clock) as store:
                     async with pair.replica(store, address):
                         await until(lambda: store.max_offset == master.max_offset)
-                        assert content(store) == content(master)
+                        if not drained:  # the letters differ
+                            assert content(store) == content(master)
                         assert pair.file("a").epochs == pair.file("b").epochs
 
     run(work)
@@ -301,6 +351,62 @@ def test_a_forged_id_of_a_member_confirms_nothing_that_the_member_lacks(tmp_path
             assert master.confirm_offset == confirmed  # the other connection lacks it
             writer.close()
             await until(lambda: master.confirm_offset == master.max_offset)
+
+    run(work)
+
+
+def test_a_former_master_that_continues_confirms_and_replaces_nothing(tmp_path: Path) -> None:
+    """Two masters: the one of the older epoch does not know of the other."""
+    pair = Pair(tmp_path)
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", pair.clock) as former,
+            open_store(tmp_path / "b", pair.clock) as other,
+        ):
+            async with pair.master(former, 1) as address:
+                fill(former, 20)
+                async with pair.replica(other, address):
+                    await until(lambda: REPLICA_ID in pair.service.required_ids)
+                    await until(lambda: former.confirm_offset == former.max_offset)
+                    pair.service.propose = lambda: frozenset({REPLICA_ID})  # no answer any more
+                confirmed = former.confirm_offset
+                elected = Pair(tmp_path)
+                async with elected.master(other, 2) as new_address:
+                    fill(former, 5, 20)
+                    fill(other, 9, 20)
+                    written = log_of(other)
+                    async with pair.replica(other, address) as client:
+                        await until(lambda: "a newer master was elected" in client.failure)
+                    assert log_of(other) == written
+                    assert former.confirm_offset == confirmed
+                    async with pair.replica(former, new_address):
+                        await until(lambda: pair.truncations == [confirmed])
+
+    run(work)
+
+
+@pytest.mark.parametrize("hours", [-1.1, -1, 1, 1.1])
+def test_clocks_that_differ_by_an_hour_stop_no_replication(tmp_path: Path, hours: float) -> None:
+    """A time far from this clock is refused once, as damage, and taken if it comes again."""
+    pair = Pair(tmp_path)
+    masters = FakeClock(pair.clock.now_ms() + int(hours * 3_600_000))
+
+    async def work() -> None:
+        with (
+            open_store(tmp_path / "a", masters) as master,
+            open_store(tmp_path / "b", pair.clock) as store,
+        ):
+            async with pair.master(master, 1) as address, pair.replica(store, address) as client:
+                for first in range(0, 30, 10):
+                    fill(master, 10, first)
+                    await until(lambda: client.failure or store.max_offset == master.max_offset)
+                    assert hours > 1 or not client.failure
+                    pair.clock.advance(RETRY_MS if client.failure else 0)
+                    masters.advance(1_000)
+                    await until(lambda: store.max_offset == master.max_offset)
+                await until(lambda: master.confirm_offset == master.max_offset)
+                assert content(store) == content(master)
 
     run(work)
 

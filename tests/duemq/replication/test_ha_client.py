@@ -86,6 +86,24 @@ def test_transfers_are_appended_and_acknowledged(tmp_path: Path) -> None:
     with_replica(tmp_path, work)
 
 
+def test_records_of_a_transfer_that_breaks_off_are_kept(tmp_path: Path) -> None:
+    async def work(
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        await master.reported(1)
+        writer = await master.connected.get()
+        kept = record_at(log, 300)
+        writer.write(transfer(1, log[1:])[: TRANSFER.size + kept])  # and a byte of the next record
+        await writer.drain()
+        await until(lambda: client.read_ms > 0)
+        assert store.max_offset == 0  # a transfer is appended when it is complete
+        writer.close()
+        await until(lambda: client.failure != "")
+        assert store.max_offset == kept
+
+    with_replica(tmp_path, work)
+
+
 @pytest.mark.parametrize("last_file", [False, True])
 def test_an_empty_replica_begins_where_the_log_of_the_master_begins(
     tmp_path: Path, last_file: bool

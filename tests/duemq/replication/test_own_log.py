@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from duemq.registry.internal_topics import SCHEDULE_TOPIC
 from duemq.replication.own_log import record_before
 from message_store.layout import RECORD_AT
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import FILE_BYTES, fill
-from tests.support.stores import open_store
+from tests.support.stores import open_store, put_one
 
 
 def records_of(store: MessageStore) -> dict[int, int]:
@@ -34,9 +35,10 @@ def test_the_last_record_before_an_offset(tmp_path: Path) -> None:
             end = max(each for each in ends if each <= offset)
             found = record_before(store, offset)
             assert found is not None
-            assert found[0] == records[end]
-            assert found[0] + len(found[1]) == end
-            assert int.from_bytes(found[1][:4]) == len(found[1])
+            assert found.start == records[end]
+            assert found.end == end
+            assert int.from_bytes(found.data[:4]) == len(found.data)
+            assert found.letter_at == -1
         assert record_before(store, ends[0] - 1) is None
 
 
@@ -49,3 +51,13 @@ def test_a_last_record_that_cannot_be_read_is_not_known(tmp_path: Path, field: s
             file.seek(at)
             file.write(b"x")
         assert record_before(store, store.max_offset) is None
+
+
+def test_the_letter_of_a_level_message(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        for topic in ("T", SCHEDULE_TOPIC):
+            put_one(store, topic, properties={"TAGS": "DELAY", "DELAY": "3", "REAL_QID": "0"})
+            found = record_before(store, store.max_offset)
+            assert found is not None
+            at = found.data.index(b"DELAY\x013") + 4 if topic == SCHEDULE_TOPIC else -1
+            assert found.letter_at == at

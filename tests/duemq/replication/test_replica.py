@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from duemq.replication.replica import following
+from duemq.replication.slave_synchronize import SlaveSynchronize
 from duemq.transactions.transactions import Transactions
+from message_store.errors import ConfigError, PeerError
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
 from tests.support.running_broker import running, small
@@ -51,3 +54,37 @@ def test_retention_removes_nothing_before_the_master_has_answered(tmp_path: Path
             assert retention.first_pinned() == 4_096
 
     asyncio.run(main())
+
+
+class AskedMaster:
+    """What a replica knows of its master."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    async def configuration(self) -> tuple[dict[str, str], int]:
+        return {"messageDelayLevel": "1x"}, 500
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:10911", ""], ids=["known", "unknown"])
+def test_nothing_is_copied_of_a_master_whose_levels_cannot_be_used(address: str) -> None:
+    """Without the master's address, the log alone has what it promised."""
+    begun: list[int] = []
+
+    async def sessions() -> Any:
+        begun.append(1)
+
+    def follow(properties: Any, log_end: int) -> None:
+        assert (properties["messageDelayLevel"], log_end) == ("1x", 500)
+        raise ConfigError("messageDelayLevel", "1x", "not a unit")
+
+    async def main() -> None:
+        begin = following(sessions, cast("SlaveSynchronize", AskedMaster(address)), follow)
+        if address:
+            with pytest.raises(PeerError, match=f"{address} cannot be used: messageDelayLevel=1x"):
+                await begin()
+        else:
+            await begin()
+
+    asyncio.run(main())
+    assert bool(begun) is not bool(address)

@@ -64,6 +64,30 @@ def walk(data: bytes, log_offset: int) -> tuple[list[tuple[Record, bool]], int, 
     return found, at, scan.STOP_FULL
 
 
+def records_of(
+    data: bytes, base: int, units: Any, place: tuple[str, int, int] | None
+) -> list[bytes]:
+    """Return the records of leading units that are whole, and of the queue that `place` names.
+
+    Args:
+        place: (topic, queue id, queue offset of the unit with index 0), None: any.
+    """
+    found: list[bytes] = []
+    for unit in units:
+        at, size = int(unit["phys_offset"]) - base, int(unit["size"])
+        try:
+            record = decode_record(memoryview(data[at : at + size]), base + at, check_crc=False)
+        except RecordUnreadable:
+            break
+        if (record.total_size, record.phys_offset) != (size, base + at):
+            break
+        queued = record.topic, record.queue_id, record.queue_offset - int(unit["index"])
+        if place is not None and queued != place:
+            break
+        found.append(data[at : at + size])
+    return found
+
+
 def is_blank(head: bytes) -> bool:
     size, magic = layout.packer(layout.BLANK_RECORD).unpack(head)
     return bool(magic == layout.MAGIC_BLANK and size > 0)

@@ -156,15 +156,35 @@ def test_units_are_read_up_to_the_first_empty_one(units_):
     assert scan.valid_units(data, len(units_)) == len(expected)
 
 
-@given(st.binary(min_size=1, max_size=60), st.lists(st.tuples(st.integers(0, 59),
-       st.integers(1, 60)), max_size=8))  # fmt: skip
-def test_copy_ranges(data, ranges):
-    inside = [(start, size) for start, size in ranges if start + size <= len(data)]
-    chosen = np.array([(BASE + start, 0, size, 0) for start, size in inside], layout.UNIT)
-    expected = b"".join(data[start : start + size] for start, size in inside)
-    out = np.full(len(expected) + 2, 0xEE, np.uint8)
-    scan.copy_ranges(np.frombuffer(data, np.uint8), chosen, BASE, out)
-    assert out.tobytes() == expected + b"\xee\xee"
+@given(st.lists(messages, min_size=1, max_size=6), st.data())
+def test_records_of_a_queue_are_copied(messages_, drawn):
+    """Units are right, of another size, moved, or of another place in the queue."""
+    for at, message in enumerate(messages_):
+        message.update(topic="T", queue_id=2, queue_offset=50 + at)
+    if drawn.draw(st.booleans()):
+        strange = drawn.draw(st.sampled_from(["topic", "queue_id", "queue_offset"]))
+        messages_[-1][strange] = {"topic": "U", "queue_id": 3, "queue_offset": 7}[strange]
+    data = log_of(messages_)
+    found = run_scan(data)[0]
+    chosen = np.zeros(found.size, layout.UNIT)
+    chosen["phys_offset"], chosen["size"] = found["phys_offset"], found["record_size"]
+    chosen["index"] = np.arange(found.size)
+    at = drawn.draw(st.integers(0, found.size - 1))
+    for name in ("phys_offset", "size", "index"):
+        chosen[at][name] += drawn.draw(st.sampled_from([0, 0, 0, 1, -1]))
+    named = drawn.draw(st.sampled_from([0, 1]))
+    _, total = scan.leading_inside(chosen, BASE, BASE + len(data))
+    chosen = chosen[: scan.leading_inside(chosen, BASE, BASE + len(data))[0]]
+    out = np.full(total + 2, 0xEE, np.uint8)
+    count = scan.copy_records(
+        np.frombuffer(data, np.uint8), chosen, BASE, np.frombuffer(b"T", np.uint8),
+        (2, 50, named), np.zeros(1, layout.SCANNED), out,
+    )  # fmt: skip
+    expected = naive.records_of(data, BASE, chosen, ("T", 2, 50) if named else None)
+    assert count == len(expected)
+    copied = b"".join(expected)
+    assert out.tobytes()[: len(copied)] == copied
+    assert out.tobytes()[total:] == b"\xee\xee"
 
 
 def test_known_units():

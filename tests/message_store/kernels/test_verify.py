@@ -115,6 +115,8 @@ def test_a_unit_is_compared_with_its_record(
         ({"store_ms": T0 - 999}, kernels.GOOD),
         ({"store_ms": T0 - 1_000}, kernels.WRONG_TIME),
         ({"store_ms": T0 + 1}, kernels.WRONG_TIME),
+        ({"store_ms": T0 + 1, "at_begin": 1}, kernels.GOOD),  # the clock was set back
+        ({"store_ms": T0 - 1_000, "at_begin": 1}, kernels.WRONG_TIME),
     ],
 )
 def test_an_item_is_compared_with_its_record(item: dict[str, int], expected: int) -> None:

@@ -137,6 +137,27 @@ def test_a_log_that_was_cut_and_grew_again_is_not_accused(log: CommitLog, cut: i
     assert log.sums.sealed <= cut
 
 
+@pytest.mark.parametrize("sealed_first", [True, False])
+def test_blocks_that_are_rewritten_are_not_accused(log: CommitLog, sealed_first: bool) -> None:
+    """Neither by checksums from before the change nor by those that are computed after it."""
+    log.sums.open(0)
+    append(log, FILE_BYTES + 2 * BLOCK_BYTES + 10)
+    places = np.array([5, FILE_BYTES + BLOCK_BYTES, log.end - 1])
+    if sealed_first:
+        log.sums.close(log.end)
+        log.sums.open(log.end)
+    with log.sums.rewriting(places):
+        for place in places.tolist():
+            flip(log, place)
+    log.sums.close(log.end)
+    assert changed(log) == []
+    flip(log, 6)
+    assert changed(log) == []
+    flip(log, BLOCK_BYTES)
+    flip(log, FILE_BYTES)
+    assert changed(log) == [BLOCK_BYTES, FILE_BYTES]
+
+
 def test_a_log_that_ends_before_what_is_sealed_loses_those_checksums(log: CommitLog) -> None:
     log.sums.open(0)
     append(log, 2 * FILE_BYTES)
@@ -195,3 +216,16 @@ def test_verify_finds_a_flip_in_a_header(tmp_path: Path) -> None:
     found = [finding.kind for finding in verify_store(tmp_path).findings]
     assert "log-block" in found
     assert (tmp_path / DIRECTORY / TAIL).exists()
+
+
+def test_a_record_in_a_changed_block_is_found(log: CommitLog) -> None:
+    log.sums.open(0)
+    append(log, 2 * BLOCK_BYTES + 10)
+    log.sums.seal(log.end, step_bytes=1)
+    whole = (10, BLOCK_BYTES)  # in two blocks
+    assert log.sums.has_changed(*whole) is False
+    assert log.sums.has_changed(2 * BLOCK_BYTES - 5, 10) is None  # its end is not sealed
+    assert log.sums.has_changed(10 * FILE_BYTES, 10) is None
+    flip(log, BLOCK_BYTES + 2_000)  # beside the record, but in its block
+    assert log.sums.has_changed(*whole) is True
+    assert log.sums.has_changed(10, 100) is False

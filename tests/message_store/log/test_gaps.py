@@ -129,6 +129,28 @@ def test_two_gaps_over_a_file_s_end(tmp_path):
         assert store.read_record(places[299][0]).body.startswith(b"299/")
 
 
+@pytest.mark.parametrize("size", [1, 100, 4_096])
+@pytest.mark.parametrize("marked", [True, False])
+def test_damage_at_the_start_of_a_file_costs_the_records_there(tmp_path, size, marked):
+    """The blank record before it is no damage: the gap begins with the file."""
+    places = killed_store(tmp_path, 500)
+    if marked:
+        with open_store(tmp_path) as store:  # writes a mark that is older than the damage
+            crash_from = store.log.end
+        assert crash_from > 2 * FILE_BYTES
+        (tmp_path / "abort").touch()
+        (tmp_path / "config" / "duemq.mark").unlink()
+    overwrite(tmp_path, FILE_BYTES, b"\xa5" * size)
+    with open_store(tmp_path) as store:
+        lost = [n for n, (at, end) in enumerate(places) if FILE_BYTES <= at < FILE_BYTES + size]
+        assert lost
+        assert store.recovered.bridged == [FILE_BYTES]
+        walked = [int(offset) for rows in store.scan(0) for offset in rows["phys_offset"]]
+        kept = [at for n, (at, _) in enumerate(places) if n not in lost]
+        assert [at for at in walked if at in set(kept)] == kept
+    assert verify_store(tmp_path).ok
+
+
 def test_old_records_behind_the_end_are_ignored(tmp_path):
     """Apache cut the log without zeroing; old records are older than the last one."""
     clock = FakeClock()

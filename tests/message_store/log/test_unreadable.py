@@ -57,9 +57,9 @@ def test_a_pull_skips_unreadable_records(tmp_path, disk):
     disk.break_page(log_path(tmp_path), page)
     units = store.units("T", 0, 0, RECORDS)
     with pytest.raises(RecordUnreadable, match=rf"byte {page}: Input/output error"):
-        store.gather(units)
+        store.gather("T", 0, 0, units)
     assert store.sound_units(units).size == RECORDS - sum(hit) == RECORDS - 5
-    whole = store.gather(store.sound_units(units))
+    whole = store.gather("T", 0, 0, store.sound_units(units))
     assert len(whole) == sum(int(r["record_size"]) for r, h in zip(rows, hit, strict=True) if not h)
     for row, is_hit in zip(rows, hit, strict=True):
         if is_hit:
@@ -80,7 +80,7 @@ def test_places_are_recorded_before_their_count_changes(tmp_path, disk):
     places.notice = lambda text: met.append(places.changed(places.seen) or bool(places.ranges))
     disk.break_page(log_path(tmp_path), 5 * PAGE_BYTES)
     with pytest.raises(RecordUnreadable):
-        store.gather(store.units("T", 0, 0, RECORDS))
+        store.gather("T", 0, 0, store.units("T", 0, 0, RECORDS))
     assert met == [True]
     store.__exit__(None, None, None)
 
@@ -235,9 +235,9 @@ def test_the_durable_mark_follows_while_the_log_grows_during_each_sync(tmp_path)
 @pytest.mark.finding("E7")
 def test_a_temporary_error_loses_no_record(tmp_path, disk):
     store, rows = filled(tmp_path)
-    whole = store.gather(store.units("T", 0, 0, RECORDS))
+    whole = store.gather("T", 0, 0, store.units("T", 0, 0, RECORDS))
     for read in (
-        lambda: store.gather(store.units("T", 0, 0, RECORDS)) == whole,
+        lambda: store.gather("T", 0, 0, store.units("T", 0, 0, RECORDS)) == whole,
         lambda: sum(chunk.size for chunk in store.scan(0)) == RECORDS,
         lambda: all(store.read_record(int(row["phys_offset"])).body == BODY for row in rows),
     ):

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from message_store.clock import FakeClock
+from message_store.replication.truncation import truncate_store
 from tests.migration.steps.test_drain import fill
 from tests.reconciliation.test_bad_files import places, read
 from tests.support.migration_rig import MigrationRig
+from tests.support.stores import open_store, put_one, small_config
 from tests.support.timer_rig import TimerRig
 from timer_store import layout
 
@@ -86,6 +89,19 @@ def test_a_kill_and_late_units_give_no_findings(tmp_path: Path) -> None:
     assert places(tmp_path) == set()
     TimerRig(tmp_path, rig.clock).open().kill()
     assert places(tmp_path) == set()
+
+
+def test_timers_of_a_truncated_log_give_no_findings(store: Path) -> None:
+    """A former master that is a replica: the log goes on with other records at these offsets."""
+    with open_store(store) as opened:
+        ends = [int(row["phys_offset"]) for rows in opened.scan(0) for row in rows]
+    truncate_store(small_config(store), FakeClock(), ends[-6])
+    clock = FakeClock()
+    clock.advance(HOUR_MS)
+    with open_store(store, clock) as opened:
+        for size in range(400, 500, 10):
+            put_one(opened, "T", body=b"x" * size)
+    assert places(store) == set()
 
 
 def test_migrations_and_rollbacks_give_no_findings(tmp_path: Path) -> None:

@@ -61,3 +61,20 @@ def test_records_that_differ_or_are_missing_are_named(spark: Any, tmp_path: Path
     changed, *missing = compared(spark, first, second)
     assert (changed[0], changed[1], len(changed[2])) == (offsets[7], "different", 2)
     assert missing[0] == (offsets[20], "missing", [str(first)])
+
+
+def test_the_owner_of_a_level_message_is_no_difference(spark: Any, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    properties = {"TAGS": "x", "DELAY": "3", "KEYS": "DELAy"}
+    with open_store(first) as store:
+        offsets = [
+            int(put_one(store, topic, properties=properties)["phys_offset"])
+            for topic in ("SCHEDULE_TOPIC_XXXX", "SCHEDULE_TOPIC_XXXX", "T")
+        ]
+    shutil.copytree(first, second)
+    [file] = sorted((first / "commitlog").iterdir())
+    data = file.read_bytes()
+    for offset, old, new in zip(offsets, (b"DELAY", b"DELAy", b"DELAY"), b"yYy", strict=True):
+        at = data.index(old, offset) + 4
+        write_at(second, at, bytes([new]))
+    assert [found[0] for found in compared(spark, first, second)] == offsets[1:]

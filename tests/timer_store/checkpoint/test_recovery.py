@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.stores import open_store, put_one
+from message_store.log.batch import PutBatch
+from message_store.log.record import Record
+from message_store.store import MessageStore
+from tests.support.stores import add_message, open_store, put_one, records_of
 from tests.support.timer_rig import TimerRig
 from timer_store.config import TimerConfig
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -63,4 +66,82 @@ def test_what_is_settled_is_not_gone_through_for_each_piece(tmp_path: Path) -> N
         times.append(time.perf_counter() - begin)
         assert not intake.behind
     assert times[1] < 20 * times[0], "50,000 times as many"
+    rig.kill()
+
+
+# -- an Apache broker was the master since the checkpoint -----------------------------------------
+
+COUNT, FAR_MS = 6, 3_600_000
+
+
+def copy_as_apache(store: MessageStore, record: Record, topic: str, **more: str) -> None:
+    """Append a copy of a timer's record, as an Apache master that delivers or rolls it."""
+    batch = PutBatch(1, 1)
+    properties = record.properties | {"TIMER_ENQUEUE_MS": "1"} | more
+    add_message(store, batch, topic, 0, record.body, properties=properties)
+    batch.rows[0]["born_ms"] = record.born_ms
+    store.put(batch)
+
+
+def with_timers(tmp_path: Path) -> TimerRig:
+    """Return a closed store whose checkpoint has timers, one of them delivered."""
+    rig = TimerRig(tmp_path).open()
+    now_ms = rig.clock.now_ms()
+    for n in range(COUNT):
+        due_ms = now_ms + 500 + FAR_MS * (n > 0)
+        rig.put(due_ms, body=b"%d" % n, UNIQ_KEY=f"U{n}")
+    rig.work()
+    rig.advance(1_000)
+    assert rig.bodies() == [b"0"]
+    rig.close()
+    return rig
+
+
+@pytest.mark.parametrize("ends", ["stays", "is killed"])
+@pytest.mark.parametrize(
+    ("work", "pending"),
+    [
+        ("delivers", {2, 3, 4, 5}),
+        ("rolls", {1, 2, 3, 4, 5}),
+        ("rolls and delivers", {2, 3, 4, 5}),
+        ("cancels", {2, 3, 4, 5}),
+    ],
+)
+def test_an_epoch_of_an_apache_master_repeats_and_loses_nothing(
+    tmp_path: Path, work: str, pending: set[int], ends: str
+) -> None:
+    """This store was closed meanwhile and has the checkpoint of its own epoch."""
+    rig = with_timers(tmp_path)
+    with open_store(tmp_path, rig.clock) as store:
+        [timer] = [r for r in records_of(store, TIMER_TOPIC) if r.body == b"1"]
+        if "rolls" in work:
+            copy_as_apache(store, timer, TIMER_TOPIC, TIMER_ROLL_TIMES="1")
+        if "delivers" in work:
+            copy_as_apache(store, timer, "T", TIMER_DEQUEUE_MS="2")
+        if work == "cancels":
+            named = f"T+{timer.properties.get('UNIQ_KEY', '')}"
+            copy_as_apache(store, timer, TIMER_TOPIC, TIMER_DEL_UNIQKEY=named)
+        came = [r.body for r in records_of(store, "T")]
+    rig.open()
+    if ends == "is killed":
+        rig.kill()
+        rig.open()
+    assert rig.timers.counts.total == len(pending)
+    rig.advance(2 * FAR_MS)
+    assert sorted(rig.bodies()) == sorted([*came, *(b"%d" % n for n in pending)])
+    assert rig.timers.counts.total == 0
+    rig.kill()
+
+
+def test_a_message_that_is_sent_back_is_no_delivery(tmp_path: Path) -> None:
+    """It has the properties of the delivered message, in another topic."""
+    rig = with_timers(tmp_path)
+    with open_store(tmp_path, rig.clock) as store:
+        [delivered] = records_of(store, "T")
+        assert "TIMER_DEQUEUE_MS" in delivered.properties
+        copy_as_apache(store, delivered, "%RETRY%g")
+    rig.notices.clear()
+    rig.open()
+    assert not any("rebuilt" in text for text in rig.notices)
+    assert rig.timers.counts.total == COUNT - 1
     rig.kill()

@@ -12,6 +12,7 @@ from delivery.quarantine import QUARANTINE_TOPIC
 from delivery.redirected import HALF_TOPIC
 from message_store.log.batch import PutBatch
 from tests.support.due_timers import (
+    PRECISION_MS,
     WRITE_MS,
     append_timers,
     bodies,
@@ -33,7 +34,7 @@ def store(tmp_path):
 
 
 def deliver_batch(store, rows):
-    return TimerDeliverer(store).deliver_batch(rows, store.clock.now_ms())
+    return TimerDeliverer(store, PRECISION_MS).deliver_batch(rows, store.clock.now_ms())
 
 
 def fail_writes(monkeypatch, store, *, after=0):
@@ -165,7 +166,7 @@ def test_a_full_disk_loses_nothing(store, monkeypatch):
     """T3: Apache gives up after three attempts within a second."""
     rows = append_timers(store, b"0", b"1", b"2")
     fail_writes(monkeypatch, store)
-    deliverer = TimerDeliverer(store)
+    deliverer = TimerDeliverer(store, PRECISION_MS)
     for _ in range(5):
         outcome = deliverer.deliver_batch(rows, store.clock.now_ms())
         assert (outcome.done, outcome.delivered) == (0, 0)
@@ -181,7 +182,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
         timer_topics(store, "T")
         rows = append_timers(store, *[b"%02d" % n + bytes(3_000) for n in range(30)])
         rows = np.concatenate([rows[:4], append_timers(store, b"bad", topic="nowhere"), rows[4:]])
-        deliverer = TimerDeliverer(store)
+        deliverer = TimerDeliverer(store, PRECISION_MS)
         fail_writes(monkeypatch, store, after=2)  # the rest of a file and its blank
         outcome = deliverer.deliver_batch(rows, store.clock.now_ms())
         done = outcome.done
@@ -293,7 +294,7 @@ def test_an_empty_batch_reads_nothing(store):
 
 def test_rolled_timers_are_written_again(store):
     rows = append_timers(store, b"0", b"1", delay_ms=10_000_000)
-    deliverer = TimerDeliverer(store)
+    deliverer = TimerDeliverer(store, PRECISION_MS)
     outcome = deliverer.roll(rows, store.clock.now_ms())
     assert (outcome.done, outcome.delivered) == (2, 2)
     assert outcome.topic_index.tolist() == [store.topics.find("T")] * 2
@@ -308,7 +309,7 @@ def test_rolled_timers_are_written_again(store):
 def test_timers_that_cannot_be_rolled(store, monkeypatch):
     rows = append_timers(store, b"0", b"1", b"2")
     rows[1]["phys_offset"] += 1
-    deliverer = TimerDeliverer(store)
+    deliverer = TimerDeliverer(store, PRECISION_MS)
     fail_writes(monkeypatch, store, after=1)
     outcome = deliverer.roll(rows, store.clock.now_ms())
     assert (outcome.done, outcome.delivered) == (1, 1)
@@ -323,7 +324,7 @@ def test_rolling_removed_and_longest_records(tmp_path):
         timer_topics(store, "T")
         rows = append_timers(store, bytes(60_000), bytes(65_265))
         store.log.remove_first()
-        outcome = TimerDeliverer(store).roll(rows, store.clock.now_ms())
+        outcome = TimerDeliverer(store, PRECISION_MS).roll(rows, store.clock.now_ms())
         assert (outcome.done, outcome.lost, len(outcome.quarantined)) == (2, 1, 1)
         assert outcome.quarantined[0].reason == "illegal"
 
@@ -339,7 +340,7 @@ def test_damaged_records_of_the_timer_queue_are_quarantined(store, monkeypatch):
     rows = np.zeros(2, layout.TIMED)
     for row, put in zip(rows, batch.filled, strict=True):
         row["phys_offset"], row["record_size"] = put["phys_offset"], put["record_size"]
-    deliverer = TimerDeliverer(store)
+    deliverer = TimerDeliverer(store, PRECISION_MS)
     fail_writes(monkeypatch, store, after=1)
     assert deliverer.park_broken(rows, store.clock.now_ms()) == 1
     recover(monkeypatch, store)
@@ -352,6 +353,6 @@ def test_damaged_records_of_the_timer_queue_are_quarantined(store, monkeypatch):
 
 
 def test_the_log_end_is_the_position_of_the_next_record(store):
-    deliverer = TimerDeliverer(store)
+    deliverer = TimerDeliverer(store, PRECISION_MS)
     put = put_one(store, "T")
     assert deliverer.log_end == put["phys_offset"] + put["record_size"]

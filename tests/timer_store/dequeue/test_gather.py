@@ -14,7 +14,14 @@ from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.text import java_hash
-from tests.support.due_timers import WRITE_MS, append_timers, open_timer_store, staged, timer_topics
+from tests.support.due_timers import (
+    PRECISION_MS,
+    WRITE_MS,
+    append_timers,
+    open_timer_store,
+    staged,
+    timer_topics,
+)
 from tests.support.stores import add_message, put_one
 from timer_store import layout
 from timer_store.dequeue.gather import Gatherer
@@ -89,7 +96,7 @@ def put_timers(store, messages):
 
 def gathered(store, rows, batch=None):
     """Return the results of kernel and Python path, and which rows the kernel converted."""
-    gatherer, batch = Gatherer(store), batch or PutBatch(1, 1)
+    gatherer, batch = Gatherer(store, PRECISION_MS), batch or PutBatch(1, 1)
     load = gatherer.plan(rows, batch, NOW_MS)
     load.read()
     made = load.is_malformed == 0
@@ -112,7 +119,7 @@ def test_the_kernel_agrees_with_the_python_path(store, messages, shuffle):
     shuffle.shuffle(order)
     rows = rows[order]
     load, made = gathered(store, rows)
-    gatherer, plain = Gatherer(store), PutBatch(1, 1)
+    gatherer, plain = Gatherer(store, PRECISION_MS), PutBatch(1, 1)
     for at in range(rows.size):
         plain.clear()
         item = build(gatherer, rows[at], gatherer.delivery(NOW_MS), plain)
@@ -149,10 +156,10 @@ def test_properties_of_an_earlier_delivery_are_dropped(store):
         (1_000_000, {"TIMER_DELIVER_MS": "1000000"}, None),
         (999_999, {"TIMER_DELIVER_MS": "1000000"}, "wrong_record"),
         (1_000_000, {"DUEMQ_DUE_MS": "1000001"}, "wrong_record"),
-        (999_001, {}, None),
-        (999_000, {}, "wrong_record"),
-        (10**15, {"TIMER_DELAY_MS": "5"}, None),
-        (1_000_000, {"TIMER_DELAY_MS": "5"}, "wrong_record"),  # stored in 2023
+        (1_000_000, {}, None),
+        (999_001, {}, "wrong_record"),
+        (10**15, {"TIMER_DELAY_MS": "5"}, "wrong_record"),  # later than promised
+        (1_000_000, {"TIMER_DELAY_MS": "5"}, "wrong_record"),  # it was stored in 2023
         (1_000_000, {"TIMER_OUT_MS": ""}, "no_time"),
         (1_000_000, {"TIMER_DEL_UNIQKEY": "T+k"}, "wrong_record"),
         (1_000_000, {"REAL_TOPIC": "other"}, "topic_missing"),
@@ -211,7 +218,7 @@ def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
     data[position % size] ^= 0x41
     rows, staging = np.zeros(1, store_layout.PUT), np.full(size, 0xEE, np.uint8)
     is_malformed = np.zeros(1, np.uint8)
-    context = kernels.Context(store.topics.find(TIMER_TOPIC), -1, -1, True, NOW_MS)
+    context = kernels.Context(store.topics.find(TIMER_TOPIC), -1, -1, True, NOW_MS, PRECISION_MS)
     scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
     end = np.zeros(1, np.int64)
     into = kernels.Into(rows, staging, end, is_malformed)
@@ -278,7 +285,7 @@ def test_a_roll_keeps_all_properties_and_the_due_time(store):
         store, b"body", due_ms=5_000_500, TIMER_ENQUEUE_MS="1", UNIQ_KEY="k",
         TIMER_DELIVER_MS="", TIMER_DELAY_MS="7",
     )  # fmt: skip
-    gatherer, batch = Gatherer(store), PutBatch(1, 1)
+    gatherer, batch = Gatherer(store, PRECISION_MS), PutBatch(1, 1)
     assert build(gatherer, row[0], gatherer.roll(NOW_MS), batch) is None
     out = batch.rows[0]
     assert store.topics.name(int(out["topic_index"])) == TIMER_TOPIC
@@ -297,7 +304,7 @@ def test_a_roll_keeps_all_properties_and_the_due_time(store):
 
 
 def test_the_topic_of_an_unreadable_timer_is_found_by_its_hash(store):
-    gatherer, row = Gatherer(store), np.zeros(1, layout.STAGED)[0]
+    gatherer, row = Gatherer(store, PRECISION_MS), np.zeros(1, layout.STAGED)[0]
 
     def topic_of(topic_hash):
         row["topic_hash"] = topic_hash
@@ -318,7 +325,7 @@ def test_damaged_records_report_the_damage(store):
     for row, put in zip(rows, batch.filled, strict=False):
         row["phys_offset"], row["record_size"] = put["phys_offset"], put["record_size"]
     rows[2]["phys_offset"] = 10**12
-    gatherer = Gatherer(store)
+    gatherer = Gatherer(store, PRECISION_MS)
     items = [build(gatherer, row, gatherer.fault, batch) for row in rows]
     assert [item.reason for item in items] == ["no_time", "no_target", "unreadable"]
     assert all(item.due_ms == -1 and item.level == 0 for item in items)

@@ -21,7 +21,14 @@ def out_ms_of(due_ms: int, precision_ms: int) -> int:
     return (due_ms - 1) // precision_ms * precision_ms
 
 
-def timed(data: bytes, phys_offset: int, size: int, topics: TopicTable, precision_ms: int) -> Any:
+def timed(
+    data: bytes,
+    phys_offset: int,
+    size: int,
+    topics: TopicTable,
+    precision_ms: int,
+    queue_offset: int,
+) -> Any:
     """Return (due, slot, origin, topic hash, topic index, kind) of the record at `phys_offset`."""
     piece = data[phys_offset : phys_offset + size]
     try:
@@ -30,7 +37,7 @@ def timed(data: bytes, phys_offset: int, size: int, topics: TopicTable, precisio
         return BROKEN
     if (record.total_size, record.phys_offset) != (size, phys_offset) or len(piece) != size:
         return BROKEN
-    if record.topic != TIMER_TOPIC or record.queue_id != 0:
+    if record.topic != TIMER_TOPIC or (record.queue_id, record.queue_offset) != (0, queue_offset):
         return BROKEN
     text = decode_properties(record.property_text)
     prepared = record.prepared_offset

@@ -11,7 +11,7 @@ from message_store.log.record import decode_record
 from tests.support.stores import open_store, put_one
 from timer_store import layout
 from timer_store.enqueue.due_time import number_of
-from timer_store.kernels.adoption import identify
+from timer_store.kernels.adoption import ALL, DELIVERED, SPECIAL, identify
 
 MASK, PRIME, START = (1 << 64) - 1, 0x100000001B3, 0xCBF29CE484222325
 NAMES = ["TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEQUEUE_MS", "TIMER_DEL_UNIQKEY"]
@@ -34,7 +34,7 @@ def signed(h):
     return h - (1 << 64) if h >= 1 << 63 else h
 
 
-def naive_identify(record, *, copies):
+def naive_identify(record, wanted):
     """Return a row as a tuple, None if there is none."""
     text = record.properties
     out_ms = number_of(text.get("TIMER_OUT_MS"))
@@ -42,8 +42,11 @@ def naive_identify(record, *, copies):
         out_ms is None
         or out_ms < 0
         or "REAL_TOPIC" not in text
-        or (copies and "TIMER_DEQUEUE_MS" not in text)
+        or (wanted == DELIVERED and "TIMER_DEQUEUE_MS" not in text)
     ):
+        return None
+    rolls = min(max(number_of(text.get("TIMER_ROLL_TIMES")) or 0, 0), (1 << 31) - 1)
+    if wanted == SPECIAL and not rolls and "TIMER_DEL_UNIQKEY" not in text:
         return None
     topic, key = text["REAL_TOPIC"].encode(), text.get("UNIQ_KEY", "").encode()
     h = START
@@ -56,13 +59,15 @@ def naive_identify(record, *, copies):
     name = signed(naive_number(naive_mix(START, named), out_ms)) if named else 0
     if marker and record.prepared_offset < 0:
         name = 0
-    rolls = min(max(number_of(text.get("TIMER_ROLL_TIMES")) or 0, 0), (1 << 31) - 1)
     return (record.phys_offset, signed(h), out_ms, name, rolls, int(bool(marker)))
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(properties, st.sampled_from([0, -5])), max_size=20), st.booleans())
-def test_identities_equal_the_naive_implementation(tmp_path_factory, made, copies):
+@given(
+    st.lists(st.tuples(properties, st.sampled_from([0, -5])), max_size=20),
+    st.sampled_from([ALL, DELIVERED, SPECIAL]),
+)
+def test_identities_equal_the_naive_implementation(tmp_path_factory, made, wanted):
     with open_store(tmp_path_factory.mktemp("identities")) as store:
         rows = [
             put_one(store, "T", properties=text, prepared_offset=origin) for text, origin in made
@@ -71,12 +76,12 @@ def test_identities_equal_the_naive_implementation(tmp_path_factory, made, copie
         out = np.zeros(offsets.size, layout.IDENTIFIED)
         frames = np.zeros(1, store_layout.SCANNED)
         data = store.log.writable_file().data
-        count = identify(data, (0, store.log.end), offsets, copies, frames, out)
+        count = identify(data, (0, store.log.end), offsets, wanted, frames, out)
         expected = []
         for row in rows:
             at, size = int(row["phys_offset"]), int(row["record_size"])
             record = decode_record(data[at : at + size].data, at)
-            expected.append(naive_identify(record, copies=copies))
+            expected.append(naive_identify(record, wanted))
         assert [tuple(row) for row in out[:count].tolist()] == [
             w for w in expected if w is not None
         ]

@@ -16,7 +16,7 @@ from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.log.chain_check import new_walk
 
-BASE, PRECISION = 2_600, 1_000
+BASE, PRECISION, WINDOW = 2_600, 1_000, 60_000
 TICKS = (1_700_000_000, 1_700_000_001)
 WIDTH = 52
 numbers = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -32,7 +32,11 @@ def files(draw, damage=True):
         tick = draw(st.sampled_from(TICKS))
         slot_ms = tick * PRECISION + draw(st.sampled_from([0, 1, 999]))
         magic = draw(st.sampled_from([1, 1, 1, 3, 5, 7]))
-        due_ms = draw(st.sampled_from([0, -1, -2, -slot_ms, slot_ms + 1, slot_ms + 2]))
+        due_ms = draw(
+            st.sampled_from(
+                [0, -1, -2, -slot_ms, slot_ms + 1, slot_ms + 2, slot_ms, slot_ms + 60_001]
+            )
+        )
         phys = draw(st.integers(0, 9)) * 100 if draw(st.booleans()) else n * 100
         write_ms = slot_ms - draw(st.integers(-5_000, 5_000))
         unit = Unit(newest[tick], magic, write_ms, slot_ms - write_ms, phys, 99 + n, n - 3, due_ms)
@@ -89,7 +93,7 @@ def test_a_cycle_is_a_fault():
     walk, out = new_walk(BASE + WIDTH), np.zeros(9, layout.STAGED)
     none = np.empty(0, np.int64)
     data = array(one.pack() + two.pack() + b"\0" * 16)
-    chain.collect(data, BASE, TICKS[0], PRECISION, none, walk, out)
+    chain.collect(data, BASE, (TICKS[0], PRECISION, WINDOW), none, walk, out)
     assert walk[chain.WALK_FAULT] == chain.FAULT_PREV
 
 
@@ -112,11 +116,23 @@ def expected_rows(data, pos, tick, skip):
     return rows[::-1], end, fault, (sum(settled), markers, mixed)
 
 
+def doubtful(units):
+    """Return the number of units with a due time that no enqueueing gives their slot time."""
+    return sum(unit.due_ms > 0 and not may_be_due(unit) for unit in units)
+
+
+def may_be_due(unit):
+    own_ms = unit.due_ms - 1
+    if own_ms <= unit.slot_ms:  # overdue timers are put at the start of the slot that is read
+        return own_ms == unit.slot_ms or unit.slot_ms % PRECISION == 0
+    return bool(unit.magic & layout.MAGIC_ROLL) and (own_ms - unit.slot_ms) % WINDOW == 0
+
+
 @given(files(), places, st.sampled_from(TICKS), offsets, st.integers(1, 20))
 def test_collect(data, pos, tick, skip, room):
     rows, end, fault, flags = expected_rows(data, pos, tick, skip.tolist())
     walk, out = new_walk(pos), np.zeros(room, layout.STAGED)
-    state = chain.collect(array(data), BASE, tick, PRECISION, skip, walk, out)
+    state = chain.collect(array(data), BASE, (tick, PRECISION, WINDOW), skip, walk, out)
     found = columns(out[room - walk[chain.WALK_ROWS] :])
     if state == chain.WALK_FULL:
         assert walk[chain.WALK_ROWS] == room
@@ -124,6 +140,8 @@ def test_collect(data, pos, tick, skip, room):
         return
     assert found == rows
     assert (walk[chain.WALK_POS], walk[chain.WALK_FAULT]) == (end, fault)
+    units = [unit for _, unit in naive.follow(data, BASE, pos, tick, PRECISION)[0]]
+    assert walk[chain.WALK_DOUBT] == doubtful(units)
     assert flags == tuple(walk[[chain.WALK_SETTLED, chain.WALK_MARKERS, chain.WALK_MIXED]].tolist())
 
 
@@ -138,10 +156,11 @@ def test_collect_first(data, pos, tick, skip, room, drawn):
     after = drawn.draw(st.sampled_from([(-1, -1), *[row[:2] for row in timers]]))
     expected = sorted(row for row in timers if row[:2] > after)
     walk, heap = new_walk(pos), np.zeros((room, 3), np.int64)
-    key = (tick, PRECISION)
+    key = (tick, PRECISION, WINDOW)
     chain.collect_first(array(data), BASE, key, after, skip, walk, heap)
     assert walk[chain.WALK_ROWS] == len(expected)
     assert (walk[chain.WALK_POS], walk[chain.WALK_FAULT]) == (end, fault)
+    assert walk[chain.WALK_DOUBT] == doubtful([unit for _, unit in units])
     found = sorted(heap[: min(room, len(expected)), :2].tolist())
     assert found == [list(row[:2]) for row in expected[:room]]
 

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.redirected import renamed
+from message_store.log.block_sums import DIRECTORY as SUMS
+from message_store.log.block_sums import changed_blocks
 from message_store.text import java_hash
 from tests.support.stores import open_store, put_one
 from timer_store import layout
@@ -69,13 +71,14 @@ def test_records_read_before_are_renamed_by_offset(
             for each in texts
         ]
         assert len(store.log.files) > 1
+    with open_store(tmp_path, commitlog_file_bytes=4_096) as store:
         before = [store.read_record(int(row["phys_offset"])).property_text for row in rows]
         records, names, at = LevelRecords(store), [], 0
         found = []
         while at < len(rows):
             timed, at = records.read(LEVEL, at, len(rows), {}, names=names)
             found.append(timed)
-        records.rename(np.concatenate(found), np.concatenate(names), LOWER_Y)
+        records.set_letter(np.concatenate(found), np.concatenate(names), LOWER_Y)
         after = [store.read_record(int(row["phys_offset"])).property_text for row in rows]
         changed = [
             old.replace(b"DELAY\x01", b"DELAy\x01", 1) if renames or n % 2 else old
@@ -83,6 +86,8 @@ def test_records_read_before_are_renamed_by_offset(
         ]
         assert after == changed
         assert records.unnamed == (0 if renames else 12)
+        pieces = [(file.base, file.pages.data) for file in store.log.files]
+        assert list(changed_blocks(tmp_path / SUMS, pieces, store.log.end)) == []
 
 
 def test_an_unreadable_record_is_a_timer_without_a_topic(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_relink(found, room, skip, gone):
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)
     skipped, fixes, pos = np.array(sorted(skip), np.int64), [], base
     end = base + len(found) * WIDTH
-    into = kernels.Relinking(READ, 1_000, base)
+    into = kernels.Relinking(READ, 1_000, 1, base)
     try:
         while pos < end:
             out = np.zeros((room, 2), np.int64)
@@ -144,7 +144,7 @@ def test_relink_stops_at_bytes_that_are_not_a_unit():
     data = np.frombuffer(unit.pack() + b"\0" * 68, np.uint8)
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)
     none, fixes = np.empty(0, np.int64), np.zeros((9, 2), np.int64)
-    span, into = (0, 0, 2 * WIDTH), kernels.Relinking(READ, 1_000, 0)
+    span, into = (0, 0, 2 * WIDTH), kernels.Relinking(READ, 1_000, 1, 0)
     assert kernels.relink(data, span, WHEEL, pages, into, none, fixes) == (WIDTH, 0)
     empty(pages)
 

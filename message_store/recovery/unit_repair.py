@@ -1,0 +1,137 @@
+"""Repair of queue units that are not those of their records, while the store is open.
+
+    queue   [ 4 ][ 5 ][ ? ][ ? ][ 8 ]          a disk returned other bytes for two units
+    log     ...[5]......[6]...[7]..[8]...      the records name their queue and queue offset
+
+Readers of records compare each with the place that its unit has in the queue (`is_sound`). Where
+they differ, the log between the records of the next sound units is read, and the units of the
+queue's records in it are written again. A record that is damaged itself stays without a unit of its
+own: readers leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from message_store.hooks import TagsCodeRule
+from message_store.layout import Row
+from message_store.log.commit_log import CommitLog
+from message_store.log.frames import frame_at, topic_of
+from message_store.queues.consume_queue import ConsumeQueue, is_blank
+from message_store.queues.consume_queues import QueueSet
+from message_store.recovery.recover import dispatch, tags_codes, walk_log
+
+UNITS_MAX: Final = 65_536  # that are looked at in each direction for a sound one
+LOG_BYTES_MAX: Final = 1 << 30  # that are read for one repair
+GIVEN_UP_MAX: Final = 10_000
+Place = tuple[str, int, int]
+
+
+class UnitRepair:
+    """Repair of one store's queues. Belongs to the thread that opened the store.
+
+    Args:
+        notice: Called with one line for each repair, and for each that is impossible.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueSet,
+        rules: Sequence[TagsCodeRule],
+        notice: Callable[[str], None],
+    ) -> None:
+        self._log, self._queues, self._rules, self._notice = log, queues, rules, notice
+        self._given_up: set[Place] = set()
+
+    def repaired(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Write a unit again if it is not that of its record; return whether it was changed.
+
+        Its neighbours that are not sound are written again, too.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or (topic, queue_id, offset) in self._given_up:
+            return False
+        before = queue.read(offset, 1)
+        if before.size and self.is_sound(before[0], topic, queue_id, offset):
+            return False
+        low, high = self._bounds(queue, topic, queue_id, offset)
+        if high - low > LOG_BYTES_MAX:
+            return self._give_up((topic, queue_id, offset), "it is too far from the next sound one")
+        count = self._rewrite(topic, queue_id, low, high)
+        after = queue.read(offset, 1)
+        if not after.size or (before.size and after[0] == before[0]):
+            return self._give_up((topic, queue_id, offset), "the log has no other record for it")
+        self._notice(
+            f"queue {topic}/{queue_id} at offset {offset}: the unit was not that of its record; "
+            f"{count} units were written again from the log"
+        )
+        return True
+
+    def is_sound(self, unit: Row, topic: str, queue_id: int, offset: int) -> bool:
+        """Return whether a unit names the record of its place in the queue.
+
+        A tags code that differs in one bit from the record's is not sound. Others are: an Apache
+        broker may have computed them by rules that changed since.
+        """
+        row = frame_at(self._log, int(unit["phys_offset"]))
+        if row is None or (row["queue_id"], row["queue_offset"]) != (queue_id, offset):
+            return False
+        file = self._log.file_of(int(unit["phys_offset"]))
+        if row["record_size"] != unit["size"] or topic_of(file.data, file.base, row) != topic:
+            return False
+        return (int(unit["tags_code"]) ^ self._tags_code(row)).bit_count() != 1
+
+    def _tags_code(self, row: Row) -> int:
+        start, size = int(row["phys_offset"]), int(row["record_size"])
+        for rows in walk_log(
+            self._log, start, start + size, self._queues.topics, check=False, count=1
+        ):
+            return int(tags_codes(rows, self._queues.topics, self._rules, self._log)[0])
+        return 0
+
+    def _bounds(
+        self, queue: ConsumeQueue, topic: str, queue_id: int, offset: int
+    ) -> tuple[int, int]:
+        """Return the log offsets between which the records of the damaged units must be."""
+        low, high = self._log.min_offset, self._log.end
+        for at in range(offset - 1, max(offset - UNITS_MAX, queue.min_offset) - 1, -1):
+            unit = queue.read(at, 1)
+            if unit.size and not is_blank(unit)[0] and self.is_sound(unit[0], topic, queue_id, at):
+                low = int(unit[0]["phys_offset"]) + int(unit[0]["size"])
+                break
+        for at in range(offset + 1, min(offset + UNITS_MAX, queue.max_offset)):
+            unit = queue.read(at, 1)
+            if unit.size and not is_blank(unit)[0] and self.is_sound(unit[0], topic, queue_id, at):
+                high = int(unit[0]["phys_offset"])
+                break
+        return low, max(low, high)
+
+    def _rewrite(self, topic: str, queue_id: int, low: int, high: int) -> int:
+        """Write the units of the queue's records between two log offsets; return their number."""
+        count = 0
+        queue, index = self._queues.find(topic, queue_id), self._queues.topics.find(topic)
+        assert queue is not None
+        for rows in walk_log(
+            self._log, low, high, self._queues.topics, check=False, past_damage=True
+        ):
+            mine = (rows["topic_index"] == index) & (rows["queue_id"] == queue_id)
+            mine &= (rows["queue_offset"] >= queue.min_offset) & (
+                rows["queue_offset"] < queue.max_offset
+            )
+            if mine.any():
+                dispatch(rows[mine], self._queues, self._rules, self._log)
+                count += int(mine.sum())
+        return count
+
+    def _give_up(self, place: Place, why: str) -> bool:
+        if len(self._given_up) >= GIVEN_UP_MAX:
+            self._given_up.clear()
+        self._given_up.add(place)
+        topic, queue_id, offset = place
+        self._notice(
+            f"queue {topic}/{queue_id} at offset {offset}: the unit is not that of its record, and "
+            f"{why}: the message is left out"
+        )
+        return False

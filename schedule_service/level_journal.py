@@ -1,0 +1,113 @@
+"""Level tables in the log: what a master promised, for replicas with another configuration.
+
+    DUEMQ_LEVELS, queue 0    [0: 1s 5s 10s]  ...  [0: 1s 5s 10s, 70_000: 2s 5s 10s]  ...
+                                                  ^ the table has changed at log offset 70_000
+
+A record has the tables of all retained records before it, each with the log offset at which it
+begins, and the queue offset of each level before which everything is delivered. A master that has
+replicas appends one when its table changes, before the first message of the new one, and again when
+retention has removed the last one. It also appends one when an Apache broker was the master before
+it: the deliveries of that broker name no source record, and a member that was down meanwhile finds
+here how far they went.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from delivery.own_records import put_own
+from delivery.ownership import JournalEntry, Return
+from delivery.quarantine import NO_HOST
+from message_store.errors import RecordUnreadable
+from schedule_service.levels import LevelHistory, history_of, rows_of
+from schedule_service.names import LEVELS_TOPIC
+from schedule_service.recovery import Saved
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+QUEUE: Final = 0
+KIND: Final = "levels"
+SKIPPED_MAX: Final = 1_000
+SHOWN_CHARACTERS: Final = 200
+
+
+class LevelRecord(NamedTuple):
+    """A record.
+
+    Attributes:
+        phys_offset: Its log offset.
+        delivered: Level to the first queue offset that may not be delivered.
+    """
+
+    phys_offset: int
+    history: LevelHistory
+    delivered: Mapping[int, int]
+
+
+def newest(store: MessageStore) -> LevelRecord | None:
+    """Return the last record; None: the log has none.
+
+    Records that are damaged or not a broker's are skipped.
+    """
+    first, end = store.queue_bounds(LEVELS_TOPIC, QUEUE)
+    for at in range(end - 1, max(first, end - SKIPPED_MAX) - 1, -1):
+        try:
+            return _read(store, at)
+        except (RecordUnreadable, ValueError, TypeError, LookupError, AttributeError) as error:
+            why = str(error)[:SHOWN_CHARACTERS]
+            log.error("%s: queue offset %d is skipped: %s", LEVELS_TOPIC, at, why)
+    return None
+
+
+def _read(store: MessageStore, at: int) -> LevelRecord:
+    """Return the record of a queue offset.
+
+    Raises:
+        RecordUnreadable: It is gone or damaged.
+        ValueError, TypeError, LookupError, AttributeError: It is not a broker's.
+    """
+    units = store.units(LEVELS_TOPIC, QUEUE, at, 1)
+    if not units.size:
+        raise ValueError("the queue has no such unit")
+    record = store.read_record(int(units[0]["phys_offset"]))
+    place = record.topic, record.queue_id, record.queue_offset
+    if place != (LEVELS_TOPIC, QUEUE, at) or record.born_host != NO_HOST:
+        raise ValueError("it is another record, or a client's")
+    value = json.loads(record.body)
+    if value["kind"] != KIND:
+        raise ValueError("it is not a table of levels")
+    delivered = {int(level): int(offset) for level, offset in value["delivered"].items()}
+    return LevelRecord(record.phys_offset, history_of(value["history"]), delivered)
+
+
+def append(
+    store: MessageStore, history: LevelHistory, delivered: Mapping[int, int], now_ms: int
+) -> str:
+    """Append a record; return why the store refused it, empty if it did not."""
+    value = {"kind": KIND, "history": rows_of(history), "delivered": dict(delivered)}
+    body = json.dumps(value, separators=(",", ":")).encode()
+    batch = put_own(store, LEVELS_TOPIC, QUEUE, body, now_ms=now_ms)
+    if not batch.rows[0]["status"]:
+        return ""
+    return str(batch.remarks.get(0, "the store is not writable"))
+
+
+def advanced(saved: Saved, found: LevelRecord | None, journal: Iterable[JournalEntry]) -> Saved:
+    """Return `saved` with the offsets that a record of the log has reached.
+
+    Not after a return from the timers: then earlier units may be pending again.
+    """
+    if found is None or any(
+        isinstance(entry.record, Return) and entry.phys_offset > found.phys_offset
+        for entry in journal
+    ):
+        return saved
+    levels = {*saved.offsets, *found.delivered}
+    offsets = {n: max(saved.offsets.get(n, 0), found.delivered.get(n, 0)) for n in levels}
+    return replace(saved, offsets=offsets)

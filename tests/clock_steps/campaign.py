@@ -1,0 +1,210 @@
+"""Runs a broker through every pattern of clock steps at every moment.
+
+python -m tests.clock_steps.campaign            all runs; one JSON line for each
+python -m tests.clock_steps.campaign --page     all runs; the page about them
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tests.clock_steps.steps_world import (
+    CHECK_MS,
+    HOLD_MS,
+    LATE_MS_MAX,
+    LOCK_MS,
+    TICK_MS,
+    StepsWorld,
+)
+from tests.storage_faults.campaign import ChildFailed, in_child
+
+HOUR_MS: Final = 3_600_000
+YEARS_MS: Final = 10 * 365 * 24 * HOUR_MS
+SHORT_STROBES, STROBES = 12, 90  # more than a level has segments
+PATTERNS: Final = {
+    "no step": [0],
+    "1 hour forward": [HOUR_MS],
+    "1 hour back": [-HOUR_MS],
+    "10 years forward": [YEARS_MS],
+    "10 years back": [-YEARS_MS],
+    "10 years forward and back": [YEARS_MS, -YEARS_MS],
+    "10 years back and forward": [-YEARS_MS, YEARS_MS],
+    "half a second back, often": [-500] * SHORT_STROBES,
+    "strobing by 1 hour": [HOUR_MS, -HOUR_MS] * SHORT_STROBES,
+    "strobing by 1 hour, long": [HOUR_MS, -HOUR_MS] * STROBES,
+    "strobing by 10 years": [YEARS_MS, -YEARS_MS] * SHORT_STROBES,
+}
+"""Steps of the wall clock in ms, by what they are called."""
+MOMENTS: Final = ("running", "stopped", "killed", "cut")
+RUN_S_MAX, FIRST_RUN_S_MAX = 120, 500
+DRAIN_TICKS: Final = 45  # longer than any delay
+
+
+async def run_steps(home: Path, pattern: str, moment: str) -> dict[str, Any]:
+    """Run one pattern of steps at one moment; return the report."""
+    world = StepsWorld(home)
+    await world.start()
+    for _ in range(4):
+        await world.send_mix()
+        await world.tick()
+    await world.send_half()
+    held = world.hold_pull() if moment == "running" else -1
+    locked = await world.lock("one")
+    if not locked:
+        world.problem("a free queue was not locked")
+    await step_clock(world, pattern, moment)
+    if moment == "running":
+        await check_leases(world, held)
+    await world.run_jobs()
+    for _ in range(3):
+        await world.send_mix()
+        await world.tick()
+    await drain(world, pattern)
+    await world.world.stop()
+    world.check_end()
+    return {
+        "pattern": pattern, "moment": moment, "problems": world.report.problems,
+        "sent": world.report.sent, "late_ms": world.report.late_ms,
+    }  # fmt: skip
+
+
+async def step_clock(world: StepsWorld, pattern: str, moment: str) -> None:
+    """Step the clock while the broker runs, or between two of its lives."""
+    if moment != "running":
+        await world.end(moment)
+        broker, world.world.broker = world.world.broker, None
+        for step_ms in PATTERNS[pattern]:
+            await world.step(step_ms)
+        world.world.broker = broker
+        await world.start()
+        await world.settle()
+        return
+    for step_ms in PATTERNS[pattern]:
+        await world.step(step_ms)
+        await world.send_few()
+
+
+async def check_leases(world: StepsWorld, held: int) -> None:
+    """Check what lasts by elapsed time: long polls, locks, and check-backs of transactions."""
+    client = world.world.client
+    if held in client.answers:
+        world.problem("a held pull ended at the step")
+    if await world.lock("two"):
+        world.problem("a lock ended at the step")
+    checks = world.checks
+    for _ in range(CHECK_MS // TICK_MS):
+        await world.tick()
+    if world.checks == checks:
+        world.problem(f"no check-back within {CHECK_MS} ms after the step")
+    for _ in range(HOLD_MS // TICK_MS):
+        await world.tick()
+    if held not in client.answers:
+        world.problem(f"a pull held for {HOLD_MS} ms was not answered")
+    await world.tick(LOCK_MS)
+    if not await world.lock("two"):
+        world.problem("a lock was not released in time")
+
+
+async def drain(world: StepsWorld, pattern: str) -> None:
+    """Let everything come due: near the present, then by as much as the clock was set back."""
+    for _ in range(DRAIN_TICKS):
+        await world.tick()
+    near_ms = world.clock.now_ms()
+    for body, sent in list(world.pending.items()):
+        if sent.due_ms <= near_ms:
+            world.problem(f"{body} is stuck: due at {sent.due_ms}, now {near_ms}")
+    left_ms = max((sent.due_ms for sent in world.pending.values()), default=near_ms) - near_ms
+    if left_ms > 0:
+        await world.tick(left_ms)
+        for _ in range(3):
+            await world.tick()
+
+
+def run_apart(pattern: str, moment: str, seconds: float = RUN_S_MAX) -> dict[str, Any]:
+    """Run in a process of its own."""
+    home = Path(tempfile.mkdtemp(prefix="clock-steps-"))
+    try:
+        return in_child(lambda: asyncio.run(run_steps(home, pattern, moment)), seconds)
+    except ChildFailed as error:
+        return {"pattern": pattern, "moment": moment, "problems": [str(error)], "late_ms": 0}
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def runs() -> Iterator[dict[str, Any]]:
+    """Yield the report of every pattern at every moment."""
+    seconds = FIRST_RUN_S_MAX
+    for pattern in PATTERNS:
+        for moment in MOMENTS:
+            yield run_apart(pattern, moment, seconds)
+            seconds = RUN_S_MAX
+
+
+HEAD = f"""# Clock steps
+
+<!-- Generated by `python -m tests.clock_steps.campaign --page`. -->
+
+`python -m tests.clock_steps.campaign` steps the wall clock of a whole broker on a fake clock while
+messages of levels, timers, half messages, a held pull and a queue lock are pending: while it runs,
+and between a stop, a kill or a power cut and the next start. Messages are sent before, between and
+after the steps; then the clock runs on until everything is due.
+**{{broken}} of {{count}} runs broke a promise.**
+
+- No message is readable before its due time on the clock that the broker had when it was accepted.
+- Each message is delivered once. It is late by at most {LATE_MS_MAX} ms of the campaign's clock
+  ticks, counted from the moment at which the clock shows its due time and stays there.
+- After a step back, a message waits until the clock shows its due time again.
+- Held pulls, queue locks, connections of silent clients and registrations at the name server last
+  as long as the time that passes, whatever the wall clock shows. A half message that was stored
+  after what the clock shows now is checked at once.
+- Retention compares the wall clock with the time of a file: after a step forward by more than
+  `fileReservedTime`, delivered messages are removed. Messages that are pending are not.
+- Periodic jobs start again after a step back: they do not pause for as long as the step.
+
+The last four columns are the largest lateness in ms, by when the steps came.
+
+| steps | {" | ".join(MOMENTS)} |
+|---|{"---|" * len(MOMENTS)}
+"""
+
+
+def page(reports: list[dict[str, Any]]) -> str:
+    """Return the page about the reports of all runs."""
+    broken = sum(bool(report["problems"]) for report in reports)
+    lines = HEAD.format(broken=broken, count=len(reports))
+    for pattern in PATTERNS:
+        mine = {report["moment"]: report for report in reports if report["pattern"] == pattern}
+        cells = [
+            "broken" if mine[moment]["problems"] else str(mine[moment]["late_ms"])
+            for moment in MOMENTS
+        ]
+        lines += f"| {pattern} | {' | '.join(cells)} |\n"
+    return lines
+
+
+def main(words: list[str]) -> int:
+    """Run the campaign; 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="clock_steps", description=(__doc__ or ""))
+    parser.add_argument("--page", action="store_true")
+    options = parser.parse_args(words)
+    reports = []
+    for report in runs():
+        reports.append(report)
+        if not options.page:
+            sys.stdout.write(json.dumps(report) + "\n")
+            sys.stdout.flush()
+    if options.page:
+        sys.stdout.write(page(reports))
+    return 1 if any(report["problems"] for report in reports) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""Clock steps: a sample of the campaign, and the page about all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from message_store.clock import FakeClock
+from tests.clock_steps.campaign import FIRST_RUN_S_MAX, MOMENTS, PATTERNS, page, run_apart
+from tests.storage_faults.call_sites import TOP
+
+PAGE = TOP / "docs" / "reference" / "clock-steps.md"
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.mark.parametrize(
+    ("pattern", "moment"),
+    [
+        ("10 years forward and back", "running"),
+        ("strobing by 1 hour", "running"),
+        ("1 hour back", "killed"),
+        ("10 years back", "stopped"),
+    ],
+)
+def test_no_step_breaks_a_promise(pattern: str, moment: str) -> None:
+    report = run_apart(pattern, moment, FIRST_RUN_S_MAX)
+    assert report["problems"] == []
+    assert report["sent"] > 40
+
+
+def test_leases_by_the_wall_clock_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The campaign can fail: a step forward would end a lock, a step back would keep it."""
+    monkeypatch.setattr(FakeClock, "steady_ms", FakeClock.now_ms)
+    forward = run_apart("1 hour forward", "running", FIRST_RUN_S_MAX)
+    assert "a lock ended at the step" in forward["problems"]
+    back = run_apart("1 hour back", "running", FIRST_RUN_S_MAX)
+    assert "a lock was not released in time" in back["problems"]
+
+
+def test_the_page_has_every_pattern_and_moment() -> None:
+    text = PAGE.read_text()
+    count = len(PATTERNS) * len(MOMENTS)
+    assert f"**0 of {count} runs broke" in text
+    reports = [
+        {"pattern": pattern, "moment": moment, "problems": [], "late_ms": 0}
+        for pattern in PATTERNS for moment in MOMENTS
+    ]  # fmt: skip
+    assert _names(text) == _names(page(reports))
+
+
+def _names(text: str) -> list[str]:
+    return [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]

@@ -1,0 +1,189 @@
+"""A timer unit and its record differ: which one is damaged, and what follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from delivery.quarantine import QUARANTINE_TOPIC
+from tests.support.timer_rig import TimerRig
+from timer_store import layout
+from timer_store.dequeue.unit_check import is_promised
+from timer_store.layout import TIMER_UNIT, UNIT_BYTES
+from timer_store.log.timer_log import TimerLog
+
+COUNT = 12
+STEP_MS = 700
+
+
+@pytest.mark.parametrize(
+    ("unit_ms", "record_ms", "promised"),
+    [
+        (5_000, 5_000, True),
+        (5_001, 5_001, True),
+        (5_000, 4_001, True),  # Apache's: due at the end of the slot
+        (5_000, 4_000, True),
+        (5_000, 3_999, False),
+        (5_001, 5_000, False),
+        (5_000, 5_001, False),  # early
+    ],
+)
+def test_is_promised(unit_ms: int, record_ms: int, promised: bool) -> None:
+    found = is_promised(np.array([unit_ms]), np.array([record_ms]), 1_000)
+    assert found.tolist() == [promised]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> TimerRig:
+    """A stopped store of pending timers."""
+    found = TimerRig(tmp_path).open()
+    now_ms = found.clock.now_ms()
+    found.due_ms = [now_ms + 5_000 + STEP_MS * number for number in range(COUNT)]
+    for number, due_ms in enumerate(found.due_ms):
+        found.put(due_ms, body=b"%03d" % number)
+    found.close()
+    return found
+
+
+def field(rig: TimerRig, unit: int, name: str) -> tuple[Path, int, int]:
+    """Return the file, the position and the size of a field of a unit."""
+    kind, offset = TIMER_UNIT.fields[name][:2]
+    return rig.root / "timerlog" / f"{0:020d}", unit * UNIT_BYTES + offset, kind.itemsize
+
+
+def change(rig: TimerRig, unit: int, name: str, value: int | None = None, bit: int = 0) -> None:
+    """Set a field of a unit, or flip a bit of it."""
+    path, pos, size = field(rig, unit, name)
+    data = bytearray(path.read_bytes())
+    before = int.from_bytes(data[pos : pos + size], "big")
+    after = before ^ 1 << bit if value is None else value
+    data[pos : pos + size] = after.to_bytes(size, "big")
+    path.write_bytes(data)
+    rig.is_sound = False
+
+
+def value(rig: TimerRig, unit: int, name: str) -> int:
+    path, pos, size = field(rig, unit, name)
+    return int.from_bytes(path.read_bytes()[pos : pos + size], "big")
+
+
+def delivered(rig: TimerRig) -> dict[int, int]:
+    """Let everything come due; return the delivery time of each timer."""
+    rig.config = TimerRig(rig.root).config
+    rig.open()
+    for _ in range(30):
+        rig.advance(STEP_MS)
+    records = rig.delivered()
+    found = {int(record.body): record.store_ms for record in records}
+    assert len(found) == len(records), "delivered twice"
+    return found
+
+
+def assert_all_in_time(rig: TimerRig) -> None:
+    found = delivered(rig)
+    assert sorted(found) == list(range(COUNT))
+    late = [found[number] - due_ms for number, due_ms in enumerate(rig.due_ms)]
+    assert min(late) >= 0
+    assert max(late) <= STEP_MS
+    assert rig.delivered(QUARANTINE_TOPIC) == []
+    rig.close()
+
+
+@pytest.mark.parametrize("bit", [0, 5, 9, 12, 17, 30, 40, 62, 63])
+def test_a_due_time_that_was_flipped_neither_loses_nor_delays(rig: TimerRig, bit: int) -> None:
+    change(rig, 4, "due_ms", bit=bit)
+    assert_all_in_time(rig)
+
+
+@pytest.mark.parametrize("name", ["write_ms", "delay_ms"])
+@pytest.mark.parametrize("bit", [0, 3, 8])
+def test_a_time_of_the_slot_that_was_flipped_changes_nothing(
+    rig: TimerRig, name: str, bit: int
+) -> None:
+    change(rig, 4, name, bit=bit)
+    assert_all_in_time(rig)
+
+
+@pytest.mark.parametrize("bit", [0, 4, 8, 11, 35, 62])
+def test_a_log_offset_that_was_flipped_is_repaired(rig: TimerRig, bit: int) -> None:
+    change(rig, 4, "phys_offset", bit=bit)
+    assert_all_in_time(rig)
+
+
+def test_a_unit_with_the_place_of_another_timer_is_repaired(rig: TimerRig) -> None:
+    """Both records have the same size: only the due times show it."""
+    for number in (3, 5):
+        change(rig, 4, "phys_offset", value(rig, number, "phys_offset"))
+        assert value(rig, 4, "record_size") == value(rig, number, "record_size")
+        assert_all_in_time(rig)
+        return
+
+
+@pytest.mark.parametrize("bit", [0, 3, 20, 31])
+def test_a_size_that_was_flipped_is_repaired(rig: TimerRig, bit: int) -> None:
+    change(rig, 4, "record_size", bit=bit)
+    assert_all_in_time(rig)
+
+
+def test_a_damaged_record_goes_to_quarantine_and_costs_one_rebuild_at_most(rig: TimerRig) -> None:
+    start = value(rig, 4, "phys_offset")
+    path = rig.root / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[start + 4] ^= 0xFF  # its magic
+    path.write_bytes(data)
+    found = delivered(rig)
+    assert sorted(found) == [number for number in range(COUNT) if number != 4]
+    assert len(rig.delivered(QUARANTINE_TOPIC)) == 1
+    assert rig.timers.state.rebuilds == 0
+    rig.close()
+
+
+def test_a_record_whose_time_was_flipped_goes_to_quarantine(rig: TimerRig) -> None:
+    """Its block has another checksum: the unit is right."""
+    start, size = value(rig, 4, "phys_offset"), value(rig, 4, "record_size")
+    path = rig.root / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    at = data.index(str(rig.due_ms[4]).encode(), start, start + size) + 9
+    data[at] ^= 1
+    path.write_bytes(data)
+    found = delivered(rig)
+    assert 4 not in found
+    assert len(rig.delivered(QUARANTINE_TOPIC)) == 1
+    assert rig.timers.state.rebuilds == 0
+    rig.close()
+
+
+def test_timers_rolled_by_another_window_are_no_damage(tmp_path: Path) -> None:
+    """Their distance is no multiple of the window in force: the records show them right."""
+    rig = TimerRig(tmp_path, roll_window_slots=7).open()
+    rig.due_ms = [rig.clock.now_ms() + 17_300 + STEP_MS * number for number in range(COUNT)]
+    for number, due_ms in enumerate(rig.due_ms):
+        rig.put(due_ms, body=b"%03d" % number)
+    rig.close()
+    rig.config = TimerRig(tmp_path, roll_window_slots=5).config
+    rig.open()
+    for _ in range(60):
+        rig.advance(STEP_MS)
+    assert sorted(int(record.body) for record in rig.delivered()) == list(range(COUNT))
+    assert rig.timers.state.rebuilds == 0
+    rig.close()
+
+
+def test_settled_units_and_units_of_apache_are_not_doubted(tmp_path: Path) -> None:
+    log = TimerLog(tmp_path / "timerlog", 2_600)
+    assert log.units_per_file
+    from timer_store.kernels.chain import is_doubtful
+
+    unit = np.zeros(1, TIMER_UNIT)
+    unit["write_ms"], unit["delay_ms"] = 5_000, 3_210
+    for due_ms, magic, doubtful in (
+        (8_211, 1, False), (8_212, 1, True), (8_210, 1, True), (0, 1, False), (-5, 1, False),
+        (8_211 + 60_000, 3, False), (8_211 + 60_000, 1, True), (8_211 + 60_001, 3, True),
+    ):  # fmt: skip
+        unit["due_ms"], unit["magic"] = due_ms, magic
+        data = unit.view(np.uint8).reshape(-1)
+        assert is_doubtful(data, 0, 1_000, 60_000) == doubtful, due_ms
+    unit["delay_ms"], unit["due_ms"], unit["magic"] = 3_000, 7_500, layout.MAGIC_DEFAULT
+    assert not is_doubtful(unit.view(np.uint8).reshape(-1), 0, 1_000, 60_000)  # overdue
