@@ -41,6 +41,9 @@ class MemberBroker:
     Args:
         properties, clock, plugins, config_file, read_again, kernels: As of `Broker`.
         on_serving: Called with each broker when it serves.
+    Attributes:
+        runner: Runs a broker of the newest role.
+        epochs: Epochs of the log.
     Raises:
         ConfigError: A value that cannot be used, or a store of another group.
         CorruptStore: The identity or the epochs of the store are damaged.
@@ -65,7 +68,7 @@ class MemberBroker:
         self._properties, self._read_again = properties, read_again
         self.address = _fixed_address(settings)
         settings.store.root.mkdir(parents=True, exist_ok=True)
-        self._epochs = EpochFile(settings.controller.epoch_file(settings.store.root))
+        self.epochs = EpochFile(settings.controller.epoch_file(settings.store.root))
         self._offsets = 0, 0
         self.service = GroupService(
             self,
@@ -76,7 +79,7 @@ class MemberBroker:
             peer_client(settings.auth, load_tls(settings.tls).client),
         )
         waiting = Role(is_replica=True, own_id=self.service.member.broker_id)
-        self._runner = RoleRunner(self._new_broker, waiting, on_serving)
+        self.runner = RoleRunner(self._new_broker, waiting, on_serving)
 
     async def run(self) -> str:
         """Serve until a stop; return why the broker ended, empty after a requested stop.
@@ -85,22 +88,22 @@ class MemberBroker:
             DueMQError: A broker cannot start in its role.
         """
         async with self.service.running():
-            return await self._runner.run()
+            return await self.runner.run()
 
     def stop_for_signal(self, name: str) -> None:
         """Stop because of a signal: no failure."""
-        self._runner.stop()
+        self.runner.stop()
 
     def reload(self) -> None:
         """Read the configuration again (SIGHUP)."""
-        if self._runner.broker is not None:
-            self._runner.broker.reload()
+        if self.runner.broker is not None:
+            self.runner.broker.reload()
 
     def _new_broker(self, role: Role) -> Broker:
         properties = self._properties if self._read_again is None else self._read_again()
         membership = Membership(
             role,
-            self._epochs,
+            self.epochs,
             self.service,
             self._truncate,
             is_learner=self.settings.controller.is_learner,
@@ -110,11 +113,11 @@ class MemberBroker:
 
     def _truncate(self, offset: int) -> None:
         """Close the broker, cut its log at `offset`, and start it again as a replica."""
-        self._runner.restart(partial(self._truncate_closed, offset))
+        self.runner.restart(partial(self._truncate_closed, offset))
 
     def _truncate_closed(self, offset: int) -> None:
         truncate_store(self.settings.store, self._clock, offset)
-        self._epochs.truncate_from(offset)
+        self.epochs.truncate_from(offset)
 
     # -- what the group asks of the broker --------------------------------------------------------
 
@@ -129,15 +132,15 @@ class MemberBroker:
         return self._offsets_now()[1]
 
     def _offsets_now(self) -> tuple[int, int]:
-        if self._runner.broker is not None:
-            store = self._runner.broker.store
+        if self.runner.broker is not None:
+            store = self.runner.broker.store
             self._offsets = store.max_offset, store.confirm_offset
         return self._offsets
 
     @property
     def last_epoch(self) -> int:
         """Last epoch of the log; 0: it has none."""
-        return max(self._epochs.epochs.last_epoch, 0)
+        return max(self.epochs.epochs.last_epoch, 0)
 
     @property
     def caught_up(self) -> frozenset[int]:
@@ -154,7 +157,7 @@ class MemberBroker:
 
     @property
     def _ha_server(self) -> HaServer | None:
-        broker = self._runner.broker
+        broker = self.runner.broker
         return broker.parts.ha_server if broker is not None else None
 
     async def become_master(self, epoch: int) -> None:
@@ -171,8 +174,8 @@ class MemberBroker:
         return Role(is_replica=is_replica, own_id=own_id, epoch=epoch)
 
     async def _become(self, role: Role) -> None:
-        self._runner.assign(role)
-        await self._runner.serves()
+        self.runner.assign(role)
+        await self.runner.serves()
 
 
 def _fixed_address(settings: Settings) -> str:

@@ -28,6 +28,7 @@ class RoleRunner:
         role: The first role.
         on_serving: Called with each broker when it serves.
     Attributes:
+        new_broker: As given.
         broker: The broker that serves; None during a change of role.
     """
 
@@ -37,7 +38,7 @@ class RoleRunner:
         role: Role,
         on_serving: Callable[[Broker], None] = lambda broker: None,
     ) -> None:
-        self._new_broker, self._on_serving = new_broker, on_serving
+        self.new_broker, self._on_serving = new_broker, on_serving
         self._while_closed: Callable[[], None] | None = None
         self._wanted = role
         self._changed, self._serving = asyncio.Event(), asyncio.Event()
@@ -88,7 +89,7 @@ class RoleRunner:
                 await asyncio.to_thread(work)
             self.role = role = self._wanted
             log.info("this broker becomes %s", _described(role))
-            broker = self._new_broker(role)
+            broker = self.new_broker(role)
             async with broker:
                 self.broker = broker
                 self._on_serving(broker)

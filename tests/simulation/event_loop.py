@@ -132,7 +132,7 @@ class SimLoop(BaseSelectorEventLoop):
     @property
     def next_timer_s(self) -> float | None:
         """Time of the next timer; None: there is none."""
-        return float(self._scheduled[0]._when) if self._scheduled else None
+        return float(self._scheduled[0].when()) if self._scheduled else None
 
     def run_in_executor(
         self, executor: Any, func: Callable[..., Any], *args: Any

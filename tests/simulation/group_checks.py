@@ -68,14 +68,14 @@ class Confirmed:
         self.log += found[len(known) :]
         self._checked[member.number] = end
         assert member.broker is not None
-        role = member.broker._runner.role
+        role = member.broker.runner.role
         if not role.is_replica and len(found) > len(known):
             self.epoch = max(self.epoch, role.epoch)
 
     def _check_new_master(self, member: Member) -> None:
         """A member that becomes master has all that was ever confirmed."""
         assert member.broker is not None
-        role, store = member.broker._runner.role, member.store
+        role, store = member.broker.runner.role, member.store
         if role.is_replica:
             return
         self._world.note(f"{member.host.name} serves as master of epoch {role.epoch}")
@@ -167,6 +167,6 @@ def epochs_of(member: Member) -> list[EpochEntry]:
     Transfers do not name these, so a replica that was connected meanwhile does not know them.
     """
     assert member.broker is not None
-    starts = {entry.start_offset: entry for entry in member.broker._epochs.epochs.entries}
+    starts = {entry.start_offset: entry for entry in member.broker.epochs.epochs.entries}
     starts.pop(member.store.max_offset, None)
     return list(starts.values())

@@ -63,7 +63,7 @@ class Faults:
         for member in world.members:
             member.host.sync_us = (200, chance.choice([2_000, 10_000, 60_000]))
             member.host.clock.offset_ms = chance.choice([0, 0, -40, 300, HOUR_MS, -HOUR_MS])
-            member.host.clock._drift_ppm = chance.choice([0, -DRIFT_PPM_MAX, 500, DRIFT_PPM_MAX])
+            member.host.clock.drift_ppm = chance.choice([0, -DRIFT_PPM_MAX, 500, DRIFT_PPM_MAX])
 
     def _next(self) -> None:
         delay_us = round(self._chance.expovariate(1 / self._pause_us))

@@ -122,7 +122,7 @@ def state_of(world: GroupWorld) -> str:
         serving = member.serving
         replica = serving.parts.replica
         found.append(
-            f"{member.host.name}: {broker._runner.role}, log to {store.max_offset}, confirmed to "
+            f"{member.host.name}: {broker.runner.role}, log to {store.max_offset}, confirmed to "
             f"{store.confirm_offset}, {broker.service.figures()}, "
             f"{replica.view() if replica is not None else pending_in(store)}"
         )

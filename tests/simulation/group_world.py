@@ -121,12 +121,12 @@ class Member:
         """The open store; None while it is closed, or without a process."""
         store = getattr(self.opened, "store", None)
         flusher = getattr(store, "flusher", None)
-        return None if flusher is None or flusher._stopping else store
+        return None if flusher is None or flusher.is_stopping else store
 
     @property
     def serving(self) -> Any:
         """The broker that serves; None during a change of role, or without a process."""
-        return self.broker._runner.broker if self.broker is not None else None
+        return self.broker.runner.broker if self.broker is not None else None
 
     def start(self) -> None:
         """Start a process on the files as they are."""
@@ -142,14 +142,14 @@ class Member:
             self.root, **PROPERTIES, **self._world.properties, listenPort=str(port_of(self.number))
         )
         self.broker = MemberBroker(properties, clock=self.host.clock, plugins=[LEVELS, TIMERS])
-        runner = self.broker._runner
-        new_broker = runner._new_broker
+        runner = self.broker.runner
+        new_broker = runner.new_broker
 
         def new(role: Role) -> Broker:
             self.opened = new_broker(role)
             return self.opened
 
-        runner._new_broker = new
+        runner.new_broker = new
         self.ended = await self.broker.run()
 
     def die(self, *, is_cut: bool) -> None:
@@ -389,7 +389,7 @@ class GroupWorld:
             broker, serving = member.broker, member.serving
             if group is None or broker is None or serving is None:
                 continue
-            role = broker._runner.role
+            role = broker.runner.role
             if not role.is_replica and role.epoch == group.epoch:
                 return member
         return None

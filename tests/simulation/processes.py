@@ -12,11 +12,12 @@ import random
 import shutil
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 import duemq.broker
+import message_store.store
 from duemq.net import bound_socket
 from duemq.net.connection import Connection
 from duemq.net.listener import Opening
@@ -30,8 +31,15 @@ from tests.simulation.network import Host, Network, Timeline
 
 EPOCH_MS: Final = 1_700_000_000_000
 TURN_US: Final = (20, 80)  # shortest and longest turn of a loop
-DISK: Final = shutil._ntuple_diskusage(1 << 40, 1 << 39, 1 << 39)
 TURNS_TO_END: Final = 200_000
+
+
+class Usage(NamedTuple):
+    """Bytes of a disk, as `shutil.disk_usage` returns them."""
+
+    total: int
+    used: int
+    free: int
 
 
 class SimClock:
@@ -45,16 +53,16 @@ class SimClock:
     WAIT_MS_MAX = 1_000
 
     def __init__(self, timeline: Timeline, *, offset_ms: int = 0, drift_ppm: int = 0) -> None:
-        self._timeline, self._drift_ppm = timeline, drift_ppm
+        self._timeline, self.drift_ppm = timeline, drift_ppm
         self.offset_ms = offset_ms
 
     def steady_us(self) -> int:
         now_us = self._timeline.now_us
-        return now_us + now_us * self._drift_ppm // 1_000_000
+        return now_us + now_us * self.drift_ppm // 1_000_000
 
     def timeline_us(self, steady_us: int) -> int:
         """Return the simulated time at which the steady clock shows a time, or a little later."""
-        return steady_us * 1_000_000 // (1_000_000 + self._drift_ppm) + 1
+        return steady_us * 1_000_000 // (1_000_000 + self.drift_ppm) + 1
 
     def steady_ms(self) -> int:
         return self.steady_us() // 1_000
@@ -217,54 +225,49 @@ async def _run(work: Callable[[], Awaitable[Any]]) -> None:
     await work()
 
 
-class SyncRequests:
-    """In the place of the condition that wakes the thread of a flusher: a sync in a later turn."""
+class SimFlusher(Flusher):
+    """A flusher without a thread: it syncs in a later turn of the loop.
 
-    def __init__(self, flusher: Any, loop: SimLoop) -> None:
-        self._flusher, self._loop = flusher, loop
-        self._is_asked = False
-        self._interval: asyncio.TimerHandle | None = None
+    Attributes:
+        is_stopping: Whether the store closes.
+    """
+
+    def start(self) -> None:
+        self.is_stopping = self._is_asked = False
+        self._loop = running_loop()
         self._look()
 
-    def __enter__(self) -> None: ...
-    def __exit__(self, *exc: object) -> None: ...
+    def request(self, offset: int) -> asyncio.Future[bool]:
+        future = super().request(offset)
+        if not future.done():
+            self._ask()
+        return future
 
-    def notify(self) -> None:
-        """Sync soon."""
-        if not self._is_asked and not self._flusher._stopping:
+    def stop(self) -> None:
+        self.is_stopping = True
+        self._interval.cancel()
+        self._reserve.run(self.flush)
+
+    def _ask(self) -> None:
+        if not self._is_asked and not self.is_stopping:
             self._is_asked = True
             host: Any = self._loop.host
             self._loop.call_later(host.chance.randint(*host.sync_us) / 1e6, self._sync)
 
     def _sync(self) -> None:
         self._is_asked = False
-        if self._flusher._stopping or self._flusher.failure is not None:
+        if self.is_stopping or self.failure is not None:
             return
-        self._flusher._reserve.run(self._flusher.flush)
-        if self._flusher._wanted > self._flusher.durable:
-            self.notify()
+        self._reserve.run(self.flush)
+        if self._wanted > self.durable:
+            self._ask()
 
     def _look(self) -> None:
-        if not self._flusher._stopping:
-            self._interval = self._loop.call_later(self._flusher._interval_s, self._due)
+        self._interval = self._loop.call_later(self._interval_s, self._due)
 
     def _due(self) -> None:
-        self.notify()
+        self._ask()
         self._look()
-
-    def end(self) -> None:
-        self._flusher._stopping = True
-        if self._interval is not None:
-            self._interval.cancel()
-        self._flusher._reserve.run(self._flusher.flush)
-
-
-def _start_flusher(flusher: Any) -> None:
-    flusher._wake = SyncRequests(flusher, running_loop())
-
-
-def _stop_flusher(flusher: Any) -> None:
-    flusher._wake.end()
 
 
 def running_loop() -> SimLoop:
@@ -288,8 +291,7 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     """Replace what reaches outside of a simulated process."""
     for module in (ha_client, bound_socket):
         patch.setattr(module, "socket", SimSockets())
-    patch.setattr(Flusher, "start", _start_flusher)
-    patch.setattr(Flusher, "stop", _stop_flusher)
+    patch.setattr(message_store.store, "Flusher", SimFlusher)
     patch.setattr(ReadAhead, "start", lambda self: None)
     patch.setattr(ReadAhead, "stop", lambda self: None)
     patch.setattr(duemq.broker, "new_scheduler", SimScheduler)
@@ -297,7 +299,7 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SystemClock, "monotonic_s", lambda self: 0.0)
     patch.setattr(Connection, "__hash__", lambda self: self._address[1])
     patch.setattr(Opening, "__hash__", lambda self: self.peer[1])
-    patch.setattr(shutil, "disk_usage", lambda path: DISK)
+    patch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 1 << 39, 1 << 39))
 
 
 def _boot_id() -> bytes:

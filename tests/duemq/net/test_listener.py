@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import socket
 import ssl
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,6 @@ from duemq.net.allowed_networks import Sources
 from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
-from duemq.net.listener import Opening
 from duemq.net.server import RemotingServer
 from duemq.net.tls import ServerTls
 from duemq.net.tls_config import TlsConfig
@@ -226,21 +226,24 @@ def test_a_frame_that_is_there_before_the_accept_is_answered(run: Run) -> None:
 
 
 def test_a_connection_that_stops_before_its_first_step_is_closed(run: Run) -> None:
+    """As when the server stops in the turn in which the first byte has come."""
+
+    def stopped_at_once(loop: Any, work: Any, **options: Any) -> Any:
+        task = asyncio.Task(work, loop=loop, **options)
+        if work.__qualname__ == "Listener._connect":
+            task.cancel()
+        return task
+
     async def main() -> None:
         async with server() as remoting:
             await remoting.start("127.0.0.1", 0)
-            [listener] = remoting.listeners
-            here, there = socket.socketpair()
-            here.setblocking(False)
-            opening = Opening(here, ("127.0.0.1", 1), 0)
-            listener._openings.add(opening)
-            listener._begin(opening, 0)
-            assert opening.task is not None
-            opening.task.cancel()
-            await asyncio.wait({opening.task})
-            await asyncio.sleep(0)
-            assert here.fileno() == -1
-            assert there.recv(1) == b""
-            there.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", remoting.ports[0])
+            asyncio.get_running_loop().set_task_factory(stopped_at_once)
+            writer.write(b"x")
+            async with asyncio.timeout(WAIT_S):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+            writer.close()
+            assert len(remoting.listeners[0]) == 0
 
     run(main())
