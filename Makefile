@@ -30,7 +30,8 @@ SOAK_SECTORS ?= 1000
 SOAK_GROUP_SEEDS ?= 5000
 SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
-TEST_WORKERS ?= auto
+# One more than there are cores, at most 4: many tests wait for the times of messages.
+TEST_WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 
 .PHONY: env demo demo-ha test test-fast lint bench soak docs lock newest clean help
 .DEFAULT_GOAL := help
@@ -60,10 +61,10 @@ demo-ha: $(VENV)/demo
 	@$(BIN)/python -m duemq demo-ha
 
 test: env
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-fast: env
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 		-m "not (interop or crash or spark)" --ignore=tests/fuzz --ignore=tests/simulation $(PYTEST_ARGS)
 
 lint: env

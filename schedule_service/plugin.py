@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 GET_ALL_DELAY_OFFSET = 45
+SYSTEM_ERROR = 1
 PERSIST_JOB = "schedule_service.persist"
 TABLES_JOB = "schedule_service.tables"
 TABLES_MS = 3_000
@@ -268,7 +269,8 @@ class SchedulePlugin(PluginBase):
 
     async def _answer_delay_offsets(self, request: Request) -> Response:
         """Answer request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
-        assert self._running is not None
+        if self._running is None:
+            return Response(SYSTEM_ERROR, "levels do not run here now: ask the master")
         return Response(body=self._running.keeper.text().encode())
 
     def _stats(self) -> dict[int, tuple[LevelStats, int, int | None]]:

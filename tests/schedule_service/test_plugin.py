@@ -44,6 +44,17 @@ def test_request_45_returns_the_offsets(tmp_path):
     asyncio.run(steps())
 
 
+def test_request_45_is_refused_where_levels_do_not_run(tmp_path):
+    """A replica does not know the progress of the group."""
+    plugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
+
+    async def steps():
+        response = await plugin.request_handlers()[45](Request(45, {}))
+        assert (response.code, response.remark) == (1, "levels do not run here now: ask the master")
+
+    asyncio.run(steps())
+
+
 def test_views_are_plain_data(tmp_path):
     async def steps():
         async with level_service(tmp_path) as rig:
