@@ -1,6 +1,6 @@
 """Archive of the Java classes that an audit loads (AppCDS); shortens the start of Spark.
 
-    first audit --it has ended--> python -m reconciliation.spark.class_archive   (idle priority)
+    first audit --it has ended--> python -m reconciliation.spark.class_archive --idle
                                    | audits a small store in a Java that writes its loaded classes
     later audits <----- a file ----' below the user's cache, for one Java and one pyspark
 
@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,7 @@ from reconciliation.spark.requirements import find_java
 from reconciliation.spark.session import local_session
 from reconciliation.submit import give_way
 
+IDLE: Final = "--idle"
 END_S: Final = 300  # seconds for Java to write it
 MESSAGES: Final = 100
 LOOPBACK: Final = (b"\x7f\x00\x00\x01", 1)
@@ -44,7 +45,7 @@ def make_later(archive: ClassArchive | None) -> bool:
     if archive is None or archive.file is not None:
         return False
     nowhere = subprocess.DEVNULL
-    command = [sys.executable, "-P", "-m", "reconciliation.spark.class_archive"]
+    command = [sys.executable, "-P", "-m", "reconciliation.spark.class_archive", IDLE]
     with suppress(OSError):
         subprocess.Popen(
             command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True, cwd="/",
@@ -111,12 +112,17 @@ def _small_store(root: Path) -> None:
         store.put(batch)
 
 
-def main() -> int:
-    """Make the archive for the Java of this machine, at idle priority; return the exit code."""
-    give_way()
+def main(words: Sequence[str]) -> int:
+    """Make the archive for the Java of this machine; return the exit code.
+
+    Args:
+        words: `--idle`: at idle priority.
+    """
+    if IDLE in words:
+        give_way()
     archive = ClassArchive.of(find_java())
     return 0 if archive is not None and make(archive) else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

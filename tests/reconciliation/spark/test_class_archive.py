@@ -144,4 +144,5 @@ def test_it_is_created_after_an_audit_unless_it_exists(
     (archive.folder / "made.new").write_bytes(b"classes")
     archive.keep(archive.folder / "made.new")
     assert not make_later(archive)
-    assert [words[1:] for words in started] == [["-P", "-m", "reconciliation.spark.class_archive"]]
+    [words] = started
+    assert words[1:] == ["-P", "-m", "reconciliation.spark.class_archive", "--idle"]
