@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from message_store.layout import CQ_UNIT
+from tests.support.failing_disk import cut_log
 
 PAGE_BYTES = 512  # of the simulated disk, small like the log
 SPARSE_BYTES = 1 << 24
@@ -59,19 +60,10 @@ def lose(root: Path, loss: Loss, chance: random.Random, *, any_page: bool = Fals
     """
     assert loss.synced <= loss.end
     if not any_page or chance.random() < 0.5:
-        _cut_log(root, chance.randint(loss.synced, loss.end))
+        cut_log(root, chance.randint(loss.synced, loss.end))
     else:
         _lose_pages(root, loss, chance)
     _lose_units(root, loss.units_synced, chance)
-
-
-def _cut_log(root: Path, cut: int) -> None:
-    for path in sorted((root / "commitlog").iterdir()):
-        base, size = int(path.name), path.stat().st_size
-        if base + size > cut:
-            with path.open("r+b") as file:
-                file.truncate(max(cut - base, 0))
-                file.truncate(size)
 
 
 def _lose_pages(root: Path, loss: Loss, chance: random.Random) -> None:
