@@ -58,9 +58,11 @@ class ReviveLog:
             )
         batch.together.append((0, batch.count))
         self._put_path.put(batch)
-        fault = refusal(batch)
-        if fault is not None:
-            illegal = int(batch.rows[0]["status"]) == ResponseCode.MESSAGE_ILLEGAL
+        for row in range(batch.count):
+            fault = refusal(batch, row)
+            if fault is None:
+                continue
+            illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
             code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR
             raise RequestError(code, f"the invisible time cannot be kept: {fault}")
 

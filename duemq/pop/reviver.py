@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 UNITS_MAX: Final = 512  # records that one turn reads of one queue
+OPEN_MAX: Final = 10_000  # undecided checkpoints of one queue with which nothing more is read
 CHECKPOINTS_MAX: Final = 64  # checkpoints that one turn decides
 SETTLE_MS: Final = 5  # pause while due timers are still being delivered
 RETRY_MS: Final = 1_000  # pause after a refusal of the store
@@ -74,7 +75,7 @@ class Reviver:
         self._topic_index = store.topics.add(self._topic)
         self._queues: list[Pairing] = []
         self._restart_ends: list[int] = []  # queue ends at the start
-        self._revived_before: dict[str, set[int]] = {}
+        self._revived_before: dict[str, tuple[int, set[int]]] = {}  # by retry topic, since a time
         self._started_ms = 0
         self._wake = Signal()
         self._stopping = False
@@ -125,7 +126,7 @@ class Reviver:
         """Do one bounded piece of work; return whether there was any."""
         worked = False
         for queue_id, pairing in enumerate(self._queues):
-            read = self._read(queue_id, pairing)
+            read = 0 if self._is_full(pairing, now_ms) else self._read(queue_id, pairing)
             if now_ms < self._retry_ms:
                 continue
             through_ms = self._decided_ms(queue_id, pairing, now_ms)
@@ -147,6 +148,13 @@ class Reviver:
         return None if first is None else max(first, self._retry_ms, now_ms + SETTLE_MS)
 
     # -- reading --------------------------------------------------------------------------------
+
+    @staticmethod
+    def _is_full(pairing: Pairing, now_ms: int) -> bool:
+        """Return whether to decide checkpoints before more are read."""
+        next_ms = pairing.next_ms
+        decidable_ms = min(pairing.read_due_ms - 1, now_ms)
+        return len(pairing) >= OPEN_MAX and next_ms is not None and next_ms <= decidable_ms
 
     def _read(self, queue_id: int, pairing: Pairing) -> int:
         """Read the next records of a queue; return their number."""
@@ -176,6 +184,13 @@ class Reviver:
         done = pairing.settled_before - 1
         if done >= 0 and done != self._offsets.query(REVIVE_GROUP, self._topic, queue_id):
             self._offsets.commit(REVIVE_GROUP, self._topic, queue_id, done)
+            if self._revived_before and self._has_restarted():
+                self._revived_before.clear()
+
+    def _has_restarted(self) -> bool:
+        """Return whether everything from before the start is decided."""
+        pairs = zip(self._queues, self._restart_ends, strict=True)
+        return all(pairing.settled_before >= end for pairing, end in pairs)
 
     # -- reviving -------------------------------------------------------------------------------
 
@@ -241,11 +256,12 @@ class Reviver:
         batch.trusted = True
         batch.together.append((0, batch.count))
         self._put_path.put(batch)
-        fault = refusal(batch)
-        if fault is not None:
-            self._strange("messages of %s are not revived yet: %s", target, fault)
-            return False
-        self.revived += len(records)
+        for row, record in enumerate(records):
+            if fault := refusal(batch, row):
+                self._strange("messages of %s are not revived yet: %s", target, fault)
+                return False
+            checkpoint.acked.add(record.queue_offset)  # its consumer is the next one to pop it
+            self.revived += 1
         return True
 
     def _copied_before(self, target: str, time_ms: int) -> set[int]:
@@ -254,9 +270,9 @@ class Reviver:
         Args:
             time_ms: Copies stored earlier are of other checkpoints.
         """
-        known = self._revived_before.get(target)
-        if known is None:
-            known = self._revived_before[target] = set()
+        since_ms, known = self._revived_before.get(target, (time_ms + 1, set()))
+        if time_ms < since_ms:
+            self._revived_before[target] = time_ms, known
             offset = self._store.search_offset(target, 0, time_ms)
             while (units := self._store.units(target, 0, offset, UNITS_MAX)).size:
                 for phys_offset in units["phys_offset"].tolist():

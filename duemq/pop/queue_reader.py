@@ -1,0 +1,116 @@
+"""Reading of a queue for pops: units that pass the filter, and records as clients expect them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
+from duemq.pull.pull_plan import (
+    BLANK_UNIT_SIZE,
+    UNITS_LOOKED_AT_MAX,
+    StoreLimits,
+)
+from duemq.registry.subscriptions import Subscription
+from message_store.errors import RecordUnreadable
+from message_store.log.properties import encode_properties
+from message_store.log.record import Record, encode_again
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+RECEIPT_NAME: Final = RECEIPT_PROPERTY.encode() + b"\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Messages of one queue: units (n,) layout.UNIT and their queue offsets, n may be 0.
+
+    Attributes:
+        start, end: Queue offsets before and after what was read.
+    """
+
+    start: int
+    end: int
+    units: npt.NDArray[Any]
+    offsets: tuple[int, ...]
+
+
+class QueueReader:
+    """Reader of the queues of one store."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store, self._limits = store, StoreLimits(store)
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, count_max: int, subscription: Subscription
+    ) -> Found | None:
+        """Return the next messages from an offset on, None if consumers can read none there."""
+        low, high = self._store.readable_bounds(topic, queue_id)
+        start = max(offset, low)
+        if start >= high:
+            return None
+        wanted = count_max if subscription.matches_all else max(UNITS_LOOKED_AT_MAX, count_max)
+        units = self._store.units(topic, queue_id, start, min(wanted, high - start))
+        if units.size == 0:
+            return None
+        present = units["phys_offset"] >= self._store.min_offset
+        present &= units["size"] != BLANK_UNIT_SIZE
+        passing = np.flatnonzero(present & subscription.mask(units["tags_code"]))
+        chosen = passing[: self._count_within(units[passing], count_max)]
+        readable = [at for at in chosen.tolist() if self._is_readable(units[at])]
+        read = units.size if chosen.size == passing.size else int(passing[chosen.size])
+        offsets = tuple(start + at for at in readable)
+        return Found(start, start + read, units[readable], offsets)
+
+    def _count_within(self, units: npt.NDArray[Any], count_max: int) -> int:
+        """Return how many of these units fit into an answer: one at least, if there are any."""
+        sizes = np.cumsum(units["size"][:count_max], dtype=np.int64)
+        fitting = int(np.searchsorted(sizes, self._limits().memory_bytes, side="right"))
+        return min(max(fitting, 1), units.size)
+
+    def _is_readable(self, unit: Any) -> bool:
+        try:
+            self._store.read_record(int(unit["phys_offset"]))
+        except RecordUnreadable:
+            return False
+        return True
+
+    def records(self, topic: str, queue_id: int, offset: int, units: npt.NDArray[Any]) -> bytes:
+        """Return records as they are, without receipt handles that a producer put into them."""
+        data = self._store.gather(topic, queue_id, offset, units)
+        if RECEIPT_NAME not in data:
+            return data
+        return b"".join(
+            encode_again(replace(record, property_text=_with_receipt(record, None)))
+            for record in self._records(units)
+        )
+
+    def retry_records(self, units: npt.NDArray[Any], topic: str, receipt: Receipt) -> bytes:
+        """Return records of a retry topic as messages of `topic` with their receipt handles."""
+        return b"".join(
+            encode_again(
+                replace(
+                    record,
+                    topic=topic,
+                    property_text=_with_receipt(record, receipt.text(record.queue_offset)),
+                )
+            )
+            for record in self._records(units)
+        )
+
+    def _records(self, units: npt.NDArray[Any]) -> Iterator[Record]:
+        for phys_offset in units["phys_offset"].tolist():
+            yield self._store.read_record(phys_offset)
+
+
+def _with_receipt(record: Record, handle: str | None) -> bytes:
+    """Return the properties of a record with this handle and no other."""
+    properties = {k: v for k, v in record.properties.items() if k != RECEIPT_PROPERTY}
+    if handle is not None:
+        properties[RECEIPT_PROPERTY] = handle
+    return encode_properties(properties)
