@@ -333,7 +333,9 @@ class PluginSet:
 
     def delivered_ms(self, now_ms: int) -> int:
         """Return a time, `now_ms` at most: every message that was due by it has been delivered."""
-        return min((plugin.delivered_ms(now_ms) for plugin in self.plugins.values()), default=now_ms)
+        return min(
+            (plugin.delivered_ms(now_ms) for plugin in self.plugins.values()), default=now_ms
+        )
 
     def open_replica(self, store: MessageStore) -> None:
         """Prepare every plugin for the store of a replica.

@@ -1,4 +1,4 @@
-"""Names of POP: the revive topic, its group and tags, and pop retry topics. KeyBuilder, PopAckConstants."""
+"""Names of POP: revive topic, its group and tags, retry topics. KeyBuilder, PopAckConstants."""
 
 from __future__ import annotations
 

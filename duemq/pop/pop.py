@@ -301,9 +301,8 @@ class PopProcessor:
             queue = popped.revive_queue
             self._revive_log.put([(queue, self._checkpoint(wanted, popped, p)) for p in given])
         for piece in popped.pieces:
-            self._offsets.move(piece.place, piece.end)
-            if not piece.offsets:  # nothing in it passed the filter: there is nothing to confirm
-                self._offsets.commit(piece.place, piece.end)
+            move = self._offsets.move if piece.offsets else self._offsets.skip
+            move(piece.place, piece.end)
         popped.pieces = given
         return popped
 

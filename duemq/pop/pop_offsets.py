@@ -59,14 +59,21 @@ class PopOffsets:
         if init_mode == FROM_FIRST or place.topic.startswith(RETRY_PREFIX):
             return low
         units = self._store.units(place.topic, place.queue_id, 0, 1)
-        if low == 0 and units.size:  # initPopOffsetByCheckMsgInMem: a young topic is read whole
-            if int(units[0]["phys_offset"]) >= self._store.max_offset - MEMORY_SPAN_BYTES:
-                return 0
+        memory_from = self._store.max_offset - MEMORY_SPAN_BYTES
+        if low == 0 and units.size and int(units[0]["phys_offset"]) >= memory_from:
+            return 0  # initPopOffsetByCheckMsgInMem: a young queue is read from its beginning
         return max(high - 1, 0)
 
     def move(self, place: Place, end: int) -> None:
         """Have the next pop begin at `end`."""
         self._ends[place] = end
+
+    def skip(self, place: Place, end: int) -> None:
+        """Continue at `end`: the messages before it do not pass the filter."""
+        if place in self._ends:  # a pop before them is not confirmed
+            self._ends[place] = end
+        else:
+            self._offsets.commit(place.group, place.topic, place.queue_id, end)
 
     def commit(self, place: Place, end: int) -> None:
         """Commit the end of a pop that is confirmed now, unless a reset came between."""

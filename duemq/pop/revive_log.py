@@ -1,4 +1,4 @@
-"""Revive log: puts checkpoints and acknowledgements, which the timers deliver to the revive topic."""
+"""Revive log: puts checkpoints and acknowledgements, which are timers of the revive topic."""
 
 from __future__ import annotations
 

@@ -22,14 +22,10 @@ ASSIGNMENT: Final = "queue assignment by the broker (setClientRebalance(false))"
 UNSERVED: Final = {
     400: ("QUERY_ASSIGNMENT", ASSIGNMENT),
     401: ("SET_MESSAGE_REQUEST_MODE", POP),
-    200_050: ("POP_MESSAGE", POP),
-    200_051: ("ACK_MESSAGE", POP),
     200_052: ("PEEK_MESSAGE", POP),
-    200_053: ("CHANGE_MESSAGE_INVISIBLETIME", POP),
     200_054: ("NOTIFICATION", POP),
     200_055: ("POLLING_INFO", POP),
     200_057: ("POP_ROLLBACK", POP),
-    200_151: ("BATCH_ACK_MESSAGE", POP),
 }
 HINT: Final = "use a push or pull consumer of a remoting client with client-side rebalance"
 
