@@ -41,7 +41,7 @@ from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.limits import body_bytes_max
 from duemq.net.memory_budget import MemoryBudget
 from duemq.plugins import PluginSet
-from duemq.pop.service import NO_TIMERS, REPLICA, PopService
+from duemq.pop.service import PopService
 from duemq.ports import Identity
 from duemq.pull.held_pulls import HeldPulls
 from duemq.pull.offset_requests import OffsetProcessor
@@ -126,6 +126,7 @@ class Parts:
     dispatcher: Dispatcher
     identity: Identity
     transactions: Transactions | None = None
+    pop: PopService | None = None
     replica: Replica | None = None
     ha_server: HaServer | None = None
     replication: Callable[[], dict[str, object]] = dict
@@ -299,6 +300,8 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     parts.tasks += [parts.held.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())
+    parts.pop = PopService(parts, around)
+    parts.tasks.append(parts.pop.running())
     return [
         clients,
         transactions,
@@ -320,24 +323,12 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
         UnservedProcessor(clock),
-        _pop_service(parts, around),
+        parts.pop,
         ReplyProcessor(
             store, topics, parts.clients, put, identity, clock, suffix=_suffix(config())
         ),
         *_admin_processors(parts, around),
     ]
-
-
-def _pop_service(parts: Parts, around: Surroundings) -> PopService:
-    """Return what answers POP requests; on a master with timers, its reviver runs."""
-    timers = timers_are_held(around.plugins.system_topics())
-    refusal = REPLICA if parts.replica is not None else "" if timers else NO_TIMERS
-    ports = around.plugins.delivered_ms, lambda: around.records.version
-    service = PopService(parts, around.clock, around.config, *ports, refusal=refusal)
-    if not refusal:
-        parts.store.add_dispatcher(service.reviver.on_append)
-        parts.tasks.append(service.reviver.running())
-    return service
 
 
 def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:

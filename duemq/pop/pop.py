@@ -348,7 +348,7 @@ class PopProcessor:
                 queue_id=queue_id,
             )
             if topic == wanted.topic:
-                parts.append(self._reader.records(topic, queue_id, piece.offsets[0], piece.units))
+                parts.append(self._reader.records(topic, queue_id, piece.start, piece.units))
             else:
                 parts.append(self._reader.retry_records(piece.units, wanted.topic, receipt))
         return b"".join(parts)

@@ -78,7 +78,7 @@ class Reviver:
         self._revived_before: dict[str, tuple[int, set[int]]] = {}  # by retry topic, since a time
         self._started_ms = 0
         self._wake = Signal()
-        self._stopping = False
+        self._stopping = self._sleeping = False
         self._retry_ms = 0
         self._strange, self._gone = Notices(log), Notices(log)
         self.revived = 0
@@ -120,7 +120,14 @@ class Reviver:
                 await asyncio.sleep(0)
             elif not self._stopping:
                 until_ms = self.next_work_ms(self._clock.now_ms())
+                self._sleeping = True
                 await self._clock.wait(self._wake, until_ms=until_ms)
+                self._sleeping = False
+
+    @property
+    def resting(self) -> bool:
+        """Whether no work is left now."""
+        return self._sleeping and not self._wake.is_set()
 
     async def turn(self, now_ms: int) -> bool:
         """Do one bounded piece of work; return whether there was any."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from duemq.auth.record_access import RecordAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net.dispatcher import Handler
+from duemq.plugins import PluginSet
 from duemq.pop.acks import AckProcessor
 from duemq.pop.pop import PopProcessor
 from duemq.pop.pop_offsets import PopOffsets
@@ -15,7 +18,9 @@ from duemq.pop.revive_log import ReviveLog
 from duemq.pop.reviver import Reviver
 from duemq.ports import Groups, Identity, Offsets, Topics
 from duemq.pull.held_pulls import HeldPulls
+from duemq.replication.config import ReplicationConfig
 from duemq.send.put_path import PutPath
+from duemq.timers import timers_are_held
 from message_store.clock import Clock
 
 if TYPE_CHECKING:
@@ -46,48 +51,71 @@ class Managers(Protocol):
     def identity(self) -> Identity: ...
 
 
-class PopService:
-    """Answers the POP requests of one broker.
+class Surroundings(Protocol):
+    """What POP needs of the broker around it."""
 
-    Args:
-        delivered_ms: Returns a time by which every due timer has been delivered.
-        refusal: Why this broker serves no pops, empty if it does.
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def config(self) -> Callable[[], BrokerConfig]: ...
+    @property
+    def plugins(self) -> PluginSet: ...
+    @property
+    def records(self) -> RecordAccess: ...
+    @property
+    def replication(self) -> Callable[[], ReplicationConfig]: ...
+
+
+class PopService:
+    """Answers the POP requests of one broker. A context manager: a master with timers revives.
+
     Attributes:
-        reviver: To be entered and to be a dispatcher of the store, on a master with timers.
+        refusal: Why this broker serves no pops, empty if it does.
     """
 
-    def __init__(
-        self,
-        parts: Managers,
-        clock: Clock,
-        config: Callable[[], BrokerConfig],
-        delivered_ms: Callable[[int], int],
-        access_version: Callable[[], int] = lambda: 0,
-        *,
-        refusal: str = "",
-    ) -> None:
+    def __init__(self, parts: Managers, around: Surroundings) -> None:
         store, topics, groups, identity = parts.store, parts.topics, parts.groups, parts.identity
+        clock, offsets = around.clock, parts.offsets
+        self._store = store
+        self.refusal = _refusal(around)
         revive_log = ReviveLog(store, parts.put_path, identity, clock)
         self.reviver = Reviver(
-            store, topics, groups, parts.offsets, parts.put_path, identity, clock, delivered_ms
-        )
+            store, topics, groups, offsets, parts.put_path, identity, clock,
+            around.plugins.delivered_ms,
+        )  # fmt: skip
         self._processors = (
             PopProcessor(
                 store,
                 topics,
                 groups,
-                PopOffsets(store, parts.offsets),
+                PopOffsets(store, offsets),
                 revive_log,
                 parts.held,
                 parts.stats,
                 identity,
                 clock,
-                config,
-                lambda: refusal,
-                access_version,
+                around.config,
+                lambda: self.refusal,
+                lambda: around.records.version,
             ),
-            AckProcessor(store, topics, revive_log, identity, clock, lambda: refusal),
+            AckProcessor(store, topics, revive_log, identity, clock, lambda: self.refusal),
         )
 
     def handlers(self) -> dict[int, Handler]:
         return {code: each for part in self._processors for code, each in part.handlers().items()}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Revive while the block is open, if this broker serves pops."""
+        if self.refusal:
+            yield
+            return
+        self._store.add_dispatcher(self.reviver.on_append)
+        async with self.reviver.running():
+            yield
+
+
+def _refusal(around: Surroundings) -> str:
+    if around.replication().is_replica:
+        return REPLICA
+    return "" if timers_are_held(around.plugins.system_topics()) else NO_TIMERS

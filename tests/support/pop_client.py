@@ -15,7 +15,7 @@ from message_store.clock import FakeClock
 from message_store.log.record import Record, decode_record
 from tests.support.running_broker import Asker
 
-TURNS = 60
+TURNS = 20
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ async def advance(broker: Broker, clock: FakeClock, step_ms: int, by_ms: int = 5
 async def rest(broker: Broker) -> None:
     """Return when timers have delivered what is due and the reviver has read it."""
     service = broker.plugins.plugins["timer_store"].parts.service  # type: ignore[attr-defined]
+    assert broker.parts.pop is not None
     for _ in range(TURNS):
         await asyncio.sleep(0)
-        while not service.resting:
+        while not (service.resting and broker.parts.pop.reviver.resting):  # noqa: ASYNC110
             await asyncio.sleep(0)
