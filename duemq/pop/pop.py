@@ -10,6 +10,7 @@ A pop without messages is held on all its queues and reads again when one of the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 MESSAGES_MAX: Final = 32
 LATE_MS: Final = 500  # a pop that is this late is not served: PopMessageRequestHeader
+READS_MAX: Final = 8  # of one queue in one turn, while nothing passes the filter
 RETRY_EVERY: Final = 5  # popFromRetryProbability=20: each fifth pop reads the retry topics first
 
 
@@ -128,7 +130,7 @@ class PopProcessor:
         wanted = self._admit(request)
         popped = self._take(wanted)
         if not popped.count:
-            found = await self._wait(request, wanted)
+            found = await self._wait(request, wanted, popped)
             if not isinstance(found, Popped):
                 return found
             popped = found
@@ -139,11 +141,19 @@ class PopProcessor:
         self._stats.messages_got(wanted.topic, wanted.group, count=popped.count, size=len(body))
         return self._answer(0, "FOUND", wanted, popped, body)
 
-    async def _wait(self, request: Request, wanted: PopRequest) -> Popped | Response | None:
+    async def _wait(
+        self, request: Request, wanted: PopRequest, popped: Popped
+    ) -> Popped | Response | None:
         """Return the messages that arrive in time, or the answer without any."""
         version = self._access_version()
         while True:
             left_ms = wanted.until_ms - self._clock.now_ms()
+            if popped.rest and left_ms > 0:  # there is more to filter: others run before it
+                await asyncio.sleep(0)
+                popped = self._take(wanted)
+                if popped.count:
+                    return popped
+                continue
             if left_ms <= 0:
                 return self._nothing(ResponseCode.POLLING_TIMEOUT, wanted)
             slots = self._slots(wanted)
@@ -314,11 +324,16 @@ class PopProcessor:
         if left <= 0:
             popped.rest += max(high - max(start, low), 0)
             return
-        found = self._reader.read(place.topic, place.queue_id, start, left, wanted.subscription)
-        if found is not None:
+        for _ in range(READS_MAX):
+            found = self._reader.read(place.topic, place.queue_id, start, left, wanted.subscription)
+            if found is None:
+                start = max(start, high)
+                break
             popped.pieces.append(Piece(place, found.start, found.end, found.units, found.offsets))
             start = found.end
-        popped.rest += max(high - start, 0)
+            if found.offsets:
+                break
+        popped.rest += max(high - max(start, low), 0)
 
     def _checkpoint(self, wanted: PopRequest, popped: Popped, piece: Piece) -> Checkpoint:
         return Checkpoint(

@@ -41,6 +41,7 @@ class PopClient:
 
     def __init__(self, asker: Asker, clock: FakeClock, group: str = "g") -> None:
         self._asker, self._clock, self.group = asker, clock, group
+        self.rest = 0  # messages that the last pop left, as its answer says
 
     async def ask(self, topic: str = "T", **changes: Any) -> Response:
         """Pop; by default without waiting, for 60 s."""
@@ -59,6 +60,7 @@ class PopClient:
     async def pop(self, topic: str = "T", **changes: Any) -> list[Popped]:
         """Return the messages of a pop; none if there are none in time."""
         answer = await self.ask(topic, **changes)
+        self.rest = int((answer.fields or {}).get("restNum", 0))
         if answer.code == 210:
             return []
         assert answer.code == 0, answer.remark
