@@ -1,8 +1,8 @@
 """Unsupported consumer requests: answered with code 3 and logged.
 
-A v5 client, a POP consumer or a push consumer with `setClientRebalance(false)` starts all the same
-and then receives nothing, whatever the answer is. So the broker logs a warning as well, at most
-once a minute for each code. PopMessageProcessor, QueryAssignmentProcessor
+A push consumer with `setClientRebalance(false)` starts all the same and then receives nothing,
+whatever the answer is. So the broker logs a warning as well, at most once a minute for each code.
+PopMessageProcessor, QueryAssignmentProcessor
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from message_store.clock import Clock
 
 log = logging.getLogger(__name__)
 WARN_MS: Final = 60_000
-POP: Final = "POP consumption"
+POP: Final = "this request of POP consumption"
 ASSIGNMENT: Final = "queue assignment by the broker (setClientRebalance(false))"
 UNSERVED: Final = {
     400: ("QUERY_ASSIGNMENT", ASSIGNMENT),
