@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from delivery.plugin import Request, Response
 from duemq.net import fields, wire_json
@@ -175,7 +175,7 @@ class AckProcessor:
             raise _invalid("orderly pops are not served yet")
         return receipt
 
-    def _batch_entry(self, each: Mapping[str, Any]) -> Entry | None:
+    def _batch_entry(self, each: Mapping[str, object]) -> Entry | None:
         """Return the acknowledgement of one entry, None if it names no message that exists."""
         try:
             group = str(_value(each, "c", "consumerGroup"))
@@ -223,7 +223,7 @@ def _acknowledgement(group: str, topic: str, queue_id: int, offset: int, receipt
     )
 
 
-def batch_entries(body: bytes) -> Iterator[Mapping[str, Any]]:
+def batch_entries(body: bytes) -> Iterator[Mapping[str, object]]:
     """Yield the entries of a batch acknowledgement.
 
     Raises:
@@ -243,7 +243,7 @@ def batch_entries(body: bytes) -> Iterator[Mapping[str, Any]]:
         yield entry
 
 
-def bit_offsets(value: Any, start: int) -> tuple[int, ...]:
+def bit_offsets(value: object, start: int) -> tuple[int, ...]:
     """Return the offsets whose bits are set; bit 0 is `start`.
 
     Args:
@@ -266,14 +266,14 @@ def bit_offsets(value: Any, start: int) -> tuple[int, ...]:
     return tuple(start + at for at in range(bits.bit_length()) if bits >> at & 1)
 
 
-def _value(entry: Mapping[str, Any], short: str, name: str) -> Any:
+def _value(entry: Mapping[str, object], short: str, name: str) -> object:
     found = entry.get(short, entry.get(name))
     if found is None:
         raise ValueError(f"{name} is missing")
     return found
 
 
-def _number(entry: Mapping[str, Any], short: str, name: str) -> int:
+def _number(entry: Mapping[str, object], short: str, name: str) -> int:
     found = _value(entry, short, name)
     if isinstance(found, bool) or not isinstance(found, int):
         raise ValueError(f"{name} is not a number")

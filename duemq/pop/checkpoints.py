@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from duemq.net import wire_json
 from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG
@@ -117,7 +117,7 @@ class Acknowledgement:
         return len(self.offsets) != 1
 
     def body(self) -> bytes:
-        offsets: dict[str, Any] = {"ao": self.offsets[0]}
+        offsets: dict[str, object] = {"ao": self.offsets[0]}
         if self.is_batch:
             offsets = {"ao": -1, "aol": self.offsets}
         return wire_json.encode(
@@ -167,10 +167,12 @@ def parse_revive_record(record: Record, broker_name: str) -> Checkpoint | Acknow
     raise RecordError(f"its tag is {tag!r}")
 
 
-def _checkpoint(data: Mapping[str, Any], broker_name: str) -> Checkpoint:
+def _checkpoint(data: Mapping[str, object], broker_name: str) -> Checkpoint:
     start, count = _whole(data["so"]), _whole(data["n"])
-    distances = data.get("d") or range(min(count, OFFSETS_MAX))  # none: an old 5.0 broker's
-    offsets = _offsets([start + _whole(distance) for distance in distances])
+    distances = _offsets(data.get("d") or [])
+    if not distances:  # an old 5.0 broker's
+        distances = tuple(range(min(count, OFFSETS_MAX)))
+    offsets = tuple(start + distance for distance in distances)
     return Checkpoint(
         topic=_text(data["t"]),
         group=_text(data["c"]),
@@ -185,7 +187,7 @@ def _checkpoint(data: Mapping[str, Any], broker_name: str) -> Checkpoint:
 
 
 def _acknowledgement(
-    data: Mapping[str, Any], record: Record, broker_name: str, offsets: Any
+    data: Mapping[str, object], record: Record, broker_name: str, offsets: object
 ) -> Acknowledgement:
     due = record.properties.get("TIMER_DELIVER_MS", "0")
     return Acknowledgement(
@@ -200,19 +202,19 @@ def _acknowledgement(
     )
 
 
-def _offsets(found: Any) -> tuple[int, ...]:
+def _offsets(found: object) -> tuple[int, ...]:
     if not isinstance(found, list) or len(found) > OFFSETS_MAX:
         raise ValueError(f"the offsets are not a list of at most {OFFSETS_MAX} numbers")
     return tuple(_whole(offset) for offset in found)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{str(value)[:32]!r} is not a whole number")
     return value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{str(value)[:32]!r} is not a text")
     return value

@@ -13,9 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final
 
 from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
@@ -36,6 +34,7 @@ from duemq.registry.subscriptions import ExpressionError, Subscription, parse_ex
 from duemq.registry.topics import check_name
 from message_store.clock import Clock
 from message_store.errors import RequestError
+from message_store.layout import Rows
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -73,7 +72,7 @@ class Piece:
     place: Place
     start: int
     end: int
-    units: npt.NDArray[Any]
+    units: Rows
     offsets: tuple[int, ...]
 
 

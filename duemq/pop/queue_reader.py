@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
 from duemq.pull.pull_plan import (
@@ -17,6 +16,7 @@ from duemq.pull.pull_plan import (
 )
 from duemq.registry.subscriptions import Subscription
 from message_store.errors import RecordUnreadable
+from message_store.layout import Row, Rows
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record, encode_again
 
@@ -36,7 +36,7 @@ class Found:
 
     start: int
     end: int
-    units: npt.NDArray[Any]
+    units: Rows
     offsets: tuple[int, ...]
 
 
@@ -67,20 +67,20 @@ class QueueReader:
         offsets = tuple(start + at for at in readable)
         return Found(start, start + read, units[readable], offsets)
 
-    def _count_within(self, units: npt.NDArray[Any], count_max: int) -> int:
+    def _count_within(self, units: Rows, count_max: int) -> int:
         """Return how many of these units fit into an answer: one at least, if there are any."""
         sizes = np.cumsum(units["size"][:count_max], dtype=np.int64)
         fitting = int(np.searchsorted(sizes, self._limits().memory_bytes, side="right"))
         return min(max(fitting, 1), units.size)
 
-    def _is_readable(self, unit: Any) -> bool:
+    def _is_readable(self, unit: Row) -> bool:
         try:
             self._store.read_record(int(unit["phys_offset"]))
         except RecordUnreadable:
             return False
         return True
 
-    def records(self, topic: str, queue_id: int, offset: int, units: npt.NDArray[Any]) -> bytes:
+    def records(self, topic: str, queue_id: int, offset: int, units: Rows) -> bytes:
         """Return records as they are, without receipt handles that a producer put into them."""
         data = self._store.gather(topic, queue_id, offset, units)
         if RECEIPT_NAME not in data:
@@ -90,7 +90,7 @@ class QueueReader:
             for record in self._records(units)
         )
 
-    def retry_records(self, units: npt.NDArray[Any], topic: str, receipt: Receipt) -> bytes:
+    def retry_records(self, units: Rows, topic: str, receipt: Receipt) -> bytes:
         """Return records of a retry topic as messages of `topic` with their receipt handles."""
         return b"".join(
             encode_again(
@@ -103,7 +103,7 @@ class QueueReader:
             for record in self._records(units)
         )
 
-    def _records(self, units: npt.NDArray[Any]) -> Iterator[Record]:
+    def _records(self, units: Rows) -> Iterator[Record]:
         for phys_offset in units["phys_offset"].tolist():
             yield self._store.read_record(phys_offset)
 
