@@ -12,8 +12,10 @@ from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net.dispatcher import Handler
 from duemq.plugins import PluginSet
 from duemq.pop.acks import AckProcessor
+from duemq.pop.looks import LookProcessor
 from duemq.pop.pop import PopProcessor
 from duemq.pop.pop_offsets import PopOffsets
+from duemq.pop.pop_queues import PopQueues
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.reviver import Reviver
 from duemq.ports import Groups, Identity, Offsets, Topics
@@ -83,22 +85,17 @@ class PopService:
             store, topics, groups, offsets, parts.put_path, identity, clock,
             around.plugins.delivered_ms,
         )  # fmt: skip
+        queues = PopQueues(
+            store, topics, groups, parts.held, clock, around.config,
+            lambda: self.refusal, lambda: around.records.version,
+        )  # fmt: skip
+        pops = PopOffsets(store, offsets)
         self._processors = (
             PopProcessor(
-                store,
-                topics,
-                groups,
-                PopOffsets(store, offsets),
-                revive_log,
-                parts.held,
-                parts.stats,
-                identity,
-                clock,
-                around.config,
-                lambda: self.refusal,
-                lambda: around.records.version,
+                store, queues, pops, revive_log, parts.stats, identity, clock, around.config
             ),
             AckProcessor(store, topics, revive_log, identity, clock, lambda: self.refusal),
+            LookProcessor(store, queues, pops, clock, parts.stats),
         )
 
     def handlers(self) -> dict[int, Handler]:

@@ -22,9 +22,6 @@ ASSIGNMENT: Final = "queue assignment by the broker (setClientRebalance(false))"
 UNSERVED: Final = {
     400: ("QUERY_ASSIGNMENT", ASSIGNMENT),
     401: ("SET_MESSAGE_REQUEST_MODE", POP),
-    200_052: ("PEEK_MESSAGE", POP),
-    200_054: ("NOTIFICATION", POP),
-    200_055: ("POLLING_INFO", POP),
     200_057: ("POP_ROLLBACK", POP),
 }
 HINT: Final = "use a push or pull consumer of a remoting client with client-side rebalance"
