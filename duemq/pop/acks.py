@@ -17,8 +17,11 @@ from delivery.plugin import Request, Response
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler, Route
-from duemq.pop.checkpoints import OFFSETS_MAX, Acknowledgement, Checkpoint
+from duemq.pop.checkpoints import INVISIBLE_MS_MAX, OFFSETS_MAX, Acknowledgement, Checkpoint
 from duemq.pop.names import ORDER_QUEUE, topic_of_flag
+from duemq.pop.order_info import Settled
+from duemq.pop.orderly import Orderly
+from duemq.pop.pop_offsets import Place, PopOffsets
 from duemq.pop.receipts import (
     NUMBER_DIGITS_MAX,
     Receipt,
@@ -50,12 +53,15 @@ class AckProcessor:
         self,
         store: MessageStore,
         topics: Topics,
+        offsets: PopOffsets,
         revive_log: ReviveLog,
+        orderly: Orderly,
         identity: Identity,
         clock: Clock,
         serves: Callable[[], str],
     ) -> None:
         self._store, self._topics, self._revive_log = store, topics, revive_log
+        self._offsets, self._orderly = offsets, orderly
         self._identity, self._clock, self._serves = identity, clock, serves
 
     def handlers(self) -> dict[int, Handler]:
@@ -72,6 +78,9 @@ class AckProcessor:
         group, topic, queue_id, offset = self._message(request)
         self._check_offset(topic, queue_id, offset, end_is_valid=True)
         receipt = self._receipt(request)
+        if receipt.is_orderly:
+            self._acknowledge_orderly(Place(group, topic, queue_id), offset, receipt.pop_ms)
+            return Response()
         self._revive_log.put([_acknowledgement(group, topic, queue_id, offset, receipt)])
         await self._revive_log.confirm("the message was acknowledged")
         return Response()
@@ -86,8 +95,12 @@ class AckProcessor:
         invisible_ms = fields.long(request, "invisibleTime")
         self._check_offset(topic, queue_id, offset, end_is_valid=False)
         receipt, now_ms = self._receipt(request), self._clock.now_ms()
-        if invisible_ms < 0:
-            raise _invalid(f"invisibleTime is {invisible_ms}; it cannot be negative")
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            raise _invalid(f"invisibleTime is {invisible_ms}; 0 to {INVISIBLE_MS_MAX} is possible")
+        if receipt.is_orderly:
+            return self._change_orderly(
+                Place(group, topic, queue_id), offset, receipt, now_ms + invisible_ms
+            )
         if receipt.visible_ms <= now_ms:
             raise RequestError(
                 ResponseCode.NO_MESSAGE,
@@ -111,6 +124,41 @@ class AckProcessor:
             fields={
                 "popTime": str(now_ms),
                 "invisibleTime": str(invisible_ms),
+                "reviveQid": str(receipt.revive_queue),
+            }
+        )
+
+    def _acknowledge_orderly(self, place: Place, offset: int, pop_ms: int) -> None:
+        """Acknowledge a message of the last orderly pop of a queue; older ones change nothing.
+
+        Raises:
+            RequestError: With MESSAGE_ILLEGAL if that pop did not give it.
+        """
+        if offset < self._offsets.committed(place):
+            return
+        following = self._orderly.table.acknowledge(place, offset, pop_ms)
+        if following is Settled.ILLEGAL:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, "
+                f"commit:{offset}: it is not in the last pop of the queue",
+            )
+        if not isinstance(following, Settled):
+            self._offsets.acknowledged(place, following)
+            self._orderly.changed(place)
+
+    def _change_orderly(
+        self, place: Place, offset: int, receipt: Receipt, visible_ms: int
+    ) -> Response:
+        """Set when a message of the last orderly pop is visible again."""
+        if offset >= self._offsets.committed(place) and self._orderly.table.set_visible(
+            place, offset, receipt.pop_ms, visible_ms
+        ):
+            self._orderly.changed(place)
+        return Response(
+            fields={
+                "popTime": str(receipt.pop_ms),
+                "invisibleTime": str(visible_ms - receipt.pop_ms),
                 "reviveQid": str(receipt.revive_queue),
             }
         )
@@ -166,13 +214,11 @@ class AckProcessor:
             )
 
     def _receipt(self, request: Request) -> Receipt:
-        """Return the handle of a request, of a pop that was not orderly."""
+        """Return the handle of a request."""
         try:
             receipt = parse_receipt(fields.text(request, "extraInfo"), self._identity.broker_name)
         except ReceiptError as error:
             raise _invalid(f"extraInfo is no receipt handle: {error}") from error
-        if receipt.is_orderly:
-            raise _invalid("orderly pops are not served yet")
         return receipt
 
     def _batch_entry(self, each: Mapping[str, object]) -> Entry | None:
@@ -191,11 +237,14 @@ class AckProcessor:
             offsets = bit_offsets(_value(each, "b", "bitSet"), start)
         except ValueError as error:
             raise _invalid(f"an entry of the batch is malformed: {error}") from error
-        if revive_queue == ORDER_QUEUE:
-            raise _invalid("orderly pops are not served yet")
         self._check_queue(topic, queue_id)
         low, high = self._store.queue_bounds(topic, queue_id)
         kept = tuple(offset for offset in offsets if low <= offset <= high)
+        if revive_queue == ORDER_QUEUE:
+            self._check_service()
+            for offset in kept:
+                self._acknowledge_orderly(Place(group, topic, queue_id), offset, pop_ms)
+            return None
         if not kept:
             return None
         return revive_queue, Acknowledgement(

@@ -17,6 +17,7 @@ from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG
 from message_store.log.record import Record
 
 LEAD_MS: Final = 1_000  # PopAckConstants.ackTimeInterval
+INVISIBLE_MS_MAX: Final = 10 * 365 * 86_400_000  # timerMaxDelaySec is less, unless it was set
 OFFSETS_MAX: Final = 1_024  # of one record; Apache's have at most 32
 Key = tuple[str, str, int, int, int, str]
 """Topic, group, queue, start offset, pop time, broker name: what names a checkpoint."""

@@ -21,8 +21,9 @@ from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
-from duemq.pop.checkpoints import Checkpoint
-from duemq.pop.names import REVIVE_QUEUES, retry_flag
+from duemq.pop.checkpoints import INVISIBLE_MS_MAX, Checkpoint
+from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES, retry_flag
+from duemq.pop.orderly import Orderly
 from duemq.pop.pop_offsets import Place, PopOffsets
 from duemq.pop.pop_queues import PopQueues, Target
 from duemq.pop.queue_reader import QueueReader
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 MESSAGES_MAX: Final = 32
+ATTEMPT_CHARS_MAX: Final = 255
 READS_MAX: Final = 8  # of one queue in one turn, while nothing passes the filter
 
 
@@ -52,6 +54,8 @@ class PopRequest:
     until_ms: int
     init_mode: int
     subscription: Subscription
+    is_orderly: bool = False
+    attempt_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -79,6 +83,7 @@ class Popped:
     revive_queue: int
     pieces: list[Piece] = field(default_factory=list)
     rest: int = 0
+    order_counts: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -94,6 +99,7 @@ class PopProcessor:
         queues: PopQueues,
         offsets: PopOffsets,
         revive_log: ReviveLog,
+        orderly: Orderly,
         stats: BrokerStats,
         identity: Identity,
         clock: Clock,
@@ -101,7 +107,7 @@ class PopProcessor:
     ) -> None:
         self._store, self._queues, self._offsets = store, queues, offsets
         self._revive_log, self._stats, self._identity = revive_log, stats, identity
-        self._clock, self._config = clock, config
+        self._orderly, self._clock, self._config = orderly, clock, config
         self._reader = QueueReader(store)
         self._pops = 0
 
@@ -125,9 +131,10 @@ class PopProcessor:
                     return self._nothing(wanted, is_full=why is None)
             popped = self._take(wanted)
         body = self._bodies(wanted, popped)
-        await self._revive_log.confirm("the messages were popped")
-        for piece in popped.pieces:
-            self._offsets.commit(piece.place, piece.end)
+        if not wanted.is_orderly:
+            await self._revive_log.confirm("the messages were popped")
+            for piece in popped.pieces:
+                self._offsets.commit(piece.place, piece.end)
         target = wanted.target
         self._stats.messages_got(target.topic, target.group, count=popped.count, size=len(body))
         return self._answer(0, "FOUND", wanted, popped, body)
@@ -140,12 +147,8 @@ class PopProcessor:
         until_ms = self._queues.until_ms(request)
         if not 0 < count <= MESSAGES_MAX:
             raise _invalid(f"maxMsgNums is {count}; pops of 1 to {MESSAGES_MAX} are possible")
-        if invisible_ms < 0:
-            raise _invalid(f"invisibleTime is {invisible_ms}; it cannot be negative")
-        if fields.boolean(request, "order"):
-            raise RequestError(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "orderly pops are not served yet"
-            )
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            raise _invalid(f"invisibleTime is {invisible_ms}; 0 to {INVISIBLE_MS_MAX} is possible")
         target = self._queues.target(request)
         return PopRequest(
             target=target,
@@ -154,6 +157,8 @@ class PopProcessor:
             until_ms=until_ms,
             init_mode=fields.integer(request, "initMode"),
             subscription=self._subscription(request, target.topic),
+            is_orderly=fields.boolean(request, "order"),
+            attempt_id=request.fields.get("attemptId", "")[:ATTEMPT_CHARS_MAX] or None,
         )
 
     def _subscription(self, request: Request, topic: str) -> Subscription:
@@ -181,6 +186,8 @@ class PopProcessor:
             RequestError: The checkpoints were refused; nothing was taken.
         """
         self._pops += 1
+        if wanted.is_orderly:
+            return self._take_orderly(wanted)
         popped = Popped(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
         for topic, queue_id in self._queues.of(wanted.target, self._pops):
             self._read(wanted, popped, Place(wanted.target.group, topic, queue_id))
@@ -192,6 +199,35 @@ class PopProcessor:
             move = self._offsets.move if piece.offsets else self._offsets.skip
             move(piece.place, piece.end)
         popped.pieces = given
+        return popped
+
+    def _take_orderly(self, wanted: PopRequest) -> Popped:
+        """Take messages of queues that are not blocked, and block these; no checkpoint is put."""
+        popped, target = Popped(self._clock.now_ms(), ORDER_QUEUE), wanted.target
+        table = self._orderly.table
+        for topic, queue_id in self._queues.of(target, self._pops):
+            place = Place(target.group, topic, queue_id)
+            if topic != target.topic:
+                continue  # messages of orderly pops stay in their queue
+            if self._offsets.is_reset(place):
+                table.clear(place)
+            if table.blocked_until(place, wanted.attempt_id, popped.pop_ms) is None:
+                self._read(wanted, popped, place)
+        for piece in popped.pieces:
+            if not piece.offsets:
+                self._offsets.skip(piece.place, piece.end)
+                continue
+            counts = table.note_pop(
+                piece.place,
+                piece.offsets,
+                pop_ms=popped.pop_ms,
+                invisible_ms=wanted.invisible_ms,
+                attempt_id=wanted.attempt_id,
+            )
+            popped.order_counts.append(counts)
+            self._offsets.stay(piece.place, piece.start)
+            self._orderly.changed(piece.place)
+        popped.pieces = [piece for piece in popped.pieces if piece.offsets]
         return popped
 
     def _read(self, wanted: PopRequest, popped: Popped, place: Place) -> None:
@@ -266,6 +302,7 @@ class PopProcessor:
                 "restNum": str(popped.rest),
                 "startOffsetInfo": start_offset_info((t, q, p.start) for t, q, p in places),
                 "msgOffsetInfo": message_offset_info((t, q, p.offsets) for t, q, p in places),
+                **({"orderCountInfo": ";".join(popped.order_counts)} if wanted.is_orderly else {}),
             },
             body,
         )

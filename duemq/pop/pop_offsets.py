@@ -68,6 +68,24 @@ class PopOffsets:
         """Have the next pop begin at `end`."""
         self._ends[place] = end
 
+    def is_reset(self, place: Place) -> bool:
+        """Return whether the next pop begins at a reset offset."""
+        return self._offsets.pending_reset(place.group, place.topic, place.queue_id) is not None
+
+    def stay(self, place: Place, start: int) -> None:
+        """Commit where an orderly pop began: its acknowledgements move on."""
+        if self._offsets.query(place.group, place.topic, place.queue_id) != start:
+            self._offsets.commit(place.group, place.topic, place.queue_id, start)
+
+    def committed(self, place: Place) -> int:
+        """Return the committed offset, 0 without any."""
+        return self._offsets.query(place.group, place.topic, place.queue_id) or 0
+
+    def acknowledged(self, place: Place, following: int) -> None:
+        """Commit the offset after acknowledged messages of an orderly pop, unless it was reset."""
+        if not self.is_reset(place):
+            self._offsets.commit(place.group, place.topic, place.queue_id, following)
+
     def skip(self, place: Place, end: int) -> None:
         """Continue at `end`: the messages before it do not pass the filter."""
         if place in self._ends:  # a pop before them is not confirmed

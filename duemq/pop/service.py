@@ -13,6 +13,7 @@ from duemq.net.dispatcher import Handler
 from duemq.plugins import PluginSet
 from duemq.pop.acks import AckProcessor
 from duemq.pop.looks import LookProcessor
+from duemq.pop.orderly import Orderly
 from duemq.pop.pop import PopProcessor
 from duemq.pop.pop_offsets import PopOffsets
 from duemq.pop.pop_queues import PopQueues
@@ -90,11 +91,29 @@ class PopService:
             lambda: self.refusal, lambda: around.records.version,
         )  # fmt: skip
         pops = PopOffsets(store, offsets)
+        self.orderly = Orderly(store, topics, groups, parts.held, clock)
         self._processors = (
             PopProcessor(
-                store, queues, pops, revive_log, parts.stats, identity, clock, around.config
+                store,
+                queues,
+                pops,
+                revive_log,
+                self.orderly,
+                parts.stats,
+                identity,
+                clock,
+                around.config,
             ),
-            AckProcessor(store, topics, revive_log, identity, clock, lambda: self.refusal),
+            AckProcessor(
+                store,
+                topics,
+                pops,
+                revive_log,
+                self.orderly,
+                identity,
+                clock,
+                lambda: self.refusal,
+            ),
             LookProcessor(store, queues, pops, clock, parts.stats),
         )
 
@@ -108,7 +127,7 @@ class PopService:
             yield
             return
         self._store.add_dispatcher(self.reviver.on_append)
-        async with self.reviver.running():
+        async with self.reviver.running(), self.orderly.running():
             yield
 
 
