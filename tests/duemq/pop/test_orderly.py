@@ -174,4 +174,4 @@ def test_a_restart_keeps_the_queue_blocked(world, tmp_path):
     world(before, after)
     text = (tmp_path / "store/config/consumerOrderInfo.json").read_text()
     table = json_dialect.loads(text)["table"]
-    assert table["T@g"]["0"]["o"] == [2]
+    assert table["T@g"][0]["o"] == [2]
