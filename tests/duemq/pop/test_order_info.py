@@ -76,7 +76,7 @@ WRONG = {
     "words": '{"table":{"T@g":{3:{"o":["a"]}}}}',
     "no group": '{"table":{"T":{3:{"o":[1]}}}}',
     "no object": '{"table":[]}',
-    "many": '{"table":{"T@g":{3:{"o":[%s]}}}}' % ",".join(["1"] * 65),
+    "many": '{"table":{"T@g":{3:{"o":' + str([1] * 65) + "}}}}",
 }
 
 

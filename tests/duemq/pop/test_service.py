@@ -321,3 +321,42 @@ def test_only_messages_that_pass_the_filter_are_popped(world):
         assert [message.body for message in again] == [b"5", b"3"]
 
     world(scene)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"timerWheelEnable": "false"},
+        {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": "127.0.0.1:1"},
+    ],
+    ids=["no timers", "replica"],
+)
+def test_a_broker_that_keeps_no_checkpoints_says_so(world, keys):
+    async def scene(broker, clock, asker, client):
+        answer = await client.ask()
+        assert (answer.code, "pop message is forbidden" in answer.remark) == (16, True)
+        fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "offset": 0, "extraInfo": "x"}
+        assert (await asker.ask(200_051, fields)).code == 16
+        assert (await asker.ask(200_053, fields | {"invisibleTime": 1})).code == 16
+
+    world(scene, **keys)
+
+
+def test_messages_of_many_queues_come_in_turn(world):
+    async def scene(broker, clock, asker, client):
+        await broker.parts.topics.ensure("Q", queues=4)
+        firsts = set()
+        for _ in range(8):
+            for queue_id in range(4):
+                fields = {
+                    "producerGroup": "p", "topic": "Q", "defaultTopic": "TBW102", "flag": 0,
+                    "defaultTopicQueueNums": 4, "queueId": queue_id, "sysFlag": 0,
+                    "bornTimestamp": 1, "properties": "", "reconsumeTimes": 0, "unitMode": "false",
+                }  # fmt: skip
+                assert (await asker.ask(10, fields, b"x")).code == 0
+            (message,) = await client.pop("Q", maxMsgNums=1)
+            firsts.add(message.queue_id)
+            assert len(await client.pop("Q")) == 3
+        assert firsts == {0, 1, 2, 3}
+
+    world(scene)

@@ -24,7 +24,10 @@ def test_warnings_are_limited_to_one_a_minute(caplog: pytest.LogCaptureFixture) 
         for _ in range(3):
             answer = await processor.refuse(Request(SET_MODE, {}))
             assert answer.code == 3
-            assert "this request of POP consumption is not served; use a push or pull consumer" in answer.remark
+            assert (
+                "this request of POP consumption is not served; use a push or pull consumer"
+                in answer.remark
+            )
         clock.advance(WARN_MS)
         await processor.refuse(Request(SET_MODE, {}))
         await processor.refuse(Request(400, {}))
