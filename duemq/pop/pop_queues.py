@@ -154,7 +154,7 @@ class PopQueues:
                 found.setdefault(retry_flag(name), topic)
         return [queue for topic in found.values() for queue in _in_turn(topic, 0)]
 
-    # -- waiting --------------------------------------------------------------------------------
+    # -- held requests --------------------------------------------------------------------------
 
     async def wait(
         self, request: Request, target: Target, subscription: Subscription, until_ms: int
