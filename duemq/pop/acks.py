@@ -107,12 +107,14 @@ class AckProcessor:
                 f"message {offset} of {topic}/{queue_id} is visible again since "
                 f"{now_ms - receipt.visible_ms} ms: its handle has expired",
             )
+        pop_ms = max(now_ms, receipt.pop_ms + 1)  # another name than the old checkpoint's
+        invisible_ms = max(invisible_ms - (pop_ms - now_ms), 0)
         renewed = Checkpoint(
             topic=topic,
             group=group,
             queue_id=queue_id,
             start_offset=offset,
-            pop_ms=now_ms,
+            pop_ms=pop_ms,
             invisible_ms=invisible_ms,
             offsets=(offset,),
             broker_name=self._identity.broker_name,
@@ -122,7 +124,7 @@ class AckProcessor:
         await self._revive_log.confirm("the invisible time was changed")
         return Response(
             fields={
-                "popTime": str(now_ms),
+                "popTime": str(pop_ms),
                 "invisibleTime": str(invisible_ms),
                 "reviveQid": str(receipt.revive_queue),
             }

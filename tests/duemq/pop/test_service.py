@@ -112,6 +112,21 @@ def test_a_changed_invisible_time_counts_from_now(world):
     world(scene)
 
 
+def test_a_time_that_is_changed_in_the_millisecond_of_the_pop_is_kept(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        (message,) = await client.pop(invisibleTime=500)
+        answer = await client.change(message, 800)
+        fields = answer.fields
+        assert int(fields["popTime"]) + int(fields["invisibleTime"]) == clock.now_ms() + 800
+        await advance(broker, clock, 790, by_ms=10)
+        assert await client.pop() == []
+        await advance(broker, clock, 20, by_ms=5)
+        assert [again.body for again in await client.pop()] == [b"a"]
+
+    world(scene)
+
+
 def test_the_handle_of_a_changed_time_acknowledges(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
