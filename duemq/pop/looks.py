@@ -69,7 +69,7 @@ class LookProcessor:
                 found = self._reader.read(topic, queue_id, start, count, Subscription(topic))
             if found is not None and found.offsets:
                 count -= len(found.offsets)
-                parts.append(self._reader.records(topic, queue_id, found.start, found.units))
+                parts.append(self._reader.records(found))
         if not parts:
             self._stats.got_nothing()
         return Response(

@@ -26,7 +26,7 @@ from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES, retry_flag
 from duemq.pop.orderly import Orderly
 from duemq.pop.pop_offsets import Place, PopOffsets
 from duemq.pop.pop_queues import PopQueues, Target
-from duemq.pop.queue_reader import QueueReader
+from duemq.pop.queue_reader import Found, QueueReader
 from duemq.pop.receipts import Receipt, message_offset_info, start_offset_info
 from duemq.pop.revive_log import ReviveLog
 from duemq.ports import Identity
@@ -34,7 +34,6 @@ from duemq.pull.held_pulls import Wake
 from duemq.registry.subscriptions import ExpressionError, Subscription, parse_expression
 from message_store.clock import Clock
 from message_store.errors import RequestError
-from message_store.layout import Rows
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -60,19 +59,10 @@ class PopRequest:
 
 @dataclass(slots=True)
 class Piece:
-    """Messages of one queue in a pop.
-
-    Attributes:
-        start, end: Queue offsets before and after what was read.
-        units: (n,) layout.UNIT of its messages; n may be 0.
-        offsets: Their queue offsets.
-    """
+    """Messages of one queue in a pop; there may be none."""
 
     place: Place
-    start: int
-    end: int
-    units: Rows
-    offsets: tuple[int, ...]
+    found: Found
 
 
 @dataclass(slots=True)
@@ -87,7 +77,7 @@ class Popped:
 
     @property
     def count(self) -> int:
-        return sum(len(piece.offsets) for piece in self.pieces)
+        return sum(len(piece.found.offsets) for piece in self.pieces)
 
 
 class PopProcessor:
@@ -134,7 +124,7 @@ class PopProcessor:
         if not wanted.is_orderly:
             await self._revive_log.confirm("the messages were popped")
             for piece in popped.pieces:
-                self._offsets.commit(piece.place, piece.end)
+                self._offsets.commit(piece.place, piece.found.end)
         target = wanted.target
         self._stats.messages_got(target.topic, target.group, count=popped.count, size=len(body))
         return self._answer(0, "FOUND", wanted, popped, body)
@@ -191,13 +181,13 @@ class PopProcessor:
         popped = Popped(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
         for topic, queue_id in self._queues.of(wanted.target, self._pops):
             self._read(wanted, popped, Place(wanted.target.group, topic, queue_id))
-        given = [piece for piece in popped.pieces if piece.offsets]
+        given = [piece for piece in popped.pieces if piece.found.offsets]
         if given:
             queue = popped.revive_queue
             self._revive_log.put([(queue, self._checkpoint(wanted, popped, p)) for p in given])
         for piece in popped.pieces:
-            move = self._offsets.move if piece.offsets else self._offsets.skip
-            move(piece.place, piece.end)
+            move = self._offsets.move if piece.found.offsets else self._offsets.skip
+            move(piece.place, piece.found.end)
         popped.pieces = given
         return popped
 
@@ -214,20 +204,20 @@ class PopProcessor:
             if table.blocked_until(place, wanted.attempt_id, popped.pop_ms) is None:
                 self._read(wanted, popped, place)
         for piece in popped.pieces:
-            if not piece.offsets:
-                self._offsets.skip(piece.place, piece.end)
+            if not piece.found.offsets:
+                self._offsets.skip(piece.place, piece.found.end)
                 continue
             counts = table.note_pop(
                 piece.place,
-                piece.offsets,
+                piece.found.offsets,
                 pop_ms=popped.pop_ms,
                 invisible_ms=wanted.invisible_ms,
                 attempt_id=wanted.attempt_id,
             )
             popped.order_counts.append(counts)
-            self._offsets.stay(piece.place, piece.start)
+            self._offsets.stay(piece.place, piece.found.start)
             self._orderly.changed(piece.place)
-        popped.pieces = [piece for piece in popped.pieces if piece.offsets]
+        popped.pieces = [piece for piece in popped.pieces if piece.found.offsets]
         return popped
 
     def _read(self, wanted: PopRequest, popped: Popped, place: Place) -> None:
@@ -243,7 +233,7 @@ class PopProcessor:
             if found is None:
                 start = max(start, high)
                 break
-            popped.pieces.append(Piece(place, found.start, found.end, found.units, found.offsets))
+            popped.pieces.append(Piece(place, found))
             start = found.end
             if found.offsets:
                 break
@@ -254,10 +244,10 @@ class PopProcessor:
             topic=piece.place.topic,
             group=wanted.target.group,
             queue_id=piece.place.queue_id,
-            start_offset=piece.start,
+            start_offset=piece.found.start,
             pop_ms=popped.pop_ms,
             invisible_ms=wanted.invisible_ms,
-            offsets=piece.offsets,
+            offsets=piece.found.offsets,
             broker_name=self._identity.broker_name,
         )
 
@@ -268,7 +258,7 @@ class PopProcessor:
         for piece in popped.pieces:
             topic, queue_id = piece.place.topic, piece.place.queue_id
             receipt = Receipt(
-                start_offset=piece.start,
+                start_offset=piece.found.start,
                 pop_ms=popped.pop_ms,
                 invisible_ms=wanted.invisible_ms,
                 revive_queue=popped.revive_queue,
@@ -277,9 +267,11 @@ class PopProcessor:
                 queue_id=queue_id,
             )
             if topic == wanted.target.topic:
-                parts.append(self._reader.records(topic, queue_id, piece.start, piece.units))
+                parts.append(self._reader.records(piece.found))
             else:
-                parts.append(self._reader.retry_records(piece.units, wanted.target.topic, receipt))
+                parts.append(
+                    self._reader.retry_records(piece.found.units, wanted.target.topic, receipt)
+                )
         return b"".join(parts)
 
     def _nothing(self, wanted: PopRequest, *, is_full: bool) -> Response:
@@ -300,8 +292,8 @@ class PopProcessor:
                 "invisibleTime": str(wanted.invisible_ms),
                 "reviveQid": str(popped.revive_queue),
                 "restNum": str(popped.rest),
-                "startOffsetInfo": start_offset_info((t, q, p.start) for t, q, p in places),
-                "msgOffsetInfo": message_offset_info((t, q, p.offsets) for t, q, p in places),
+                "startOffsetInfo": start_offset_info((t, q, p.found.start) for t, q, p in places),
+                "msgOffsetInfo": message_offset_info((t, q, p.found.offsets) for t, q, p in places),
                 **({"orderCountInfo": ";".join(popped.order_counts)} if wanted.is_orderly else {}),
             },
             body,

@@ -24,6 +24,7 @@ from duemq.net.notices import Notices
 from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
 from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, normal_topic, retry_topic, revive_topic
 from duemq.pop.pairing import Pairing
+from duemq.pop.queue_reader import QueueReader
 from duemq.pop.receipts import RECEIPT_PROPERTY
 from duemq.ports import PERM_READ, PERM_WRITE, Groups, Identity, Offsets, Topics
 from duemq.send.put_path import PutPath
@@ -71,6 +72,7 @@ class Reviver:
         self._store, self._topics, self._groups = store, topics, groups
         self._offsets, self._put_path, self._identity = offsets, put_path, identity
         self._clock, self._delivered_ms = clock, delivered_ms
+        self._reader = QueueReader(store)
         self._topic = revive_topic(identity.cluster_name)
         self._topic_index = store.topics.add(self._topic)
         self._queues: list[Pairing] = []
@@ -231,15 +233,10 @@ class Reviver:
         """Yield the unacknowledged messages of a checkpoint that still exist."""
         for offset in checkpoint.unacknowledged:
             try:
-                units = self._store.units(checkpoint.topic, checkpoint.queue_id, offset, 1)
-                if units.size:
-                    yield self._store.read_record(int(units[0]["phys_offset"]))
-                    continue
-                why = "it was removed"
+                yield self._reader.message(checkpoint.topic, checkpoint.queue_id, offset)
             except RecordUnreadable as error:
-                why = str(error)
-            self._gone("message %d of %s/%d is not revived: %s",
-                       offset, checkpoint.topic, checkpoint.queue_id, why)  # fmt: skip
+                self._gone("message %d of %s/%d is not revived: %s",
+                           offset, checkpoint.topic, checkpoint.queue_id, error)  # fmt: skip
 
     def _copy(self, target: str, records: list[Record], checkpoint: Checkpoint) -> bool:
         """Append copies to a retry topic; return whether the store took them."""
