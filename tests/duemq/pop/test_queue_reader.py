@@ -68,9 +68,12 @@ def test_damaged_messages_are_stepped_over():
 
 
 def test_a_message_is_found_by_its_offset_before_consumers_may_read_it(tmp_path):
-    with open_store(tmp_path, sync_flush=True) as store:
+    with open_store(
+        tmp_path, flush_disk_type="SYNC_FLUSH", flush_commitlog_interval_ms=100_000
+    ) as store:
         put_one(store, "T", body=b"a")
         put_one(store, "T", body=b"b")
+        assert QueueReader(store).read("T", 0, 0, 9, ALL) is None
         assert QueueReader(store).message("T", 0, 1).body == b"b"
         with pytest.raises(RecordUnreadable, match="message 2 of T/0 is not there"):
             QueueReader(store).message("T", 0, 2)
