@@ -79,6 +79,7 @@ class Checkpoint:
                 "n": len(self.offsets),
                 "pt": self.pop_ms,
                 "q": self.queue_id,
+                "reviveTime": self.revive_ms,
                 "ro": 0,
                 "so": self.start_offset,
                 "t": self.topic,

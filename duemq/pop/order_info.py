@@ -63,16 +63,14 @@ class OrderInfo:
 
     def to_json(self) -> dict[str, object]:
         first = self.offsets[0]
-        return {
-            "a": self.attempt_id,
-            "cm": self.acked - (1 << 64 if self.acked >> 63 else 0),
-            "i": self.invisible_ms,
-            "l": self.last_ms,
-            "o": [first, *(offset - first for offset in self.offsets[1:])],
-            "oc": self.consumed,
-            "ot": self.visible_ms,
-            "popTime": self.pop_ms,
-        }
+        found: dict[str, object] = {"a": self.attempt_id} if self.attempt_id is not None else {}
+        found["cm"] = self.acked - (1 << 64 if self.acked >> 63 else 0)
+        found["i"], found["l"] = self.invisible_ms, self.last_ms
+        found["o"] = [first, *(offset - first for offset in self.offsets[1:])]
+        found |= {"oc": self.consumed} if self.consumed else {}
+        found |= {"ot": self.visible_ms} if self.visible_ms else {}
+        found["popTime"] = self.pop_ms
+        return found
 
 
 class OrderTable(Saved):

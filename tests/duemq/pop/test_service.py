@@ -373,3 +373,21 @@ def test_messages_of_many_queues_come_in_turn(world):
             assert sorted(found) == [0, 1, 2, 3]
 
     world(scene)
+
+
+def test_the_body_of_apaches_client_is_understood(world):
+    """Written by Apache 5.3.3's BatchAckMessageRequestBody, with offsets 0 and 3."""
+
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a", b"b", b"c", b"d")
+        found = await client.pop(invisibleTime=60_000)
+        _, pop_ms, _, revive, *_ = found[0].handle.split(" ")
+        body = (
+            '{"acks":[{"b":"CQ==","c":"g","it":60000,"pt":%s,"q":0,"r":"0","rq":%s,"so":0,'
+            '"t":"T"}],"brokerName":"test"}'
+        )
+        assert (await asker.ask(200_151, {}, (body % (pop_ms, revive)).encode())).code == 0
+        await advance(broker, clock, 60_100)
+        assert [message.body for message in await client.pop()] == [b"b", b"c"]
+
+    world(scene)
