@@ -41,6 +41,7 @@ from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.limits import body_bytes_max
 from duemq.net.memory_budget import MemoryBudget
 from duemq.plugins import PluginSet
+from duemq.pop.service import PopService
 from duemq.ports import Identity
 from duemq.pull.held_pulls import HeldPulls
 from duemq.pull.offset_requests import OffsetProcessor
@@ -125,6 +126,7 @@ class Parts:
     dispatcher: Dispatcher
     identity: Identity
     transactions: Transactions | None = None
+    pop: PopService | None = None
     replica: Replica | None = None
     ha_server: HaServer | None = None
     replication: Callable[[], dict[str, object]] = dict
@@ -298,6 +300,8 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     parts.tasks += [parts.held.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())
+    parts.pop = PopService(parts, around)
+    parts.tasks.append(parts.pop.running())
     return [
         clients,
         transactions,
@@ -319,6 +323,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
         UnservedProcessor(clock),
+        parts.pop,
         ReplyProcessor(
             store, topics, parts.clients, put, identity, clock, suffix=_suffix(config())
         ),
