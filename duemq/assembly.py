@@ -54,6 +54,7 @@ from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
+from duemq.registry.filter_table import FilterTable
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog
 from duemq.registry.table_journal import TableJournal, TableKind
@@ -263,7 +264,9 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         groups=groups,
         offsets=offsets,
         clients=ClientTable(
-            expires_ms=config.channel_expired_ms, groups_max=config.client_groups_max
+            expires_ms=config.channel_expired_ms,
+            groups_max=config.client_groups_max,
+            filters=FilterTable(clock.now_ms),
         ),
         held=HeldPulls(clock, store, held_max=config.long_polls_max, memory=memory),
         memory=memory,

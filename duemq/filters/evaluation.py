@@ -90,7 +90,7 @@ def _junction(node: Junction) -> Evaluate:
         for operand in operands:
             value = operand(properties)
             if value is decisive:
-                return decisive
+                return node.is_or
             unknown |= value is None
         return None if unknown else not decisive
 

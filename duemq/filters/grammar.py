@@ -18,7 +18,7 @@ from duemq.filters import nodes
 from duemq.filters.nodes import FilterError, Kind, Node
 
 CHARS_MAX: Final = 65_536
-TOKENS_MAX: Final = 8_192
+TOKENS_MAX: Final = 4_096
 END: Final = "$END"
 TAB_COLUMNS: Final = 8
 
@@ -168,7 +168,7 @@ def parse(text: str) -> Node:
     try:
         return nodes.as_boolean(_leading_expression(text))
     except UnexpectedCharacters as fault:
-        raise FilterError(_lexical_error(text, fault.pos_in_stream)) from fault
+        raise FilterError(_lexical_error(text, fault.pos_in_stream or 0)) from fault
     except UnexpectedToken as fault:
         raise FilterError(_syntax_error(text, fault)) from fault
     except ValueError as fault:
@@ -183,9 +183,9 @@ def _leading_expression(text: str) -> Any:
             if count >= TOKENS_MAX:
                 raise FilterError(f"the expression has more than {TOKENS_MAX} tokens")
     except UnexpectedToken:
-        if END not in state.choices():
+        if END not in state.choices():  # type: ignore[no-untyped-call]
             raise
-    return state.feed_eof()
+    return state.feed_eof()  # type: ignore[no-untyped-call]
 
 
 def _place(text: str, at: int) -> tuple[int, int]:
