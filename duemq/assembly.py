@@ -54,7 +54,7 @@ from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
-from duemq.registry.filter_table import FilterTable
+from duemq.registry.filter_file import FilterFile
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog
 from duemq.registry.table_journal import TableJournal, TableKind
@@ -115,6 +115,7 @@ class Parts:
     groups: GroupManager
     offsets: OffsetManager
     clients: ClientTable
+    filters: FilterFile
     held: HeldPulls
     memory: MemoryBudget
     stats: BrokerStats
@@ -142,9 +143,8 @@ class Parts:
         Raises:
             OSError: The disk refused one.
         """
-        self.topics.persist()
-        self.groups.persist()
-        self.offsets.persist()
+        for table in (self.topics, self.groups, self.offsets, self.filters):
+            table.persist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +255,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
     config, clock = around.config(), around.clock
     topics, groups, offsets = _load_tables(store, around)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
+    filters = FilterFile.loaded(store.config_path, clock)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
         hooks.append(refuse_timers)
@@ -266,8 +267,9 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         clients=ClientTable(
             expires_ms=config.channel_expired_ms,
             groups_max=config.client_groups_max,
-            filters=FilterTable(clock.now_ms),
+            filters=filters.table,
         ),
+        filters=filters,
         held=HeldPulls(clock, store, held_max=config.long_polls_max, memory=memory),
         memory=memory,
         stats=BrokerStats(store.topics),

@@ -8,7 +8,7 @@ Source: ConsumerFilterManager
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +48,8 @@ class FilterTable:
         now_ms: Returns the time in ms since the epoch.
         filters_max, chars_max: Maximum filters and characters of their expressions; a further
             one is not registered.
+    Attributes:
+        changes: Number of changes so far.
     """
 
     def __init__(
@@ -62,6 +64,22 @@ class FilterTable:
         self._compiler = Compiler()
         self._by_group: dict[str, dict[str, RegisteredFilter]] = {}
         self._count = self._chars = 0
+        self.changes = 0
+
+    def __iter__(self) -> Iterator[RegisteredFilter]:
+        """Iterate over all filters."""
+        for of_group in self._by_group.values():
+            yield from of_group.values()
+
+    def restore(self, known: RegisteredFilter) -> None:
+        """Add a filter of an earlier run, unless there are too many."""
+        if not self._is_full(known.expression):
+            self._add(known)
+
+    def remove_dead_since(self, time_ms: int) -> None:
+        """Remove the filters that have been dead since this time or longer."""
+        for known in [each for each in self if 0 < each.dead_ms <= time_ms]:
+            self._remove(known)
 
     def compile(self, kind: str, expression: str) -> Expression:
         """Return the compiled expression.
@@ -106,16 +124,15 @@ class FilterTable:
         known = self._by_group.get(group, {}).get(wanted.topic)
         if known is not None and wanted.version < known.version:
             return
-        if known is not None and wanted.version == known.version:
-            known.dead_ms = 0
-            return
         kind, expression = wanted.kind, wanted.expression
-        if known is not None and (known.kind, known.expression) == (kind, expression):
-            known.version, known.dead_ms = wanted.version, 0
-            return
         if known is not None:
+            same = (known.kind, known.expression) == (kind, expression)
+            if wanted.version == known.version or same:
+                self.changes += (known.version, known.dead_ms) != (wanted.version, 0)
+                known.version, known.dead_ms = wanted.version, 0
+                return
             self._remove(known)
-        if self._count >= self._filters_max or self._chars + len(expression) > self._chars_max:
+        if self._is_full(expression):
             log.warning(
                 "filter of %s on %s is not registered: too many filters", group, wanted.topic
             )
@@ -123,12 +140,17 @@ class FilterTable:
         born_ms = self._now_ms()
         self._add(RegisteredFilter(group, wanted.topic, expression, kind, wanted.version, born_ms))
 
+    def _is_full(self, expression: str) -> bool:
+        return self._count >= self._filters_max or self._chars + len(expression) > self._chars_max
+
     def _add(self, new: RegisteredFilter) -> None:
+        self.changes += 1
         self._by_group.setdefault(new.group, {})[new.topic] = new
         self._count += 1
         self._chars += len(new.expression)
 
     def _remove(self, known: RegisteredFilter) -> None:
+        self.changes += 1
         of_group = self._by_group[known.group]
         del of_group[known.topic]
         if not of_group:
@@ -138,4 +160,5 @@ class FilterTable:
 
     def _mark_dead(self, known: RegisteredFilter) -> None:
         if known.dead_ms == 0:
+            self.changes += 1
             known.dead_ms = max(self._now_ms(), known.born_ms)
