@@ -318,6 +318,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
             config,
             replication=around.replication,
             access_version=lambda: records.version,
+            compiled=lambda: around.kernels.is_done,
         ),
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from functools import cached_property
 from typing import Final
 
 from duemq.filters.evaluation import Evaluate, Properties, closure
 from duemq.filters.grammar import parse
 from duemq.filters.nodes import FilterError, Node
+from duemq.filters.program import Program, program_of
 
 log = logging.getLogger(__name__)
 SQL92: Final = "SQL92"
@@ -19,8 +21,6 @@ KEPT_CHARS_MAX: Final = 1 << 20
 class Expression:
     """An expression that can be evaluated over the properties of messages."""
 
-    __slots__ = ("_evaluate", "node", "text")
-
     def __init__(self, text: str) -> None:
         """Compile an expression.
 
@@ -30,6 +30,11 @@ class Expression:
         self.text = text
         self.node: Node = parse(text)
         self._evaluate: Evaluate = closure(self.node)
+
+    @cached_property
+    def program(self) -> Program | None:
+        """Operations of the compiled kernel; None if only the closure can evaluate it."""
+        return program_of(self.node)
 
     def value(self, properties: Properties) -> bool | None:
         """Return true, false, or None if the expression is unknown for these properties.

@@ -31,7 +31,7 @@ from duemq.pull.pull_plan import (
     units_wanted,
     without,
 )
-from duemq.pull.record_filter import passing_units
+from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import Access, client_access
 from duemq.registry.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
@@ -76,6 +76,7 @@ class PullProcessor:
         config: gives the configuration in force.
         access_version: Returns a number that changes with the accounts.
         replication: gives the role; a replica leaves pulls to the master, unless slaveReadEnable.
+        compiled: Returns whether the kernels of filters may be used.
         held: Held pulls; its `on_append` must be a dispatcher of the store.
     """
 
@@ -92,7 +93,9 @@ class PullProcessor:
         limits: Callable[[], PullLimits] | None = None,
         replication: Callable[[], ReplicationConfig] = ReplicationConfig,
         access_version: Callable[[], int] = lambda: 0,
+        compiled: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._compiled = compiled
         self._access_version = access_version
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
@@ -293,15 +296,20 @@ class PullProcessor:
         if decided is not None:
             return decided
         limits = self._limits()
-        count = min(units_wanted(wanted, admitted.subscription, limits), end - wanted.offset)
+        expression = admitted.subscription.filter
+        if expression is None:
+            count = units_wanted(wanted, admitted.subscription, limits)
+        else:
+            count = units_evaluated(expression, compiled=self._compiled())
+        count = min(count, end - wanted.offset)
         units = self._store.units(wanted.topic, wanted.queue_id, wanted.offset, count)
         if units.size == 0:
             return Outcome(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", wanted.offset)
         passing = None
-        if admitted.subscription.filter is not None:
-            passing = passing_units(
-                self._store, units, admitted.subscription.filter, wanted.count_max
-            )
+        if expression is not None:
+            place = (wanted.topic, wanted.queue_id, wanted.offset)
+            record_filter = RecordFilter(self._store, place, expression, compiled=self._compiled())
+            passing = record_filter.passing(units, wanted.count_max)
             units = units[: passing.size]
         outcome = choose(
             units,

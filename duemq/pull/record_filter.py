@@ -1,45 +1,138 @@
-"""Filters over the properties of records in the log."""
+"""Filters over the properties of records in the log.
+
+    units --kernel--> matches, or not, or undecided --closure--> matches, or not
+
+A pull evaluates a bounded number of steps; the consumer's next one continues after them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from duemq.filters import Expression
+from duemq.filters.kernels.match import match_records
+from duemq.filters.layout import FALSE, FOREIGN, TRUE, UNDECIDED
+from duemq.filters.program import Program
 from message_store.errors import RecordUnreadable
+from message_store.kernels.bytes import Bytes
+from message_store.layout import Rows
+from message_store.reader import LIGHT_QUEUES
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
+UNITS_MIN: Final = 32
+UNITS_MAX: Final = 16_384
+STEPS_MAX: Final = 4_000_000  # of the kernel, for one pull
+CLOSURE_UNITS_MAX: Final = 800
+CLOSURE_CHARS_MAX: Final = 100_000  # of the expression, times units
+GROWTH: Final = 4
 
-def passing_units(
-    store: MessageStore, units: npt.NDArray[Any], expression: Expression, count_max: int
-) -> npt.NDArray[np.bool_]:
-    """Return which units have a record that passes the filter.
 
-    A record that cannot be read passes: what sends it reports the cause.
+def units_evaluated(expression: Expression, *, compiled: bool) -> int:
+    """Return the maximum number of units that one pull evaluates."""
+    program = expression.program if compiled else None
+    if program is None:
+        return _closure_units(expression)
+    return max(UNITS_MIN, min(UNITS_MAX, STEPS_MAX // program.cost))
+
+
+def _closure_units(expression: Expression) -> int:
+    share = CLOSURE_CHARS_MAX // max(len(expression.text), 1)
+    return max(UNITS_MIN, min(CLOSURE_UNITS_MAX, share))
+
+
+class RecordFilter:
+    """Evaluates one expression over the records of one queue.
 
     Args:
-        units: (n,) layout.UNIT.
-        count_max: Maximum messages of one answer; units after these are not evaluated.
-
-    Returns:
-        (m,) bool, m <= n: the units before m were evaluated.
+        place: (topic, queue id, queue offset of the first unit).
+        compiled: Whether the kernel may be used; it is slow until it has been compiled.
     """
-    passing = np.zeros(units.size, np.bool_)
-    found = 0
-    for i, phys_offset in enumerate(units["phys_offset"].tolist()):
-        passing[i] = passes = _passes(store, phys_offset, expression)
-        found += passes
-        if found >= count_max:
-            return passing[: i + 1]
-    return passing
 
+    def __init__(
+        self,
+        store: MessageStore,
+        place: tuple[str, int, int],
+        expression: Expression,
+        *,
+        compiled: bool,
+    ) -> None:
+        self._store, self._expression = store, expression
+        topic, queue_id, offset = place
+        checked = 0 if topic.startswith(LIGHT_QUEUES) else 1
+        self._place = (np.frombuffer(topic.encode(), np.uint8), queue_id, offset, checked)
+        self._program = expression.program if compiled else None
+        self._closure_left = _closure_units(expression)
 
-def _passes(store: MessageStore, phys_offset: int, expression: Expression) -> bool:
-    try:
-        return expression.matches(store.read_record(phys_offset).properties)
-    except RecordUnreadable:
-        return True
+    def passing(self, units: Rows, count_max: int) -> npt.NDArray[np.bool_]:
+        """Return which units have a record that passes the filter.
+
+        A record that cannot be read passes: what sends it reports the cause.
+
+        Args:
+            units: (n,) layout.UNIT, n >= 1.
+            count_max: Maximum messages of one answer; evaluation ends soon after them.
+
+        Returns:
+            (m,) bool, 1 <= m <= n: the units before m were evaluated.
+        """
+        passing = np.zeros(units.size, np.bool_)
+        done, found, step = 0, 0, max(count_max, UNITS_MIN)
+        while done < units.size and found < count_max:
+            piece = units[done : done + step]
+            results = self._results(piece)
+            decided = self._decide(piece, results)
+            passing[done : done + decided] = results[:decided] == TRUE
+            found += int(np.count_nonzero(passing[done : done + decided]))
+            done += decided
+            if decided < piece.size:
+                break
+            step *= GROWTH
+        return passing[:done]
+
+    def _results(self, units: Rows) -> npt.NDArray[np.uint8]:
+        """Return the results of the kernel; without one, all are UNDECIDED."""
+        program = self._program
+        if program is None:
+            return np.full(units.size, UNDECIDED, np.uint8)
+        results = np.full(units.size, FOREIGN, np.uint8)
+        first = int(units["index"][0])
+
+        def visit(data: Bytes, part: Rows, base: int) -> int:
+            at = int(part["index"][0]) - first
+            out = results[at : at + part.size]
+            return self._match(program, data, part, base, out)
+
+        self._store.visit_records(units, visit)
+        return results
+
+    def _match(self, program: Program, data: Bytes, units: Rows, base: int, out: Bytes) -> int:
+        return int(
+            match_records(
+                data, units, base, self._place, program.names, program.arrays, program.scratch, out
+            )
+        )
+
+    def _decide(self, units: Rows, results: npt.NDArray[np.uint8]) -> int:
+        """Replace UNDECIDED and FOREIGN by TRUE or FALSE; return how many units were decided."""
+        for at in np.flatnonzero((results == UNDECIDED) | (results == FOREIGN)).tolist():
+            if self._closure_left == 0:
+                return int(at)
+            self._closure_left -= 1
+            results[at] = self._passes(units[at])
+        return units.size
+
+    def _passes(self, unit: Any) -> int:
+        try:
+            record = self._store.read_record(int(unit["phys_offset"]))
+        except RecordUnreadable:
+            return TRUE
+        topic, queue_id, offset, checked = self._place
+        own = (topic.tobytes(), queue_id, offset + int(unit["index"]))
+        if checked and own != (record.topic.encode(), record.queue_id, record.queue_offset):
+            return TRUE  # `gather` repairs the unit or reports it
+        return TRUE if self._expression.matches(record.properties) else FALSE

@@ -254,10 +254,13 @@ class FakeStore:
         chosen = []
         if low <= offset < high:
             chosen = self.queues[self._slot(topic, queue_id)][offset : offset + count_max]
-        return np.array([(*unit, 0) for unit in chosen], layout.UNIT)
+        return np.array([(*unit, i) for i, unit in enumerate(chosen)], layout.UNIT)
 
     def sound_units(self, units: Any) -> Any:
         return units
+
+    def visit_records(self, units: Any, visit: Callable[[Any, Any, int], int]) -> None:
+        visit(np.frombuffer(bytes(self.log), np.uint8), units, 0)
 
     def read_record(self, phys_offset: int) -> Record:
         return decode_record(memoryview(bytes(self.log[phys_offset:])), phys_offset)
