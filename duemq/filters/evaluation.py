@@ -8,7 +8,7 @@ Source: ComparisonExpression, LogicExpression, UnaryExpression
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final, cast
 
 from duemq.filters import java_values
 from duemq.filters.nodes import (
@@ -26,8 +26,9 @@ from duemq.filters.nodes import (
 )
 
 Properties = Mapping[str, str]
-Evaluate = Callable[[Properties], Any]
-Compare = Callable[[Any, Any], int]
+Value = int | float | str | None  # of the kind that the node has
+Evaluate = Callable[[Properties], Value]
+Compare = Callable[..., int]
 
 RANGES: Final = {Kind.INTEGER: java_values.INTEGER_MAX, Kind.LONG: java_values.LONG_MAX}
 HOLDS: Final[dict[str, Callable[[int], bool]]] = {
@@ -73,7 +74,8 @@ def closure(node: Node) -> Evaluate:
 def _negative(node: Negative) -> Evaluate:
     operand = closure(node.operand)
     if node.kind.is_number:
-        return lambda properties: -operand(properties)
+        number = cast("Callable[[Properties], float]", operand)
+        return lambda properties: -number(properties)
 
     def nothing(properties: Properties) -> None:
         operand(properties)  # raises if it does in Java
@@ -141,7 +143,7 @@ def _compare(node: Comparison) -> Compare:
     return lambda lv, rv: -1
 
 
-def _reader(kind: Kind) -> Callable[[str], Any]:
+def _reader(kind: Kind) -> Callable[[str], float]:
     """Return the function that reads a number of a kind from text."""
     if kind is Kind.DOUBLE:
         return java_values.parse_double

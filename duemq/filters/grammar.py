@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
@@ -175,7 +175,7 @@ def parse(text: str) -> Node:
         raise fault if isinstance(fault, FilterError) else FilterError(str(fault)) from fault
 
 
-def _leading_expression(text: str) -> Any:
+def _leading_expression(text: str) -> Node:
     """Return the node of the longest beginning of a text that is an expression."""
     state = parser().parse_interactive(text)
     try:
@@ -185,7 +185,8 @@ def _leading_expression(text: str) -> Any:
     except UnexpectedToken:
         if END not in state.choices():  # type: ignore[no-untyped-call]
             raise
-    return state.feed_eof()  # type: ignore[no-untyped-call]
+    node: Node = state.feed_eof()  # type: ignore[no-untyped-call]
+    return node
 
 
 def _place(text: str, at: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,10 @@ from duemq.filters.nodes import (
     Property,
     Search,
 )
-from message_store.layout import SCANNED
+from message_store.kernels.bytes import Bytes
+from message_store.layout import SCANNED, Rows
 
+Numbers = npt.NDArray[np.int64]
 OPERATORS: Final = {
     "=": layout.EQUAL,
     "<": layout.LESS,
@@ -64,9 +66,9 @@ class Program:
         cost: Estimated steps for one record.
     """
 
-    names: tuple[npt.NDArray[Any], ...]
-    arrays: tuple[npt.NDArray[Any], ...]
-    scratch: tuple[npt.NDArray[Any], ...]
+    names: tuple[Bytes, Numbers]
+    arrays: tuple[Numbers, Numbers, npt.NDArray[np.float64], Bytes, Numbers]
+    scratch: tuple[Rows, Numbers, Numbers]
     cost: int
 
 
@@ -230,7 +232,7 @@ def _constant(node: Node) -> Constant:
     raise NoOperationError
 
 
-def _joined(texts: Iterable[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _joined(texts: Iterable[bytes]) -> tuple[Bytes, Numbers]:
     """Return texts end to end, and (n + 1,) their ends, from 0."""
     pieces = list(texts)
     ends = np.cumsum([0, *map(len, pieces)], dtype=np.int64)

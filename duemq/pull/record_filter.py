@@ -7,7 +7,7 @@ A pull evaluates a bounded number of steps; the consumer's next one continues af
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from duemq.filters.layout import FALSE, FOREIGN, TRUE, UNDECIDED
 from duemq.filters.program import Program
 from message_store.errors import RecordUnreadable
 from message_store.kernels.bytes import Bytes
-from message_store.layout import Rows
+from message_store.layout import Row, Rows
 from message_store.reader import LIGHT_QUEUES
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class RecordFilter:
             results[at] = self._passes(units[at])
         return units.size
 
-    def _passes(self, unit: Any) -> int:
+    def _passes(self, unit: Row) -> int:
         try:
             record = self._store.read_record(int(unit["phys_offset"]))
         except RecordUnreadable:

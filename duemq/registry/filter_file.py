@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from duemq.registry.config_file import ConfigFile, Saved
+from duemq.registry.config_file import ConfigFile, JsonObject, Saved
 from duemq.registry.filter_table import FilterTable, RegisteredFilter
 from message_store.clock import Clock
 from message_store.errors import CorruptStore
@@ -62,9 +62,9 @@ class FilterFile(Saved):
             self.table.restore(each)
         self._written_changes = self.table.changes
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the content of the file."""
-        topics: dict[str, dict[str, Any]] = defaultdict(dict)
+        topics: dict[str, dict[str, JsonObject]] = defaultdict(dict)
         for each in self.table:
             topics[each.topic][each.group] = _written(each)
         return {
@@ -98,7 +98,7 @@ class FilterFile(Saved):
         self._written_changes = self.table.changes
 
 
-def _written(known: RegisteredFilter) -> dict[str, Any]:
+def _written(known: RegisteredFilter) -> JsonObject:
     return {
         "bloomFilterData": {
             "bitNum": BLOOM_BITS,
@@ -115,7 +115,7 @@ def _written(known: RegisteredFilter) -> dict[str, Any]:
     }
 
 
-def _read(data: Mapping[str, Any]) -> Iterator[RegisteredFilter]:
+def _read(data: JsonObject) -> Iterator[RegisteredFilter]:
     """Yield the filters of a file.
 
     Raises:
