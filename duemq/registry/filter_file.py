@@ -27,7 +27,7 @@ KEPT_DEAD_MS: Final = 24 * 3_600_000  # filterDataCleanTimeSpan
 DEAD_AT_LOAD_MS: Final = 30_000
 BLOOM_HASHES, BLOOM_BITS = 3, 112  # of 32 groups and an error rate of 20 %
 WORD: Final = (1 << 64) - 1
-MULTIPLIERS: Final = (0x87C37B91114253D5, 0x4CF5AD432745937F)
+FIRST, SECOND = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
 
 class FilterFile(Saved):
@@ -153,8 +153,8 @@ def murmur3(data: bytes) -> int:
     h1 = h2 = 0
     for at in range(0, len(data), 16):
         block = data[at : at + 16]
-        h1 ^= _mixed(int.from_bytes(block[:8], "little"), *MULTIPLIERS, 31)
-        h2 ^= _mixed(int.from_bytes(block[8:], "little"), *reversed(MULTIPLIERS), 33)
+        h1 ^= _mixed(int.from_bytes(block[:8], "little"), FIRST, SECOND, 31)
+        h2 ^= _mixed(int.from_bytes(block[8:], "little"), SECOND, FIRST, 33)
         if len(block) == 16:
             h1 = (((_rotated(h1, 27) + h2) & WORD) * 5 + 0x52DCE729) & WORD
             h2 = (((_rotated(h2, 31) + h1) & WORD) * 5 + 0x38495AB5) & WORD

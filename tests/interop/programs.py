@@ -42,6 +42,19 @@ def java_classes(version: str) -> Path:
     return folder
 
 
+def java_program(folder_name: str, version: str) -> Path:
+    """Return the folder with the compiled Java program in `clients/FOLDER_NAME`."""
+    need_commands("java", "javac")
+    sources = sorted((CLIENTS / folder_name).glob("*.java"))
+    folder = cache_dir() / f"java-{folder_name}-{version}-{_digest(sources)}"
+    if not folder.is_dir():
+        jars(version)
+        part = _part(folder)
+        _build(["javac", "-nowarn", "-d", str(part), "-cp", classpath(version), *map(str, sources)])
+        _publish(part, folder)
+    return folder
+
+
 def go_program(source: Path, *, tls: bool = False) -> Path:
     """Return the binary of the Go module in folder `source`; with `tls` by its `go_tls.mod`."""
     need_commands("go")
