@@ -45,6 +45,13 @@ def _closure_units(expression: Expression) -> int:
     return max(UNITS_MIN, min(CLOSURE_UNITS_MAX, share))
 
 
+def _next_step(step: int, done: int, found: int, count_max: int) -> int:
+    """Return how many units are evaluated next: about those that lack, by the matches so far."""
+    if found == 0:
+        return step * GROWTH
+    return max(UNITS_MIN, (count_max - found) * done // found)
+
+
 class RecordFilter:
     """Evaluates one expression over the records of one queue.
 
@@ -91,7 +98,7 @@ class RecordFilter:
             done += decided
             if decided < piece.size:
                 break
-            step *= GROWTH
+            step = _next_step(step, done, found, count_max)
         return passing[:done]
 
     def _results(self, units: Rows) -> npt.NDArray[np.uint8]:

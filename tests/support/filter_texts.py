@@ -24,7 +24,7 @@ VALUES_OF_ALL_KINDS = (
 
 
 def random_filter(random: Random) -> str:
-    """Return a text; about two thirds are expressions that Apache accepts."""
+    """Return a text; more than half are expressions that Apache accepts."""
     tokens = disjunction(random, 3)
     if random.random() < 0.2:
         damage(random, tokens)
@@ -69,21 +69,35 @@ def equality(random: Random, depth: int) -> list[str]:
 
 
 def comparison(random: Random, depth: int) -> list[str]:
+    if random.random() < 0.4:
+        left, right = measure(random), measure(random)
+        return [*left, random.choice(OPERATORS), *right]
     tokens = unary(random, depth)
     negation = random.choice(([], [], ["NOT"]))
     match random.randrange(8):
-        case 0 | 1 | 2:
-            tokens += [random.choice(OPERATORS), *unary(random, depth)]
-        case 3:
+        case 0 | 1:
+            tokens += [random.choice(("=", "<>", *OPERATORS)), *unary(random, depth)]
+        case 2 | 3:
             tokens += [*negation, random.choice(SEARCHES), quoted(random.choice(WORDS))]
         case 4:
+            tokens = random.choices((tokens, [random.choice(NAMES)]), (1, 4))[0]
             texts = ", ".join(quoted(random.choice(WORDS)) for _ in range(random.randint(1, 7)))
             tokens += [*negation, "IN", f"({texts})"]
         case 5:
-            tokens += [*negation, "BETWEEN", *unary(random, 0), "AND", *unary(random, 0)]
+            tokens = random.choices((tokens, measure(random)), (1, 4))[0]
+            low, high = measure(random), measure(random)
+            tokens += [*negation, "BETWEEN", *low, "AND", *high]
         case 6:
             tokens += ["IS", *random.choice(([], ["NOT"])), "NULL"]
     return tokens
+
+
+def measure(random: Random) -> list[str]:
+    """Return an operand that has an order, nearly always."""
+    if random.random() < 0.05:
+        return unary(random, 0)
+    sign = random.choices(([], ["-"], ["-", "-"], ["+"]), (12, 2, 1, 1))[0]
+    return [*sign, random.choice((*LITERALS, *NAMES, *NAMES))]
 
 
 def unary(random: Random, depth: int) -> list[str]:
@@ -92,14 +106,14 @@ def unary(random: Random, depth: int) -> list[str]:
         tokens.append(random.choice(("-", "+", "NOT")))
     if depth and random.random() < 0.25:
         return [*tokens, "(", *disjunction(random, depth - 1), ")"]
-    match random.randrange(12):
-        case 0 | 1:
+    match random.randrange(16):
+        case 0:
             tokens.append(random.choice(LITERALS))
-        case 2:
+        case 1:
             tokens.append(random.choice(MORE_LITERALS))
-        case 3:
+        case 2:
             tokens.append(quoted(random.choice(WORDS)))
-        case 4:
+        case 3:
             tokens.append(random.choice(("TRUE", "False", "NULL")))
         case _:
             tokens.append(random.choice(NAMES))
