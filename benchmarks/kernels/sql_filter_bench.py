@@ -64,7 +64,9 @@ def pull_all(store: MessageStore, expression: Expression, *, compiled: bool) -> 
     while offset < end:
         units = store.units(TOPIC, 0, offset, min(count, end - offset))
         place = (TOPIC, 0, offset)
-        passing = RecordFilter(store, place, expression, compiled=compiled).passing(units, COUNT_MAX)
+        passing = RecordFilter(store, place, expression, compiled=compiled).passing(
+            units, COUNT_MAX
+        )
         found = np.flatnonzero(passing)
         matches += min(found.size, COUNT_MAX)
         offset += int(found[COUNT_MAX]) if found.size > COUNT_MAX else passing.size

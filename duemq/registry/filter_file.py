@@ -66,7 +66,7 @@ class FilterFile(Saved):
         """Return the content of the file."""
         topics: dict[str, dict[str, JsonObject]] = defaultdict(dict)
         for each in self.table:
-            topics[each.topic][each.group] = _written(each)
+            topics[each.topic][each.group] = filter_json(each)
         return {
             "filterDataByTopic": {
                 topic: {"groupFilterData": groups, "topic": topic}
@@ -98,7 +98,8 @@ class FilterFile(Saved):
         self._written_changes = self.table.changes
 
 
-def _written(known: RegisteredFilter) -> JsonObject:
+def filter_json(known: RegisteredFilter) -> JsonObject:
+    """Return a filter as the file has it. Source: ConsumerFilterData"""
     return {
         "bloomFilterData": {
             "bitNum": BLOOM_BITS,
