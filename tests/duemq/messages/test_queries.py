@@ -106,6 +106,10 @@ def test_queue_units_are_shown_with_the_groups_subscription(run, store):
     assert body["filterData"] == "null"
     offline = json.loads(run(ask(store, 321, clients, consumerGroup="H", **fields)).body)
     assert offline["filterData"] == "H@T is not online!"
+    assert [unit["tagsCode"] for unit in body["queueData"]] == [97, 98]
+    assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 2)
+    assert body["subscriptionData"]["subString"] == "a"
+    assert run(ask(store, 321, **(fields | {"topic": "none"}))).code == 1
 
 
 def test_queue_units_are_shown_with_the_groups_filter(run, store):
@@ -122,8 +126,3 @@ def test_queue_units_are_shown_with_the_groups_filter(run, store):
     assert body["subscriptionData"]["expressionType"] == "SQL92"
     shown = json.loads(body["filterData"])
     assert (shown["expression"], shown["clientVersion"]) == ("a > 1", 7)
-
-    assert [unit["tagsCode"] for unit in body["queueData"]] == [97, 98]
-    assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 2)
-    assert body["subscriptionData"]["subString"] == "a"
-    assert run(ask(store, 321, **(fields | {"topic": "none"}))).code == 1
