@@ -28,7 +28,8 @@ UNITS_MIN: Final = 32
 UNITS_MAX: Final = 16_384
 STEPS_MAX: Final = 4_000_000  # of the kernel, for one pull
 CLOSURE_UNITS_MAX: Final = 800
-CLOSURE_CHARS_MAX: Final = 100_000  # of the expression, times units
+CLOSURE_STEPS_MAX: Final = 8_000_000  # characters of expressions, times bytes of properties
+PROPERTY_BYTES: Final = 256  # of a usual message
 GROWTH: Final = 4
 
 
@@ -41,7 +42,7 @@ def units_evaluated(expression: Expression, *, compiled: bool) -> int:
 
 
 def _closure_units(expression: Expression) -> int:
-    share = CLOSURE_CHARS_MAX // max(len(expression.text), 1)
+    share = CLOSURE_STEPS_MAX // (len(expression.text) * PROPERTY_BYTES)
     return max(UNITS_MIN, min(CLOSURE_UNITS_MAX, share))
 
 
@@ -73,7 +74,7 @@ class RecordFilter:
         checked = 0 if topic.startswith(LIGHT_QUEUES) else 1
         self._place = (np.frombuffer(topic.encode(), np.uint8), queue_id, offset, checked)
         self._program = expression.program if compiled else None
-        self._closure_left = _closure_units(expression)
+        self._closure_steps = 0
 
     def passing(self, units: Rows, count_max: int) -> npt.NDArray[np.bool_]:
         """Return which units have a record that passes the filter.
@@ -125,11 +126,13 @@ class RecordFilter:
         )
 
     def _decide(self, units: Rows, results: npt.NDArray[np.uint8]) -> int:
-        """Replace UNDECIDED and FOREIGN by TRUE or FALSE; return how many units were decided."""
+        """Replace UNDECIDED and FOREIGN by TRUE or FALSE; return how many units were decided.
+
+        It stops when the closure has taken its steps: long expressions over many properties.
+        """
         for at in np.flatnonzero((results == UNDECIDED) | (results == FOREIGN)).tolist():
-            if self._closure_left == 0:
+            if self._closure_steps > CLOSURE_STEPS_MAX:
                 return int(at)
-            self._closure_left -= 1
             results[at] = self._passes(units[at])
         return units.size
 
@@ -138,6 +141,8 @@ class RecordFilter:
             record = self._store.read_record(int(unit["phys_offset"]))
         except RecordUnreadable:
             return TRUE
+        size = len(record.property_text) + PROPERTY_BYTES
+        self._closure_steps += size * len(self._expression.text)
         topic, queue_id, offset, checked = self._place
         own = (topic.tobytes(), queue_id, offset + int(unit["index"]))
         if checked and own != (record.topic.encode(), record.queue_id, record.queue_offset):

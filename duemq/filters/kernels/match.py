@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from duemq.filters.kernels.numbers import compare_doubles, is_ascii, parse_double, parse_whole
+from duemq.filters.kernels.numbers import (
+    BYTES_MAX,
+    compare_doubles,
+    is_ascii,
+    parse_double,
+    parse_whole,
+)
 from duemq.filters.kernels.values import Ends, find_values, text_equals
 from duemq.filters.layout import (
     ABSENT,
@@ -50,6 +56,7 @@ from message_store.layout import Rows
 
 TRUE_TEXT = np.frombuffer(b"true", np.uint8).copy()
 LOWER_BIT = 32
+SEARCH_STEPS_MAX = 4_096  # of one search; `str.find` needs fewer for long texts
 Places = npt.NDArray[np.int64]
 
 
@@ -93,21 +100,23 @@ def is_member(data: Bytes, pos: int, end: int, texts: Bytes, ends: Ends, span: A
 
 
 @kernel
-def is_found(
+def search(
     data: Bytes, pos: int, end: int, texts: Bytes, ends: Ends, index: int, operation: int
-) -> bool:
-    """Return whether data[pos:end] contains, starts with or ends with a text."""
+) -> int:
+    """Return whether data[pos:end] contains, starts with or ends with a text, or UNDECIDED."""
     size = ends[index + 1] - ends[index]
     if size > end - pos:
-        return False
+        return FALSE
     if operation == STARTS:
-        return text_equals(data, pos, pos + size, texts, ends, index)
+        return TRUE if text_equals(data, pos, pos + size, texts, ends, index) else FALSE
     if operation == ENDS:
-        return text_equals(data, end - size, end, texts, ends, index)
+        return TRUE if text_equals(data, end - size, end, texts, ends, index) else FALSE
+    if (end - pos) * size > SEARCH_STEPS_MAX:
+        return UNDECIDED
     for start in range(pos, end - size + 1):
         if text_equals(data, start, start + size, texts, ends, index):
-            return True
-    return False
+            return TRUE
+    return FALSE
 
 
 @kernel
@@ -134,6 +143,8 @@ def compare_pair(data: Bytes, left: Any, right: Any, operator: int, as_text: boo
         return FALSE if as_text else UNKNOWN
     if as_text:
         size = left[1] - left[0]
+        if size > BYTES_MAX:
+            return UNDECIDED
         same = size == right[1] - right[0]
         for i in range(size if same else 0):
             same = same and data[left[0] + i] == data[right[0] + i]
@@ -176,7 +187,10 @@ def leaf(data: Bytes, places: Places, program: Any, row: Any) -> int:
     elif operation == MEMBER:
         found = is_member(data, pos, end, texts, ends, (argument, row[EXTRA]))
     else:
-        found = is_found(data, pos, end, texts, ends, argument, operation)
+        value = search(data, pos, end, texts, ends, argument, operation)
+        if value == UNDECIDED:
+            return value
+        found = value == TRUE
     return TRUE if found != (row[OPERATOR] == 1) else FALSE
 
 

@@ -17,6 +17,7 @@ WHOLE_DIGITS_MAX = 19  # such a number fits into an u8
 MANTISSA_MAX = 1 << 53
 POWER_MAX = 22  # 10 ** 22 is exact
 EXPONENT_DIGITS_MAX = 4
+BYTES_MAX = 1_024  # a longer text is left to the closure, which is not evaluated as often
 POWERS = np.array([10.0**i for i in range(POWER_MAX + 1)])
 
 
@@ -32,7 +33,7 @@ def is_ascii(data: Bytes, pos: int, end: int) -> bool:
 @kernel
 def parse_whole(data: Bytes, pos: int, end: int, maximum: int) -> Any:
     """Return (TRUE, UNDECIDED or ERROR, number) of an Integer or Long."""
-    if not is_ascii(data, pos, end):  # may be digits of other scripts
+    if end - pos > BYTES_MAX or not is_ascii(data, pos, end):  # may be digits of other scripts
         return UNDECIDED, np.int64(0)
     negative = data[pos] == MINUS
     if negative or data[pos] == PLUS:
@@ -87,6 +88,8 @@ def parse_exponent(data: Bytes, pos: int, end: int) -> int:
 @kernel
 def parse_double(data: Bytes, pos: int, end: int) -> Any:
     """Return (TRUE or UNDECIDED, number): a number is decided if one exact operation makes it."""
+    if end - pos > BYTES_MAX:
+        return UNDECIDED, 0.0
     while pos < end and data[pos] <= BLANK:
         pos += 1
     while end > pos and data[end - 1] <= BLANK:
