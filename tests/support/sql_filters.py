@@ -38,8 +38,13 @@ def properties() -> st.SearchStrategy[dict[str, str]]:
     return st.dictionaries(st.sampled_from(NAMES), values, max_size=4)
 
 
-def trees() -> st.SearchStrategy[Tree]:
+@st.composite
+def trees(draw: st.DrawFn) -> Tree:
     """Return trees that Apache accepts."""
+    return draw(_trees())
+
+
+def _trees() -> st.SearchStrategy[Tree]:
     names = st.tuples(st.just("property"), st.sampled_from(NAMES))
     numbers = st.tuples(st.just("number"), st.sampled_from(LITERALS))
     signed = st.tuples(st.just("-"), st.one_of(numbers, names))

@@ -7,10 +7,27 @@ import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
+from message_store.kernels.memory import load_u8, trailing_zeros
 from message_store.kernels.properties import find_byte
 from message_store.layout import ENTRY_END, NAME_END
 
+WORD_BYTES = 8
 Ends = npt.NDArray[np.int64]
+
+
+@kernel
+def find_in_words(data: Bytes, pos: int, end: int, byte: int) -> int:
+    """Return the position of a byte in data[pos:end], `end` without one; eight bytes at a time."""
+    ones, tops = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+    pattern = np.uint64(byte) * ones
+    while end - pos >= WORD_BYTES:
+        # a byte is zero where it is the one; the lowest top bit marks the first of them
+        word = load_u8(data, np.int64(pos)) ^ pattern
+        zeros = (word - ones) & ~word & tops
+        if zeros != np.uint64(0):
+            return pos + (trailing_zeros(zeros) >> 3)
+        pos += WORD_BYTES
+    return find_byte(data, pos, end, byte)
 
 
 @kernel
@@ -42,18 +59,11 @@ def find_values(
     for i in range(places.shape[0]):
         places[i, 0] = places[i, 1] = 0
     while pos < end:
-        name_end = pos
-        while name_end < end and data[name_end] != NAME_END and data[name_end] != ENTRY_END:
-            name_end += 1
-        if name_end == end:
-            return
-        if data[name_end] == ENTRY_END:  # an entry without a value
-            pos = name_end + 1
-            continue
-        value_end = find_byte(data, name_end + 1, end, ENTRY_END)
-        if value_end > name_end + 1:
+        entry_end = find_in_words(data, pos, end, ENTRY_END)
+        name_end = find_in_words(data, pos, entry_end, NAME_END)
+        if name_end + 1 < entry_end:
             for i in range(places.shape[0]):
                 if text_equals(data, pos, name_end, names, ends, i):
-                    places[i, 0], places[i, 1] = name_end + 1, value_end
+                    places[i, 0], places[i, 1] = name_end + 1, entry_end
                     break
-        pos = value_end + 1
+        pos = entry_end + 1

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.filters.kernels.values import find_values
+from duemq.filters.kernels.values import find_in_words, find_values
 from message_store.log.properties import decode_properties
 
 NAMES = (b"a", b"ab", b"c")
@@ -26,3 +26,11 @@ def test_values_are_those_of_the_decoded_text(pieces: list[bytes]) -> None:
     }
     decoded = decode_properties(text)
     assert found == {name: decoded[name] for name in ("a", "ab", "c") if name in decoded}
+
+
+@given(st.binary(max_size=40), st.integers(0, 3), st.sampled_from((0, 1, 2, 255)))
+def test_a_byte_is_found_in_words_and_after_them(data: bytes, pos: int, byte: int) -> None:
+    pos = min(pos, len(data))
+    padded = np.frombuffer(data + bytes([byte]) * 9, np.uint8)
+    found = data.find(byte, pos)
+    assert find_in_words(padded, pos, len(data), byte) == (len(data) if found < 0 else found)
