@@ -38,13 +38,23 @@ def properties() -> st.SearchStrategy[dict[str, str]]:
     return st.dictionaries(st.sampled_from(NAMES), values, max_size=4)
 
 
-@st.composite
-def trees(draw: st.DrawFn) -> Tree:
+def trees() -> st.SearchStrategy[Tree]:
     """Return trees that Apache accepts."""
-    return draw(_trees())
+    return st.recursive(
+        leaves(),
+        lambda inner: st.one_of(
+            st.tuples(st.sampled_from(("and", "or")), inner, inner),
+            st.tuples(st.just("not"), inner),
+            st.tuples(st.sampled_from(("is null", "is not null")), inner),
+            st.tuples(st.sampled_from(("=", "<>")), inner, st.just(("property", "a"))),
+        ).filter(lambda tree: tree[0] not in ("=", "<>") or tree[1] != ("null",)),
+        max_leaves=8,
+    )
 
 
-def _trees() -> st.SearchStrategy[Tree]:
+@st.composite
+def leaves(draw: st.DrawFn) -> Tree:
+    """Return comparisons, and single operands that are truth values."""
     names = st.tuples(st.just("property"), st.sampled_from(NAMES))
     numbers = st.tuples(st.just("number"), st.sampled_from(LITERALS))
     signed = st.tuples(st.just("-"), st.one_of(numbers, names))
@@ -52,7 +62,7 @@ def _trees() -> st.SearchStrategy[Tree]:
     truths = st.tuples(st.just("truth"), st.booleans())
     words = st.lists(st.sampled_from(WORDS), min_size=1)
     measures = st.one_of(names, names, numbers, signed)
-    leaves = st.one_of(
+    found: Tree = draw(st.one_of(
         st.tuples(st.sampled_from(("<", "<=", ">", ">=")), measures, measures),
         st.tuples(
             st.sampled_from(("=", "<>")), st.one_of(names, names, texts, numbers, signed),
@@ -73,17 +83,8 @@ def _trees() -> st.SearchStrategy[Tree]:
         names,
         truths,
         st.just(("null",)),
-    )  # fmt: skip
-    return st.recursive(
-        leaves,
-        lambda inner: st.one_of(
-            st.tuples(st.sampled_from(("and", "or")), inner, inner),
-            st.tuples(st.just("not"), inner),
-            st.tuples(st.sampled_from(("is null", "is not null")), inner),
-            st.tuples(st.sampled_from(("=", "<>")), inner, names),
-        ).filter(lambda tree: tree[0] not in ("=", "<>") or tree[1] != ("null",)),
-        max_leaves=8,
-    )
+    ))  # fmt: skip
+    return found
 
 
 def render(tree: Tree) -> str:
