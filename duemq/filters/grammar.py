@@ -207,7 +207,7 @@ def _lexical_error(text: str, at: int) -> str:
 def _syntax_error(text: str, fault: UnexpectedToken) -> str:
     token = fault.token
     if token.type == END:
-        line, column = _place(text, len(text))
+        line, column = _place(text, len(text) - 1) if text else (0, 0)  # its last character
         return f"Encountered <EOF> at line {line}, column {column}"
     line, column = _place(text, token.start_pos or 0)
     return f'Encountered "{token}" at line {line}, column {column}'

@@ -144,7 +144,7 @@ def test_push_consumer_with_an_invalid_sql_filter_does_not_start(
     java: ClientSession, topic: str, group: str
 ) -> None:
     java.run("produce", topic=topic, n=1)
-    with pytest.raises(ClientFailed, match="line 1, column 7"):
+    with pytest.raises(ClientFailed, match="line 1, column 6"):
         java.run("push-consume", topic=topic, group=group, sql="size >", until=1, wait_ms=5_000)
 
 

@@ -57,9 +57,9 @@ def test_what_follows_the_expression_is_ignored(text: str, meaning: str) -> None
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "Encountered <EOF> at line 1, column 1"),
-        ("a =", "Encountered <EOF> at line 1, column 4"),
-        ("(a", "Encountered <EOF> at line 1, column 3"),
+        ("", "Encountered <EOF> at line 0, column 0"),
+        ("a =", "Encountered <EOF> at line 1, column 3"),
+        ("(a", "Encountered <EOF> at line 1, column 2"),
         ("a NOT x", 'Encountered "x" at line 1, column 7'),
         ("a IS x", 'Encountered "x" at line 1, column 6'),
         ("\n\ta = )", 'Encountered ")" at line 2, column 13'),
