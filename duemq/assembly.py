@@ -55,6 +55,7 @@ from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
+from duemq.registry.filter_file import FilterFile
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog
 from duemq.registry.table_journal import TableJournal, TableKind
@@ -115,6 +116,7 @@ class Parts:
     groups: GroupManager
     offsets: OffsetManager
     clients: ClientTable
+    filters: FilterFile
     held: HeldPulls
     memory: MemoryBudget
     stats: BrokerStats
@@ -143,9 +145,8 @@ class Parts:
         Raises:
             OSError: The disk refused one.
         """
-        self.topics.persist()
-        self.groups.persist()
-        self.offsets.persist()
+        for table in (self.topics, self.groups, self.offsets, self.filters):
+            table.persist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +257,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
     config, clock = around.config(), around.clock
     topics, groups, offsets = _load_tables(store, around)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
+    filters = FilterFile.loaded(store.config_path, clock)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
         hooks.append(refuse_timers)
@@ -265,8 +267,11 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         groups=groups,
         offsets=offsets,
         clients=ClientTable(
-            expires_ms=config.channel_expired_ms, groups_max=config.client_groups_max
+            expires_ms=config.channel_expired_ms,
+            groups_max=config.client_groups_max,
+            filters=filters.table,
         ),
+        filters=filters,
         held=HeldPulls(clock, store, held_max=config.long_polls_max, memory=memory),
         memory=memory,
         stats=BrokerStats(store.topics),
@@ -317,6 +322,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
             config,
             replication=around.replication,
             access_version=lambda: records.version,
+            compiled=lambda: around.kernels.is_done,
         ),
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),

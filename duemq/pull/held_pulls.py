@@ -138,6 +138,11 @@ class HeldPulls:
         self._count += 1
         return held
 
+    def hold_on(self, held: Held) -> Held | None:
+        """Give a released pull a place up to its first deadline; None when there is none."""
+        left_ms = held.bucket * BUCKET_MS - self._clock.steady_ms()
+        return self.hold(held.slot, held.subscription, held.peer, left_ms)
+
     def release(self, held: Held) -> None:
         """Remove a held pull; do nothing if it was removed."""
         if held not in self._by_slot.get(held.slots[0], ()):
