@@ -141,7 +141,8 @@ class HeldPulls:
     def hold_on(self, held: Held) -> Held | None:
         """Give a released pull a place up to its first deadline; None when there is none."""
         left_ms = held.bucket * BUCKET_MS - self._clock.steady_ms()
-        return self.hold(held.slot, held.subscription, held.peer, left_ms)
+        slot, *also = held.slots
+        return self.hold(slot, held.subscription, held.peer, left_ms, also=also)
 
     def release(self, held: Held) -> None:
         """Remove a held pull; do nothing if it was removed."""
