@@ -201,6 +201,7 @@ class BrokerPlugin(Protocol):
     def first_pending_offset(self) -> FirstPending: ...
     def recalls(self) -> Recalls | None: ...
     def waiting(self) -> PendingMessages | None: ...
+    def delivered_ms(self, now_ms: int) -> int: ...
     def open_replica(self, store: MessageStore) -> None: ...
     def follow_master(
         self, properties: Mapping[str, str], store: MessageStore, log_end: int
@@ -265,6 +266,10 @@ class PluginBase:
     def waiting(self) -> PendingMessages | None:
         """Return the lookup and the decisions of pending messages, None if there are none."""
         return None
+
+    def delivered_ms(self, now_ms: int) -> int:
+        """Return a time, `now_ms` at most: every message that was due by it has been delivered."""
+        return now_ms
 
     def open_replica(self, store: MessageStore) -> None:
         """Prepare the store of a replica, which copies a master's log; `running` is not entered.

@@ -41,6 +41,7 @@ from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.limits import body_bytes_max
 from duemq.net.memory_budget import MemoryBudget
 from duemq.plugins import PluginSet
+from duemq.pop.service import PopService
 from duemq.ports import Identity
 from duemq.pull.held_pulls import HeldPulls
 from duemq.pull.offset_requests import OffsetProcessor
@@ -54,6 +55,7 @@ from duemq.registry.config_file import ConfigFile
 from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
+from duemq.registry.filter_file import FilterFile
 from duemq.registry.groups import GroupConfig, GroupManager
 from duemq.registry.journal_log import JOURNAL_TOPIC, StoreLog
 from duemq.registry.table_journal import TableJournal, TableKind
@@ -114,6 +116,7 @@ class Parts:
     groups: GroupManager
     offsets: OffsetManager
     clients: ClientTable
+    filters: FilterFile
     held: HeldPulls
     memory: MemoryBudget
     stats: BrokerStats
@@ -125,6 +128,7 @@ class Parts:
     dispatcher: Dispatcher
     identity: Identity
     transactions: Transactions | None = None
+    pop: PopService | None = None
     replica: Replica | None = None
     ha_server: HaServer | None = None
     replication: Callable[[], dict[str, object]] = dict
@@ -141,9 +145,8 @@ class Parts:
         Raises:
             OSError: The disk refused one.
         """
-        self.topics.persist()
-        self.groups.persist()
-        self.offsets.persist()
+        for table in (self.topics, self.groups, self.offsets, self.filters):
+            table.persist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +257,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
     config, clock = around.config(), around.clock
     topics, groups, offsets = _load_tables(store, around)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
+    filters = FilterFile.loaded(store.config_path, clock)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
         hooks.append(refuse_timers)
@@ -263,8 +267,11 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         groups=groups,
         offsets=offsets,
         clients=ClientTable(
-            expires_ms=config.channel_expired_ms, groups_max=config.client_groups_max
+            expires_ms=config.channel_expired_ms,
+            groups_max=config.client_groups_max,
+            filters=filters.table,
         ),
+        filters=filters,
         held=HeldPulls(clock, store, held_max=config.long_polls_max, memory=memory),
         memory=memory,
         stats=BrokerStats(store.topics),
@@ -298,6 +305,8 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     parts.tasks += [parts.held.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())
+    parts.pop = PopService(parts, around)
+    parts.tasks.append(parts.pop.running())
     return [
         clients,
         transactions,
@@ -313,12 +322,14 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
             config,
             replication=around.replication,
             access_version=lambda: records.version,
+            compiled=lambda: around.kernels.is_done,
         ),
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
         UnservedProcessor(clock),
+        parts.pop,
         ReplyProcessor(
             store, topics, parts.clients, put, identity, clock, suffix=_suffix(config())
         ),

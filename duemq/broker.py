@@ -395,8 +395,8 @@ class Broker:
         self.scheduler.add_job(work, "interval", seconds=interval_ms / 1_000, id=name, name=name)
 
     async def _persist_tables(self) -> None:
-        await self.parts.topics.save()
-        await self.parts.groups.save()
+        for table in (self.parts.topics, self.parts.groups, self.parts.filters):
+            await table.save()
         await self.parts.keep_snapshots()
 
     async def _look_at_disk(self) -> None:

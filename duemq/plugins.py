@@ -155,6 +155,7 @@ _METHODS = (
     "first_pending_offset",
     "recalls",
     "waiting",
+    "delivered_ms",
     "open_replica",
     "follow_master",
     "running",
@@ -329,6 +330,12 @@ class PluginSet:
         """Return the owners of pending messages that can be decided now, timers before levels."""
         offered = [port for _, port in self._ask("waiting") if port is not None]
         return offered[::-1]  # hooks run levels first
+
+    def delivered_ms(self, now_ms: int) -> int:
+        """Return a time, `now_ms` at most: every message that was due by it has been delivered."""
+        return min(
+            (plugin.delivered_ms(now_ms) for plugin in self.plugins.values()), default=now_ms
+        )
 
     def open_replica(self, store: MessageStore) -> None:
         """Prepare every plugin for the store of a replica.

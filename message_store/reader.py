@@ -17,6 +17,7 @@ from message_store.errors import RecordUnreadable, UnitsRewritten
 from message_store.index.index_service import CATCH_UP_BYTES_MAX, IndexService
 from message_store.index.key_search import newest_in_tail
 from message_store.kernels import scan
+from message_store.kernels.bytes import Bytes
 from message_store.layout import Row, Rows
 from message_store.log.commit_log import CommitLog
 from message_store.log.flusher import Flusher
@@ -32,6 +33,7 @@ from message_store.recovery.unit_repair import UnitRepair
 from message_store.replication.acknowledgement import Replicated
 from message_store.text import index_hash
 
+Visit = Callable[[Bytes, Rows, int], int]
 QUERY_CANDIDATES_MAX = 1_024
 LIGHT_QUEUES: Final = "%LMQ%"  # an Apache broker's: their units name records of other queues
 
@@ -223,6 +225,28 @@ class StoreReader:
             pieces.append(out.tobytes())
             units = units[count:]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def visit_records(self, units: Rows, visit: Visit) -> None:
+        """Call `visit(data, units, base)` for the units of each log file, without those outside.
+
+        data[0] is log offset `base`. Where pages were zeros that can be read again, the same units
+        are visited once more.
+
+        Args:
+            visit: Returns the number of units whose records are not in `data`.
+        """
+        while units.size:
+            try:
+                file = self.log.file_of(int(units["phys_offset"][0]))
+            except RecordUnreadable:
+                units = units[1:]
+                continue
+            limit = min(file.base + file.size, self.log.end)
+            count, _ = scan.leading_inside(units, file.base, limit)
+            reading = self.log.unreadable.reading()
+            while count and reading.again(int(count) - visit(file.data, units[:count], file.base)):
+                pass
+            units = units[max(int(count), 1) :]
 
     def _refuse_foreign(self, topic: str, queue_id: int, offset: int, unit: Row) -> NoReturn:
         """Raise for a unit whose record is another one or none.

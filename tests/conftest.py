@@ -45,6 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--decisions", type=int, default=600, help="number of random decisions")
     group.addoption("--mutations", action="store_true", help="test each condition of the audit")
     group.addoption("--planted", type=int, default=20_000, help="messages without faults")
+    group.addoption(
+        "--filter-expressions", type=int, default=100_000, help="number of random SQL92 filters"
+    )
     group.addoption("--fuzz-inputs", type=int, default=200_000, help="number of hostile inputs")
     group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
 

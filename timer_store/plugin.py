@@ -111,6 +111,9 @@ class TimerPlugin(PluginBase):
     def waiting(self) -> PendingMessages | None:
         return None if self._running is None else PendingTimers(self._running.timers)
 
+    def delivered_ms(self, now_ms: int) -> int:
+        return 0 if self._running is None else self._running.timers.delivered_ms(now_ms)
+
     def first_pending_offset(self) -> FirstPending:
         if self._running is None:
             return self._stored_pin

@@ -165,6 +165,18 @@ class TimerStore:
         """
         return lowest(self.state.first_needed, self.state.held_from)
 
+    def delivered_ms(self, now_ms: int) -> int:
+        """Return a time, `now_ms` at most: every timer that was due by it has been delivered."""
+        if self.enqueue.behind or self.transfers.behind:
+            return 0  # what is not enqueued yet may be due at any time
+        bounds = [now_ms]
+        if (due_ms := self.stage.next_due_ms) is not None:
+            bounds.append(due_ms - 1)
+        slot_ms = self.units.wheel.next_live(self.position.staged_ms, now_ms)
+        if slot_ms is not None:  # not loaded: its timers are due after its start
+            bounds.append(slot_ms)
+        return min(bounds)
+
     def slot_count(self, time_ms: int) -> int:
         """Return the number of timers in the slot that covers `time_ms`."""
         return self.state.slot_count(time_ms)

@@ -7,6 +7,7 @@ from benchmarks.loads import (
     crash,
     drain,
     failover,
+    filters,
     ingest,
     memory,
     migration,
@@ -21,6 +22,6 @@ from benchmarks.loads import (
 
 MODULES = (
     ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine, migration,
-    reconciliation, replication, failover,
+    reconciliation, replication, failover, filters,
 )  # fmt: skip
 LOADS: dict[str, Load] = {load.name: load for module in MODULES for load in module.LOADS}

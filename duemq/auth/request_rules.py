@@ -22,6 +22,7 @@ from typing import Final
 from duemq.auth.model import Action, Resource, ResourceType, is_retry_topic
 from duemq.messages.recall_handle import HandleError, decode_handle
 from duemq.net.wire_json import parse_object
+from duemq.pop.names import normal_topic
 
 Fields = Mapping[str, str]
 LIST_SEPARATOR: Final = ";"
@@ -94,6 +95,8 @@ def _named(action: Action, *named: Named, codes: tuple[int, ...]) -> dict[int, R
     return {code: Rule(action, named) for code in codes}
 
 
+BATCH_ACK: Final = 200_151
+"""Its body names groups and topics; Apache lets every authenticated account proceed."""
 DECISIONS: Final = (9011, 9012, 9013)
 """Cancel, move, fire: their bodies name topics; without one, they need the cluster."""
 _CONSUMER: Final = _group("consumerGroup")
@@ -114,7 +117,7 @@ RULES: Final[Mapping[int, Rule]] = {
     **_named(Action.PUB, _topic(), codes=(39,)),
     **_named(Action.SUB, _CONSUMER, codes=(40,)),
     **_named(Action.SUB, _group("producerGroup"), _topic(), codes=(326,)),
-    **_named(Action.SUB, _CONSUMER, _topic(), codes=(309, 200050, 200051, 200052, 200053, 200054)),
+    **_named(Action.SUB, _CONSUMER, _topic(), codes=(309, 200050, 200052, 200054)),
     **_named(Action.UPDATE, _topic(), codes=(323,)),
     **_named(Action.UPDATE, _group(), _topic(), codes=(222, 353)),
     **_named(Action.UPDATE, _group("destGroup"), _topic(), codes=(314,)),
@@ -139,7 +142,7 @@ OWN_RULES: Final[Mapping[int, Rule]] = {
     **_named(Action.PUB, _topic("b"), codes=(325,)),
 }
 """Rules of DueMQ for codes that Apache does not restrict."""
-OPEN: Final = frozenset({46, 400, 401, 200_057, 200_151})
+OPEN: Final = frozenset({46, 400, 401, 200_057})
 """Codes that change and show nothing: a check of a subscription, and codes that are not served."""
 OF_PLUGINS: Final = Rule(Action.UPDATE, cluster=True)
 """Rule of all other codes, such as those of plugins: what is not known needs an administrator."""
@@ -160,6 +163,8 @@ def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Acces
     """
     if code in DECISIONS:
         return first_of(_decisions(body, cluster))
+    if code == BATCH_ACK:
+        return first_of(_batch_ack(body))
     own = OWN_RULES.get(code) or (None if is_known(code) else OF_PLUGINS)
     if not fields:
         return own.accesses(fields, cluster) if own else []
@@ -185,7 +190,9 @@ def first_of(found: Iterator[Access]) -> list[Access]:
 
 def is_known(code: int) -> bool:
     """Return whether a request code has a rule of its own, or is open."""
-    return any(code in table for table in (RULES, OWN_RULES, _OF_CLIENTS, OPEN))
+    return code == BATCH_ACK or any(
+        code in table for table in (RULES, OWN_RULES, _OF_CLIENTS, OPEN)
+    )
 
 
 def is_of_clients(code: int) -> bool:
@@ -279,6 +286,21 @@ def _lock(fields: Fields, body: bytes) -> Iterator[Access]:
             yield _on_topic(topic, Action.SUB)
 
 
+def _ack(fields: Fields, body: bytes) -> Iterator[Access]:
+    """Yield the group, and the topic that was popped: its retry topic is the group's own."""
+    group, topic = fields.get("consumerGroup") or "", fields.get("topic") or ""
+    yield _on_group(group, Action.SUB)
+    yield Access(Resource.of_topic(normal_topic(topic, group)), (Action.SUB,))
+
+
+def _batch_ack(body: bytes) -> Iterator[Access]:
+    for entry in objects_of(parse_object(body).get("acks")):
+        group = entry.get("c", entry.get("consumerGroup"))
+        topic = str(entry.get("t", entry.get("topic")) or "")
+        yield _on_group(str(group or ""), Action.SUB)
+        yield Access(Resource.of_topic(normal_topic(topic, str(group or ""))), (Action.SUB,))
+
+
 _OF_CLIENTS: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] = {
     10: _send("topic", "group"),
     310: _send("b", "a"),
@@ -297,6 +319,8 @@ _OF_CLIENTS: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] = 
     42: _lock,
     105: _route,
     370: _recall,
+    200_051: _ack,
+    200_053: _ack,
 }
 
 

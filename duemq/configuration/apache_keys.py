@@ -127,7 +127,7 @@ _WITHOUT_EFFECT = {
         logicQueueSwapMapReserveFileNum mappedFileSwapEnable usePIDColdCtrStrategy
         wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable
     """,
-    "messages are filtered by tag only": """
+    "filters are evaluated when messages are pulled, without bitmaps": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap expectConsumerNumUseFilter
         filterDataCleanTimeSpan filterSupportRetry maxErrorRateOfBloomFilter
         maxFilterMessageSize
@@ -224,18 +224,6 @@ def check_refusals(properties: Mapping[str, str]) -> None:
         if value is not None and value.lower() not in map(str.lower, refusal.allowed):
             source = properties.source(refusal.key) if isinstance(properties, Properties) else ""
             raise ConfigError(refusal.key, value, refusal.why, source=source)
-
-
-def notices_of_values(properties: Mapping[str, str]) -> list[str]:
-    """Return one line for each value that is accepted without effect."""
-    lines = []
-    if properties.get("enablePropertyFilter", "").lower() == "true":
-        lines.append(
-            "enablePropertyFilter=true has no effect: filters over properties (SQL92) are not "
-            "implemented, and a consumer that subscribes with one is answered with an error. "
-            "Filter by tag, or in the consumer"
-        )
-    return lines
 
 
 def without_effect(properties: Mapping[str, str], known: set[str]) -> list[str]:

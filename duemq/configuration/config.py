@@ -320,10 +320,9 @@ class BrokerConfig:
         wire=True,
     )
     property_filter_enable: bool = option(
-        False,
+        True,
         "enablePropertyFilter",
-        "SQL filters on properties; not supported: `true` has no effect, and a subscription with "
-        "such a filter is refused.",
+        "Serve subscriptions with SQL92 filters over properties; `false`: refuse them with code 1.",
     )
     recall_enable: bool = option(
         False,

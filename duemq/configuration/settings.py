@@ -17,7 +17,6 @@ from duemq.auth.config import AuthConfig
 from duemq.configuration.apache_keys import (
     check_refusals,
     not_known,
-    notices_of_values,
     without_effect,
 )
 from duemq.configuration.config import BrokerConfig
@@ -185,7 +184,6 @@ def key_notices(properties: Properties, sections: Iterable[type]) -> list[str]:
     """Return one line for every unknown key, and one for all of Apache's without effect."""
     known = known_keys(sections)
     lines = [str(key) for key in not_known(properties, known)]
-    lines += notices_of_values(properties)
     idle = without_effect(properties, known)
     if idle:
         lines.append(f"keys of Apache's without effect here: {', '.join(idle)}")

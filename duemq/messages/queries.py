@@ -5,6 +5,7 @@ QueryMessageProcessor, AdminBrokerProcessor.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode
 from duemq.registry.clients import ClientTable
+from duemq.registry.filter_file import filter_json
 from duemq.registry.internal_topics import check_readable
 from message_store.errors import RecordUnreadable
 from message_store.log.record import Record
@@ -110,7 +112,8 @@ class QueryProcessor:
         body: dict[str, Any] = {"queueData": rows, "minQueueIndex": low, "maxQueueIndex": high}
         if subscription is not None:
             body["subscriptionData"] = subscription.to_json()
-            body["filterData"] = "null"
+            known = self._clients.filters.find(topic, group)
+            body["filterData"] = json.dumps(known and filter_json(known), indent="\t")
         elif group:
             body["filterData"] = f"{group}@{topic} is not online!"
         return Response(body=encode(dict(sorted(body.items()))))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -31,6 +31,8 @@ from message_store.log.batch import PutBatch
 BUCKET_MS = 250
 HOLD_MS_MAX = 120_000
 HELD_OF_PEER_MAX = 8_192
+SLOTS_MAX = 256  # of one held pull; a pop of a topic with more queues is woken by the first ones
+SLOT_BYTES = 64
 
 
 class Wake(Enum):
@@ -46,7 +48,7 @@ class Wake(Enum):
 class Held:
     """One held pull."""
 
-    slot: int
+    slots: tuple[int, ...]
     bucket: int
     subscription: Subscription
     peer: Peer | None
@@ -99,40 +101,59 @@ class HeldPulls:
         return self._count
 
     def hold(
-        self, slot: int, subscription: Subscription, peer: Peer | None, hold_ms: int
+        self,
+        slot: int,
+        subscription: Subscription,
+        peer: Peer | None,
+        hold_ms: int,
+        *,
+        also: Sequence[int] = (),
     ) -> Held | None:
         """Give a pull a place for at most `hold_ms`; None when there is none.
 
         Await `held.woken`, and call `release` afterwards whatever happened.
+
+        Args:
+            slot: Slot of the queue whose next message wakes it.
+            also: Slots of further queues that it reads, at most SLOTS_MAX.
         """
+        slots = tuple(dict.fromkeys((slot, *also)))[:SLOTS_MAX]
         of_peer = self._of_peer(peer)
         full = self._count >= self._held_max or len(of_peer) >= HELD_OF_PEER_MAX
         if self._stopping or full or (peer is not None and peer.closed):
             return None
-        if not self._memory.reserve(memory_bytes(subscription)):
+        if not self._memory.reserve(memory_bytes(subscription, len(slots))):
             return None
         deadline_ms = self._clock.steady_ms() + min(max(hold_ms, 0), HOLD_MS_MAX)
         bucket = -(-deadline_ms // BUCKET_MS)
         woken = asyncio.get_running_loop().create_future()
-        held = Held(slot, bucket, subscription, peer, woken)
-        self._by_slot.setdefault(slot, set()).add(held)
+        held = Held(slots, bucket, subscription, peer, woken)
+        for each in slots:
+            self._by_slot.setdefault(each, set()).add(held)
+            self._watch(each)
         if bucket not in self._by_bucket:
             self._changed.set()
         self._by_bucket.setdefault(bucket, set()).add(held)
         of_peer.add(held)
-        self._watch(slot)
         self._count += 1
         return held
 
+    def hold_on(self, held: Held) -> Held | None:
+        """Give a released pull a place up to its first deadline; None when there is none."""
+        left_ms = held.bucket * BUCKET_MS - self._clock.steady_ms()
+        slot, *also = held.slots
+        return self.hold(slot, held.subscription, held.peer, left_ms, also=also)
+
     def release(self, held: Held) -> None:
         """Remove a held pull; do nothing if it was removed."""
-        holders = self._by_slot.get(held.slot)
-        if holders is None or held not in holders:
+        if held not in self._by_slot.get(held.slots[0], ()):
             return
-        holders.discard(held)
-        if not holders:
-            del self._by_slot[held.slot]
-            self._watched[held.slot] = 0
+        for slot in held.slots:
+            holders = self._by_slot[slot]
+            holders.discard(held)
+            if not holders:
+                del self._by_slot[slot]
+                self._watched[slot] = 0
         in_bucket = self._by_bucket[held.bucket]
         in_bucket.discard(held)
         if not in_bucket:
@@ -142,7 +163,7 @@ class HeldPulls:
         if held.awaits is not None:
             held.awaits.discard(held)
         self._count -= 1
-        self._memory.free(memory_bytes(held.subscription))
+        self._memory.free(memory_bytes(held.subscription, len(held.slots)))
 
     def on_append(self, batch: PutBatch) -> None:
         """Wake the pulls that a batch has a message for. A store dispatcher."""
@@ -154,7 +175,7 @@ class HeldPulls:
         readable = self._log.confirm_offset >= self._log.max_offset
         for slot in self._grown[:count].tolist():
             woken = [
-                held for held in self._by_slot[slot]
+                held for held in self._by_slot.get(slot, ())
                 if held.subscription.matches_all or _any_passes(held.subscription, batch, slot)
             ]  # fmt: skip
             if readable:
@@ -271,9 +292,10 @@ class HeldPulls:
         self._watched[slot] = 1
 
 
-def memory_bytes(subscription: Subscription) -> int:
+def memory_bytes(subscription: Subscription, slot_count: int = 1) -> int:
     """Return an estimate of a held pull's memory in bytes: its texts exist twice, once as tags."""
-    return HELD_PULL_BYTES + 2 * len(subscription.expression) + 96 * len(subscription.tags)
+    texts = 2 * len(subscription.expression) + 96 * len(subscription.tags)
+    return HELD_PULL_BYTES + texts + SLOT_BYTES * (slot_count - 1)
 
 
 def _any_passes(subscription: Subscription, batch: PutBatch, slot: int) -> bool:

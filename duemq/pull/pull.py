@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
+from duemq.filters import FilterError
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -20,6 +21,7 @@ from duemq.pull.held_pulls import Held, HeldPulls, Wake
 from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
     FOUND,
+    NO_MATCH,
     Outcome,
     PullLimits,
     PullRequest,
@@ -29,6 +31,7 @@ from duemq.pull.pull_plan import (
     units_wanted,
     without,
 )
+from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import Access, client_access
 from duemq.registry.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
@@ -63,6 +66,7 @@ class Admitted:
     topic: TopicView
     subscription: Subscription
     more: bool = False  # whether its queue has messages that cannot be read yet
+    end: int = 0  # queue offset after the last message that could be read
 
 
 class PullProcessor:
@@ -72,6 +76,7 @@ class PullProcessor:
         config: gives the configuration in force.
         access_version: Returns a number that changes with the accounts.
         replication: gives the role; a replica leaves pulls to the master, unless slaveReadEnable.
+        compiled: Returns whether the kernels of filters may be used.
         held: Held pulls; its `on_append` must be a dispatcher of the store.
     """
 
@@ -88,7 +93,9 @@ class PullProcessor:
         limits: Callable[[], PullLimits] | None = None,
         replication: Callable[[], ReplicationConfig] = ReplicationConfig,
         access_version: Callable[[], int] = lambda: 0,
+        compiled: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._compiled = compiled
         self._access_version = access_version
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
@@ -132,18 +139,35 @@ class PullProcessor:
         return self._wait(held, admitted)
 
     async def _wait(self, held: Held, admitted: Admitted) -> Response | None:
-        version = self._access_version()
-        try:
-            why = await held.woken
-        finally:
-            self._held.release(held)
-        if why is Wake.DROPPED:
+        version, wanted = self._access_version(), admitted.request
+        while True:
+            try:
+                why = await held.woken
+            finally:
+                self._held.release(held)
+            if why is Wake.DROPPED:
+                return None
+            if version != self._access_version():  # the next pull of the client is checked again
+                return self._answer(admitted, Outcome(RETRY, CHANGED, wanted.offset))
+            outcome = self._read(admitted)
+            self._offsets.commit_pull(
+                wanted.group, wanted.topic, wanted.queue_id, outcome.next_offset
+            )
+            again = self._hold_again(held, admitted, outcome) if why is Wake.ARRIVED else None
+            if again is None:
+                return self._answer(admitted, outcome)
+            held = again
+
+    def _hold_again(self, held: Held, admitted: Admitted, outcome: Outcome) -> Held | None:
+        """Hold a pull on if its filter lets none of the new messages pass; None: answer it."""
+        unmatched = outcome.status == NO_MATCH and outcome.next_offset >= admitted.end
+        if admitted.subscription.filter is None or not unmatched:
             return None
-        if version != self._access_version():  # the next pull of the client is checked again
-            return self._answer(admitted, Outcome(RETRY, CHANGED, admitted.request.offset))
-        outcome, wanted = self._read(admitted), admitted.request
-        self._offsets.commit_pull(wanted.group, wanted.topic, wanted.queue_id, outcome.next_offset)
-        return self._answer(admitted, outcome)
+        admitted.request.offset = outcome.next_offset
+        again = self._held.hold_on(held)
+        if again is not None and admitted.more:
+            self._held.wake_when_confirmed([again])
+        return again
 
     def _slot(self, wanted: PullRequest) -> int:
         table = self._store.topics
@@ -164,7 +188,8 @@ class PullProcessor:
         if not subscription.is_tag and not self._config().property_filter_enable:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.kind}",
+                f"The broker does not support consumer to filter message by {subscription.kind}; "
+                "set enablePropertyFilter=true",
             )
         return Admitted(wanted, group, topic, subscription)
 
@@ -218,7 +243,22 @@ class PullProcessor:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return subscription
+        return subscription if subscription.is_tag else self._registered(wanted, subscription)
+
+    def _registered(self, wanted: PullRequest, subscription: Subscription) -> Subscription:
+        """Return the subscription with the filter that a heartbeat has registered."""
+        found = self._clients.filters.find(wanted.topic, wanted.group)
+        if found is None or found.compiled is None:
+            raise RequestError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist! Your expression may be wrong!",
+            )
+        if found.version < wanted.version:
+            raise RequestError(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        return replace(subscription, filter=found.compiled)
 
     def _given_subscription(self, request: Request, wanted: PullRequest) -> Subscription:
         expression, kind = request.fields.get("subscription"), request.fields.get("expressionType")
@@ -228,7 +268,10 @@ class PullProcessor:
             return known
         try:
             parsed = parse_expression(wanted.topic, expression, kind, wanted.version)
-        except ExpressionError as fault:
+            if not parsed.is_tag:
+                compiled = self._clients.filters.compile(parsed.kind, parsed.expression)
+                parsed = replace(parsed, filter=compiled)
+        except (ExpressionError, FilterError) as fault:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {fault}",
@@ -248,15 +291,26 @@ class PullProcessor:
             return Outcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
         first, end = self._store.readable_bounds(wanted.topic, wanted.queue_id)
         _, queue_end = self._store.queue_bounds(wanted.topic, wanted.queue_id)
-        admitted.more = end < queue_end
+        admitted.more, admitted.end = end < queue_end, end
         decided = outcome_of_offset(wanted.offset, first, end, queue_end=queue_end)
         if decided is not None:
             return decided
         limits = self._limits()
-        count = min(units_wanted(wanted, admitted.subscription, limits), end - wanted.offset)
+        expression = admitted.subscription.filter
+        if expression is None:
+            count = units_wanted(wanted, admitted.subscription, limits)
+        else:
+            count = units_evaluated(expression, compiled=self._compiled())
+        count = min(count, end - wanted.offset)
         units = self._store.units(wanted.topic, wanted.queue_id, wanted.offset, count)
         if units.size == 0:
             return Outcome(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", wanted.offset)
+        passing = None
+        if expression is not None:
+            place = (wanted.topic, wanted.queue_id, wanted.offset)
+            record_filter = RecordFilter(self._store, place, expression, compiled=self._compiled())
+            passing = record_filter.passing(units, wanted.count_max)
+            units = units[: passing.size]
         outcome = choose(
             units,
             wanted,
@@ -264,6 +318,7 @@ class PullProcessor:
             limits,
             log_min=self._store.min_offset,
             log_max=self._store.max_offset,
+            passing=passing,
         )
         returned = 0 if outcome.units is None else outcome.units.size
         if outcome.next_offset - wanted.offset > returned and self._repaired(wanted, units):

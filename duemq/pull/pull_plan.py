@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 BLANK_UNIT_SIZE = 0x7FFF_FFFF  # a unit that only fills the space before the first message
 DISK_BYTES_MAX, DISK_COUNT_MAX = 65_536, 8
 UNITS_LOOKED_AT_MAX = 800  # maxFilterMessageSize / 20
+NO_MATCH = "NO_MATCHED_MESSAGE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +145,14 @@ def choose(
     *,
     log_min: int,
     log_max: int,
+    passing: npt.NDArray[np.bool_] | None = None,
 ) -> Outcome:
     """Return the plan for `units`, which begin at the request's offset.
 
     Args:
         units: (n,) layout.UNIT, n >= 1.
         log_min, log_max: Bounds of the commit log; units below were removed.
+        passing: (n,) whether the properties of the record pass the filter; None: no filter.
     """
     if subscription.matches_all:
         count = leading_units(
@@ -162,9 +165,10 @@ def choose(
         if count >= 0:
             return Outcome(0, FOUND, request.offset + count, units[:count])
     present = (units["phys_offset"] >= log_min) & (units["size"] != BLANK_UNIT_SIZE)
-    wanted = np.flatnonzero(present & subscription.mask(units["tags_code"]))
+    matching = subscription.mask(units["tags_code"]) if passing is None else passing
+    wanted = np.flatnonzero(present & matching)
     if wanted.size == 0:
-        status = "NO_MATCHED_MESSAGE" if present.any() else "MESSAGE_WAS_REMOVING"
+        status = NO_MATCH if present.any() else "MESSAGE_WAS_REMOVING"
         code = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
         return Outcome(code, status, request.offset + units.size)
     count = _count_within(units[wanted], request, limits, log_max)

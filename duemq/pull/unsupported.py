@@ -1,8 +1,8 @@
 """Unsupported consumer requests: answered with code 3 and logged.
 
-A v5 client, a POP consumer or a push consumer with `setClientRebalance(false)` starts all the same
-and then receives nothing, whatever the answer is. So the broker logs a warning as well, at most
-once a minute for each code. PopMessageProcessor, QueryAssignmentProcessor
+A push consumer with `setClientRebalance(false)` starts all the same and then receives nothing,
+whatever the answer is. So the broker logs a warning as well, at most once a minute for each code.
+PopMessageProcessor, QueryAssignmentProcessor
 """
 
 from __future__ import annotations
@@ -17,19 +17,12 @@ from message_store.clock import Clock
 
 log = logging.getLogger(__name__)
 WARN_MS: Final = 60_000
-POP: Final = "POP consumption"
+POP: Final = "this request of POP consumption"
 ASSIGNMENT: Final = "queue assignment by the broker (setClientRebalance(false))"
 UNSERVED: Final = {
     400: ("QUERY_ASSIGNMENT", ASSIGNMENT),
     401: ("SET_MESSAGE_REQUEST_MODE", POP),
-    200_050: ("POP_MESSAGE", POP),
-    200_051: ("ACK_MESSAGE", POP),
-    200_052: ("PEEK_MESSAGE", POP),
-    200_053: ("CHANGE_MESSAGE_INVISIBLETIME", POP),
-    200_054: ("NOTIFICATION", POP),
-    200_055: ("POLLING_INFO", POP),
     200_057: ("POP_ROLLBACK", POP),
-    200_151: ("BATCH_ACK_MESSAGE", POP),
 }
 HINT: Final = "use a push or pull consumer of a remoting client with client-side rebalance"
 

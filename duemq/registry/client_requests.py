@@ -17,6 +17,7 @@ import msgspec
 from delivery.plugin import Peer, Request, RequestHandler, Response
 from duemq.auth.signature import ACCESS_KEY
 from duemq.configuration.config import BrokerConfig
+from duemq.filters import FilterError
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.ports import Groups, Topics
@@ -129,8 +130,13 @@ class ClientProcessor:
         if not self._config().property_filter_enable:
             return Response(
                 ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.kind}",
+                f"The broker does not support consumer to filter message by {subscription.kind}; "
+                "set enablePropertyFilter=true",
             )
+        try:
+            self._clients.filters.compile(subscription.kind, subscription.expression)
+        except FilterError as fault:
+            return Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault))
         return Response()
 
     def scan(self) -> None:

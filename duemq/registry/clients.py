@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from delivery.plugin import Peer
+from duemq.registry.filter_table import FilterTable
 from duemq.registry.heartbeats import BROADCASTING, ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import Subscription
 
@@ -78,11 +79,18 @@ class ClientTable:
     Args:
         expires_ms: a client silent for so long is forgotten.
         groups_max: Maximum groups of one connection; further ones are ignored.
+    Attributes:
+        filters: Filters over properties that heartbeats have registered.
     """
 
     def __init__(
-        self, *, expires_ms: int = CHANNEL_EXPIRES_MS, groups_max: int = GROUPS_OF_PEER_MAX
+        self,
+        *,
+        expires_ms: int = CHANNEL_EXPIRES_MS,
+        groups_max: int = GROUPS_OF_PEER_MAX,
+        filters: FilterTable | None = None,
     ) -> None:
+        self.filters = filters or FilterTable()
         self._groups_max = groups_max
         self._expires_ms = expires_ms
         self._consumers: dict[str, ConsumerGroup] = {}
@@ -213,6 +221,7 @@ class ClientTable:
         changed = known is None or known.client_id != channel.client_id
         if with_subscriptions:
             changed |= _merge(group.subscriptions, entry.subscriptions)
+            self.filters.register(entry.group, entry.subscriptions)
         return changed
 
     def _join(self, peer: Peer, key: str, heard_ms: int) -> bool:
@@ -242,6 +251,7 @@ class ClientTable:
         _drop(group.channels, peer)
         if not group.channels:
             del self._consumers[name]
+            self.filters.unregister(name)
         return True
 
     def _changes(self, names: Iterable[str]) -> list[GroupChange]:

@@ -37,6 +37,7 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 ROCKSDB_OFFSET_TOPIC: Final = "CHECKPOINT_TOPIC"
 SYSTEM_PREFIX: Final = "rmq_sys_"
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"  # PopAckConstants: checkpoints of pops
 TRACE_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # TraceConstants: clients send traces to it
 INTERNAL_GROUP_PREFIX: Final = "CID_RMQ_SYS_"  # MixAll.isSysConsumerGroup
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from duemq.filters import Expression
 from message_store.text import java_hash
 
 ALL = "*"
@@ -23,7 +24,11 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of one group. `version` is the client's own number: only ever compared."""
+    """One topic of one group. `version` is the client's own number: only ever compared.
+
+    Attributes:
+        filter: Compiled filter over properties; None: tags decide.
+    """
 
     topic: str
     expression: str = ALL
@@ -34,6 +39,7 @@ class Subscription:
     hashes: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.empty(0, np.int64), compare=False, repr=False
     )
+    filter: Expression | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_tag(self) -> bool:
@@ -42,14 +48,14 @@ class Subscription:
 
     @property
     def matches_all(self) -> bool:
-        return self.expression == ALL
+        return self.expression == ALL and self.is_tag
 
     def mask(self, tags_codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which of these consume queue tag codes pass: (n,) i8 -> (n,) bool.
 
         Source: ExpressionMessageFilter.isMatchedByConsumeQueue
         """
-        if self.matches_all:
+        if self.matches_all or not self.is_tag:
             return np.ones(tags_codes.size, np.bool_)
         low = tags_codes.astype(np.int32).astype(np.int64)  # Apache compares the low 32 bits
         if self.hashes.size == 1:

@@ -17,6 +17,7 @@ TABLE_NAMES = {
     "deletedTopics.json": "deletedTopics",
     "subscriptionGroup.json": "subscriptionGroupTable",
     "consumerOffset.json": "offsetTable",
+    "consumerFilter.json": "filterDataByTopic",
     "delayOffset.json": "offsetTable",
 }
 LOCKS_PATH = Path("/proc/locks")

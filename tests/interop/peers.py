@@ -16,6 +16,7 @@ KEYS = {
     "mappedFileSizeCommitLog": str(64 << 20),
     "timerWheelEnable": "true",
     "recallMessageEnable": "true",
+    "enablePropertyFilter": "true",
     # Ask about open transactions soon. Apache 5 marks the settled ones in batches: sooner still.
     "transactionTimeOut": "2000",
     "transactionCheckInterval": "500",

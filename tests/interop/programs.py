@@ -29,11 +29,21 @@ def java_command(version: str, home: Path) -> list[str]:
 
 def java_classes(version: str) -> Path:
     """Return the folder with the compiled Java client program for that client version."""
-    need_commands("java", "javac")
     sources = sorted((CLIENTS / "java").glob("*.java"))
     if version.startswith("4."):
         sources = [path for path in sources if path.name not in NEWER_ONLY]
-    folder = cache_dir() / f"java-{version}-{_digest(sources)}"
+    return _compiled(f"java-{version}", version, sources)
+
+
+def java_program(name: str, version: str) -> Path:
+    """Return the folder with the compiled Java program in `clients/NAME`."""
+    sources = sorted((CLIENTS / name).glob("*.java"))
+    return _compiled(f"java-{name}-{version}", version, sources)
+
+
+def _compiled(name: str, version: str, sources: list[Path]) -> Path:
+    need_commands("java", "javac")
+    folder = cache_dir() / f"{name}-{_digest(sources)}"
     if not folder.is_dir():
         jars(version)
         part = _part(folder)

@@ -128,6 +128,26 @@ def test_push_consumer_tag_filter(java: ClientSession, topic: str, group: str) -
     check_tags(java, topic, group)
 
 
+def test_push_consumer_sql_filter(java: ClientSession, topic: str, group: str) -> None:
+    consumer = java.start(
+        "push-consume", topic=topic, group=group, sql="size > 2 AND TAGS IS NULL", until=4,
+        linger_ms=200,
+    )  # fmt: skip
+    for size in ("1", "3", "x", "4"):
+        java.run("produce", topic=topic, n=2, body=size, property=f"size={size}")
+    java.run("produce", topic=topic, n=2, body="tagged", tags="A", property="size=5")
+    consumer.result()
+    assert_once(consumer.named("message"), [*series(2, "3"), *series(2, "4")])
+
+
+def test_push_consumer_with_an_invalid_sql_filter_does_not_start(
+    java: ClientSession, topic: str, group: str
+) -> None:
+    java.run("produce", topic=topic, n=1)
+    with pytest.raises(ClientFailed, match="line 1, column 6"):
+        java.run("push-consume", topic=topic, group=group, sql="size >", until=1, wait_ms=5_000)
+
+
 def test_push_consumer_retry(java: ClientSession, topic: str, group: str) -> None:
     check_retry(java, topic, group, delay_ms=LEVELS_MS[0])
 

@@ -15,7 +15,7 @@ from message_store import layout
 from message_store.config import StoreConfig
 from message_store.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
-from message_store.log.record import encode_record
+from message_store.log.record import Record, decode_record, encode_record
 from message_store.queues.topic_table import TopicTable
 from message_store.replication.acknowledgement import Missing
 
@@ -254,10 +254,16 @@ class FakeStore:
         chosen = []
         if low <= offset < high:
             chosen = self.queues[self._slot(topic, queue_id)][offset : offset + count_max]
-        return np.array([(*unit, 0) for unit in chosen], layout.UNIT)
+        return np.array([(*unit, i) for i, unit in enumerate(chosen)], layout.UNIT)
 
     def sound_units(self, units: Any) -> Any:
         return units
+
+    def visit_records(self, units: Any, visit: Callable[[Any, Any, int], int]) -> None:
+        visit(np.frombuffer(bytes(self.log), np.uint8), units, 0)
+
+    def read_record(self, phys_offset: int) -> Record:
+        return decode_record(memoryview(bytes(self.log[phys_offset:])), phys_offset)
 
     def gather(self, topic: str, queue_id: int, offset: int, units: Any) -> bytes:
         parts = []

@@ -95,3 +95,28 @@ def test_the_counts_include_a_topic_that_was_unknown_at_the_start(rig, tmp_path)
     rig.advance(5_000)
     assert rig.bodies("New") == [b"body"]
     assert rig.timers.counts.by_topic() == {}
+
+
+def test_what_is_delivered_reaches_to_the_first_timer_that_is_not(rig):
+    now_ms = rig.clock.now_ms()
+    assert rig.timers.delivered_ms(now_ms) == now_ms
+    rig.put(now_ms + 5_000)
+    rig.put(now_ms + 7_500)
+    rig.advance(4_999)
+    assert rig.timers.delivered_ms(rig.clock.now_ms()) == now_ms + 4_999
+    rig.clock.advance(2_001)  # time passes before the next turn
+    assert rig.timers.delivered_ms(rig.clock.now_ms()) == now_ms + 4_999
+    rig.work()
+    assert rig.timers.delivered_ms(rig.clock.now_ms()) == now_ms + 7_000
+    rig.clock.advance(100_000)
+    assert now_ms + 7_000 <= rig.timers.delivered_ms(rig.clock.now_ms()) <= now_ms + 7_499
+    rig.work()
+    assert rig.timers.delivered_ms(rig.clock.now_ms()) == rig.clock.now_ms()
+
+
+def test_nothing_counts_as_delivered_while_timers_are_not_enqueued(tmp_path):
+    rig = TimerRig(tmp_path, stop_enqueue=True).open()
+    rig.put(rig.clock.now_ms() + 5_000)
+    assert rig.timers.delivered_ms(rig.clock.now_ms()) == 0
+    rig.is_sound = False
+    rig.close()

@@ -124,6 +124,7 @@ def test_every_code_that_is_served_has_a_rule() -> None:
     }
     assert without <= {
         RequestCode.HEART_BEAT,  # its body names the groups
+        RequestCode.BATCH_ACK_MESSAGE,  # so does its body
         RequestCode.UNREGISTER_CLIENT,  # only consumers need a permission
         RequestCode.CHECK_CLIENT_CONFIG,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
@@ -142,3 +143,28 @@ def test_a_code_without_a_rule_needs_an_administrator(fields: dict[str, str]) ->
     assert needs == OF_PLUGINS.accesses(fields, CLUSTER)
     assert [access.resource.key for access in needs] == [f"Cluster:{CLUSTER}"]
     assert all(accesses(code, fields, b"", CLUSTER) == [] for code in OPEN)
+
+
+ACKED = {
+    "topic": ("T", "T"),
+    "pop retry topic": ("%RETRY%g_T", "T"),
+    "pop retry topic V2": ("%RETRY%g+T", "T"),
+}
+
+
+@pytest.mark.parametrize(("named", "topic"), ACKED.values(), ids=ACKED)
+@pytest.mark.parametrize("code", [200_051, 200_053])
+def test_an_acknowledgement_needs_its_group_and_the_topic_that_was_popped(
+    code: int, named: str, topic: str
+) -> None:
+    assert needed(code, consumerGroup="g", topic=named) == ["Group:g Sub", f"Topic:{topic} Sub"]
+
+
+def test_the_retry_topic_of_another_group_needs_that_group() -> None:
+    assert "Group:h_T Sub" in needed(200_051, consumerGroup="g", topic="%RETRY%h_T")
+
+
+def test_a_batch_of_acknowledgements_needs_each_group_and_topic() -> None:
+    entries = [{"c": "g", "t": "T"}, {"consumerGroup": "h", "topic": "U"}, {"c": "g", "t": "T"}]
+    found = needed(200_151, {"acks": entries})
+    assert found == ["Group:g Sub", "Topic:T Sub", "Group:h Sub", "Topic:U Sub"]

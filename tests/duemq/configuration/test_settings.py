@@ -102,10 +102,9 @@ def test_an_unknown_tls_key_is_a_notice() -> None:
 
 
 @pytest.mark.finding("B24")
-def test_filters_over_properties_are_a_notice() -> None:
-    [notice] = key_notices(parse_properties("enablePropertyFilter=true"), SECTIONS)
-    assert "no effect" in notice
-    assert not key_notices(parse_properties("enablePropertyFilter=false"), SECTIONS)
+def test_filters_over_properties_are_on_without_a_notice() -> None:
+    assert not key_notices(parse_properties("enablePropertyFilter=true"), SECTIONS)
+    assert settings_from(parse_properties("")).broker.property_filter_enable
 
 
 @pytest.mark.finding("B20")

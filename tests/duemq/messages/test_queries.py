@@ -110,3 +110,19 @@ def test_queue_units_are_shown_with_the_groups_subscription(run, store):
     assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 2)
     assert body["subscriptionData"]["subString"] == "a"
     assert run(ask(store, 321, **(fields | {"topic": "none"}))).code == 1
+
+
+def test_queue_units_are_shown_with_the_groups_filter(run, store):
+    clients = ClientTable()
+    entry = ConsumerEntry(
+        "G", "CONSUME_PASSIVELY", "CLUSTERING", "x", (parse_expression("T", "a > 1", "SQL92", 7),)
+    )
+    clients.heartbeat(
+        Heartbeat("c", (), (entry,)), FakePeer(), language="JAVA", version=1, now_ms=0
+    )
+    put_one(store, "T")
+    fields = {"topic": "T", "queueId": 0, "index": 0, "count": 5, "consumerGroup": "G"}
+    body = json.loads(run(ask(store, 321, clients, **fields)).body)
+    assert body["subscriptionData"]["expressionType"] == "SQL92"
+    shown = json.loads(body["filterData"])
+    assert (shown["expression"], shown["clientVersion"]) == ("a > 1", 7)

@@ -6,7 +6,8 @@ from duemq.net.memory_budget import MemoryBudget
 from duemq.pull.held_pulls import HELD_OF_PEER_MAX, HeldPulls, Wake
 from duemq.registry.subscriptions import parse_expression
 from message_store.clock import FakeClock
-from tests.support.fakes import FakePeer, FakeStore, put, settle
+from message_store.log.batch import PutBatch
+from tests.support.fakes import HOST, FakePeer, FakeStore, put, settle
 
 ALL = parse_expression("T", "*")
 
@@ -170,3 +171,47 @@ def test_slots_beyond_the_first_table_are_watched(run):
         assert pull.woken.done()
 
     run(scene())
+
+
+@pytest.mark.parametrize("queue_id", [0, 1, 2])
+def test_a_pull_of_several_queues_is_woken_once_by_any_of_them(run, queue_id):
+    async def scene():
+        memory = MemoryBudget(1 << 20)
+        _, store, held, slot = world(memory=memory)
+        more = [store.topics.slot(store.topics.add("T"), n, create=True) for n in (1, 2)]
+        pull = held.hold(slot, ALL, None, 1_000, also=[*more, slot])
+        assert (len(held), pull.woken.done()) == (1, False)
+        batch = put(store, "T", b"x", queue_id=queue_id)
+        assert pull.woken.result() is Wake.ARRIVED
+        assert (len(held), memory.used_bytes) == (0, 0)
+        held.release(pull)
+        held.on_append(batch)
+
+    run(scene())
+
+
+def test_one_batch_for_two_queues_of_a_pull_wakes_it_once(run):
+    async def scene():
+        _, store, held, slot = world()
+        second = store.topics.slot(store.topics.add("T"), 1, create=True)
+        both = put_batch_of(store, 0, 1)
+        pull, other = (
+            held.hold(slot, ALL, None, 1_000, also=[second]),
+            held.hold(second, ALL, None, 9),
+        )
+        held.on_append(both)
+        assert pull.woken.result() is other.woken.result() is Wake.ARRIVED
+        assert len(held) == 0
+
+    run(scene())
+
+
+def put_batch_of(store, *queues):
+    batch = PutBatch(len(queues))
+    for queue_id in queues:
+        batch.add(
+            topic_index=store.topics.add("T"), queue_id=queue_id, body=b"x", properties=b"",
+            born_ms=1, born_host=HOST, store_host=HOST,
+        )  # fmt: skip
+    store.put(batch)
+    return batch

@@ -56,8 +56,8 @@ class World:
             self.held, self.stats, lambda: self.config,
         )  # fmt: skip
 
-    def join(self, *, topics=("T",), expression="*", version=1, model="CLUSTERING"):
-        told = tuple(parse_expression(t, expression, version=version) for t in topics)
+    def join(self, *, topics=("T",), expression="*", kind="TAG", version=1, model="CLUSTERING"):
+        told = tuple(parse_expression(t, expression, kind, version) for t in topics)
         entry = ConsumerEntry("G", "CONSUME_PASSIVELY", model, "x", told)
         self.clients.heartbeat(
             Heartbeat("c", (), (entry,)), self.peer, language="JAVA", version=479, now_ms=0
@@ -176,7 +176,16 @@ def test_records_that_retention_took_are_skipped(run):
         ),
         ({}, {"topics": ("U",)}, {"sysFlag": 0}, 24),
         ({}, {"version": 3}, {"sysFlag": 0, "subVersion": 4}, 25),
-        ({}, {}, {"subscription": "a > 1", "expressionType": "SQL92"}, 1),
+        (
+            {"property_filter_enable": False},
+            {},
+            {"subscription": "a > 1", "expressionType": "SQL92"},
+            1,
+        ),
+        ({}, {}, {"subscription": "a >", "expressionType": "SQL92"}, 23),
+        ({}, {}, {"subscription": "", "expressionType": "SQL92"}, 23),
+        ({}, {}, {"subscription": "a > 1", "expressionType": "SQL99"}, 23),
+        ({}, {"expression": "a >", "kind": "SQL92"}, {"sysFlag": 0}, 27),
         ({}, {}, {"queueOffset": "x"}, 1),
     ],
 )

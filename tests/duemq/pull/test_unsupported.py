@@ -12,7 +12,7 @@ from duemq.pull.unsupported import UNSERVED, WARN_MS, UnservedProcessor
 from message_store.clock import FakeClock
 from tests.support.running_broker import running, small
 
-POP_MESSAGE = 200_050
+SET_MODE = 401
 
 
 @pytest.mark.finding("D6")
@@ -22,18 +22,21 @@ def test_warnings_are_limited_to_one_a_minute(caplog: pytest.LogCaptureFixture) 
 
     async def main() -> None:
         for _ in range(3):
-            answer = await processor.refuse(Request(POP_MESSAGE, {}))
+            answer = await processor.refuse(Request(SET_MODE, {}))
             assert answer.code == 3
-            assert "POP consumption is not served; use a push or pull consumer" in answer.remark
+            assert (
+                "this request of POP consumption is not served; use a push or pull consumer"
+                in answer.remark
+            )
         clock.advance(WARN_MS)
-        await processor.refuse(Request(POP_MESSAGE, {}))
+        await processor.refuse(Request(SET_MODE, {}))
         await processor.refuse(Request(400, {}))
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
     texts = [record.getMessage() for record in caplog.records]
     assert [f"({n} such requests so far)" in text for n, text in zip((1, 4, 1), texts, strict=True)]
-    assert processor.counts == {POP_MESSAGE: 4, 400: 1}
+    assert processor.counts == {SET_MODE: 4, 400: 1}
 
 
 def test_a_broker_refuses_each_of_them(tmp_path) -> None:

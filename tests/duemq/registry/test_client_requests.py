@@ -129,7 +129,10 @@ def test_a_closed_connection_joins_nothing(run):
     ("data", "code"),
     [
         ({"topic": "T", "subString": "a", "expressionType": "TAG"}, 0),
-        ({"topic": "T", "subString": "a > 1", "expressionType": "SQL92"}, 1),
+        ({"topic": "T", "subString": "a > 1", "expressionType": "SQL92"}, 0),
+        ({"topic": "T", "subString": "a >", "expressionType": "SQL92"}, 23),
+        ({"topic": "T", "expressionType": "SQL92"}, 23),
+        ({"topic": "T", "subString": "a > 1", "expressionType": "SQL99"}, 23),
         ({"topic": "T", "subString": "||"}, 23),
         ([], 0),
         ([1], 1),

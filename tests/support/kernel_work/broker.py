@@ -93,6 +93,9 @@ async def _serve(
         offset = int((answer.fields or {}).get("offset", 0))
         end = offset + await _send_all(client, deliver=deliver)
         await _until_readable(client, offset, end)
+        if deliver:
+            sql = {"subscription": "UNIQ_KEY = 'B'", "expressionType": "SQL92"}
+            await client.call(pull_request(offset, **sql), timeout_s=CALL_TIMEOUT_S)
         async with asyncio.TaskGroup() as tasks:  # a pull that a send ends
             tasks.create_task(client.call(pull_request(end), timeout_s=CALL_TIMEOUT_S))
             await asyncio.sleep(HELD_S)
@@ -144,7 +147,7 @@ def _batch() -> Request:
     return request
 
 
-def pull_request(offset: int) -> Request:
+def pull_request(offset: int, **filtered: str) -> Request:
     fields = {
         "consumerGroup": "g",
         "topic": TOPIC,
@@ -157,7 +160,7 @@ def pull_request(offset: int) -> Request:
         "subscription": "*",
         "subVersion": "0",
     }
-    return Request(RequestCode.PULL_MESSAGE, fields, version=479)
+    return Request(RequestCode.PULL_MESSAGE, fields | filtered, version=479)
 
 
 def _now() -> str:

@@ -4,6 +4,7 @@ import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -14,7 +15,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * push-consume: --mode concurrent, orderly or broadcast. The first --fail-first messages are refused once. Ends
- * --linger-ms after --until messages were consumed, after --wait-ms, or when stopped.
+ * --sql subscribes with an SQL92 filter. Ends --linger-ms after --until messages were consumed, after --wait-ms, or when stopped.
  */
 final class PushConsume {
     private final Args args;
@@ -44,7 +45,11 @@ final class PushConsume {
         consumer.setConsumeThreadMax(args.number("threads", 4));
         consumer.setSuspendCurrentQueueTimeMillis(100);
         consumer.setMaxReconsumeTimes(args.number("max-reconsume", -1));
-        consumer.subscribe(args.text("topic"), args.text("tags", "*"));
+        if (args.has("sql")) {
+            consumer.subscribe(args.text("topic"), MessageSelector.bySql(args.text("sql")));
+        } else {
+            consumer.subscribe(args.text("topic"), args.text("tags", "*"));
+        }
         listen(consumer);
         consumer.start();
         events.print("started");

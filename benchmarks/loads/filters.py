@@ -1,0 +1,117 @@
+"""How fast one consumer gets the messages of a queue that pass an SQL92 filter."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+
+from benchmarks.bench import Bench, Load, Metric
+from delivery.plugin import Request, Response
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from duemq.send.layout import SEND_LETTERS
+from message_store.layout import BATCH_ENTRY_HEAD, packer
+from message_store.log.properties import encode_properties
+
+MESSAGES = 1_000_000
+SHARES = 100  # the filter passes one message of so many
+IN_FLIGHT = 8
+CALL_S = 60.0
+BODY = b"x" * 100
+FILTER = "share = 7 AND region IN ('eu', 'us')"
+
+
+def sql_filter(bench: Bench) -> list[Metric]:
+    """Fill a queue, then pull all of it with a filter, one pull after another."""
+    batches = bench.count(MESSAGES) // SHARES
+    address = f"127.0.0.1:{bench.server.broker_port}"
+    return asyncio.run(_measure(address, bench.topic(), batches))
+
+
+async def _measure(address: str, topic: str, batches: int) -> list[Metric]:
+    async with RemotingClient(address) as client:
+        await _fill(client, topic, batches)
+        await _pull_all(client, topic, batches * SHARES)  # warm: caches, compiled code
+        begin = perf_counter()
+        matches, pulls = await _pull_all(client, topic, batches * SHARES)
+        seconds = perf_counter() - begin
+    assert matches == batches, f"{matches} messages passed the filter, not {batches}"
+    speed = batches * SHARES / seconds
+    return [
+        Metric(name="filtered", value=speed, unit="msg/s", better="more"),
+        Metric(name="pulls", value=pulls, unit="", better="less"),
+    ]
+
+
+async def _fill(client: RemotingClient, topic: str, batches: int) -> None:
+    values = ("g", topic, "TBW102", "4", "0", "0", "0", "0", "", "0", "false", "0", "true")
+    fields = dict(zip(SEND_LETTERS, values, strict=False))
+    body = b"".join(map(_entry, range(SHARES)))
+
+    async def send(count: int) -> None:
+        for _ in range(count):
+            request = Request(RequestCode.SEND_BATCH_MESSAGE, dict(fields), body, version=479)
+            answer = await client.call(request, timeout_s=CALL_S)
+            assert answer.code == 0, answer.remark
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(IN_FLIGHT):
+            tasks.create_task(send(batches // IN_FLIGHT + (number < batches % IN_FLIGHT)))
+
+
+def _entry(share: int) -> bytes:
+    """Return one message of a batch."""
+    pairs = {
+        "UNIQ_KEY": f"7F00000100002A139A55{share:012X}",
+        "WAIT": "true",
+        "share": str(share),
+        "region": "eu",
+        "name": "customer-1234567",
+    }
+    properties = encode_properties(pairs)
+    assert BATCH_ENTRY_HEAD.names is not None
+    size = packer(BATCH_ENTRY_HEAD).size + len(BODY) + 2 + len(properties)
+    head = dict.fromkeys(BATCH_ENTRY_HEAD.names, 0) | {"total_size": size, "body_len": len(BODY)}
+    tail = BODY + len(properties).to_bytes(2, "big") + properties
+    return packer(BATCH_ENTRY_HEAD).pack(*head.values()) + tail
+
+
+async def _pull_all(client: RemotingClient, topic: str, end: int) -> tuple[int, int]:
+    """Return the number of messages that passed, and of pulls."""
+    offset = matches = pulls = 0
+    while offset < end:
+        answer = await client.call(_pull(topic, offset), timeout_s=CALL_S)
+        assert answer.code in (0, 20), answer.remark
+        offset = int((answer.fields or {})["nextBeginOffset"])
+        matches += _count(answer)
+        pulls += 1
+    return matches, pulls
+
+
+def _pull(topic: str, offset: int) -> Request:
+    fields = {
+        "consumerGroup": "bench-filter", "topic": topic, "queueId": "0",
+        "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
+        "suspendTimeoutMillis": "0", "subscription": FILTER, "expressionType": "SQL92",
+        "subVersion": "1",
+    }  # fmt: skip
+    return Request(RequestCode.PULL_MESSAGE, fields, version=479)
+
+
+def _count(answer: Response) -> int:
+    """Return the number of records in a body."""
+    at = count = 0
+    while at < len(answer.body):
+        at += int.from_bytes(answer.body[at : at + 4], "big")
+        count += 1
+    return count
+
+
+LOADS = [
+    Load(
+        name="sql-filter",
+        what="one queue of 1 M messages pulled with an SQL92 filter that 1 % pass",
+        run=sql_filter,
+        keys={"enablePropertyFilter": "true"},
+    )
+]

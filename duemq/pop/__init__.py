@@ -1,0 +1,1 @@
+"""POP consumption: checkpoints and acknowledgements as timers. docs/decisions/0048."""

@@ -1,0 +1,222 @@
+"""Checkpoints of pops and acknowledgements: the records of the revive topic.
+
+    pop  --checkpoint, due at its revive time - 1 s-->  revive queue
+    ack  --acknowledgement, due at the revive time--->  revive queue
+
+Source: PopCheckPoint, AckMsg, BatchAckMsg, PopMessageProcessor.buildCkMsg
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from duemq.net import wire_json
+from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG
+from message_store.log.record import Record
+
+LEAD_MS: Final = 1_000  # PopAckConstants.ackTimeInterval
+INVISIBLE_MS_MAX: Final = 10 * 365 * 86_400_000  # timerMaxDelaySec is less, unless it was set
+OFFSETS_MAX: Final = 1_024  # of one record; Apache's have at most 32
+Key = tuple[str, str, int, int, int, str]
+"""Topic, group, queue, start offset, pop time, broker name: what names a checkpoint."""
+
+
+class RecordError(ValueError):
+    """A record of the revive topic that is neither a checkpoint nor an acknowledgement."""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Messages of one queue that one pop gave to one group.
+
+    Attributes:
+        offsets: Queue offsets of the messages.
+        acked: Those that were acknowledged.
+    """
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_ms: int
+    invisible_ms: int
+    offsets: tuple[int, ...]
+    broker_name: str
+    acked: set[int] = field(default_factory=set)
+
+    @property
+    def revive_ms(self) -> int:
+        """Time from which its messages are visible again."""
+        return self.pop_ms + self.invisible_ms
+
+    @property
+    def due_ms(self) -> int:
+        """Time at which its record is delivered to the revive topic."""
+        return self.revive_ms - LEAD_MS
+
+    @property
+    def key(self) -> Key:
+        return (
+            *(self.topic, self.group, self.queue_id),
+            *(self.start_offset, self.pop_ms, self.broker_name),
+        )
+
+    @property
+    def unacknowledged(self) -> list[int]:
+        """Queue offsets of the messages that are visible again at the revive time."""
+        return [offset for offset in self.offsets if offset not in self.acked]
+
+    def body(self) -> bytes:
+        return wire_json.encode(
+            {
+                "bm": 0,
+                "bn": self.broker_name,
+                "c": self.group,
+                "d": [offset - self.start_offset for offset in self.offsets],
+                "it": self.invisible_ms,
+                "n": len(self.offsets),
+                "pt": self.pop_ms,
+                "q": self.queue_id,
+                "reviveTime": self.revive_ms,
+                "ro": 0,
+                "so": self.start_offset,
+                "t": self.topic,
+            }
+        )
+
+    def properties(self) -> dict[str, str]:
+        return _properties(CHECKPOINT_TAG, self.key, str(self.start_offset), self.due_ms)
+
+
+@dataclass(slots=True)
+class Acknowledgement:
+    """Messages of one checkpoint that their consumer has processed.
+
+    Attributes:
+        due_ms: The checkpoint's revive time.
+    """
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_ms: int
+    offsets: tuple[int, ...]
+    broker_name: str
+    due_ms: int
+
+    @property
+    def key(self) -> Key:
+        return (
+            *(self.topic, self.group, self.queue_id),
+            *(self.start_offset, self.pop_ms, self.broker_name),
+        )
+
+    @property
+    def is_batch(self) -> bool:
+        return len(self.offsets) != 1
+
+    def body(self) -> bytes:
+        offsets: dict[str, object] = {"ao": self.offsets[0]}
+        if self.is_batch:
+            offsets = {"ao": -1, "aol": self.offsets}
+        return wire_json.encode(
+            {
+                **offsets,
+                "bn": self.broker_name,
+                "c": self.group,
+                "pt": self.pop_ms,
+                "q": self.queue_id,
+                "so": self.start_offset,
+                "t": self.topic,
+            }
+        )
+
+    def properties(self) -> dict[str, str]:
+        tag = BATCH_ACK_TAG if self.is_batch else ACK_TAG
+        named = "-1" if self.is_batch else str(self.offsets[0])
+        return _properties(tag, self.key, named, self.due_ms)
+
+
+def _properties(tag: str, key: Key, offset: str, due_ms: int) -> dict[str, str]:
+    topic, group, queue_id, _, pop_ms, broker_name = key
+    kind = CHECKPOINT_TAG if tag == CHECKPOINT_TAG else ACK_TAG
+    unique = "@".join([topic, str(queue_id), offset, group, str(pop_ms), broker_name, kind])
+    return {"TAGS": tag, "UNIQ_KEY": unique, "TIMER_DELIVER_MS": str(due_ms)}
+
+
+def parse_revive_record(record: Record, broker_name: str) -> Checkpoint | Acknowledgement:
+    """Return what a record of the revive topic holds.
+
+    Args:
+        broker_name: Of records that name no broker.
+    Raises:
+        RecordError: It is neither.
+    """
+    tag = record.properties.get("TAGS")
+    try:
+        data = wire_json.parse_object(record.body)
+        if tag == CHECKPOINT_TAG:
+            return _checkpoint(data, broker_name)
+        if tag == ACK_TAG:
+            return _acknowledgement(data, record, broker_name, [data["ao"]])
+        if tag == BATCH_ACK_TAG:
+            return _acknowledgement(data, record, broker_name, data["aol"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{type(error).__name__}: {error}") from error
+    raise RecordError(f"its tag is {tag!r}")
+
+
+def _checkpoint(data: Mapping[str, object], broker_name: str) -> Checkpoint:
+    start, count = _whole(data["so"]), _whole(data["n"])
+    distances = _offsets(data.get("d") or [])
+    if not distances:  # an old 5.0 broker's
+        distances = tuple(range(min(count, OFFSETS_MAX)))
+    offsets = tuple(start + distance for distance in distances)
+    return Checkpoint(
+        topic=_text(data["t"]),
+        group=_text(data["c"]),
+        queue_id=_whole(data["q"]),
+        start_offset=start,
+        pop_ms=_whole(data["pt"]),
+        invisible_ms=_whole(data["it"]),
+        offsets=offsets,
+        broker_name=_text(data.get("bn") or broker_name),
+        acked={at for number, at in enumerate(offsets) if _whole(data.get("bm", 0)) >> number & 1},
+    )
+
+
+def _acknowledgement(
+    data: Mapping[str, object], record: Record, broker_name: str, offsets: object
+) -> Acknowledgement:
+    due = record.properties.get("TIMER_DELIVER_MS", "0")
+    return Acknowledgement(
+        topic=_text(data["t"]),
+        group=_text(data["c"]),
+        queue_id=_whole(data["q"]),
+        start_offset=_whole(data["so"]),
+        pop_ms=_whole(data["pt"]),
+        offsets=_offsets(offsets),
+        broker_name=_text(data.get("bn") or broker_name),
+        due_ms=int(due) if due.isascii() and due.isdigit() else 0,
+    )
+
+
+def _offsets(found: object) -> tuple[int, ...]:
+    if not isinstance(found, list) or len(found) > OFFSETS_MAX:
+        raise ValueError(f"the offsets are not a list of at most {OFFSETS_MAX} numbers")
+    return tuple(_whole(offset) for offset in found)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{str(value)[:32]!r} is not a whole number")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:32]!r} is not a text")
+    return value

@@ -1,0 +1,240 @@
+"""Order info: the messages of the last orderly pop of each queue, in consumerOrderInfo.json.
+
+    pop --> the queue is blocked --ack of each message--> free, the consumer offset advances
+                    |
+                    +-- a message is visible again --> free: the next pop begins with it
+
+Source: ConsumerOrderInfoManager
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from duemq.pop.names import retry_flag
+from duemq.pop.pop_offsets import Place
+from duemq.registry.config_file import ConfigFile, JsonObject, Saved
+
+FILE_NAME: Final = "consumerOrderInfo.json"
+KEPT_MS: Final = 86_400_000  # CLEAN_SPAN_FROM_LAST
+OFFSETS_MAX: Final = 64  # bits of a Java long
+SEPARATOR: Final = "@"
+
+
+class Settled(Enum):
+    """Result of an acknowledgement that does not move the consumer offset."""
+
+    ILLEGAL = "illegal"  # its message is not in the last pop of the queue
+    STALE = "stale"  # it is of an earlier pop
+
+
+@dataclass(slots=True)
+class OrderInfo:
+    """The last pop of one queue.
+
+    Attributes:
+        offsets: Queue offsets of its messages.
+        visible_ms: Time at which a message is visible again, where it was changed.
+        consumed: Pops before this one, of messages that had some.
+        acked: Bits of acknowledged messages, by their position in `offsets`.
+    """
+
+    pop_ms: int
+    invisible_ms: int
+    offsets: list[int]
+    attempt_id: str | None = None
+    last_ms: int = 0
+    acked: int = 0
+    visible_ms: dict[int, int] = field(default_factory=dict)
+    consumed: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def open(self) -> list[int]:
+        """Queue offsets that are not acknowledged."""
+        return [offset for at, offset in enumerate(self.offsets) if not self.acked >> at & 1]
+
+    def free_ms(self) -> int:
+        """Return the time from which the queue is not blocked, unless more is acknowledged."""
+        normal_ms = self.pop_ms + self.invisible_ms
+        return max((self.visible_ms.get(offset, normal_ms) for offset in self.open), default=0)
+
+    def to_json(self) -> dict[str, object]:
+        first = self.offsets[0]
+        found: dict[str, object] = {"a": self.attempt_id} if self.attempt_id is not None else {}
+        found["cm"] = self.acked - (1 << 64 if self.acked >> 63 else 0)
+        found["i"], found["l"] = self.invisible_ms, self.last_ms
+        found["o"] = [first, *(offset - first for offset in self.offsets[1:])]
+        found |= {"oc": self.consumed} if self.consumed else {}
+        found |= {"ot": self.visible_ms} if self.visible_ms else {}
+        found["popTime"] = self.pop_ms
+        return found
+
+
+class OrderTable(Saved):
+    """Order infos of all groups.
+
+    Args:
+        is_known: Returns whether a topic and a group exist; others are removed.
+    """
+
+    def __init__(self, file: ConfigFile, is_known: Callable[[str, str], bool]) -> None:
+        super().__init__(file)
+        self._is_known = is_known
+        self._table: dict[Place, OrderInfo] = {}
+
+    def load(self) -> None:
+        """Read consumerOrderInfo.json.
+
+        Raises:
+            CorruptStore: The file is there but neither it nor its backup can be used.
+        """
+        self._table = self._file.load(read_table) or {}
+
+    def to_json(self) -> dict[str, object]:
+        table: dict[str, dict[int, object]] = {}
+        for place, info in self._table.items():
+            queues = table.setdefault(f"{place.topic}{SEPARATOR}{place.group}", {})
+            queues[place.queue_id] = info.to_json()
+        return {"table": table}
+
+    def clean(self, now_ms: int) -> None:
+        """Remove infos of topics and groups that are gone, and those of a day ago."""
+        for place, info in list(self._table.items()):
+            old = now_ms - info.last_ms > KEPT_MS
+            if old or not self._is_known(place.topic, place.group):
+                self.clear(place)
+
+    def places(self) -> Iterator[tuple[Place, OrderInfo]]:
+        """Yield each queue with its last pop."""
+        yield from self._table.items()
+
+    def clear(self, place: Place) -> None:
+        """Forget the last pop of a queue: its offset was reset."""
+        self._dirty |= self._table.pop(place, None) is not None
+
+    # -- pops -----------------------------------------------------------------------------------
+
+    def blocked_until(self, place: Place, attempt_id: str | None, now_ms: int) -> int | None:
+        """Return the time until which a queue is blocked, None if it is not.
+
+        An attempt that is repeated is not blocked by itself: its client got no answer.
+        """
+        info = self._table.get(place)
+        if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):
+            return None
+        free_ms = info.free_ms()
+        return free_ms if free_ms > now_ms else None
+
+    def note_pop(
+        self,
+        place: Place,
+        offsets: Sequence[int],
+        *,
+        pop_ms: int,
+        invisible_ms: int,
+        attempt_id: str | None,
+    ) -> str:
+        """Block a queue; return the part of orderCountInfo that describes it."""
+        assert 0 < len(offsets) <= OFFSETS_MAX
+        info = OrderInfo(pop_ms, invisible_ms, list(offsets), attempt_id, pop_ms)
+        before = self._table.get(place)
+        if before is not None:
+            info.consumed = _consumed(before, info)
+        self._table[place] = info
+        self._dirty = True
+        flag = retry_flag(place.topic)
+        parts = [f"{flag} qo{place.queue_id}%{at} {n}" for at, n in info.consumed.items()]
+        is_whole = len(info.consumed) == len(info.offsets)
+        least = min(info.consumed.values()) if is_whole else 0
+        return ";".join([*parts, f"{flag} {place.queue_id} {least}"])
+
+    def acknowledge(self, place: Place, offset: int, pop_ms: int) -> int | Settled:
+        """Mark a message as processed; return the offset that its group consumes next."""
+        info = self._table.get(place)
+        if info is None:
+            return Settled.ILLEGAL
+        if info.pop_ms != pop_ms:
+            return Settled.STALE
+        if offset not in info.offsets:
+            return Settled.ILLEGAL
+        info.acked |= 1 << info.offsets.index(offset)
+        self._dirty = True
+        return info.open[0] if info.open else info.offsets[-1] + 1
+
+    def set_visible(self, place: Place, offset: int, pop_ms: int, visible_ms: int) -> bool:
+        """Set when a message is visible again; return whether it is in the last pop."""
+        info = self._table.get(place)
+        if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
+            return False
+        info.visible_ms[offset] = visible_ms
+        self._dirty = True
+        return True
+
+    def free_ms(self, place: Place) -> int:
+        """Return the time from which a queue is not blocked, 0 if it is free."""
+        info = self._table.get(place)
+        return 0 if info is None else info.free_ms()
+
+
+def _consumed(before: OrderInfo, info: OrderInfo) -> dict[int, int]:
+    """Return how often the messages of a pop were popped before. mergeOffsetConsumedCount"""
+    if before.attempt_id is not None and before.attempt_id == info.attempt_id:
+        return before.consumed
+    again = set(before.offsets)
+    return {at: before.consumed.get(at, 0) + 1 for at in info.offsets if at in again}
+
+
+def read_table(data: JsonObject) -> dict[Place, OrderInfo]:
+    """Return the content of consumerOrderInfo.json.
+
+    Raises:
+        ValueError: What is wrong with it.
+    """
+    found: dict[Place, OrderInfo] = {}
+    for key, queues in _object(data.get("table") or {}, "table").items():
+        topic, separator, group = key.partition(SEPARATOR)
+        if not separator:
+            raise ValueError(f"table entry {key!r} is not topic@group")
+        for queue_id, value in _object(queues, key).items():
+            info = _read_info(_object(value, key))
+            if info.offsets:
+                found[Place(group, topic, _number(queue_id))] = info
+    return found
+
+
+def _read_info(data: Mapping[str, object]) -> OrderInfo:
+    offsets = data.get("o") or []
+    if not isinstance(offsets, list) or len(offsets) > OFFSETS_MAX:
+        raise ValueError(f"o is not a list of at most {OFFSETS_MAX} offsets")
+    attempt = data.get("a")
+    first = _number(offsets[0]) if offsets else 0
+    following = [first + _number(distance) for distance in offsets[1:]]
+    return OrderInfo(
+        pop_ms=_number(data.get("popTime", 0)),
+        invisible_ms=_number(data.get("i") or 0),
+        offsets=[first, *following] if offsets else [],
+        attempt_id=attempt if isinstance(attempt, str) else None,
+        last_ms=_number(data.get("l", 0)),
+        acked=_number(data.get("cm", 0)) & (1 << 64) - 1,
+        visible_ms=_numbers(data.get("ot") or {}, "ot"),
+        consumed=_numbers(data.get("oc") or {}, "oc"),
+    )
+
+
+def _numbers(value: object, name: str) -> dict[int, int]:
+    return {_number(key): _number(each) for key, each in _object(value, name).items()}
+
+
+def _object(value: object, name: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is not an object")
+    return {str(key): each for key, each in value.items()}
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{str(value)[:32]!r} is not a number")
+    return int(value)

@@ -1,0 +1,108 @@
+"""Orderly pops: their table on the disk, and held pops that continue when a queue is free again."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from duemq.pop.order_info import FILE_NAME, OrderTable
+from duemq.pop.pop_offsets import Place
+from duemq.ports import Groups, Topics
+from duemq.pull.held_pulls import HeldPulls
+from duemq.registry.config_file import ConfigFile
+from message_store.clock import Clock, Signal
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+STALE_MAX: Final = 64  # entries of the heap whose queue has another time by now
+SAVE_MS: Final = 5_000  # flushConsumerOffsetInterval
+
+
+class Orderly:
+    """Order infos of one broker. A context manager: its task wakes pops and writes the file.
+
+    Attributes:
+        table: Order infos by queue.
+    """
+
+    def __init__(
+        self, store: MessageStore, topics: Topics, groups: Groups, held: HeldPulls, clock: Clock
+    ) -> None:
+        self._store, self._held, self._clock = store, held, clock
+        self.table = OrderTable(
+            ConfigFile(store.config_path(FILE_NAME)),
+            lambda topic, group: topics.find(topic) is not None and groups.known(group) is not None,
+        )
+        self._free_ms: dict[Place, int] = {}  # of blocked queues
+        self._times: list[tuple[int, int, Place]] = []  # heap of (free time, serial, queue)
+        self._serial = 0
+        self._wake = Signal()
+        self._stopping = False
+        self._save_ms = 0
+
+    def changed(self, place: Place) -> None:
+        """Have pops of a queue continue when it is free: now, or at the time that it has now."""
+        free_ms = self.table.free_ms(place)
+        if free_ms <= self._clock.now_ms():
+            self._free_ms.pop(place, None)
+            self._continue(place)
+        elif self._free_ms.get(place) != free_ms:
+            self._free_ms[place] = free_ms
+            self._push(free_ms, place)
+            if len(self._times) > 2 * len(self._free_ms) + STALE_MAX:
+                self._times.clear()
+                for each, time_ms in self._free_ms.items():
+                    self._push(time_ms, each)
+            self._wake.set()
+
+    def _push(self, free_ms: int, place: Place) -> None:
+        self._serial += 1
+        heapq.heappush(self._times, (free_ms, self._serial, place))
+
+    def _continue(self, place: Place) -> None:
+        table = self._store.topics
+        self._held.wake_slot(table.slot(table.add(place.topic), place.queue_id, create=True))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the task; on leaving, write the file."""
+        self.table.load()
+        for place, _ in self.table.places():
+            self.changed(place)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.run(), name="orderly pops")
+            try:
+                yield
+            finally:
+                self._stopping = True
+                self._wake.set()
+        await self._save()
+
+    async def run(self) -> None:
+        """Wake pops at their times, and write the file, until stopped."""
+        while not self._stopping:
+            self._wake.clear()
+            now_ms = self._clock.now_ms()
+            if not now_ms < self._save_ms <= now_ms + SAVE_MS:  # it is time, or a clock was set
+                self._save_ms = now_ms + SAVE_MS
+                self.table.clean(now_ms)
+                await self._save()
+            while self._times and self._times[0][0] <= now_ms:
+                free_ms, _, place = heapq.heappop(self._times)
+                if self._free_ms.get(place) == free_ms:
+                    del self._free_ms[place]
+                    self._continue(place)
+            until_ms = min(self._save_ms, self._times[0][0] if self._times else self._save_ms)
+            await self._clock.wait(self._wake, until_ms=until_ms)
+
+    async def _save(self) -> None:
+        try:
+            await self.table.save()
+        except OSError as error:
+            log.error("order infos of the last seconds are not on the disk: %s", error)

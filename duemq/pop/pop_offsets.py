@@ -1,0 +1,104 @@
+"""Offsets of pops: where a group continues in a queue.
+
+    committed offset  <--confirmed--  end of the last pop, in memory until its checkpoint is
+                                      confirmed by disk and replicas
+
+So no table names progress whose checkpoint could be lost. Source: PopMessageProcessor.getPopOffset
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from duemq.pop.names import RETRY_PREFIX
+from duemq.ports import Offsets
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+FROM_FIRST, FROM_LAST = 0, 1  # ConsumeInitMode
+MEMORY_SPAN_BYTES = 1 << 30  # a log of this size counts as in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One queue of one group."""
+
+    group: str
+    topic: str
+    queue_id: int
+
+
+class PopOffsets:
+    """Offsets of the pops of all groups."""
+
+    def __init__(self, store: MessageStore, offsets: Offsets) -> None:
+        self._store, self._offsets = store, offsets
+        self._ends: dict[Place, int] = {}  # of pops that are not confirmed
+
+    def following(self, place: Place, init_mode: int) -> int:
+        """Return the offset where the next pop begins; a pending reset is taken."""
+        reset = self._offsets.take_reset(place.group, place.topic, place.queue_id)
+        if reset is not None:
+            self._ends.pop(place, None)
+            self._offsets.commit(place.group, place.topic, place.queue_id, reset)
+            return reset
+        return self.peek(place, init_mode)
+
+    def peek(self, place: Place, init_mode: int) -> int:
+        """Return the offset where the next pop begins, and change nothing."""
+        committed = self._offsets.query(place.group, place.topic, place.queue_id)
+        if committed is None:
+            committed = self._first(place, init_mode)
+        return max(committed, self._ends.get(place, 0))
+
+    def _first(self, place: Place, init_mode: int) -> int:
+        """Return where a new group begins."""
+        low, high = self._store.queue_bounds(place.topic, place.queue_id)
+        if init_mode == FROM_FIRST or place.topic.startswith(RETRY_PREFIX):
+            return low
+        units = self._store.units(place.topic, place.queue_id, 0, 1)
+        memory_from = self._store.max_offset - MEMORY_SPAN_BYTES
+        if low == 0 and units.size and int(units[0]["phys_offset"]) >= memory_from:
+            return 0  # initPopOffsetByCheckMsgInMem: a young queue is read from its beginning
+        return max(high - 1, 0)
+
+    def move(self, place: Place, end: int) -> None:
+        """Have the next pop begin at `end`."""
+        self._ends[place] = end
+
+    def is_reset(self, place: Place) -> bool:
+        """Return whether the next pop begins at a reset offset."""
+        return self._offsets.pending_reset(place.group, place.topic, place.queue_id) is not None
+
+    def stay(self, place: Place, start: int) -> None:
+        """Commit where an orderly pop began: its acknowledgements move on."""
+        if self._offsets.query(place.group, place.topic, place.queue_id) != start:
+            self._offsets.commit(place.group, place.topic, place.queue_id, start)
+
+    def committed(self, place: Place) -> int:
+        """Return the committed offset, 0 without any."""
+        return self._offsets.query(place.group, place.topic, place.queue_id) or 0
+
+    def acknowledged(self, place: Place, following: int) -> None:
+        """Commit the offset after acknowledged messages of an orderly pop, unless it was reset."""
+        if not self.is_reset(place):
+            self._offsets.commit(place.group, place.topic, place.queue_id, following)
+
+    def skip(self, place: Place, end: int) -> None:
+        """Continue at `end`: the messages before it do not pass the filter."""
+        if place in self._ends:  # a pop before them is not confirmed
+            self._ends[place] = end
+        else:
+            self._offsets.commit(place.group, place.topic, place.queue_id, end)
+
+    def commit(self, place: Place, end: int) -> None:
+        """Commit the end of a pop that is confirmed now, unless a reset came between."""
+        if self._ends.get(place, -1) < end:
+            return
+        committed = self._offsets.query(place.group, place.topic, place.queue_id)
+        if committed is None or committed < end:
+            self._offsets.commit(place.group, place.topic, place.queue_id, end)
+        if self._ends[place] == end:
+            del self._ends[place]

@@ -1,0 +1,76 @@
+"""Revive log: puts checkpoints and acknowledgements, which are timers of the revive topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from duemq.messages.copies import not_confirmed, refusal
+from duemq.net.codes import ResponseCode
+from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.names import revive_topic
+from duemq.ports import Identity
+from duemq.send.put_path import PutPath
+from message_store.clock import Clock
+from message_store.errors import RequestError
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+STAGING_BYTES: Final = 1 << 16
+Entry = tuple[int, Checkpoint | Acknowledgement]
+"""Revive queue, and the record to put there."""
+
+
+class ReviveLog:
+    """Writer of the revive topic.
+
+    Args:
+        put_path: Its hooks redirect the records to the timers.
+    """
+
+    def __init__(
+        self, store: MessageStore, put_path: PutPath, identity: Identity, clock: Clock
+    ) -> None:
+        self._store, self._put_path = store, put_path
+        self._identity, self._clock = identity, clock
+        self._topic_index = store.topics.add(revive_topic(identity.cluster_name))
+
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Append records: all of them, or none.
+
+        Raises:
+            RequestError: They were refused; with INVALID_PARAMETER if their time is not possible.
+        """
+        batch = PutBatch(len(entries), STAGING_BYTES)
+        now_ms = self._clock.now_ms()
+        for queue_id, record in entries:
+            batch.add(
+                topic_index=self._topic_index,
+                queue_id=queue_id,
+                body=record.body(),
+                properties=encode_properties(record.properties()),
+                born_ms=now_ms,
+                born_host=self._identity.host,
+                store_host=self._identity.host,
+            )
+        batch.together.append((0, batch.count))
+        self._put_path.put(batch)
+        for row in range(batch.count):
+            fault = refusal(batch, row)
+            if fault is None:
+                continue
+            illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
+            code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR
+            raise RequestError(code, f"the invisible time cannot be kept: {fault}")
+
+    async def confirm(self, what: str) -> None:
+        """Wait until disk and replicas have everything that was put, as far as they must.
+
+        Raises:
+            RequestError: Not in time; the records are in the log.
+        """
+        if missing := await self._store.wait_confirmed(self._store.max_offset):
+            raise not_confirmed(what, missing)

@@ -1,0 +1,137 @@
+"""POP of one broker: its processors, and the reviver that runs on a master."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from duemq.auth.record_access import RecordAccess
+from duemq.configuration.config import BrokerConfig
+from duemq.metrics.put_get_stats import BrokerStats
+from duemq.net.dispatcher import Handler
+from duemq.plugins import PluginSet
+from duemq.pop.acks import AckProcessor
+from duemq.pop.looks import LookProcessor
+from duemq.pop.orderly import Orderly
+from duemq.pop.pop import PopProcessor
+from duemq.pop.pop_offsets import PopOffsets
+from duemq.pop.pop_queues import PopQueues
+from duemq.pop.revive_log import ReviveLog
+from duemq.pop.reviver import Reviver
+from duemq.ports import Groups, Identity, Offsets, Topics
+from duemq.pull.held_pulls import HeldPulls
+from duemq.replication.config import ReplicationConfig
+from duemq.send.put_path import PutPath
+from duemq.timers import timers_are_held
+from message_store.clock import Clock
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+NO_TIMERS = "pop message is forbidden because timerWheelEnable is false or no timer store is loaded"
+REPLICA = "pop message is forbidden: this broker is a replica. Pop from the master"
+
+
+class Managers(Protocol):
+    """The parts of a broker that POP uses."""
+
+    @property
+    def store(self) -> MessageStore: ...
+    @property
+    def topics(self) -> Topics: ...
+    @property
+    def groups(self) -> Groups: ...
+    @property
+    def offsets(self) -> Offsets: ...
+    @property
+    def held(self) -> HeldPulls: ...
+    @property
+    def stats(self) -> BrokerStats: ...
+    @property
+    def put_path(self) -> PutPath: ...
+    @property
+    def identity(self) -> Identity: ...
+
+
+class Surroundings(Protocol):
+    """What POP needs of the broker around it."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def config(self) -> Callable[[], BrokerConfig]: ...
+    @property
+    def plugins(self) -> PluginSet: ...
+    @property
+    def records(self) -> RecordAccess: ...
+    @property
+    def replication(self) -> Callable[[], ReplicationConfig]: ...
+
+
+class PopService:
+    """Answers the POP requests of one broker. A context manager: a master with timers revives.
+
+    Attributes:
+        refusal: Why this broker serves no pops, empty if it does.
+    """
+
+    def __init__(self, parts: Managers, around: Surroundings) -> None:
+        store, topics, groups, identity = parts.store, parts.topics, parts.groups, parts.identity
+        clock, offsets = around.clock, parts.offsets
+        self._store = store
+        self.refusal = _refusal(around)
+        revive_log = ReviveLog(store, parts.put_path, identity, clock)
+        self.reviver = Reviver(
+            store, topics, groups, offsets, parts.put_path, identity, clock,
+            around.plugins.delivered_ms,
+        )  # fmt: skip
+        queues = PopQueues(
+            store, topics, groups, parts.held, clock, around.config,
+            lambda: self.refusal, lambda: around.records.version,
+        )  # fmt: skip
+        pops = PopOffsets(store, offsets)
+        self.orderly = Orderly(store, topics, groups, parts.held, clock)
+        self._processors = (
+            PopProcessor(
+                store,
+                queues,
+                pops,
+                revive_log,
+                self.orderly,
+                parts.stats,
+                identity,
+                clock,
+                around.config,
+            ),
+            AckProcessor(
+                store,
+                topics,
+                pops,
+                revive_log,
+                self.orderly,
+                identity,
+                clock,
+                lambda: self.refusal,
+            ),
+            LookProcessor(store, queues, pops, clock, parts.stats),
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        return {code: each for part in self._processors for code, each in part.handlers().items()}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Revive while the block is open, if this broker serves pops."""
+        if self.refusal:
+            yield
+            return
+        self._store.add_dispatcher(self.reviver.on_append)
+        async with self.reviver.running(), self.orderly.running():
+            yield
+
+
+def _refusal(around: Surroundings) -> str:
+    if around.replication().is_replica:
+        return REPLICA
+    return "" if timers_are_held(around.plugins.system_topics()) else NO_TIMERS

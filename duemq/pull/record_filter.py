@@ -1,0 +1,150 @@
+"""Filters over the properties of records in the log.
+
+    units --kernel--> matches, or not, or undecided --closure--> matches, or not
+
+A pull evaluates a bounded number of steps; the consumer's next one continues after them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.filters import Expression
+from duemq.filters.kernels.match import match_records
+from duemq.filters.layout import FALSE, FOREIGN, TRUE, UNDECIDED
+from duemq.filters.program import Program
+from message_store.errors import RecordUnreadable
+from message_store.kernels.bytes import Bytes
+from message_store.layout import Row, Rows
+from message_store.reader import LIGHT_QUEUES
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+UNITS_MIN: Final = 32
+UNITS_MAX: Final = 16_384
+STEPS_MAX: Final = 4_000_000  # of the kernel, for one pull
+CLOSURE_UNITS_MAX: Final = 800
+CLOSURE_STEPS_MAX: Final = 8_000_000  # characters of expressions, times bytes of properties
+PROPERTY_BYTES: Final = 256  # of a usual message
+GROWTH: Final = 4
+
+
+def units_evaluated(expression: Expression, *, compiled: bool) -> int:
+    """Return the maximum number of units that one pull evaluates."""
+    program = expression.program if compiled else None
+    if program is None:
+        return _closure_units(expression)
+    return max(UNITS_MIN, min(UNITS_MAX, STEPS_MAX // program.cost))
+
+
+def _closure_units(expression: Expression) -> int:
+    share = CLOSURE_STEPS_MAX // (len(expression.text) * PROPERTY_BYTES)
+    return max(UNITS_MIN, min(CLOSURE_UNITS_MAX, share))
+
+
+def _next_step(step: int, done: int, found: int, count_max: int) -> int:
+    """Return how many units are evaluated next: about those that lack, by the matches so far."""
+    if found == 0:
+        return step * GROWTH
+    return max(UNITS_MIN, (count_max - found) * done // found)
+
+
+class RecordFilter:
+    """Evaluates one expression over the records of one queue.
+
+    Args:
+        place: (topic, queue id, queue offset of the first unit).
+        compiled: Whether the kernel may be used; it is slow until it has been compiled.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        place: tuple[str, int, int],
+        expression: Expression,
+        *,
+        compiled: bool,
+    ) -> None:
+        self._store, self._expression = store, expression
+        topic, queue_id, offset = place
+        checked = 0 if topic.startswith(LIGHT_QUEUES) else 1
+        self._place = (np.frombuffer(topic.encode(), np.uint8), queue_id, offset, checked)
+        self._program = expression.program if compiled else None
+        self._closure_steps = 0
+
+    def passing(self, units: Rows, count_max: int) -> npt.NDArray[np.bool_]:
+        """Return which units have a record that passes the filter.
+
+        A record that cannot be read passes: what sends it reports the cause.
+
+        Args:
+            units: (n,) layout.UNIT, n >= 1.
+            count_max: Maximum messages of one answer; evaluation ends soon after them.
+
+        Returns:
+            (m,) bool, 1 <= m <= n: the units before m were evaluated.
+        """
+        passing = np.zeros(units.size, np.bool_)
+        done, found, step = 0, 0, max(count_max, UNITS_MIN)
+        while done < units.size and found < count_max:
+            piece = units[done : done + step]
+            results = self._results(piece)
+            decided = self._decide(piece, results)
+            passing[done : done + decided] = results[:decided] == TRUE
+            found += int(np.count_nonzero(passing[done : done + decided]))
+            done += decided
+            if decided < piece.size:
+                break
+            step = _next_step(step, done, found, count_max)
+        return passing[:done]
+
+    def _results(self, units: Rows) -> npt.NDArray[np.uint8]:
+        """Return the results of the kernel; without one, all are UNDECIDED."""
+        program = self._program
+        if program is None:
+            return np.full(units.size, UNDECIDED, np.uint8)
+        results = np.full(units.size, FOREIGN, np.uint8)
+        first = int(units["index"][0])
+
+        def visit(data: Bytes, part: Rows, base: int) -> int:
+            at = int(part["index"][0]) - first
+            out = results[at : at + part.size]
+            return self._match(program, data, part, base, out)
+
+        self._store.visit_records(units, visit)
+        return results
+
+    def _match(self, program: Program, data: Bytes, units: Rows, base: int, out: Bytes) -> int:
+        return int(
+            match_records(
+                data, units, base, self._place, program.names, program.arrays, program.scratch, out
+            )
+        )
+
+    def _decide(self, units: Rows, results: npt.NDArray[np.uint8]) -> int:
+        """Replace UNDECIDED and FOREIGN by TRUE or FALSE; return how many units were decided.
+
+        It stops when the closure has taken its steps: long expressions over many properties.
+        """
+        for at in np.flatnonzero((results == UNDECIDED) | (results == FOREIGN)).tolist():
+            if self._closure_steps > CLOSURE_STEPS_MAX:
+                return int(at)
+            results[at] = self._passes(units[at])
+        return units.size
+
+    def _passes(self, unit: Row) -> int:
+        try:
+            record = self._store.read_record(int(unit["phys_offset"]))
+        except RecordUnreadable:
+            return TRUE
+        size = len(record.property_text) + PROPERTY_BYTES
+        self._closure_steps += size * len(self._expression.text)
+        topic, queue_id, offset, checked = self._place
+        own = (topic.tobytes(), queue_id, offset + int(unit["index"]))
+        if checked and own != (record.topic.encode(), record.queue_id, record.queue_offset):
+            return TRUE  # `gather` repairs the unit or reports it
+        return TRUE if self._expression.matches(record.properties) else FALSE

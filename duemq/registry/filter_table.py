@@ -1,0 +1,164 @@
+"""Filters over properties that heartbeats have registered, by group and topic.
+
+A filter outlives its consumers by a day, so that a restarted consumer finds it. Expressions are
+compiled at the first pull: a heartbeat may name thousands.
+Source: ConsumerFilterManager
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from duemq.filters import SQL92, Compiler, Expression, FilterError
+from duemq.registry.subscriptions import Subscription
+
+log = logging.getLogger(__name__)
+FILTERS_MAX: Final = 65_536
+CHARS_MAX: Final = 16 << 20
+
+
+@dataclass(slots=True)
+class RegisteredFilter:
+    """The filter of one group on one topic; ConsumerFilterData.
+
+    Attributes:
+        version: The client's own number.
+        dead_ms: Time since which the group does not subscribe to the topic; 0: it does.
+        compiled: None: not yet, or the expression is invalid.
+    """
+
+    group: str
+    topic: str
+    expression: str
+    kind: str
+    version: int
+    born_ms: int
+    dead_ms: int = 0
+    compiled: Expression | None = None
+    tried: bool = False
+
+
+class FilterTable:
+    """Filters of all groups of one broker.
+
+    Args:
+        now_ms: Returns the time in ms since the epoch.
+        filters_max, chars_max: Maximum filters and characters of their expressions; a further
+            one is not registered.
+    Attributes:
+        changes: Number of changes so far.
+    """
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int] = lambda: 1,
+        *,
+        filters_max: int = FILTERS_MAX,
+        chars_max: int = CHARS_MAX,
+    ) -> None:
+        self._now_ms = now_ms
+        self._filters_max, self._chars_max = filters_max, chars_max
+        self._compiler = Compiler()
+        self._by_group: dict[str, dict[str, RegisteredFilter]] = {}
+        self._count = self._chars = 0
+        self.changes = 0
+
+    def __iter__(self) -> Iterator[RegisteredFilter]:
+        """Iterate over all filters."""
+        for of_group in self._by_group.values():
+            yield from of_group.values()
+
+    def restore(self, known: RegisteredFilter) -> None:
+        """Add a filter of an earlier run, unless there are too many."""
+        if not self._is_full(known.expression):
+            self._add(known)
+
+    def remove_dead_since(self, time_ms: int) -> None:
+        """Remove the filters that have been dead since this time or longer."""
+        for known in [each for each in self if 0 < each.dead_ms <= time_ms]:
+            self._remove(known)
+
+    def compile(self, kind: str, expression: str) -> Expression:
+        """Return the compiled expression.
+
+        Raises:
+            FilterError: The kind is unknown, or the expression is invalid.
+        """
+        if kind != SQL92:
+            raise FilterError(f"expressionType {kind!r} is neither TAG nor {SQL92}")
+        if not expression:
+            raise FilterError(f"Expression can't be null! {kind}")
+        return self._compiler.compile(expression)
+
+    def find(self, topic: str, group: str) -> RegisteredFilter | None:
+        """Return the filter of a group on a topic, compiled if it is valid."""
+        found = self._by_group.get(group, {}).get(topic)
+        if found is not None and not found.tried:
+            found.tried = True
+            try:
+                found.compiled = self.compile(found.kind, found.expression)
+            except FilterError as fault:
+                log.warning("filter of %s on %s: %.500s", group, topic, fault)
+        return found
+
+    def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
+        """Register the filters among the subscriptions of a group; the others of it are dead."""
+        topics = set()
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            if not subscription.is_tag and subscription.expression:
+                self._register(group, subscription)
+        for topic, known in self._by_group.get(group, {}).items():
+            if topic not in topics:
+                self._mark_dead(known)
+
+    def unregister(self, group: str) -> None:
+        """Note that a group has no member any more."""
+        for known in self._by_group.get(group, {}).values():
+            self._mark_dead(known)
+
+    def _register(self, group: str, wanted: Subscription) -> None:
+        known = self._by_group.get(group, {}).get(wanted.topic)
+        if known is not None and wanted.version < known.version:
+            return
+        kind, expression = wanted.kind, wanted.expression
+        if known is not None:
+            same = (known.kind, known.expression) == (kind, expression)
+            if wanted.version == known.version or same:
+                self.changes += (known.version, known.dead_ms) != (wanted.version, 0)
+                known.version, known.dead_ms = wanted.version, 0
+                return
+            self._remove(known)
+        if self._is_full(expression):
+            log.warning(
+                "filter of %s on %s is not registered: too many filters", group, wanted.topic
+            )
+            return
+        born_ms = self._now_ms()
+        self._add(RegisteredFilter(group, wanted.topic, expression, kind, wanted.version, born_ms))
+
+    def _is_full(self, expression: str) -> bool:
+        return self._count >= self._filters_max or self._chars + len(expression) > self._chars_max
+
+    def _add(self, new: RegisteredFilter) -> None:
+        self.changes += 1
+        self._by_group.setdefault(new.group, {})[new.topic] = new
+        self._count += 1
+        self._chars += len(new.expression)
+
+    def _remove(self, known: RegisteredFilter) -> None:
+        self.changes += 1
+        of_group = self._by_group[known.group]
+        del of_group[known.topic]
+        if not of_group:
+            del self._by_group[known.group]
+        self._count -= 1
+        self._chars -= len(known.expression)
+
+    def _mark_dead(self, known: RegisteredFilter) -> None:
+        if known.dead_ms == 0:
+            self.changes += 1
+            known.dead_ms = max(self._now_ms(), known.born_ms)

@@ -1,0 +1,90 @@
+"""Records of the revive topic: Apache's bodies, and bodies that are neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from duemq.pop.checkpoints import (
+    Acknowledgement,
+    Checkpoint,
+    RecordError,
+    parse_revive_record,
+)
+from message_store.log.properties import encode_properties
+from message_store.log.record import Record, decode_record, encode_record
+
+CHECKPOINT = Checkpoint("T", "g", 2, 17, 1_000_000, 60_000, (17, 19, 20), "broker-a")
+ACK = Acknowledgement("T", "g", 2, 17, 1_000_000, (19,), "broker-a", 1_060_000)
+BATCH_ACK = Acknowledgement("T", "g", 2, 17, 1_000_000, (17, 20), "broker-a", 1_060_000)
+APACHES = {  # written by the classes of Apache 5.3.3
+    "ck": '{"bm":0,"bn":"broker-a","c":"g","d":[0,2,3],"it":60000,"n":3,"pt":1000000,"q":2,'
+    '"reviveTime":1060000,"ro":0,"so":17,"t":"T"}',
+    "ack": '{"ao":19,"bn":"broker-a","c":"g","pt":1000000,"q":2,"so":17,"t":"T"}',
+    "bAck": '{"ao":-1,"aol":[17,20],"bn":"broker-a","c":"g","pt":1000000,"q":2,"so":17,"t":"T"}',
+}
+OURS = {"ck": CHECKPOINT, "ack": ACK, "bAck": BATCH_ACK}
+
+
+def record_of(body: bytes, **properties: str) -> Record:
+    data = encode_record(
+        topic="rmq_sys_REVIVE_LOG_c",
+        queue_id=0,
+        body=body,
+        property_text=encode_properties(properties),
+        queue_offset=0,
+        phys_offset=0,
+        born_ms=0,
+        born_host=(bytes(4), 0),
+        store_ms=0,
+        store_host=(bytes(4), 0),
+    )
+    return decode_record(memoryview(data), 0)
+
+
+@pytest.mark.parametrize("tag", APACHES)
+def test_bodies_are_apaches(tag: str) -> None:
+    assert OURS[tag].body().decode() == APACHES[tag]
+    due_ms = "1059000" if tag == "ck" else "1060000"
+    properties = OURS[tag].properties()
+    assert (properties["TAGS"], properties["TIMER_DELIVER_MS"]) == (tag, due_ms)
+    assert parse_revive_record(record_of(APACHES[tag].encode(), **properties), "x") == OURS[tag]
+
+
+def test_unique_keys_are_apaches() -> None:
+    keys = [OURS[tag].properties()["UNIQ_KEY"] for tag in APACHES]
+    assert keys == [
+        "T@2@17@g@1000000@broker-a@ck",
+        "T@2@19@g@1000000@broker-a@ack",
+        "T@2@-1@g@1000000@broker-a@ack",
+    ]
+
+
+def test_a_checkpoint_of_an_old_broker_has_neither_distances_nor_broker() -> None:
+    body = b'{"bm":2,"c":"g","it":60000,"n":3,"pt":1000000,"q":2,"so":17,"t":"T"}'
+    found = parse_revive_record(record_of(body, TAGS="ck"), "broker-a")
+    assert isinstance(found, Checkpoint)
+    assert found.offsets == (17, 18, 19)
+    assert found.unacknowledged == [17, 19]
+    assert found.broker_name == "broker-a"
+
+
+WRONG = {
+    "no tag": (APACHES["ck"], {}),
+    "another tag": (APACHES["ck"], {"TAGS": "x"}),
+    "no json": ("{", {"TAGS": "ck"}),
+    "no object": ("[]", {"TAGS": "ack"}),
+    "no names": ("{}", {"TAGS": "bAck"}),
+    "text for a number": (APACHES["ck"].replace("17", '"17"'), {"TAGS": "ck"}),
+    "number for a text": (APACHES["ack"].replace('"g"', "7"), {"TAGS": "ack"}),
+    "distances": (APACHES["ck"].replace("[0,2,3]", '{"a":1}'), {"TAGS": "ck"}),
+    "many": (
+        APACHES["bAck"].replace("[17,20]", str(list(range(2_000)))),
+        {"TAGS": "bAck"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "properties"), WRONG.values(), ids=WRONG)
+def test_other_records_are_neither(body: str, properties: dict[str, str]) -> None:
+    with pytest.raises(RecordError):
+        parse_revive_record(record_of(body.encode(), **properties), "b")

@@ -1,0 +1,177 @@
+"""Orderly pops over a connection: one batch of a queue at a time, in order, across a restart."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from message_store import json_dialect
+from message_store.clock import FakeClock
+from tests.support.pop_client import PopClient, advance, rest
+from tests.support.running_broker import running, small
+
+
+@pytest.fixture
+def world(tmp_path):
+    def run(*scenes):
+        clock = FakeClock()
+
+        async def main(scene):
+            async with running(small(tmp_path), clock=clock) as (broker, asker):
+                client = PopClient(asker, clock)
+                await broker.parts.topics.ensure("T", queues=1)
+
+                async def pop(**changes):
+                    return await client.pop(**{"order": "true", "invisibleTime": 10_000} | changes)
+
+                await scene(broker, clock, asker, client, pop)
+
+        for scene in scenes:
+            asyncio.run(main(scene))
+
+    return run
+
+
+async def send(asker, count):
+    for number in range(count):
+        assert (await asker.send("T", b"%d" % number)).code == 0
+
+
+def bodies(messages):
+    return [message.body for message in messages]
+
+
+def test_a_queue_is_blocked_until_its_messages_are_acknowledged(world):
+    async def scene(broker, clock, asker, client, pop):
+        await send(asker, 5)
+        first = await pop(maxMsgNums=2)
+        assert bodies(first) == [b"0", b"1"]
+        assert {message.handle.split(" ")[3] for message in first} == {"999"}
+        assert await pop() == []
+        assert (await client.ack(first[0])).code == 0
+        assert await pop() == []
+        assert broker.parts.offsets.query("g", "T", 0) == 1
+        assert (await client.ack(first[1])).code == 0
+        assert (await client.ack(first[1])).code == 0  # again
+        assert bodies(await pop()) == [b"2", b"3", b"4"]
+
+    world(scene)
+
+
+def test_messages_that_are_not_acknowledged_come_first_and_are_counted(world):
+    async def scene(broker, clock, asker, client, pop):
+        await send(asker, 3)
+        first = await pop(maxMsgNums=2)
+        await client.ack(first[0])
+        await advance(broker, clock, 9_990)
+        assert await pop() == []
+        await advance(broker, clock, 20, by_ms=5)
+        answer = await client.ask(order="true", invisibleTime=10_000)
+        assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 0 0"
+        assert answer.fields["msgOffsetInfo"] == "0 0 1,2"
+        await advance(broker, clock, 10_010)
+        answer = await client.ask(order="true")
+        assert answer.fields["orderCountInfo"] == "0 qo0%1 2;0 qo0%2 1;0 0 1"
+        assert broker.store.topics.find("%RETRY%g_T") < 0 or broker.store.queue_bounds(
+            "%RETRY%g_T", 0
+        ) == (0, 0)
+
+    world(scene)
+
+
+def test_a_waiting_pop_continues_when_the_queue_is_free(world):
+    async def scene(broker, clock, asker, client, pop):
+        await send(asker, 2)
+        (first,) = await pop(maxMsgNums=1)
+        waiting = asyncio.create_task(pop(maxMsgNums=1, pollTime=60_000))
+        await advance(broker, clock, 9_900)
+        assert not waiting.done()
+        await advance(broker, clock, 110, by_ms=10)
+        assert bodies(await waiting) == [b"0"]
+        waiting = asyncio.create_task(pop(pollTime=60_000))
+        await advance(broker, clock, 1_000)
+        assert await pop(maxMsgNums=1, attemptId="x") == []
+        await advance(broker, clock, 9_100)
+        assert bodies(await waiting) == [b"0", b"1"]
+        assert (await client.ack(first)).code == 0  # of an earlier pop: it changes nothing
+        assert broker.parts.offsets.query("g", "T", 0) == 0
+
+    world(scene)
+
+
+def test_a_changed_time_blocks_the_queue_as_long(world):
+    async def scene(broker, clock, asker, client, pop):
+        await send(asker, 2)
+        (first,) = await pop(maxMsgNums=1)
+        answer = await client.change(first, 30_000)
+        assert answer.fields == {
+            "popTime": first.handle.split(" ")[1], "invisibleTime": "30000", "reviveQid": "999",
+        }  # fmt: skip
+        await advance(broker, clock, 29_990)
+        assert await pop() == []
+        await advance(broker, clock, 20, by_ms=5)
+        assert bodies(await pop()) == [b"0", b"1"]
+
+    world(scene)
+
+
+def test_an_attempt_that_is_repeated_gets_the_same_messages(world):
+    async def scene(broker, clock, asker, client, pop):
+        await send(asker, 2)
+        first = await pop(maxMsgNums=1, attemptId="x")
+        assert bodies(await pop(maxMsgNums=1, attemptId="x")) == bodies(first)
+        assert await pop(maxMsgNums=1, attemptId="y") == []
+
+    world(scene)
+
+
+FORGED = {
+    "another message": {"offset": 1},
+    "another pop": {"extraInfo": "0 1 2 999 0 test 0 0"},
+    "another group": {"consumerGroup": "h"},
+}
+
+
+@pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED)
+def test_forged_acknowledgements_do_not_move_the_group(world, changes):
+    async def scene(broker, clock, asker, client, pop):
+        await send(asker, 3)
+        (first,) = await pop(maxMsgNums=1)
+        assert (await client.ack(first, **changes)).code in (0, 13)
+        assert broker.parts.offsets.query("g", "T", 0) == 0
+        assert broker.parts.offsets.query("h", "T", 0) is None
+        assert await pop() == []
+
+    world(scene)
+
+
+def test_a_reset_frees_the_queue(world):
+    async def scene(broker, clock, asker, client, pop):
+        await send(asker, 3)
+        await pop(maxMsgNums=2)
+        broker.parts.offsets.set_reset("g", "T", 0, 2)
+        assert bodies(await pop()) == [b"2"]
+
+    world(scene)
+
+
+def test_a_restart_keeps_the_queue_blocked(world, tmp_path):
+    kept = []
+
+    async def before(broker, clock, asker, client, pop):
+        await send(asker, 3)
+        kept.extend(await pop(maxMsgNums=2))
+        await client.ack(kept[0])
+
+    async def after(broker, clock, asker, client, pop):
+        assert await pop() == []
+        waiting = asyncio.create_task(pop(pollTime=60_000))
+        await rest(broker)
+        assert (await client.ack(kept[1])).code == 0
+        assert bodies(await waiting) == [b"2"]
+
+    world(before, after)
+    text = (tmp_path / "store/config/consumerOrderInfo.json").read_text()
+    table = json_dialect.loads(text)["table"]
+    assert table["T@g"][0]["o"] == [2]

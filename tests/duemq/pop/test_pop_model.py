@@ -1,0 +1,179 @@
+"""Pop, acknowledge, change, expire, kill: a broker beside a dictionary of messages."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store.clock import FakeClock
+from tests.support.pop_client import PopClient, Popped, advance, rest
+from tests.support.running_broker import running, small
+
+STEPS, LIVES = 25, 4
+SLACK_MS = 10  # from the end of an invisible time to the message's return, on a fake clock
+
+
+@dataclass
+class Known:
+    """What the model knows of one message.
+
+    Attributes:
+        until_ms: Time from which it is visible; 0 before the first pop.
+        handle: Its newest handle.
+        is_acked: Whether it was acknowledged in time.
+        is_loose: Whether a kill may have set its queue's offset back: it may come again.
+    """
+
+    until_ms: int = 0
+    handle: Popped | None = None
+    is_acked: bool = False
+    is_loose: bool = False
+
+
+class Model:
+    """A broker's messages, and what must be true of each pop."""
+
+    def __init__(self, clock: FakeClock, seed: int) -> None:
+        self.clock, self.chance = clock, random.Random(seed)
+        self.known: dict[bytes, Known] = {}
+        self.since_persisted: set[bytes] = set()
+        self.old: list[Popped] = []
+        self.returned = 0
+
+    async def step(self, broker: Any, asker: Any, client: PopClient) -> None:
+        actions = [self.send, self.send, self.pop, self.pop, self.ack, self.ack]
+        actions += [self.ack_old, self.change, self.wait, self.wait, self.persist]
+        await self.chance.choice(actions)(broker, asker, client)
+
+    async def send(self, broker: Any, asker: Any, client: PopClient) -> None:
+        for _ in range(self.chance.randint(1, 5)):
+            body = b"%d" % len(self.known)
+            assert (await asker.send("T", body)).code == 0
+            self.known[body] = Known()
+
+    async def pop(self, broker: Any, asker: Any, client: PopClient) -> None:
+        invisible_ms = self.chance.choice([500, 3_000, 20_000, 200_000])
+        count = self.chance.choice([1, 3, 32])
+        found = await client.pop(invisibleTime=invisible_ms, maxMsgNums=count)
+        self._note(found, invisible_ms)
+        if client.rest == 0:
+            self._check_nothing_is_missing()
+
+    def _note(self, found: list[Popped], invisible_ms: int) -> None:
+        now_ms = self.clock.now_ms()
+        for message in found:
+            known = self.known[message.body]
+            if not known.is_loose:
+                assert not known.is_acked, f"{message.body!r} was acknowledged"
+                assert known.until_ms <= now_ms, f"{message.body!r} is another consumer's"
+            self.returned += known.until_ms > 0
+            if known.handle is not None:
+                self.old.append(known.handle)
+            known.until_ms, known.handle = now_ms + invisible_ms, message
+            self.since_persisted.add(message.body)
+
+    def _check_nothing_is_missing(self) -> None:
+        """After a pop that had room for more."""
+        now_ms = self.clock.now_ms()
+        for body, known in self.known.items():
+            if not known.is_acked:
+                late_ms = now_ms - known.until_ms
+                assert late_ms < SLACK_MS, f"{body!r} has not come back after {late_ms} ms"
+
+    def _held(self) -> list[Known]:
+        now_ms = self.clock.now_ms()
+        return [
+            k for k in self.known.values() if k.handle and not k.is_acked and k.until_ms > now_ms
+        ]
+
+    async def ack(self, broker: Any, asker: Any, client: PopClient) -> None:
+        held = self._held()
+        for known in self.chance.sample(held, min(len(held), self.chance.randint(1, 4))):
+            for _ in range(self.chance.choice([1, 1, 2])):
+                assert known.handle is not None
+                assert (await client.ack(known.handle)).code == 0
+            known.is_acked = True
+
+    async def ack_old(self, broker: Any, asker: Any, client: PopClient) -> None:
+        """Acknowledge by a handle whose time is over: it changes nothing."""
+        if self.old:
+            assert (await client.ack(self.chance.choice(self.old))).code == 0
+
+    async def change(self, broker: Any, asker: Any, client: PopClient) -> None:
+        held = self._held()
+        if not held:
+            return
+        known, invisible_ms = self.chance.choice(held), self.chance.choice([0, 800, 5_000, 90_000])
+        old = known.handle
+        assert old is not None
+        answer = await client.change(old, invisible_ms)
+        assert answer.code == 0
+        fields = answer.fields or {}
+        parts = [str(old.offset), fields["popTime"], fields["invisibleTime"], fields["reviveQid"]]
+        handle = " ".join([*parts, *old.handle.split(" ")[4:]])
+        known.handle = Popped(old.body, old.topic, old.queue_id, old.offset, handle, old.record)
+        known.until_ms = self.clock.now_ms() + invisible_ms
+        await advance(broker, self.clock, 1)
+
+    async def wait(self, broker: Any, asker: Any, client: PopClient) -> None:
+        await advance(broker, self.clock, self.chance.choice([50, 700, 4_000, 30_000]), by_ms=900)
+        await advance(broker, self.clock, 2 * SLACK_MS, by_ms=5)
+
+    async def persist(self, broker: Any, asker: Any, client: PopClient) -> None:
+        broker.parts.persist()
+        self.since_persisted.clear()
+
+    def kill(self) -> None:
+        """The offsets of pops since they were written are gone."""
+        for body in self.since_persisted:
+            self.known[body].is_loose = True
+        self.since_persisted.clear()
+        self.clock.advance(self.chance.choice([1, 2_000, 40_000]))
+
+    async def drain(self, broker: Any, asker: Any, client: PopClient) -> None:
+        """Let every invisible time pass, and acknowledge everything."""
+        await advance(broker, self.clock, 300_000, by_ms=20_000)
+        while True:
+            await advance(broker, self.clock, 2 * SLACK_MS, by_ms=5)
+            found = await client.pop(invisibleTime=60_000)
+            self._note(found, 60_000)
+            for message in found:
+                assert (await client.ack(message)).code == 0
+                self.known[message.body].is_acked = True
+            if not found:
+                break
+        self._check_nothing_is_missing()
+        assert all(known.is_acked for known in self.known.values())
+
+
+@pytest.mark.parametrize("seed", [*range(8), 113])
+def test_no_message_is_lost_or_given_to_two(tmp_path: Path, seed: int) -> None:
+    model = Model(FakeClock(), seed)
+
+    async def life(root: Path, *, last: bool) -> None:
+        async with running(small(root), clock=model.clock) as (broker, asker):
+            client = PopClient(asker, model.clock)
+            await broker.parts.topics.ensure("T", queues=1)
+            await rest(broker)
+            await advance(broker, model.clock, 2 * SLACK_MS, by_ms=5)
+            for _ in range(STEPS):
+                await model.step(broker, asker, client)
+            if last:
+                await model.drain(broker, asker, client)
+            else:
+                shutil.copytree(
+                    root, root.with_name(f"{root.name}+")
+                )  # as a killed process leaves it
+
+    root = tmp_path / "broker"
+    for number in range(LIVES):
+        asyncio.run(life(root, last=number == LIVES - 1))
+        root = root.with_name(f"{root.name}+")
+        model.kill()
+    assert model.returned > 5

@@ -1,0 +1,81 @@
+"""Offsets of pops: committed once their checkpoint is confirmed, and resets between."""
+
+from __future__ import annotations
+
+import pytest
+
+from duemq.pop.pop_offsets import FROM_FIRST, FROM_LAST, Place, PopOffsets
+from message_store.clock import FakeClock
+from tests.support.fakes import FakeOffsets, FakeStore, put
+
+PLACE = Place("g", "T", 0)
+
+
+class World:
+    def __init__(self, count: int = 0) -> None:
+        self.store, self.offsets = FakeStore(FakeClock()), FakeOffsets()
+        if count:
+            put(self.store, "T", *[b"x"] * count)
+        self.pops = PopOffsets(self.store, self.offsets)  # type: ignore[arg-type]
+
+    @property
+    def committed(self) -> int | None:
+        return self.offsets.query("g", "T", 0)
+
+
+def test_a_pop_moves_on_at_once_and_commits_when_it_is_confirmed() -> None:
+    world = World(9)
+    world.pops.move(PLACE, 3)
+    world.pops.move(PLACE, 7)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (7, None)
+    world.pops.commit(PLACE, 3)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (7, 3)
+    world.pops.commit(PLACE, 7)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (7, 7)
+
+
+def test_confirmations_out_of_order_never_go_back() -> None:
+    world = World(9)
+    world.pops.move(PLACE, 3)
+    world.pops.move(PLACE, 7)
+    world.pops.commit(PLACE, 7)
+    world.pops.commit(PLACE, 3)
+    assert world.committed == 7
+
+
+def test_what_is_skipped_waits_for_the_pop_before_it() -> None:
+    world = World(9)
+    world.pops.skip(PLACE, 2)
+    assert world.committed == 2
+    world.pops.move(PLACE, 5)
+    world.pops.skip(PLACE, 8)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (8, 2)
+    world.pops.commit(PLACE, 5)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (8, 5)
+
+
+def test_a_reset_counts_and_a_confirmation_from_before_it_does_not() -> None:
+    world = World(9)
+    world.pops.move(PLACE, 7)
+    world.offsets.set_reset("g", "T", 0, 1)
+    assert world.pops.following(PLACE, FROM_FIRST) == 1
+    world.pops.commit(PLACE, 7)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "removed", "first"),
+    [
+        (PLACE, FROM_FIRST, 0, 0),
+        (PLACE, FROM_FIRST, 4, 4),
+        (PLACE, FROM_LAST, 0, 0),  # a young queue
+        (PLACE, FROM_LAST, 4, 8),
+        (Place("g", "U", 0), FROM_LAST, 0, 0),  # an empty one
+    ],
+)
+def test_a_new_group_begins_where_apaches_does(
+    place: Place, mode: int, removed: int, first: int
+) -> None:
+    world = World(9)
+    world.store.first[0] = removed
+    assert world.pops.following(place, mode) == first

@@ -1,0 +1,92 @@
+"""Reading for pops: filters, sizes, damaged records."""
+
+from __future__ import annotations
+
+import pytest
+
+from duemq.pop.queue_reader import QueueReader
+from duemq.pop.receipts import Receipt
+from duemq.registry.subscriptions import Subscription, parse_expression
+from message_store.clock import FakeClock
+from message_store.errors import RecordUnreadable
+from message_store.log.record import decode_record
+from tests.support.fakes import FakeStore, put
+from tests.support.stores import open_store, put_one
+
+ALL = Subscription("T")
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request, tmp_path):
+    """Both stores: the fake must behave like the real one."""
+    if request.param == "memory":
+        yield FakeStore(FakeClock())
+        return
+    with open_store(tmp_path) as store:
+        yield store
+
+
+def bodies(data):
+    found, data = [], memoryview(data)
+    while data:
+        record = decode_record(data, 0)
+        found.append(record.body)
+        data = data[record.total_size :]
+    return found
+
+
+def test_messages_are_read_in_order_up_to_the_count(store):
+    put(store, "T", b"a", b"b", b"c")
+    reader = QueueReader(store)
+    found = reader.read("T", 0, 1, 1, ALL)
+    assert (found.start, found.end, found.offsets, bodies(found.data)) == (1, 2, (1,), [b"b"])
+    assert reader.read("T", 0, 3, 1, ALL) is None
+    assert reader.read("U", 0, 0, 1, ALL) is None
+
+
+def test_a_read_ends_after_what_the_filter_refused(store):
+    for number in range(6):
+        put(store, "T", b"%d" % number, properties=b"TAGS\x01%s\x02" % (b"ab"[number % 2 :][:1]))
+    reader, only_b = QueueReader(store), parse_expression("T", "b")
+    found = reader.read("T", 0, 0, 2, only_b)
+    assert (found.end, found.offsets, bodies(found.data)) == (5, (1, 3), [b"1", b"3"])
+    found = reader.read("T", 0, 0, 9, only_b)
+    assert (found.end, found.offsets) == (6, (1, 3, 5))
+    found = reader.read("T", 0, 0, 9, parse_expression("T", "c"))
+    assert (found.end, found.offsets, found.data) == (6, (), b"")
+
+
+def test_damaged_messages_are_stepped_over():
+    store = FakeStore(FakeClock())
+    batch = put(store, "T", b"a", b"b", b"c")
+    store.damaged.add(int(batch.rows[1]["phys_offset"]))
+    reader = QueueReader(store)
+    found = reader.read("T", 0, 0, 9, ALL)
+    assert (found.end, found.offsets, bodies(found.data)) == (3, (0, 2), [b"a", b"c"])
+    with pytest.raises(RecordUnreadable):
+        reader.message("T", 0, 1)
+
+
+def test_a_message_is_found_by_its_offset_before_consumers_may_read_it(tmp_path):
+    with open_store(
+        tmp_path, flush_disk_type="SYNC_FLUSH", flush_commitlog_interval_ms=100_000
+    ) as store:
+        put_one(store, "T", body=b"a")
+        put_one(store, "T", body=b"b")
+        assert QueueReader(store).read("T", 0, 0, 9, ALL) is None
+        assert QueueReader(store).message("T", 0, 1).body == b"b"
+        with pytest.raises(RecordUnreadable, match="message 2 of T/0 is not there"):
+            QueueReader(store).message("T", 0, 2)
+
+
+def test_handles_of_producers_are_removed_and_those_of_retries_added(tmp_path):
+    with open_store(tmp_path) as store:
+        put_one(store, "T", body=b"a", properties={"POP_CK": "forged", "KEYS": "k"})
+        reader = QueueReader(store)
+        found = reader.read("T", 0, 0, 9, ALL)
+        plain = decode_record(memoryview(reader.records(found)), 0)
+        assert (plain.body, plain.properties) == (b"a", {"KEYS": "k"})
+        receipt = Receipt(0, 1, 2, 3, "1", "b", 0)
+        again = decode_record(memoryview(reader.retry_records(found.units, "U", receipt)), 0)
+        assert again.topic == "U"
+        assert again.properties == {"KEYS": "k", "POP_CK": "0 1 2 3 1 b 0 0"}

@@ -1,0 +1,393 @@
+"""POP over a connection: what a client of Apache's sees, at which time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from message_store.clock import FakeClock
+from tests.support.pop_client import PopClient, advance
+from tests.support.running_broker import running, small
+
+RETRY = "%RETRY%g_T"
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Run a scene with a broker, its clock and a client of group g."""
+
+    def run(scene, **keys):
+        clock = FakeClock()
+
+        async def main():
+            async with running(small(tmp_path, **keys), clock=clock) as (broker, asker):
+                return await scene(broker, clock, asker, PopClient(asker, clock))
+
+        return asyncio.run(main())
+
+    return run
+
+
+async def send(asker, *bodies, topic="T", **properties):
+    for body in bodies:
+        assert (await asker.send(topic, body, **properties)).code == 0
+
+
+def test_messages_that_are_acknowledged_never_come_back(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a", b"b")
+        found = await client.pop()
+        assert [message.body for message in found] == [b"a", b"b"]
+        assert await client.pop() == []
+        for message in found:
+            assert (await client.ack(message)).code == 0
+        await advance(broker, clock, 70_000)
+        assert await client.pop() == []
+        assert broker.store.queue_bounds(RETRY, 0) == (0, 0)
+
+    world(scene)
+
+
+def test_others_are_visible_again_at_their_time(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a", b"b", b"c")
+        popped_ms = clock.now_ms()
+        _, second, _ = await client.pop(invisibleTime=30_000)
+        assert (await client.ack(second)).code == 0
+        await advance(broker, clock, 29_990)
+        assert await client.pop() == []
+        await advance(broker, clock, 100, by_ms=5)
+        again = await client.pop()
+        assert [message.body for message in again] == [b"a", b"c"]
+        assert {message.record.reconsume_times for message in again} == {1}
+        assert {message.record.topic for message in again} == {"T"}
+        assert {message.record.properties["1ST_POP_TIME"] for message in again} == {str(popped_ms)}
+        for message in again:
+            assert (await client.ack(message)).code == 0
+        await advance(broker, clock, 70_000)
+        assert await client.pop() == []
+
+    world(scene)
+
+
+def test_a_waiting_pop_gets_what_arrives_or_is_visible_again(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        await client.pop(invisibleTime=10_000)
+        waiting = asyncio.create_task(client.pop(pollTime=30_000))
+        await advance(broker, clock, 9_900)
+        assert not waiting.done()
+        await advance(broker, clock, 200, by_ms=10)
+        assert [message.body for message in await waiting] == [b"a"]
+        waiting = asyncio.create_task(client.pop(pollTime=30_000))
+        await advance(broker, clock, 1_000)
+        await send(asker, b"b")
+        assert [message.body for message in await waiting] == [b"b"]
+
+    world(scene)
+
+
+def test_a_changed_invisible_time_counts_from_now(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a", b"b")
+        first, _ = await client.pop(invisibleTime=10_000)
+        await advance(broker, clock, 9_000)
+        answer = await client.change(first, 20_000)
+        assert answer.code == 0
+        fields = answer.fields
+        assert fields.keys() == {"popTime", "invisibleTime", "reviveQid"}
+        assert (fields["popTime"], fields["invisibleTime"]) == (str(clock.now_ms()), "20000")
+        await advance(broker, clock, 1_100)
+        assert [message.body for message in await client.pop()] == [b"b"]
+        await advance(broker, clock, 18_800)
+        assert await client.pop() == []
+        await advance(broker, clock, 200, by_ms=10)
+        assert [message.body for message in await client.pop()] == [b"a"]
+        late = await client.change(first, 20_000)
+        assert (late.code, "has expired" in late.remark) == (208, True)
+
+    world(scene)
+
+
+def test_a_time_that_is_changed_in_the_millisecond_of_the_pop_is_kept(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        (message,) = await client.pop(invisibleTime=500)
+        answer = await client.change(message, 800)
+        fields = answer.fields
+        assert int(fields["popTime"]) + int(fields["invisibleTime"]) == clock.now_ms() + 800
+        await advance(broker, clock, 790, by_ms=10)
+        assert await client.pop() == []
+        await advance(broker, clock, 20, by_ms=5)
+        assert [again.body for again in await client.pop()] == [b"a"]
+
+    world(scene)
+
+
+def test_the_handle_of_a_changed_time_acknowledges(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        (message,) = await client.pop(invisibleTime=10_000)
+        answer = await client.change(message, 30_000)
+        parts = [str(message.offset), answer.fields["popTime"], answer.fields["invisibleTime"]]
+        parts += [answer.fields["reviveQid"], "0", "test", "0", str(message.offset)]
+        assert (await client.ack(message, extraInfo=" ".join(parts))).code == 0
+        await advance(broker, clock, 60_000)
+        assert await client.pop() == []
+
+    world(scene)
+
+
+def test_messages_of_a_retry_topic_are_acknowledged_by_their_own_handle(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        for times in range(3):
+            (message,) = await client.pop(invisibleTime=10_000)
+            assert (message.body, message.record.reconsume_times) == (b"a", times)
+            await advance(broker, clock, 10_100)
+        (message,) = await client.pop(invisibleTime=10_000)
+        assert message.real_topic == RETRY
+        assert (await client.ack(message)).code == 0
+        await advance(broker, clock, 60_000)
+        assert await client.pop() == []
+
+    world(scene)
+
+
+def batch_of(messages):
+    start, pop_ms, invisible_ms, revive, *_ = messages[0].handle.split(" ")
+    bits = sum(1 << message.offset - int(start) for message in messages)
+    entry = {
+        "c": "g", "t": "T", "r": "0", "so": int(start), "q": 0, "rq": int(revive),
+        "pt": int(pop_ms), "it": int(invisible_ms),
+        "b": base64.b64encode(bits.to_bytes(8, "little")).decode(),
+    }  # fmt: skip
+    return json.dumps({"brokerName": "test", "acks": [entry]}).encode()
+
+
+def test_a_batch_acknowledges_the_messages_whose_bits_are_set(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a", b"b", b"c")
+        found = await client.pop(invisibleTime=10_000)
+        assert (await asker.ask(200_151, {}, batch_of(found[::2]))).code == 0
+        assert (await asker.ask(200_151, {}, batch_of(found[::2]))).code == 0
+        await advance(broker, clock, 10_100)
+        assert [message.body for message in await client.pop()] == [b"b"]
+
+    world(scene)
+
+
+BATCHES = {
+    "none": (b"{}", 208),
+    "no json": (b"{", 29),
+    "no list": (b'{"acks":7}', 29),
+    "no objects": (b'{"acks":[7]}', 29),
+    "no names": (b'{"acks":[{"c":"g"}]}', 29),
+    "too many": (json.dumps({"acks": [{}] * 1_025}).encode(), 29),
+}
+
+
+@pytest.mark.parametrize(("body", "code"), BATCHES.values(), ids=BATCHES)
+def test_malformed_batches_change_nothing(world, body, code):
+    async def scene(broker, clock, asker, client):
+        before = broker.store.max_offset
+        assert (await asker.ask(200_151, {}, body)).code == code
+        assert broker.store.max_offset == before
+
+    world(scene)
+
+
+HANDLES = {
+    "empty": "",
+    "words": "a b c d e f g h",
+    "short": "0 1 60000",
+    "huge": "9" * 2_000,
+    "negative": "0 -1 60000 0 0 test 0 0",
+    "revive queue": "0 1700000000000 60000 8 0 test 0 0",
+    "another broker": "0 1700000000000 60000 0 0 other 0 0",
+    "far away": f"0 1700000000000 {10**17} 0 0 test 0 0",
+}
+
+
+@pytest.mark.parametrize("handle", HANDLES.values(), ids=HANDLES)
+def test_forged_handles_are_refused_and_store_nothing(world, handle):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        (message,) = await client.pop(invisibleTime=10_000)
+        before = broker.store.max_offset
+        assert (await client.ack(message, extraInfo=handle)).code == 29
+        assert (await client.change(message, 5_000, extraInfo=handle)).code == 29
+        assert broker.store.max_offset == before
+        await advance(broker, clock, 10_100)
+        assert [again.body for again in await client.pop()] == [b"a"]
+
+    world(scene)
+
+
+CHANGED = {
+    "another group": {"consumerGroup": "other"},
+    "another time": {"extraInfo": "0 1700000000001 10000 0 0 test 0 0"},
+    "another start": {"extraInfo": "7 1700000000000 10000 0 0 test 0 0"},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGED.values(), ids=CHANGED)
+def test_handles_of_another_pop_acknowledge_nothing(world, changes):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        (message,) = await client.pop(invisibleTime=10_000)
+        assert (await client.ack(message, **changes)).code == 0
+        await advance(broker, clock, 10_100)
+        assert [again.body for again in await client.pop()] == [b"a"]
+
+    world(scene)
+
+
+OUTSIDE = {
+    "queue": ({"queueId": 9}, 13),
+    "offset": ({"offset": 7}, 208),
+    "topic": ({"topic": "None"}, 17),
+    "internal topic": ({"topic": "rmq_sys_REVIVE_LOG_DefaultCluster"}, 16),
+}
+
+
+@pytest.mark.parametrize(("changes", "code"), OUTSIDE.values(), ids=OUTSIDE)
+def test_messages_that_do_not_exist_are_not_acknowledged(world, changes, code):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        (message,) = await client.pop(invisibleTime=10_000)
+        before = broker.store.max_offset
+        assert (await client.ack(message, **changes)).code == code
+        assert (await client.change(message, 5_000, **changes)).code == code
+        assert broker.store.max_offset == before
+
+    world(scene)
+
+
+REFUSED = {
+    "a year": ({"invisibleTime": 365 * 86_400_000}, 29),
+    "a long": ({"invisibleTime": 2**63 - 1}, 29),
+    "negative": ({"invisibleTime": -1}, 29),
+    "too many": ({"maxMsgNums": 33}, 29),
+    "none": ({"maxMsgNums": 0}, 29),
+    "queue": ({"queueId": 7}, 29),
+    "late": ({"bornTime": 1}, 210),
+    "filter": ({"expType": "TAG", "exp": "||"}, 23),
+}
+
+
+@pytest.mark.parametrize(("changes", "code"), REFUSED.values(), ids=REFUSED)
+def test_a_refused_pop_takes_nothing(world, changes, code):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        assert (await client.ask(**changes)).code == code
+        assert [message.body for message in await client.pop()] == [b"a"]
+
+    world(scene)
+
+
+def test_with_an_invisible_time_of_0_messages_are_visible_again_at_once(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a")
+        for times in range(3):
+            (message,) = await client.pop(invisibleTime=0)
+            assert (message.body, message.record.reconsume_times) == (b"a", times)
+            await advance(broker, clock, 10)
+
+    world(scene)
+
+
+def test_a_receipt_that_a_producer_made_is_not_the_clients(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a", POP_CK="0 1 2 3 0 test 0 0", KEYS="k")
+        for _ in range(2):
+            (message,) = await client.pop(invisibleTime=10_000)
+            assert message.handle.split(" ")[1] == str(clock.now_ms())
+            assert message.record.properties["KEYS"] == "k"
+            await advance(broker, clock, 10_100)
+
+    world(scene)
+
+
+def test_a_delayed_message_is_visible_again_without_its_delay(world):
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a", TIMER_DELAY_MS="100000")
+        await send(asker, b"b", TIMER_DELIVER_MS=str(clock.now_ms() + 100_000))
+        await advance(broker, clock, 100_000)
+        assert len(await client.pop(invisibleTime=10_000)) == 2
+        await advance(broker, clock, 10_100)
+        assert {message.body for message in await client.pop()} == {b"a", b"b"}
+
+    world(scene)
+
+
+def test_only_messages_that_pass_the_filter_are_popped(world):
+    async def scene(broker, clock, asker, client):
+        for number in range(6):
+            await send(asker, b"%d" % number, TAGS="odd" if number % 2 else "even")
+        found = await client.pop(exp="odd", expType="TAG", maxMsgNums=2, invisibleTime=10_000)
+        assert [message.body for message in found] == [b"1", b"3"]
+        assert (await client.ack(found[0])).code == 0
+        await advance(broker, clock, 10_100)
+        again = await client.pop(exp="odd", expType="TAG")
+        assert [message.body for message in again] == [b"5", b"3"]
+
+    world(scene)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"timerWheelEnable": "false"},
+        {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": "127.0.0.1:1"},
+    ],
+    ids=["no timers", "replica"],
+)
+def test_a_broker_that_keeps_no_checkpoints_says_so(world, keys):
+    async def scene(broker, clock, asker, client):
+        answer = await client.ask()
+        assert (answer.code, "pop message is forbidden" in answer.remark) == (16, True)
+        fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "offset": 0, "extraInfo": "x"}
+        assert (await asker.ask(200_051, fields)).code == 16
+        assert (await asker.ask(200_053, fields | {"invisibleTime": 1})).code == 16
+
+    world(scene, **keys)
+
+
+def test_messages_of_many_queues_come_in_turn(world):
+    async def scene(broker, clock, asker, client):
+        await broker.parts.topics.ensure("Q", queues=4)
+        for queue_id in range(4):
+            fields = {
+                "producerGroup": "p", "topic": "Q", "defaultTopic": "TBW102", "flag": 0,
+                "defaultTopicQueueNums": 4, "queueId": queue_id, "sysFlag": 0,
+                "bornTimestamp": 1, "properties": "", "reconsumeTimes": 0, "unitMode": "false",
+            }  # fmt: skip
+            for _ in range(4):
+                assert (await asker.ask(10, fields, b"x")).code == 0
+        for _ in range(4):
+            found = [(await client.pop("Q", maxMsgNums=1))[0].queue_id for _ in range(4)]
+            assert sorted(found) == [0, 1, 2, 3]
+
+    world(scene)
+
+
+def test_the_body_of_apaches_client_is_understood(world):
+    """Written by Apache 5.3.3's BatchAckMessageRequestBody, with offsets 0 and 3."""
+
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a", b"b", b"c", b"d")
+        found = await client.pop(invisibleTime=60_000)
+        _, pop_ms, _, revive, *_ = found[0].handle.split(" ")
+        body = (
+            '{"acks":[{"b":"CQ==","c":"g","it":60000,"pt":%s,"q":0,"r":"0","rq":%s,"so":0,'
+            '"t":"T"}],"brokerName":"test"}'
+        )
+        assert (await asker.ask(200_151, {}, (body % (pop_ms, revive)).encode())).code == 0
+        await advance(broker, clock, 60_100)
+        assert [message.body for message in await client.pop()] == [b"b", b"c"]
+
+    world(scene)

@@ -1,0 +1,125 @@
+"""Pulls of subscriptions with SQL92 filters."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from message_store.errors import RequestError
+from tests.duemq.pull.test_pull import SUBSCRIPTION, SUSPEND, World, store
+from tests.support.fakes import put, settle
+
+__all__ = ["store"]
+COLOUR = {"subscription": "colour = 'red'", "expressionType": "SQL92"}
+RED, BLUE = b"colour\x01red\x02", b"colour\x01blue\x02"
+
+
+def test_a_pull_returns_the_messages_that_pass(run: Any, store: Any) -> None:
+    world = World(store=store)
+    put(world.store, "T", b"one", properties=RED)
+    put(world.store, "T", b"two", properties=BLUE)
+    put(world.store, "T", b"three")
+    put(world.store, "T", b"four", properties=RED)
+    answer = run(world.pull(**COLOUR))
+    found = [word for word in (b"one", b"two", b"three", b"four") if word in answer.body]
+    assert (answer.code, found) == (0, [b"one", b"four"])
+    assert answer.fields["nextBeginOffset"] == "4"
+
+
+def test_the_next_pull_begins_at_the_next_message_that_passes(run: Any, store: Any) -> None:
+    world = World(store=store)
+    for body in (b"one", b"two"):
+        put(world.store, "T", body, properties=BLUE)
+        put(world.store, "T", body, properties=RED)
+    answer = run(world.pull(maxMsgNums=1, **COLOUR))
+    assert answer.fields["nextBeginOffset"] == "3"
+    assert run(world.pull(maxMsgNums=1, queueOffset=3, **COLOUR)).body.count(b"two") == 1
+
+
+def test_a_pull_without_a_match_advances(run: Any, store: Any) -> None:
+    world = World(store=store)
+    put(world.store, "T", b"one", b"two", properties=BLUE)
+    answer = run(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
+    assert (answer.code, answer.remark) == (20, "NO_MATCHED_MESSAGE")
+    assert answer.fields["nextBeginOffset"] == "2"
+
+
+def test_a_star_is_an_invalid_filter(run: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        run(World().pull(subscription="*", expressionType="SQL92"))
+    assert caught.value.code == 23
+    assert 'Encountered: "*" (42)' in str(caught.value)
+
+
+def test_the_filter_of_the_heartbeat_counts_when_the_pull_has_none(run: Any, store: Any) -> None:
+    world = World(store=store)
+    world.join(expression="colour = 'red'", kind="SQL92", version=3)
+    put(world.store, "T", b"one", properties=BLUE)
+    put(world.store, "T", b"two", properties=RED)
+    answer = run(world.pull(sysFlag=0, subVersion=3, subscription=""))
+    assert (b"one" in answer.body, b"two" in answer.body) == (False, True)
+
+
+def test_a_filter_older_than_the_pull_is_refused(run: Any) -> None:
+    world = World()
+    world.join(expression="a = 1", kind="SQL92", version=3)
+    world.clients.filters.register("G", [])
+    group = world.clients.consumer_group("G")
+    world.join(expression="a = 1", kind="SQL92", version=4)
+    known = world.clients.filters.find("T", "G")
+    known.version = 3
+    assert group is not None
+    with pytest.raises(RequestError) as caught:
+        run(world.pull(sysFlag=0, subVersion=4))
+    assert caught.value.code == 28
+
+
+def test_a_group_that_left_keeps_its_filter(run: Any, store: Any) -> None:
+    world = World(store=store)
+    world.join(expression="colour = 'red'", kind="SQL92")
+    world.clients.close(world.peer)
+    assert world.clients.filters.find("T", "G").dead_ms > 0
+    world.clients.heartbeat(
+        Heartbeat("c", (), (ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "x", ()),)),
+        world.peer, language="JAVA", version=479, now_ms=0,
+    )  # fmt: skip
+    assert world.clients.filters.find("T", "G") is not None
+
+
+def test_a_held_pull_waits_for_a_message_that_passes(run: Any, store: Any) -> None:
+    async def scene() -> None:
+        world = World(store=store)
+        pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
+        await settle()
+        for _ in range(3):
+            put(world.store, "T", b"other", properties=BLUE)
+            await settle()
+            assert not pull.done()
+            assert len(world.held) == 1
+        put(world.store, "T", b"wanted", properties=RED)
+        answer = await pull
+        assert (answer.code, answer.body.count(b"other")) == (0, 0)
+        assert b"wanted" in answer.body
+        assert answer.fields["nextBeginOffset"] == "4"
+
+    run(scene())
+
+
+def test_messages_that_do_not_pass_do_not_prolong_a_held_pull(run: Any, store: Any) -> None:
+    async def scene() -> None:
+        world = World(store=store)
+        async with world.held.running():
+            pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
+            await settle()
+            world.clock.advance(14_000)
+            put(world.store, "T", b"other", properties=BLUE)
+            await settle()
+            assert not pull.done()
+            world.clock.advance(1_500)
+            answer = await pull
+        assert (answer.code, answer.fields["nextBeginOffset"]) == (19, "1")
+
+    run(scene())

@@ -1,0 +1,129 @@
+"""A POP client over a connection, which builds its receipt handles as Apache's Java client does.
+
+Source: MQClientAPIImpl.processPopResponse, DefaultMQPushConsumerImpl.changePopInvisibleTimeAsync
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from delivery.plugin import Response
+from duemq.broker import Broker
+from message_store.clock import FakeClock
+from message_store.log.record import Record, decode_record
+from tests.support.running_broker import Asker
+
+TURNS = 20
+
+
+@dataclass(frozen=True)
+class Popped:
+    """One message as a POP client has it."""
+
+    body: bytes
+    topic: str
+    queue_id: int
+    offset: int
+    handle: str
+    record: Record
+
+    @property
+    def real_topic(self) -> str:
+        """Topic to name in an acknowledgement: by the flag in the handle. getRealTopic"""
+        flag = self.handle.split(" ")[4]
+        return self.topic if flag == "0" else f"%RETRY%g{'_' if flag == '1' else '+'}{self.topic}"
+
+
+class PopClient:
+    """A consumer of group `g`."""
+
+    def __init__(self, asker: Asker, clock: FakeClock, group: str = "g") -> None:
+        self._asker, self._clock, self.group = asker, clock, group
+        self.rest = 0  # messages that the last pop left, as its answer says
+
+    async def ask(self, topic: str = "T", **changes: Any) -> Response:
+        """Pop; by default without waiting, for 60 s."""
+        fields = {
+            "consumerGroup": self.group,
+            "topic": topic,
+            "queueId": -1,
+            "maxMsgNums": 32,
+            "invisibleTime": 60_000,
+            "pollTime": 0,
+            "bornTime": self._clock.now_ms(),
+            "initMode": 0,
+        }
+        return await self._asker.ask(200_050, fields | changes)
+
+    async def pop(self, topic: str = "T", **changes: Any) -> list[Popped]:
+        """Return the messages of a pop; none if there are none in time."""
+        answer = await self.ask(topic, **changes)
+        self.rest = int((answer.fields or {}).get("restNum", 0))
+        if answer.code == 210:
+            return []
+        assert answer.code == 0, answer.remark
+        return popped(answer, topic)
+
+    async def ack(self, message: Popped, **changes: Any) -> Response:
+        return await self._asker.ask(200_051, self._named(message) | changes)
+
+    async def change(self, message: Popped, invisible_ms: int, **changes: Any) -> Response:
+        fields = self._named(message) | {"invisibleTime": invisible_ms}
+        return await self._asker.ask(200_053, fields | changes)
+
+    def _named(self, message: Popped) -> dict[str, Any]:
+        return {
+            "consumerGroup": self.group,
+            "topic": message.real_topic,
+            "queueId": message.queue_id,
+            "offset": message.offset,
+            "extraInfo": message.handle,
+        }
+
+
+def popped(answer: Response, topic: str) -> list[Popped]:
+    """Return the messages of an answer, with the handles that the client makes."""
+    fields = answer.fields or {}
+    starts = dict(_entries(fields["startOffsetInfo"]))
+    offsets = {key: text.split(",") for key, text in _entries(fields["msgOffsetInfo"])}
+    found, data = [], memoryview(bytes(answer.body))  # type: ignore[arg-type]
+    while data:
+        record = decode_record(data, 0)
+        data = data[record.total_size :]
+        handle = record.properties.get("POP_CK")
+        if handle is None:
+            key = f"0@{record.queue_id}"
+            assert str(record.queue_offset) in offsets[key]
+            parts = starts[key], fields["popTime"], fields["invisibleTime"], fields["reviveQid"]
+            handle = " ".join([*parts, "0", "test", str(record.queue_id), str(record.queue_offset)])
+        found.append(
+            Popped(record.body, topic, record.queue_id, record.queue_offset, handle, record)
+        )
+    return found
+
+
+def _entries(text: str) -> list[tuple[str, str]]:
+    parts = [entry.split(" ") for entry in text.split(";") if entry]
+    found = [(f"{flag}@{queue}", value) for flag, queue, value in parts]
+    assert len(dict(found)) == len(found), "the client refuses two entries of one queue"
+    return found
+
+
+async def advance(broker: Broker, clock: FakeClock, step_ms: int, by_ms: int = 500) -> None:
+    """Move the clock in steps; after each, all work that is possible is done."""
+    end_ms = clock.now_ms() + step_ms
+    while clock.now_ms() < end_ms:
+        clock.advance(min(by_ms, end_ms - clock.now_ms()))
+        await rest(broker)
+
+
+async def rest(broker: Broker) -> None:
+    """Return when timers have delivered what is due and the reviver has read it."""
+    service = broker.plugins.plugins["timer_store"].parts.service  # type: ignore[attr-defined]
+    assert broker.parts.pop is not None
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+        while not (service.resting and broker.parts.pop.reviver.resting):  # noqa: ASYNC110
+            await asyncio.sleep(0)
