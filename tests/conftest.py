@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Apache's processes live for seconds here: no time for the second compiler.
+os.environ.setdefault("DUEMQ_PEER_JVM", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of a test
 settings.register_profile("duemq", deadline=None)
 settings.register_profile(

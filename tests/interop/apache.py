@@ -1,6 +1,7 @@
 """Apache RocketMQ's own name server, broker and tools, fetched by Maven and run on loopback.
 
 The jars are kept per version in `~/.cache/duemq-peer/lib-VERSION`, or below DUEMQ_PEER_HOME.
+DUEMQ_PEER_JVM has more options of the JVM: tests prefer a short start, benchmarks have none.
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ def jars(version: str) -> Path:
     return folder
 
 
+def jvm_options() -> list[str]:
+    """Return the options that every Apache process gets."""
+    return [*OPEN_JDK, *os.environ.get("DUEMQ_PEER_JVM", "-XX:+UseG1GC").split()]
+
+
 def classpath(version: str) -> str:
     """Return the class path of that version, for `java -cp` and `javac -cp`."""
     return f"{jars(version)}/*"
@@ -102,7 +108,7 @@ class Apache(Server):
         self.version = version
         self.name = f"apache-{version}"
         self.has_timers = version.startswith("5.")
-        self._heap = [f"-Xmx{heap}", "-XX:MaxDirectMemorySize=4g", "-XX:+UseG1GC"]
+        self._heap = [f"-Xmx{heap}", "-XX:MaxDirectMemorySize=4g"]
         self._heap += [f"-Xms{heap}"] if fixed_heap else []
         self.namesrv: Child | None = None
         write_logging(home)
@@ -156,7 +162,7 @@ def java_process(
     version: str, home: Path, name: str, main: str, conf: Path, options: list[str]
 ) -> Child:
     """Start a program of that version with its configuration file; its log is below `home`."""
-    command = ["java", *OPEN_JDK, *options, f"-Duser.home={home}"]
+    command = ["java", *jvm_options(), *options, f"-Duser.home={home}"]
     command += [f"-XX:ErrorFile={home / name}-crash.log"]
     command += ["-cp", classpath(version), f"org.apache.rocketmq.{main}", "-c", str(conf)]
     return Child(
@@ -174,7 +180,8 @@ def mqadmin(version: str, home: Path, *arguments: str) -> str:
     Raises:
         RuntimeError: It did not end with 0.
     """
-    command = ["java", *OPEN_JDK, f"-Drocketmq.home.dir={home / 'rmq'}", f"-Duser.home={home}"]
+    command = ["java", *jvm_options(), f"-Drocketmq.home.dir={home / 'rmq'}"]
+    command += [f"-Duser.home={home}"]
     command += ["-cp", classpath(version), "org.apache.rocketmq.tools.command.MQAdminStartup"]
     done = subprocess.run(
         [*command, *arguments], capture_output=True, text=True, timeout=ADMIN_S, check=False
