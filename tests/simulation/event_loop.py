@@ -114,6 +114,12 @@ class SimLoop(BaseSelectorEventLoop):
     def time(self) -> float:
         return self._steady_s()
 
+    def close(self) -> None:
+        """Close it; the sockets of a killed process are the kernel's to close."""
+        for transport in list(self._transports.values()):
+            transport._sock = None  # else it complains when it is collected, in any later test
+        super().close()
+
     def turn(self) -> None:
         """Run one turn."""
         self.stop()
