@@ -115,9 +115,10 @@ class SimLoop(BaseSelectorEventLoop):
         return self._steady_s()
 
     def close(self) -> None:
-        """Close it; the sockets of a killed process are the kernel's to close."""
+        """Close it with its transports, which else complain when they are collected later."""
         for transport in list(self._transports.values()):
-            transport._sock = None  # else it complains when it is collected, in any later test
+            transport.abort()
+        self.turn()
         super().close()
 
     def turn(self) -> None:
