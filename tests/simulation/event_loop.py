@@ -114,6 +114,13 @@ class SimLoop(BaseSelectorEventLoop):
     def time(self) -> float:
         return self._steady_s()
 
+    def close(self) -> None:
+        """Close it with its transports, which else complain when they are collected later."""
+        for transport in list(self._transports.values()):
+            transport.abort()
+        self.turn()
+        super().close()
+
     def turn(self) -> None:
         """Run one turn."""
         self.stop()

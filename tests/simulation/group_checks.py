@@ -98,6 +98,46 @@ class Confirmed:
         assert known == data, f"{where} shows what is not confirmed at {offset}"
 
 
+class CopiedOffsets:
+    """Consumer offsets of replicas: they name only messages that the own log has on its disk.
+
+    Attributes:
+        checks: Number of tables that were compared.
+    """
+
+    def __init__(self, world: GroupWorld) -> None:
+        self._world = world
+        self._versions: dict[int, object] = {}
+        self.checks = 0
+        world.observers.append(self._observe)
+
+    def _observe(self, member: Member) -> None:
+        broker = member.serving
+        if broker is None or broker.parts.replica is None or member.store is None:
+            return
+        offsets = broker.parts.offsets
+        if self._versions.get(member.number) is offsets.version:
+            return
+        self._versions[member.number] = offsets.version
+        for name, queues in offsets.offset_table().items():
+            self.checks += 1
+            for queue, offset in queues.items():
+                _, end = member.store.queue_bounds(name.partition("@")[0], queue)
+                assert offset <= end, (
+                    f"{member.host.name} has offset {offset} of {name} {queue}, which ends at {end}"
+                )
+
+
+def check_offsets(world: GroupWorld, committed: dict[tuple[str, int], int]) -> None:
+    """Check that no member has a consumer offset that no client has committed."""
+    for member in world.members:
+        for name, queues in member.serving.parts.offsets.offset_table().items():
+            for queue, offset in queues.items():
+                highest = committed.get((name.partition("@")[0], queue), 0)
+                where = f"{member.host.name} has offset {offset} of {name} {queue}"
+                assert offset <= highest, f"{where}; {highest} was committed"
+
+
 def _first_difference(first: bytes, second: bytes) -> int:
     pairs = zip(first, second, strict=False)
     return next((at for at, (one, other) in enumerate(pairs) if one != other), -1)

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from tests.simulation.group_moments import SECOND, Moments
 from tests.simulation.group_world import GROUP, GroupWorld, Member
 
-SECOND: Final = 1_000_000
 HOUR_MS: Final = 3_600_000
+MOMENTS_US: Final = 4 * SECOND
 DRIFT_PPM_MAX: Final = 20_000
 
 
@@ -22,6 +23,7 @@ class Faults:
     Args:
         cuts_power: Whether a machine may lose power: acknowledged messages must be on the disk.
     Attributes:
+        moments: Faults that wait for a moment.
         counts: Number of faults of each kind.
     """
 
@@ -29,6 +31,7 @@ class Faults:
         self._world, self._chance = world, world.chance
         self._goes_on = True
         self._latest_ms = 0  # that a clock has shown before it was set back
+        self.moments = Moments(world, self._start)
         self.counts: Counter[str] = Counter()
         kinds: dict[str, Callable[[], None]] = {
             "kill master": self._kill_master,
@@ -52,8 +55,12 @@ class Faults:
         chosen = [name for name in kinds if self._chance.random() < 0.6] or ["kill master"]
         self.weights = {name: self._chance.choice([1, 2, 5]) for name in chosen}
         self._pause_us = self._chance.choice([SECOND // 2, SECOND, 3 * SECOND])
+        self._moments = [self.moments.await_succession]
+        if cuts_power:
+            self._moments.append(self.moments.await_outage)
         self._set_up()
         self._next()
+        self._await_moment()
 
     def _set_up(self) -> None:
         """Choose network, disks and clocks of the run."""
@@ -75,6 +82,13 @@ class Faults:
             self.counts[kind] += 1
             self._kinds[kind]()
             self._next()
+
+    def _await_moment(self) -> None:
+        """Have one of the rarest faults come to pass every few seconds, in each run."""
+        if self._goes_on:
+            self._chance.choice(self._moments)()
+            delay_us = round(self._chance.expovariate(1 / MOMENTS_US))
+            self._world.timeline.after(delay_us, self._await_moment)
 
     # -- processes and machines -----------------------------------------------------------------
 
@@ -215,6 +229,7 @@ class Faults:
         The right time is the latest that any clock has shown: what was promised becomes due.
         """
         self._goes_on = False
+        self.moments.forget()
         world = self._world
         world.note("everything heals")
         world.network.blocked.clear()

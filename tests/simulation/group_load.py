@@ -1,4 +1,4 @@
-"""Clients of a simulated group: they send plain and delayed messages, and read everywhere.
+"""Clients of a simulated group: they send plain and delayed messages, read everywhere, and commit.
 
 A sender asks any member until one accepts. A message is sent once: without an answer it is unknown
 whether it was stored. A reader pulls from masters and replicas alike; what it is shown must be
@@ -8,11 +8,13 @@ confirmed, and stay.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from delivery.plugin import Response
+from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
 from message_store.log.record import decode_record
 from tests.simulation.group_checks import Confirmed
 from tests.simulation.group_world import GroupWorld
@@ -26,6 +28,7 @@ SEND_S_MAX: Final = 3.0
 TIMERS_MS: Final = (1, 300, 1_500, 4_000, 9_000)
 LEVELS: Final = (1, 2, 3, 4)
 FOUND: Final = 0
+GROUP: Final = "readers"
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class GroupLoad:
         sent: Messages by body.
         shown: Body that was shown, by topic, queue and queue offset.
         acknowledged: Number of acknowledgements.
+        committed: Highest consumer offset that was sent, by topic and queue.
     """
 
     def __init__(self, world: GroupWorld, confirmed: Confirmed) -> None:
@@ -54,6 +58,7 @@ class GroupLoad:
         self.sent: dict[bytes, Sent] = {}
         self.shown: dict[tuple[str, int, int], bytes] = {}
         self.acknowledged = 0
+        self.committed: dict[tuple[str, int], int] = {}
         self.codes: dict[int, int] = {}
         self._serial = 0
         self._stops = False
@@ -142,9 +147,19 @@ class GroupLoad:
                 continue
             if answer.code == FOUND:
                 ends[place] = max(ends[place], self._take(place, begin, answer, client.address))
+                await self._commit(clients[self._favourite], place, ends[place])
             await asyncio.sleep(self._chance.choice([0.01, 0.05, 0.2]))
         for client in clients.values():
             await client.close()
+
+    async def _commit(self, client: RemotingClient, place: tuple[str, int], end: int) -> None:
+        """Commit an offset at the broker that accepts messages, as far as is known."""
+        topic, queue = place
+        self.committed[place] = end
+        fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue)}
+        request = Request(RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "commitOffset": str(end)})
+        with suppress(OSError):
+            await client.call(request, timeout_s=1.0)
 
     def _take(self, place: tuple[str, int], at: int, answer: Response, where: str) -> int:
         """Check what was shown; return where the queue continues."""

@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from message_store.verify import Finding
-from tests.simulation.group_checks import Confirmed, check_equal, check_messages, pending_in
-from tests.simulation.group_faults import SECOND, Faults
+from tests.simulation.group_checks import (
+    Confirmed,
+    CopiedOffsets,
+    check_equal,
+    check_messages,
+    check_offsets,
+    pending_in,
+)
+from tests.simulation.group_faults import Faults
 from tests.simulation.group_load import GroupLoad
+from tests.simulation.group_moments import SECOND
 from tests.simulation.group_world import GroupWorld, group_world
 from tests.support.loopback_broker import faults_of
 
@@ -28,6 +36,7 @@ class Outcome:
     Attributes:
         digest: Hash of all that was sent and has happened.
         epochs: Number of elections.
+        offsets: Number of copied tables of consumer offsets that were checked.
         healed_us: Simulated time until the group was whole again.
     """
 
@@ -36,6 +45,7 @@ class Outcome:
     acknowledged: int
     epochs: int
     faults: int
+    offsets: int
     healed_us: int
     codes: dict[int, int]
     findings: list[Finding]
@@ -65,7 +75,7 @@ def run_group(home: Path, seed: int) -> Outcome:
 
 
 def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
-    confirmed = Confirmed(world)
+    confirmed, copied = Confirmed(world), CopiedOffsets(world)
     world.controller.start()
     for member in world.members:
         member.start()
@@ -85,6 +95,7 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
     assert master is not None
     check_equal(world)
     check_messages(master.store, load.sent)
+    check_offsets(world, load.committed)
     findings = _stop(world)
     return Outcome(
         digest=world.digest,
@@ -92,6 +103,7 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
         acknowledged=load.acknowledged,
         epochs=world.controller.model.groups["group"].epoch,
         faults=sum(faults.counts.values()),
+        offsets=copied.checks,
         healed_us=healed_us,
         codes=load.codes,
         findings=findings,
@@ -131,8 +143,5 @@ def state_of(world: GroupWorld) -> str:
 
 def _stop(world: GroupWorld) -> list[Finding]:
     """Stop the members in order; return what `verify` finds in their stores."""
-    for member in world.members:
-        member.stop()
-    stopped = world.run(60 * SECOND, lambda: all(m.process is None for m in world.members))
-    assert stopped, "the members do not stop"
+    world.stop_members()
     return [fault for member in world.members for fault in faults_of(member.root)]

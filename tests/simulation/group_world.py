@@ -43,6 +43,7 @@ NUMBERS: Final = (1, 2, 3)
 CONTROLLER_PORT: Final = 9_878
 LEVEL_TEXT: Final = "1s 2s 4s 8s"
 SCAN_US: Final = 500_000
+STOP_US: Final = 60_000_000
 STEPS_MAX: Final = 50_000_000
 CODES: Final = (
     RequestCode.CONTROLLER_GET_METADATA_INFO,
@@ -78,6 +79,13 @@ PROPERTIES: Final = {
     "mappedFileSizeTimerLog": "5200",
     "defaultTopicQueueNums": "2",
 }
+
+KILLED: Final = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning"),
+]
+"""Marks of tests with killed processes, which close nothing and finish no coroutine."""
 
 
 def port_of(number: int) -> int:
@@ -369,6 +377,13 @@ class GroupWorld:
         assert member.ended == "", f"{member.host.name} has ended: {member.ended}"
         self.note(f"{member.host.name} has stopped")
         member.end_process(is_quiet=False)
+
+    def stop_members(self) -> None:
+        """Stop the members in order."""
+        for member in self.members:
+            member.stop()
+        stopped = self.run(STOP_US, lambda: all(m.process is None for m in self.members))
+        assert stopped, "the members do not stop"
 
     def end(self) -> None:
         """End every process."""

@@ -12,21 +12,15 @@ thread is no part of what a failover changes.
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.group_run import Outcome, run_group
+from tests.simulation.group_world import KILLED
 
-# A process that is killed closes nothing and finishes no coroutine.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning"),
-]
+pytestmark = KILLED
 FIRST = int(os.environ.get("GROUP_FIRST", "1"))
 KEPT = {
     10: "a stop during a change of role never ended",
@@ -42,13 +36,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "group_seed" in metafunc.fixturenames:
         count = int(metafunc.config.getoption("--group-seeds"))
         metafunc.parametrize("group_seed", range(FIRST, FIRST + count))
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Remove what killed processes have left while its warnings are expected."""
-    yield
-    gc.collect()
 
 
 def check(outcome: Outcome) -> None:

@@ -1,0 +1,110 @@
+"""What fences a master that was replaced without its knowledge: each defence alone.
+
+With a sync state set that contains the new master, the set is enough: the lease may be ignored. A
+set of the master alone fences nothing after an unclean election: there the lease does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from duemq.net.client import RemotingClient
+from duemq.replication.controller.service import GroupService
+from tests.simulation.group_moments import SECOND
+from tests.simulation.group_world import GROUP, KILLED, GroupWorld, Member, group_world
+from tests.support.send_front import send_request
+
+pytestmark = KILLED
+SEED = 1
+STEP_US = 20 * SECOND
+SEND_S_MAX = 3.0
+PAUSE_S = 0.05
+AFTERWARDS_US = 10 * SECOND
+
+
+class Sender:
+    """A client of one member.
+
+    Attributes:
+        accepted: Number of its acknowledgements.
+        ends: Whether it sends nothing more.
+    """
+
+    def __init__(self, world: GroupWorld, member: Member) -> None:
+        self._address, self.accepted, self.ends = member.address, 0, False
+        world.new_client("client").start(self._run())
+
+    async def _run(self) -> None:
+        async with RemotingClient(self._address) as client:
+            while not self.ends:
+                request = send_request(
+                    code=10, body=b"x", topic="T", queueId="0", properties="UNIQ_KEY\x01u\x02"
+                )
+                try:
+                    answer = await client.call(request, timeout_s=SEND_S_MAX)
+                except OSError:
+                    continue
+                self.accepted += not answer.code
+                await asyncio.sleep(PAUSE_S)
+
+
+def block(world: GroupWorld, one: str, other: str) -> None:
+    """Let nothing pass between two machines."""
+    world.network.blocked |= {(one, other), (other, one)}
+
+
+def accepted_by_former_master(home: Path, *, is_alone: bool) -> tuple[int, int]:
+    """Cut the master off from the controller until another serves; clients still reach it.
+
+    Args:
+        is_alone: Whether it was cut off from the replicas before, and is alone in its set.
+
+    Returns:
+        The numbers of acknowledgements before the other was master, and afterwards.
+    """
+    with group_world(home, SEED, {"flushDiskType": "SYNC_FLUSH"}) as world:
+        model = world.controller.model
+        model.unclean = is_alone
+        world.controller.start()
+        for member in world.members:
+            member.start()
+        assert world.run(STEP_US, lambda: GROUP in model.groups)
+        group = model.groups[GROUP]
+        assert world.run(STEP_US, lambda: world.master() and len(group.in_sync) == 3)
+        former = world.master()
+        assert former is not None
+        sender = Sender(world, former)
+        assert world.run(STEP_US, lambda: sender.accepted > 5)
+        if is_alone:
+            for other in world.members:
+                block(world, former.host.name, other.host.name)
+            assert world.run(STEP_US, lambda: len(group.in_sync) == 1)
+            count = sender.accepted
+            assert world.run(STEP_US, lambda: sender.accepted > count + 5)
+        block(world, former.host.name, "controller")
+        assert world.run(STEP_US, lambda: world.master() not in (None, former))
+        before = sender.accepted
+        world.run(AFTERWARDS_US)
+        sender.ends = True
+        world.network.blocked.clear()
+        world.stop_members()
+        return before, sender.accepted - before
+
+
+@pytest.mark.parametrize("is_alone", [False, True], ids=["set", "alone"])
+def test_a_former_master_acknowledges_nothing(is_alone: bool, tmp_path: Path) -> None:
+    before, afterwards = accepted_by_former_master(tmp_path, is_alone=is_alone)
+    assert before > 5
+    assert afterwards == 0
+
+
+@pytest.mark.parametrize(("is_alone", "is_fenced"), [(False, True), (True, False)])
+def test_without_the_lease_the_set_fences(
+    is_alone: bool, is_fenced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GroupService, "holds", lambda self, epoch: True)
+    _, afterwards = accepted_by_former_master(tmp_path, is_alone=is_alone)
+    assert (afterwards == 0) == is_fenced
