@@ -284,7 +284,7 @@ class BlockSums:
             yield
 
     def _forget_tail(self, offset: int) -> bool:
-        """Make the tail unknown, on the disk, and return True if it covers bytes from `offset` on."""
+        """Make the tail unknown, on the disk, and return True if it covers bytes after `offset`."""
         noted = _read_tail(self.directory / TAIL)
         if noted is None or noted[0] <= offset:
             return False

@@ -133,6 +133,10 @@ class Workload:
         """Start, work, stop; `killed`: keep the files of the running broker."""
         if await self._start():
             await self._work("stop")
+            store = self.world.broker.store
+            await self.world.until(
+                lambda: store.log.sums.has_changed(store.max_offset - 1, 1) is False
+            )
             await (self.world.die(cut=False) if killed else self._end(cut=False))
 
     async def _with_fault(self) -> None:
