@@ -41,7 +41,7 @@ and the next start syncs and seals it.
 
 | files | how damage is noticed |
 |---|---|
-| commit log | `sums/` has checksums of all that was synced, in blocks of 4 KiB; bodies have Apache's CRC |
+| commit log | `sums/` has checksums of synced blocks of 4 KiB; bodies have Apache's CRC |
 | consume queues | a record names its queue and queue offset: units that differ are written again |
 | timer log, wheel | times of a unit must be those of its record; otherwise both are rebuilt |
 | tables | `config/sums/` has the checksum of each table; a damaged one is replaced by its `.bak` |
