@@ -181,7 +181,7 @@ class Workload:
         """Leave half a record behind the end of the log."""
         path = max((self.world.root / "commitlog").iterdir())
         pos = min(end - int(path.name) + 400, path.stat().st_size - 64)
-        if pos > 0:
+        if pos >= end - int(path.name):  # else the file is full
             with path.open("r+b") as file:
                 file.seek(pos)
                 file.write(b"torn" * 16)
