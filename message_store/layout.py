@@ -110,7 +110,7 @@ CHECKPOINT_BYTES: Final = 4096
 # Checksums of the log's blocks, ours: one for each block of a log file.
 BLOCK_SUM = np.dtype(">u4")
 SUM_UNKNOWN: Final = 0
-# Checksum of the bytes from the last block's start to the log's end, after a clean stop.
+# Checksum of the bytes from the start of the open block to `end`, a log offset.
 TAIL_SUM = np.dtype([("end", ">i8"), ("crc", ">u4"), ("own_crc", ">u4")])
 assert TAIL_SUM.itemsize == 16
 

@@ -181,6 +181,7 @@ class MessageStore(StoreReader):
             self.log, self.queues, self.rules, start, self.notice,
             torn_from=marks.durable if power_cut and marks else None,
             known_end=reached.offset if (reached := self.mark.point()) else None,
+            units=self._units_before(crashed) if self.appender.last_record >= 0 else 0,
         )  # fmt: skip
         if crashed:
             recover.write_again(self.log, marks.durable if marks else start, found.end)
@@ -199,6 +200,11 @@ class MessageStore(StoreReader):
                 f"the last run did not end cleanly: {found.records} records from {start} on were "
                 f"checked, the log ends at {found.end}"
             )
+
+    def _units_before(self, crashed: bool) -> int:
+        """Return the sum of the queues' ends at the point where the walk starts."""
+        point = self.mark.point(clean=not crashed)
+        return point.units if point is not None else 0
 
     def _note_lost(self, end: int) -> None:
         """Record a truncation if the log has lost its end, or was replaced by another one."""

@@ -94,7 +94,11 @@ class TimerService:
         self._wake.clear()  # there was no await since the turn
         if self._stopping:
             return
-        until_ms = self._timers.next_work_ms(self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        until_ms = self._timers.next_work_ms(now_ms)
+        if until_ms <= now_ms:  # a wait would not suspend: what the work waits for would never end
+            await asyncio.sleep(0)
+            return
         self._sleeping_until = until_ms
         await self._clock.wait(self._wake, until_ms=until_ms)
         self._sleeping_until = -1

@@ -1,17 +1,22 @@
 """Checksums of the log's blocks: damage is noticed that a record's own CRC does not cover.
 
-    commitlog/00000000000000000000   [block][block][block][block]....   Apache's bytes
-    sums/00000000000000000000        crc    crc    crc    0             0: unknown
+    commitlog/00000000000000000000   [block][block][block][open..       Apache's bytes
+    sums/00000000000000000000        crc    crc    0                    0: unknown
+    sums/tail                        end, crc of the open block up to it
 
 Apache's records have a CRC of the body only. A flipped bit in a header or in properties would go
-unnoticed: another birth time, key, or property. So each block of the log gets a checksum once it is
-on the disk. The thread that syncs the log computes it, SEAL_BYTES at a time, and the rest at a
-stop. `duemq store verify` compares.
+unnoticed: another birth time, key, or property. So the bytes that a sync has brought to the disk
+get checksums: each whole block one that stays, the open block one that the next sync replaces.
+`duemq store verify` compares them, and a start compares the open block before it grows.
 
-What is not known to be as written is not checked: blocks that another broker wrote, blocks after a
-crash that were not sealed yet, everything after a place at which the log was cut or bridged, and
-blocks in which a byte was changed in place (`rewriting`). Checksums are only synced when some are
-withdrawn, as a lost one checks nothing.
+A checksum is written after the sync of its bytes, and bytes before the log's end never change. So
+one that a kill or a power cut left behind, however old, covers bytes that are on the disk. Those
+after it were never synced: what of them is in the log is in the page cache, and is sealed by the
+first sync after the start.
+
+What is not known to be as written is not checked: blocks that another broker wrote, everything
+after a place at which the log was cut or bridged, and blocks in which a byte was changed in place
+(`rewriting`). Checksums are only synced when some are withdrawn, as a lost one checks nothing.
 """
 
 from __future__ import annotations
@@ -21,23 +26,22 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from message_store.kernels.sums import sum_blocks
-from message_store.layout import BLOCK_SUM, SUM_UNKNOWN, TAIL_SUM, positions
+from message_store.layout import BLOCK_SUM, SUM_UNKNOWN, TAIL_SUM, packer, positions
 from message_store.log.unreadable import MappedFile
 
 logger = logging.getLogger(__name__)
 DIRECTORY: Final = "sums"
 TAIL: Final = "tail"
 BLOCK_BYTES: Final = 4_096
-SEAL_BYTES: Final = 1 << 20  # fewer bytes are not sealed before the store is closed
-SEAL_BYTES_MAX: Final = 16 << 20  # at once
+SEAL_BYTES_MAX: Final = 16 << 20  # after one sync, as the next one has to wait
 LAG_BYTES_MAX: Final = 64 << 20  # what a start finds unsealed beyond this stays unsealed
 Sums = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
@@ -45,6 +49,8 @@ Offsets = npt.NDArray[np.int64]
 Piece = tuple[int, Bytes]  # log offset of a file's first byte, its bytes
 Changed = tuple[int, int, int]
 NAME_DIGITS: Final = 20
+TAIL_RECORD = packer(TAIL_SUM)
+OWN_CRC_POS: Final[int] = positions(TAIL_SUM).own_crc
 
 
 class BlockSums:
@@ -53,16 +59,17 @@ class BlockSums:
     Args:
         files: Returns the log's files, in order.
     Attributes:
-        sealed: Log offset up to which blocks are sealed, or left out; the start of a block.
+        sealed: Log offset up to which blocks are sealed, or left out; the start of the open block.
     """
 
     def __init__(self, directory: Path, files: Callable[[], Sequence[MappedFile]]) -> None:
         self.directory, self._files = directory, files
         self.sealed = 0
         self._lock = threading.Lock()
-        self._fd, self._base = -1, -1
+        self._fd, self._base, self._tail_fd = -1, -1, -1
         self._refused = False
         self._rewritten: set[int] = set()  # starts of blocks that are not sealed yet
+        self._damaged = -1  # start of the open block, if the disk has changed it
 
     def open(self, end: int) -> None:
         """Continue after the last sealed block of a log that ends at `end`.
@@ -71,11 +78,21 @@ class BlockSums:
             OSError: The disk refused to withdraw checksums of bytes after the end.
         """
         known = self._sealed_end()
-        if known is not None and known > end:
+        tail = _noted_tail(self.directory, [(f.base, f.pages.data) for f in self._files()])
+        if tail is not None:
+            known = max(known or 0, tail.start)
+        if max(known or 0, tail.end if tail else 0) > end:
             self.withdraw(end)
         if known is None or not 0 <= end - known <= LAG_BYTES_MAX:
             known = end
         self.sealed = self._block_start(known)
+        if tail is not None and tail.start == self.sealed and tail.has_changed:
+            self._damaged = tail.start
+            logger.warning(
+                "%s: the %d bytes from log offset %d on are not as they were written: a record in "
+                "them is damaged, even if no other check finds it",
+                self.directory.parent / "commitlog", tail.end - tail.start, tail.start,
+            )  # fmt: skip
 
     def _sealed_end(self) -> int | None:
         """Return the log offset after the last sealed block, None without any."""
@@ -93,25 +110,27 @@ class BlockSums:
                 return offset - (offset - file.base) % BLOCK_BYTES
         return offset
 
-    def seal(self, end: int, *, step_bytes: int = SEAL_BYTES) -> None:
-        """Seal whole blocks before `end`, once there are `step_bytes` of them.
+    def seal(self, end: int) -> None:
+        """Seal whole blocks before `end`, and note the checksum of the open one.
 
         A disk that refuses a checksum ends the sealing until the next start.
 
         Args:
             end: Log offset up to which the log is on the disk.
         """
-        if end - self.sealed < step_bytes or self._refused:
+        if end <= self.sealed or self._refused:
             return
         with self._lock:
             try:
                 self._seal_until(min(end, self.sealed + SEAL_BYTES_MAX))
+                if end - self.sealed < BLOCK_BYTES:
+                    self._note_open_block(end)
             except OSError as error:
                 self._refused = True
                 logger.warning("checksums of the log cannot be written: %s", error)
 
     def _seal_until(self, end: int) -> None:
-        for file in list(self._files()):
+        for file in self._files_from(self.sealed):
             size = int(file.pages.data.size)
             first, after = max(self.sealed - file.base, 0), min(end - file.base, size)
             if after < size:
@@ -121,25 +140,51 @@ class BlockSums:
                 for start in self._rewritten:
                     if first <= start - file.base < after:
                         sums[(start - file.base - first) // BLOCK_BYTES] = SUM_UNKNOWN
-                self._write(file, first, sums)
+                if first <= self._damaged - file.base < after:
+                    at = (self._damaged - file.base - first) // BLOCK_BYTES
+                    sums[at] = _other(int(sums[at]))
+                if _is_readable(file):
+                    self._write(file, first, sums)
                 self.sealed = file.base + after
-        self._rewritten = {start for start in self._rewritten if start >= self.sealed}
+        if self._rewritten:
+            self._rewritten = {start for start in self._rewritten if start >= self.sealed}
+
+    def _files_from(self, offset: int) -> list[MappedFile]:
+        """Return the files that do not end at or before a log offset, in order."""
+        found: list[MappedFile] = []
+        for file in reversed(list(self._files())):
+            if file.base + file.pages.data.size <= offset:
+                break
+            found.append(file)
+        return found[::-1]
 
     def _write(self, file: MappedFile, first: int, sums: Sums) -> None:
-        if file.pages.replaced:
-            file.pages.look()
-            if file.pages.unreadable:  # zeros were read in place of some blocks
-                return
         if file.base != self._base:
             self._open_file(file.base)
         pos = first // BLOCK_BYTES * BLOCK_SUM.itemsize
         os.pwrite(self._fd, sums.astype(BLOCK_SUM).tobytes(), pos)
 
+    def _note_open_block(self, end: int) -> None:
+        """Note the checksum of the bytes after the last whole block, up to `end`."""
+        start = self.sealed
+        if start == end or start in self._rewritten or start == self._damaged:
+            return
+        for file in self._files_from(start):
+            if file.base <= start and _is_readable(file):
+                crc = zlib.crc32(file.pages.data[start - file.base : end - file.base].data)
+                os.pwrite(self._opened_tail(), _packed_tail(end, crc), 0)
+
+    def _opened_tail(self) -> int:
+        if self._tail_fd < 0:
+            self.directory.mkdir(exist_ok=True)
+            self._tail_fd = os.open(self.directory / TAIL, os.O_RDWR | os.O_CREAT, 0o644)
+        return self._tail_fd
+
     def _open_file(self, base: int) -> None:
         """Open the checksums of one log file; remove those of removed log files."""
         self._close_file()
         self.directory.mkdir(exist_ok=True)
-        path = self.directory / f"{base:0{NAME_DIGITS}d}"
+        path = self._path(base)
         self._fd, self._base = os.open(path, os.O_RDWR | os.O_CREAT, 0o644), base
         bases = {file.base for file in self._files()}
         for old in _paths(self.directory):
@@ -160,39 +205,41 @@ class BlockSums:
         before = -1
         while end is not None and before < self.sealed:
             before = self.sealed
-            self.seal(end, step_bytes=1)
-        if end is not None and not self._refused:
-            with suppress(OSError):
-                self._seal_tail(end)
+            self.seal(end)
         self._close_file()
+        if self._tail_fd >= 0:
+            os.close(self._tail_fd)
+        self._tail_fd = -1
 
     def has_changed(self, offset: int, size: int) -> bool | None:
         """Return whether a record's bytes are in a block that has changed, None if unknown."""
-        for file in list(self._files()):
-            if not file.base <= offset < file.base + file.pages.data.size:
-                continue
-            low, high = (offset - file.base) // BLOCK_BYTES, offset - file.base + size
-            count = -(-high // BLOCK_BYTES) - low
-            path, start = self.directory / f"{file.base:0{NAME_DIGITS}d}", low * BLOCK_BYTES
-            try:
-                noted = np.fromfile(path, BLOCK_SUM, count, offset=low * BLOCK_SUM.itemsize)
-            except OSError:
-                return None
-            after = min(start + count * BLOCK_BYTES, int(file.pages.data.size))
-            found = block_sums(file.pages.data, start, after)[: noted.size]
-            if ((noted != SUM_UNKNOWN) & (noted != found)).any():
-                return True
-            return None if noted.size < count or (noted == SUM_UNKNOWN).any() else False
+        for file in self._files_from(offset):
+            if file.base <= offset:
+                return self._changed_in(file, offset, offset + size)
         return None
 
-    def _seal_tail(self, end: int) -> None:
-        """Note the checksum of the bytes after the last whole block."""
-        found = _tail_of([(file.base, file.pages.data) for file in self._files()], end)
-        if found is not None and self._block_start(end) not in self._rewritten:
-            self.directory.mkdir(exist_ok=True)
-            tail = np.array([(end, zlib.crc32(found), 0)], TAIL_SUM)
-            tail["own_crc"] = _own_crc(tail)
-            (self.directory / TAIL).write_bytes(tail.tobytes())
+    def _changed_in(self, file: MappedFile, offset: int, end: int) -> bool | None:
+        low = (offset - file.base) // BLOCK_BYTES
+        count, start = -(-(end - file.base) // BLOCK_BYTES) - low, low * BLOCK_BYTES
+        tail = _noted_tail(self.directory, [(file.base, file.pages.data)])
+        try:
+            noted = np.fromfile(
+                self._path(file.base), BLOCK_SUM, count, offset=low * BLOCK_SUM.itemsize
+            )
+        except OSError:
+            noted = np.empty(0, BLOCK_SUM)
+        after = min(start + count * BLOCK_BYTES, int(file.pages.data.size))
+        found = block_sums(file.pages.data, start, after)[: noted.size]
+        if ((noted != SUM_UNKNOWN) & (noted != found)).any():
+            return True
+        unknown = set((file.base + start + np.flatnonzero(noted == 0) * BLOCK_BYTES).tolist())
+        unknown.update(range(file.base + start + noted.size * BLOCK_BYTES, end, BLOCK_BYTES))
+        if tail is None or not unknown <= {tail.start} or (unknown and tail.end < end):
+            return None if unknown else False
+        return bool(unknown) and tail.has_changed
+
+    def _path(self, base: int) -> Path:
+        return self.directory / f"{base:0{NAME_DIGITS}d}"
 
     def withdraw(self, offset: int) -> None:
         """Make the checksums from a log offset on unknown: bytes after it are about to change.
@@ -205,7 +252,8 @@ class BlockSums:
             self.sealed = min(self.sealed, first)
             self._rewritten = {start for start in self._rewritten if start < first}
             self._close_file()
-            (self.directory / TAIL).unlink(missing_ok=True)
+            if self._forget_tail(offset):
+                self._damaged = -1
             for path in _paths(self.directory):
                 size = max(first - int(path.name), 0) // BLOCK_BYTES * BLOCK_SUM.itemsize
                 if size < path.stat().st_size:
@@ -224,7 +272,7 @@ class BlockSums:
             OSError: The disk refused it; nothing may be changed.
         """
         with self._lock:
-            (self.directory / TAIL).unlink(missing_ok=True)
+            self._forget_tail(0)  # of what is on the disk, it may be an older one
             for file in list(self._files()):
                 mine = offsets[
                     (offsets >= file.base) & (offsets < file.base + file.pages.data.size)
@@ -232,8 +280,30 @@ class BlockSums:
                 blocks = np.unique((mine - file.base) // BLOCK_BYTES)
                 starts = file.base + blocks * BLOCK_BYTES
                 self._rewritten.update(starts[starts >= self.sealed].tolist())
-                _forget(self.directory / f"{file.base:0{NAME_DIGITS}d}", blocks)
+                _forget(self._path(file.base), blocks)
             yield
+
+    def _forget_tail(self, offset: int) -> bool:
+        """Make the tail unknown, on the disk, and return True if it covers bytes after `offset`."""
+        noted = _read_tail(self.directory / TAIL)
+        if noted is None or noted[0] <= offset:
+            return False
+        fd = self._opened_tail()
+        os.pwrite(fd, bytes(TAIL_SUM.itemsize), 0)
+        os.fsync(fd)
+        return True
+
+
+def _is_readable(file: MappedFile) -> bool:
+    """Return whether no zeros were read in place of pages of a file."""
+    if file.pages.replaced:
+        file.pages.look()
+    return not file.pages.unreadable
+
+
+def _other(crc: int) -> int:
+    """Return a checksum that accuses a block with a given one."""
+    return crc ^ 1 or 2
 
 
 def _forget(path: Path, blocks: Offsets) -> None:
@@ -269,48 +339,69 @@ def _paths(directory: Path) -> list[Path]:
 # -- comparison ---------------------------------------------------------------------------------
 
 
-def changed_blocks(directory: Path, files: Sequence[Piece], end: int) -> Iterator[Changed]:
+def changed_blocks(directory: Path, files: Sequence[Piece]) -> Iterator[Changed]:
     """Yield the base of a log file and two positions in it, for each block that has changed.
 
     Args:
         files: Base and bytes of each log file.
-        end: End of the log, up to which the rest of the last block is checked after a clean stop.
 
     Raises:
         OSError: The checksums cannot be read.
     """
+    tail = _noted_tail(directory, files)
     for base, data in files:
         path = directory / f"{base:0{NAME_DIGITS}d}"
         if path.exists():
             noted = np.fromfile(path, BLOCK_SUM)[: -(-data.size // BLOCK_BYTES)]
+            if tail is not None and tail.start in base + np.flatnonzero(noted) * BLOCK_BYTES:
+                tail = None  # its block was sealed since
             found = block_sums(data, 0, min(noted.size * BLOCK_BYTES, data.size))
             for block in np.flatnonzero((noted != SUM_UNKNOWN) & (noted != found)).tolist():
                 yield base, block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, data.size)
-    tail, noted_crc = _tail_of(files, end), _tail_crc(directory, end)
-    if tail is not None and noted_crc is not None and zlib.crc32(tail) != noted_crc:
-        base = max(base for base, _ in files if base < end)
-        yield base, end - base - len(tail), end - base
+    if tail is not None and tail.has_changed:
+        yield tail.base, tail.start - tail.base, tail.end - tail.base
 
 
-def _tail_of(files: Sequence[Piece], end: int) -> bytes | None:
-    """Return the bytes of the log after its last whole block, None without any."""
+class _Tail(NamedTuple):
+    """The open block of a log, as far as its checksum covers it.
+
+    Attributes:
+        base: Log offset of its file's first byte.
+        start, end: Log offsets of its first byte and after its last one.
+    """
+
+    base: int
+    start: int
+    end: int
+    has_changed: bool
+
+
+def _noted_tail(directory: Path, files: Sequence[Piece]) -> _Tail | None:
+    """Return the open block that has a checksum, None without any."""
+    noted = _read_tail(directory / TAIL)
+    if noted is None:
+        return None
+    end, crc = noted
     for base, data in files:
         size = (end - base) % BLOCK_BYTES
         if base < end < base + data.size and size:
-            return data[end - base - size : end - base].tobytes()
+            found = zlib.crc32(data[end - base - size : end - base].data)
+            return _Tail(base, end - size, end, found != crc)
     return None
 
 
-def _tail_crc(directory: Path, end: int) -> int | None:
-    """Return the noted checksum of the last block of a log that ends at `end`."""
-    path = directory / TAIL
-    if not path.exists() or path.stat().st_size != TAIL_SUM.itemsize:
+def _read_tail(path: Path) -> tuple[int, int] | None:
+    """Return the noted end and checksum of the open block, None if they are damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
         return None
-    tail = np.fromfile(path, TAIL_SUM)
-    if int(tail["own_crc"][0]) != _own_crc(tail) or int(tail["end"][0]) != end:
+    if len(data) != TAIL_RECORD.size:
         return None
-    return int(tail["crc"][0])
+    end, crc, _ = TAIL_RECORD.unpack(data)
+    return (end, crc) if data == _packed_tail(end, crc) else None
 
 
-def _own_crc(tail: npt.NDArray[np.void]) -> int:
-    return zlib.crc32(tail.tobytes()[: positions(TAIL_SUM).own_crc])
+def _packed_tail(end: int, crc: int) -> bytes:
+    own_crc = zlib.crc32(TAIL_RECORD.pack(end, crc, 0)[:OWN_CRC_POS])
+    return TAIL_RECORD.pack(end, crc, own_crc)

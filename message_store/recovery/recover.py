@@ -208,6 +208,7 @@ def recover(
     *,
     torn_from: int | None = None,
     known_end: int | None = None,
+    units: int = 0,
 ) -> Recovered:
     """Walk from `start`, write every unit, cut log and queues after the last good record.
 
@@ -219,6 +220,8 @@ def recover(
             a power cut it was never written completely.
         known_end: Log offset that the log is known to have reached: unreadable bytes before it
             are bridged, as their queue offsets were assigned. None: unknown.
+        units: Sum of the queues' ends at `start`. If fewer remain, units that were cut had records:
+            the disk has changed the units, and all queues are written again.
     """
     found = Recovered(start=start, end=start, torn_from=torn_from)
     _replay(log, queues, rules, found)
@@ -241,6 +244,12 @@ def recover(
     if found.records:
         _cut_void_units(log, queues, found.start)
     queues.number_slots()
+    if queues.ends_sum < units:
+        notice(
+            f"consume queues ended with units that are not those of records before {start}: all "
+            f"queues are written again from the log"
+        )
+        return recover(log, queues, rules, log.min_offset, notice, torn_from=torn_from)
     return found
 
 

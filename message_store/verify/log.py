@@ -109,7 +109,7 @@ def _check_sums(directory: Path, facts: LogFacts, report: Report) -> None:
     pieces = [(piece.base, piece.data) for piece in facts.pieces]
     report.count("blocks_changed", 0)
     try:
-        for base, first, after in changed_blocks(directory, pieces, facts.end):
+        for base, first, after in changed_blocks(directory, pieces):
             report.count("blocks_changed", 1)
             report.add(
                 "error", "log-block", files[base].path, first,

@@ -28,8 +28,14 @@ or while the broker runs (`--damage sector`). Then a broker starts, every messag
 clients pull all queues, query every key, and read offsets and tables.
 It took {runs} runs; **{broken} broke a promise**. `make soak` takes 13,000 runs.
 
-A limit: the log of a killed broker has no checksums of what was written after the last whole MiB.
-In {unsealed} runs a bit changed there in the header or the properties of a record, without notice.
+A limit: what was never synced has no checksums. After a kill it is in the memory of the machine,
+and the next start syncs and seals it.
+
+A later run of 5,961 flips, which is not in the tables, broke 10 promises. A flip in the log offset
+of a queue's last unit lost its message (3 runs). A flip in the timer log, found while a checkpoint
+was being written, stopped the broker's event loop for ever (5 runs). Both are repaired since. Two
+are open, both reported by `duemq store verify`: a flip in the timer log lost a timer, and one in
+the queue offset of a level message lost 4 messages of its level after a kill.
 
 - Damage is *noticed* if `duemq store verify` reports it, the broker logs it, or the start is
   refused with the file's name. It must be noticed if clients see anything else than without it.
@@ -41,7 +47,7 @@ In {unsealed} runs a bit changed there in the header or the properties of a reco
 
 | files | how damage is noticed |
 |---|---|
-| commit log | `sums/` has a checksum of each block of 4 KiB; bodies have Apache's CRC |
+| commit log | `sums/` has checksums of synced blocks of 4 KiB; bodies have Apache's CRC |
 | consume queues | a record names its queue and queue offset: units that differ are written again |
 | timer log, wheel | times of a unit must be those of its record; otherwise both are rebuilt |
 | tables | `config/sums/` has the checksum of each table; a damaged one is replaced by its `.bak` |
@@ -52,8 +58,7 @@ def page(paths: list[Path]) -> Iterator[str]:
     """Yield the lines of the page."""
     runs = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     broken = sum(bool(run["problems"]) for run in runs)
-    unsealed = sum(bool(run.get("unsealed")) for run in runs)
-    yield HEAD.format(runs=f"{len(runs):,}", broken=broken, unsealed=unsealed)
+    yield HEAD.format(runs=f"{len(runs):,}", broken=broken)
     for damage, title in DAMAGES.items():
         mine = [run for run in runs if run["damage"] == damage]
         yield f"## {title}\n"

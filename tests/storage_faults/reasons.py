@@ -24,6 +24,7 @@ UNREACHED: Final = {
     "message_store/index/index_service.py unlink": AFTER_ERROR,
     "message_store/log/block_sums.py open": CUT_LOG,
     "message_store/log/block_sums.py fsync": CUT_LOG,
+    "message_store/log/block_sums.py pwrite": CUT_LOG,
     "message_store/log/block_sums.py unlink": CUT_LOG,
     "message_store/log/commit_log.py unlink": AFTER_ERROR,
     "message_store/log/commit_log.py pwritev": "continues after a short write; reached when one "

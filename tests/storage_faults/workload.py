@@ -133,6 +133,10 @@ class Workload:
         """Start, work, stop; `killed`: keep the files of the running broker."""
         if await self._start():
             await self._work("stop")
+            store = self.world.broker.store
+            await self.world.until(
+                lambda: store.log.sums.has_changed(store.max_offset - 1, 1) is False
+            )
             await (self.world.die(cut=False) if killed else self._end(cut=False))
 
     async def _with_fault(self) -> None:
@@ -177,7 +181,7 @@ class Workload:
         """Leave half a record behind the end of the log."""
         path = max((self.world.root / "commitlog").iterdir())
         pos = min(end - int(path.name) + 400, path.stat().st_size - 64)
-        if pos > 0:
+        if pos >= end - int(path.name):  # else the file is full
             with path.open("r+b") as file:
                 file.seek(pos)
                 file.write(b"torn" * 16)

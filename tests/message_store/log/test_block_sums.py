@@ -46,9 +46,9 @@ def append(log: CommitLog, count: int) -> None:
         count -= part
 
 
-def changed(log: CommitLog, end: int | None = None) -> list[int]:
+def changed(log: CommitLog) -> list[int]:
     pieces = [(file.base, file.data) for file in log.files]
-    found = changed_blocks(log.sums.directory, pieces, log.end if end is None else end)
+    found = changed_blocks(log.sums.directory, pieces)
     return [base + first for base, first, _ in found]
 
 
@@ -72,24 +72,88 @@ def test_every_flip_before_the_end_is_found_after_a_stop(log: CommitLog, count: 
         flip(log, offset, bit)
 
 
-def test_only_whole_blocks_are_sealed_while_the_log_grows(log: CommitLog) -> None:
+def test_whole_blocks_are_sealed_once_and_the_open_one_at_each_sync(log: CommitLog) -> None:
     log.sums.open(0)
-    append(log, BLOCK_BYTES + 10)
-    log.sums.seal(log.end, step_bytes=1)
-    assert log.sums.sealed == BLOCK_BYTES
-    append(log, FILE_BYTES)
-    assert changed(log) == []
-    log.sums.seal(log.end, step_bytes=1)
-    assert log.sums.sealed == FILE_BYTES + BLOCK_BYTES
-    assert changed(log) == []
+    for end in (10, 300, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 10, 2 * FILE_BYTES + 5):
+        append(log, end - log.end)
+        log.sums.seal(log.end)
+        assert log.sums.sealed == end - end % FILE_BYTES % BLOCK_BYTES
+        assert changed(log) == []
+        flip(log, end - 1)
+        assert changed(log) == [(end - 1) - (end - 1) % FILE_BYTES % BLOCK_BYTES]
+        flip(log, end - 1)
 
 
-def test_few_bytes_are_not_sealed(log: CommitLog) -> None:
+@pytest.mark.parametrize("count", [1, BLOCK_BYTES + 10, FILE_BYTES + BLOCK_BYTES + 10])
+def test_every_flip_before_the_last_sync_is_found_after_a_kill(log: CommitLog, count: int) -> None:
+    """Bytes after it, the end of a log that grew or was torn, change nothing."""
     log.sums.open(0)
-    append(log, FILE_BYTES)
+    append(log, count)
     log.sums.seal(log.end)
-    assert log.sums.sealed == 0
-    assert not log.sums.directory.exists()
+    append(log, 20)
+    assert changed(log) == []
+    flip(log, count)
+    assert changed(log) == []
+    flip(log, count - 1)
+    found = (count - 1) - (count - 1) % FILE_BYTES % BLOCK_BYTES
+    assert changed(log) == [found]
+
+
+@pytest.mark.parametrize("unsynced", [0, 20, BLOCK_BYTES, FILE_BYTES])
+def test_an_open_block_that_has_changed_stays_accused_after_a_start(
+    log: CommitLog, unsynced: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.sums.open(0)
+    append(log, BLOCK_BYTES + 300)
+    log.sums.seal(log.end)
+    append(log, unsynced)
+    flip(log, BLOCK_BYTES + 5)
+    for _ in range(3):
+        log.sums.close()
+        caplog.clear()
+        log.sums.open(log.end)
+        assert "300 bytes from log offset 4096 on are not as they were written" in caplog.text
+        assert changed(log) == [BLOCK_BYTES]
+    for _ in range(3):
+        append(log, BLOCK_BYTES)
+        log.sums.seal(log.end)
+        log.sums.close()
+        log.sums.open(log.end)
+        assert changed(log) == [BLOCK_BYTES]
+
+
+def test_an_older_tail_that_a_power_cut_leaves_accuses_no_grown_log(log: CommitLog) -> None:
+    log.sums.open(0)
+    tails = []
+    for _ in range(4):
+        append(log, BLOCK_BYTES // 2 + 100)
+        log.sums.seal(log.end)
+        tails.append((log.sums.directory / TAIL).read_bytes())
+    for tail in tails:
+        (log.sums.directory / TAIL).write_bytes(tail)
+        assert changed(log) == []
+        flip(log, log.end - 1)
+        assert changed(log) == ([log.sums.sealed] if tail == tails[-1] else [])
+        flip(log, log.end - 1)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 299, 300])
+def test_a_withdrawn_tail_is_withdrawn_on_the_disk(
+    log: CommitLog, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut brings it back, and it accuses what was written since."""
+    log.sums.open(0)
+    append(log, 300)
+    log.sums.seal(log.end)
+    synced: list[bytes] = []
+    path = log.sums.directory / TAIL
+    monkeypatch.setattr(block_sums.os, "fsync", lambda fd: synced.append(path.read_bytes()))
+    log.truncate(cut)
+    assert synced == ([bytes(16)] if cut < 300 else [])
+    append(log, 500)
+    if cut < 300:
+        flip(log, cut)
+    assert changed(log) == []
 
 
 def test_a_start_continues_after_what_is_sealed(log: CommitLog) -> None:
@@ -109,6 +173,16 @@ def test_a_log_that_was_never_sealed_is_sealed_from_its_end_on(log: CommitLog) -
     append(log, FILE_BYTES + 10)
     log.sums.open(log.end)
     assert log.sums.sealed == FILE_BYTES
+
+
+def test_a_log_with_a_tail_only_is_sealed_from_there_on(log: CommitLog) -> None:
+    log.sums.open(0)
+    append(log, 10)
+    log.sums.seal(log.end)
+    append(log, FILE_BYTES)
+    log.sums.close()
+    log.sums.open(log.end)
+    assert log.sums.sealed == 0
 
 
 def test_much_that_something_else_wrote_stays_unsealed(
@@ -166,13 +240,13 @@ def test_a_log_that_ends_before_what_is_sealed_loses_those_checksums(log: Commit
     assert log.sums.sealed == BLOCK_BYTES
     flip(log, BLOCK_BYTES)
     flip(log, FILE_BYTES)
-    assert changed(log, BLOCK_BYTES + 10) == []
+    assert changed(log) == []
 
 
 def test_checksums_of_removed_files_are_removed(log: CommitLog) -> None:
     log.sums.open(0)
     append(log, 2 * FILE_BYTES)
-    log.sums.seal(log.end, step_bytes=1)
+    log.sums.seal(log.end)
     log.remove_first()
     append(log, FILE_BYTES - 10)
     log.sums.close(log.end)
@@ -221,11 +295,15 @@ def test_verify_finds_a_flip_in_a_header(tmp_path: Path) -> None:
 def test_a_record_in_a_changed_block_is_found(log: CommitLog) -> None:
     log.sums.open(0)
     append(log, 2 * BLOCK_BYTES + 10)
-    log.sums.seal(log.end, step_bytes=1)
+    log.sums.seal(log.end)
     whole = (10, BLOCK_BYTES)  # in two blocks
     assert log.sums.has_changed(*whole) is False
-    assert log.sums.has_changed(2 * BLOCK_BYTES - 5, 10) is None  # its end is not sealed
+    assert log.sums.has_changed(2 * BLOCK_BYTES - 5, 10) is False  # its end is in the open block
+    assert log.sums.has_changed(2 * BLOCK_BYTES, 10) is False
+    assert log.sums.has_changed(2 * BLOCK_BYTES, 11) is None
     assert log.sums.has_changed(10 * FILE_BYTES, 10) is None
     flip(log, BLOCK_BYTES + 2_000)  # beside the record, but in its block
     assert log.sums.has_changed(*whole) is True
     assert log.sums.has_changed(10, 100) is False
+    flip(log, 2 * BLOCK_BYTES + 9)
+    assert log.sums.has_changed(2 * BLOCK_BYTES, 5) is True

@@ -189,3 +189,21 @@ def test_damage_at_the_start_of_a_file_loses_no_later_file(tmp_path, torn):
         assert store.queue_bounds("T", 0)[1] == 500
         last = store.units("T", 0, 499, 1)[0]
         assert store.read_record(int(last["phys_offset"])).body.startswith(b"499x")
+
+
+@pytest.mark.parametrize("bit", [12, 20, 40])
+def test_a_last_unit_that_points_behind_the_log_is_written_again(tmp_path: Path, bit: int) -> None:
+    """A flipped bit of its log offset: the record is before the start of the walk."""
+    with open_store(tmp_path) as store:
+        for number in range(3):
+            put_one(store, "T", 0, b"%d" % number)
+    path = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    offset = int.from_bytes(data[40:48], "big")
+    assert not offset >> bit & 1
+    data[40:48] = (offset | 1 << bit).to_bytes(8, "big")
+    path.write_bytes(data)
+    notices: list[str] = []
+    with MessageStore(small_config(tmp_path), FakeClock(), notice=notices.append) as store:
+        assert bodies(store, "T", 0) == [b"0", b"1", b"2"]
+    assert any("all queues are written again" in text for text in notices)
