@@ -174,10 +174,6 @@ def test_all_progress_for_slaves_has_bare_numbers_as_keys(broker: AdminBroker) -
     assert b'"offsetTable":{"T@G":{0:5}}' in bytes(broker.ask(43).body)  # type: ignore[arg-type]
 
 
-def test_no_group_pops_for_slaves(broker: AdminBroker) -> None:
-    assert broker.see(402) == {"messageRequestModeMap": {}}
-
-
 @pytest.mark.parametrize(
     ("fields", "online", "cloned"),
     [
