@@ -39,12 +39,13 @@ class PoppingGroup:
     """A group that pops, and what it has acknowledged, by sequence number.
 
     Attributes:
+        acknowledged: Also those whose acknowledgement was sent and not answered: the broker may
+            have it.
         turns: Number of messages so far that were popped.
     """
 
     acknowledged: set[int] = field(default_factory=set)
     turns: int = 0
-    again: int = 0
 
     async def work(self, address: str, stop: asyncio.Event, *, leaves: bool) -> None:
         """Pop and acknowledge until the broker is gone or `stop` is set."""
@@ -60,7 +61,6 @@ class PoppingGroup:
         kept = []
         for each in found:
             self.turns += 1
-            self.again += number_of(each.record) in self.acknowledged
             if not leaves or self.turns % LEFT_EVERY:
                 kept.append(each)
         return kept
@@ -85,8 +85,12 @@ class PoppingGroup:
             "extraInfo": message.handle,
         }  # fmt: skip
         request = Request(RequestCode.ACK_MESSAGE, fields, version=479)
-        if (await client.call(request, timeout_s=CALL_S)).code == 0:
-            self.acknowledged.add(number_of(message.record))
+        number = number_of(message.record)
+        was_known = number in self.acknowledged
+        self.acknowledged.add(number)
+        answer = await client.call(request, timeout_s=CALL_S)
+        if answer.code and not was_known:
+            self.acknowledged.discard(number)
 
 
 async def work_and_kill(broker: KilledBroker, sent: SentMessages, group: PoppingGroup) -> None:
