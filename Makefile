@@ -22,6 +22,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 SOAK_KILLS ?= 2000
 SOAK_MIGRATION_KILLS ?= 200
 SOAK_CONSUMER_KILLS ?= 500
+SOAK_POP_KILLS ?= 200
 SOAK_POWER_CUTS ?= 1000
 SOAK_FAILOVERS ?= 1000
 SOAK_BIT_FLIPS ?= 10000
@@ -77,7 +78,7 @@ bench: env
 
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \
-		--consumer-kills=$(SOAK_CONSUMER_KILLS) --power-cuts=$(SOAK_POWER_CUTS) $(PYTEST_ARGS)
+		--consumer-kills=$(SOAK_CONSUMER_KILLS) --pop-kills=$(SOAK_POP_KILLS) --power-cuts=$(SOAK_POWER_CUTS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/failover --failovers=$(SOAK_FAILOVERS) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.storage_faults.campaign --all
 	$(BIN)/python -m tests.storage_faults.bit_flips --count=$(SOAK_BIT_FLIPS)

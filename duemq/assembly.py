@@ -48,7 +48,6 @@ from duemq.pull.offset_requests import OffsetProcessor
 from duemq.pull.pull import PullProcessor
 from duemq.pull.queue_locks import LockProcessor, LockTable
 from duemq.pull.reset_offsets import ResetProcessor
-from duemq.pull.unsupported import UnservedProcessor
 from duemq.registry.client_requests import ClientProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.config_file import ConfigFile
@@ -305,30 +304,22 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     parts.tasks += [parts.held.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())
+    pull = PullProcessor(
+        store, topics, groups, offsets, parts.clients, parts.held, parts.stats, config,
+        replication=around.replication, access_version=lambda: records.version,
+        compiled=lambda: around.kernels.is_done,
+    )  # fmt: skip
     parts.pop = PopService(parts, around)
     parts.tasks.append(parts.pop.running())
     return [
         clients,
         transactions,
         HistoryProcessor(store, around.plugins.waiting, transactions.halves.is_finished),
-        PullProcessor(
-            store,
-            topics,
-            groups,
-            offsets,
-            parts.clients,
-            parts.held,
-            parts.stats,
-            config,
-            replication=around.replication,
-            access_version=lambda: records.version,
-            compiled=lambda: around.kernels.is_done,
-        ),
+        pull,
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
-        UnservedProcessor(clock),
         parts.pop,
         ReplyProcessor(
             store, topics, parts.clients, put, identity, clock, suffix=_suffix(config())

@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--consumer-kills", type=int, default=20, help="number of kills under live consumers"
     )
+    group.addoption("--pop-kills", type=int, default=5, help="number of kills while a group pops")
     group.addoption(
         "--power-cuts", type=int, default=10, help="number of power cuts under live consumers"
     )
@@ -62,6 +63,11 @@ def kills(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def failovers(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--failovers"))
+
+
+@pytest.fixture(scope="session")
+def pop_kills(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--pop-kills"))
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,6 @@ class GroupAdminProcessor:
         """Return code to handler."""
         return {
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
@@ -106,9 +105,9 @@ class GroupAdminProcessor:
         return Response(body=wire_json.encode(self._groups.to_json()))
 
     async def group(self, request: Request) -> Response:
-        """Answer one group; 26 when there is none."""
+        """Return one group, created if it may be: a proxy asks before the first heartbeat."""
         name = fields.text(request, "group")
-        found = self._groups.known(name)
+        found = self._groups.find(name)
         if found is None:
             text = f"No group in this broker. group: {name}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
@@ -123,10 +122,6 @@ class GroupAdminProcessor:
             "offsetTable": self._offsets.offset_table(),
         }
         return Response(body=json_dialect.dumps_compact(table).encode())
-
-    async def request_modes(self, request: Request) -> Response:
-        """Answer that every group pulls, for slaves: there is no pop consumption."""
-        return Response(body=wire_json.encode({"messageRequestModeMap": {}}))
 
     async def consume_stats(self, request: Request) -> Response:
         """Return the lag of a group, queue by queue."""

@@ -95,8 +95,6 @@ def _named(action: Action, *named: Named, codes: tuple[int, ...]) -> dict[int, R
     return {code: Rule(action, named) for code in codes}
 
 
-BATCH_ACK: Final = 200_151
-"""Its body names groups and topics; Apache lets every authenticated account proceed."""
 DECISIONS: Final = (9011, 9012, 9013)
 """Cancel, move, fire: their bodies name topics; without one, they need the cluster."""
 _CONSUMER: Final = _group("consumerGroup")
@@ -134,16 +132,16 @@ RULES: Final[Mapping[int, Rule]] = {
 """Rules of Apache 5.3.3. It has none for 18, 21 and 224, although their headers are annotated."""
 OWN_RULES: Final[Mapping[int, Rule]] = {
     **_on_cluster(Action.CREATE, 18, 200, 225),
-    **_on_cluster(Action.LIST, 21, 201, 206, 224, 304, 305, 311, 312, 313),
+    **_on_cluster(Action.LIST, 21, 201, 206, 224, 304, 305, 311, 312, 313, 402),
     **_on_cluster(Action.GET, 26, 28, 43, 45, 60, 61, 106, 319, 907, 1007, 9001, 9002),
-    **_on_cluster(Action.UPDATE, 25, 306, 316, 318, 329, 9014, 9015),
+    **_on_cluster(Action.UPDATE, 25, 306, 316, 318, 329, 401, 9014, 9015),
     **_on_cluster(Action.UPDATE, *DECISIONS),
     **_named(Action.PUB, _topic(), codes=(324,)),
     **_named(Action.PUB, _topic("b"), codes=(325,)),
 }
 """Rules of DueMQ for codes that Apache does not restrict."""
-OPEN: Final = frozenset({46, 400, 401, 200_057})
-"""Codes that change and show nothing: a check of a subscription, and codes that are not served."""
+OPEN: Final = frozenset({46})
+"""Codes that change and show nothing: a check of a subscription."""
 OF_PLUGINS: Final = Rule(Action.UPDATE, cluster=True)
 """Rule of all other codes, such as those of plugins: what is not known needs an administrator."""
 
@@ -163,8 +161,8 @@ def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Acces
     """
     if code in DECISIONS:
         return first_of(_decisions(body, cluster))
-    if code == BATCH_ACK:
-        return first_of(_batch_ack(body))
+    if (of_body := _OF_BODIES.get(code)) is not None:
+        return first_of(of_body(body))
     own = OWN_RULES.get(code) or (None if is_known(code) else OF_PLUGINS)
     if not fields:
         return own.accesses(fields, cluster) if own else []
@@ -190,9 +188,7 @@ def first_of(found: Iterator[Access]) -> list[Access]:
 
 def is_known(code: int) -> bool:
     """Return whether a request code has a rule of its own, or is open."""
-    return code == BATCH_ACK or any(
-        code in table for table in (RULES, OWN_RULES, _OF_CLIENTS, OPEN)
-    )
+    return any(code in table for table in (RULES, OWN_RULES, _OF_CLIENTS, _OF_BODIES, OPEN))
 
 
 def is_of_clients(code: int) -> bool:
@@ -301,6 +297,18 @@ def _batch_ack(body: bytes) -> Iterator[Access]:
         yield Access(Resource.of_topic(normal_topic(topic, str(group or ""))), (Action.SUB,))
 
 
+def _assignment(body: bytes) -> Iterator[Access]:
+    wanted = parse_object(body)
+    yield _on_group(str(wanted.get("consumerGroup") or ""), Action.SUB)
+    if not is_retry_topic(topic := str(wanted.get("topic") or "")):
+        yield _on_topic(topic, Action.SUB)
+
+
+_OF_BODIES: Final[Mapping[int, Callable[[bytes], Iterator[Access]]]] = {
+    400: _assignment,
+    200_151: _batch_ack,
+}
+"""Codes whose bodies name groups and topics; Apache lets every authenticated account proceed."""
 _OF_CLIENTS: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] = {
     10: _send("topic", "group"),
     310: _send("b", "a"),

@@ -45,9 +45,9 @@ _WITHOUT_EFFECT = {
         userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
     """,
     "accounts of plain_acl.yml are not turned into users": "migrateAuthFromV1Enabled",
-    "pop consumption is not offered": """
+    "pop consumption has no such setting": """
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity appendAckAsync appendCkAsync
-        defaultPopShareQueueNum enableNotifyAfterPopOrderLockRelease
+        enableNotifyAfterPopOrderLockRelease
         enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge
         enablePopLog enablePopMessageThreshold enableRetryTopicV2 enableSkipLongAwaitingAck
         initPopOffsetByCheckMsgInMem maxPopPollingSize popCkMaxBufferSize
@@ -111,7 +111,7 @@ _WITHOUT_EFFECT = {
         disableNettyWorkerGroup enableFastChannelEventProcess enableReconnectForGoAway
         enableShutdownGracefully fetchNamesrvAddrByAddressServer
         loadBalancePollNameServerInterval maxReconnectIntervalTimeSeconds printChannelGroups
-        printChannelGroupsMinNum putConsumeQueueDataByFileChannel serverLoadBalancerEnable
+        printChannelGroupsMinNum putConsumeQueueDataByFileChannel
         serverNettyWorkerGroupEnable serverSocketRcvBufSize serverSocketSndBufSize
         shutdownWaitTimeSeconds transferMsgByHeap updateNameServerAddrPeriod
         useEpollNativeSelector writeBufferHighWaterMark writeBufferLowWaterMark
@@ -153,7 +153,7 @@ _WITHOUT_EFFECT = {
         cleanOfflineBrokerInterval clearRetryTopicWhenDeleteTopic compatibleWithOldNameSrv
         compressedRegister configManagerVersion consumerFallbehindThreshold
         consumerOffsetUpdateVersionStep correctLogicMinOffsetForceInterval
-        correctLogicMinOffsetSleepInterval defaultMessageRequestMode
+        correctLogicMinOffsetSleepInterval
         deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
         destroyMapedFileIntervalForcibly disableConsumeIfConsumerReadSlowly enableBatchPush
         enableBroadcastOffsetStore enableCleanExpiredOffset enableCreateSysGroup

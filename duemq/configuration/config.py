@@ -285,6 +285,23 @@ class BrokerConfig:
         "Reset offsets at the broker only; false: also push them to the members of the group.",
         wire=True,
     )
+    server_load_balancer: bool = option(
+        True,
+        "serverLoadBalancerEnable",
+        "Share the queues of a topic among the members of a group that asks for its assignment.",
+    )
+    default_request_mode: str = option(
+        "PULL",
+        "defaultMessageRequestMode",
+        "How consumers with an assignment by the broker consume, unless setConsumeMode says it.",
+        choices=("PULL", "POP"),
+    )
+    default_shared_queues: int = option(
+        -1,
+        "defaultPopShareQueueNum",
+        "Members whose queues each member pops as well by default; at most 0: all queues.",
+        unit="members",
+    )
     memory_bytes_max: int = option(
         512 << 20,
         "remotingMemoryMax",

@@ -206,7 +206,7 @@ class Reviver:
     async def _revive(self, queue_id: int, at: int, checkpoint: Checkpoint) -> bool:
         """Copy the unacknowledged messages of a checkpoint; return whether it is settled."""
         name = normal_topic(checkpoint.topic, checkpoint.group)
-        if self._topics.find(name) is None or self._groups.known(checkpoint.group) is None:
+        if self._topics.find(name) is None or self._groups.find(checkpoint.group) is None:
             self._gone("topic %s or group %s is gone: its popped messages are not revived",
                        name, checkpoint.group)  # fmt: skip
             return True

@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Protocol
 from duemq.auth.record_access import RecordAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
+from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Handler
 from duemq.plugins import PluginSet
 from duemq.pop.acks import AckProcessor
+from duemq.pop.assignment import AssignmentProcessor
 from duemq.pop.looks import LookProcessor
 from duemq.pop.orderly import Orderly
 from duemq.pop.pop import PopProcessor
 from duemq.pop.pop_offsets import PopOffsets
 from duemq.pop.pop_queues import PopQueues
+from duemq.pop.request_modes import RequestModes
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.reviver import Reviver
+from duemq.pop.topic_queues import TopicQueues
 from duemq.ports import Groups, Identity, Offsets, Topics
 from duemq.pull.held_pulls import HeldPulls
+from duemq.registry.clients import ClientTable
 from duemq.replication.config import ReplicationConfig
 from duemq.send.put_path import PutPath
 from duemq.timers import timers_are_held
@@ -45,6 +50,8 @@ class Managers(Protocol):
     @property
     def offsets(self) -> Offsets: ...
     @property
+    def clients(self) -> ClientTable: ...
+    @property
     def held(self) -> HeldPulls: ...
     @property
     def stats(self) -> BrokerStats: ...
@@ -66,6 +73,8 @@ class Surroundings(Protocol):
     @property
     def records(self) -> RecordAccess: ...
     @property
+    def connect(self) -> Callable[[str], RemotingClient]: ...
+    @property
     def replication(self) -> Callable[[], ReplicationConfig]: ...
 
 
@@ -73,6 +82,7 @@ class PopService:
     """Answers the POP requests of one broker. A context manager: a master with timers revives.
 
     Attributes:
+        modes: Modes of the groups, as tools set them.
         refusal: Why this broker serves no pops, empty if it does.
     """
 
@@ -92,7 +102,14 @@ class PopService:
         )  # fmt: skip
         pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.held, clock)
+        self.modes = RequestModes.loaded(store.config_path)
+        topic_queues = TopicQueues(
+            topics, identity, clock, lambda: _name_servers(around.config()), around.connect
+        )
         self._processors = (
+            AssignmentProcessor(
+                topics, groups, parts.clients, topic_queues, self.modes, around.config
+            ),
             PopProcessor(
                 store,
                 queues,
@@ -129,6 +146,14 @@ class PopService:
         self._store.add_dispatcher(self.reviver.on_append)
         async with self.reviver.running(), self.orderly.running():
             yield
+
+
+def _name_servers(config: BrokerConfig) -> list[str]:
+    """Return `host:port` of all name servers; the embedded one may have a port of its choice."""
+    found = [f"{host}:{port}" for host, port in config.namesrv_list]
+    if config.embedded_namesrv_enable and config.embedded_namesrv_port:
+        found.append(f"{config.broker_ip}:{config.embedded_namesrv_port}")
+    return list(dict.fromkeys(found))
 
 
 def _refusal(around: Surroundings) -> str:

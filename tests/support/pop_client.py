@@ -83,7 +83,7 @@ class PopClient:
         }
 
 
-def popped(answer: Response, topic: str) -> list[Popped]:
+def popped(answer: Response, topic: str, broker_name: str = "test") -> list[Popped]:
     """Return the messages of an answer, with the handles that the client makes."""
     fields = answer.fields or {}
     starts = dict(_entries(fields["startOffsetInfo"]))
@@ -97,7 +97,9 @@ def popped(answer: Response, topic: str) -> list[Popped]:
             key = f"0@{record.queue_id}"
             assert str(record.queue_offset) in offsets[key]
             parts = starts[key], fields["popTime"], fields["invisibleTime"], fields["reviveQid"]
-            handle = " ".join([*parts, "0", "test", str(record.queue_id), str(record.queue_offset)])
+            handle = " ".join(
+                [*parts, "0", broker_name, str(record.queue_id), str(record.queue_offset)]
+            )
         found.append(
             Popped(record.body, topic, record.queue_id, record.queue_offset, handle, record)
         )

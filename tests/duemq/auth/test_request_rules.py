@@ -145,6 +145,14 @@ def test_a_code_without_a_rule_needs_an_administrator(fields: dict[str, str]) ->
     assert all(accesses(code, fields, b"", CLUSTER) == [] for code in OPEN)
 
 
+def test_an_assignment_needs_its_group_and_topic_and_a_mode_an_administrator() -> None:
+    body = b'{"topic":"T","consumerGroup":"g"}'
+    assert [each.resource.key for each in accesses(400, {}, body, "c")] == ["Group:g", "Topic:T"]
+    retry = b'{"topic":"%RETRY%g","consumerGroup":"g"}'
+    assert [each.resource.key for each in accesses(400, {}, retry, "c")] == ["Group:g"]
+    assert [each.resource.key for each in accesses(401, {}, body, "c")] == ["Cluster:c"]
+
+
 ACKED = {
     "topic": ("T", "T"),
     "pop retry topic": ("%RETRY%g_T", "T"),

@@ -391,3 +391,19 @@ def test_the_body_of_apaches_client_is_understood(world):
         assert [message.body for message in await client.pop()] == [b"b", b"c"]
 
     world(scene)
+
+
+@pytest.mark.parametrize(("auto_create", "bodies"), [("true", [b"a"]), ("false", [])])
+def test_messages_of_a_group_that_a_kill_forgot_come_again(world, auto_create, bodies):
+    """A group that was created by its first use may not be on the disk yet; Apache creates it."""
+
+    async def scene(broker, clock, asker, client):
+        assert (await asker.ask(200, {}, b'{"groupName":"g"}')).code == 0
+        await send(asker, b"a")
+        assert [message.body for message in await client.pop(invisibleTime=5_000)] == [b"a"]
+        await broker.parts.groups.delete("g")
+        await advance(broker, clock, 6_000)
+        assert (await asker.ask(200, {}, b'{"groupName":"g"}')).code == 0
+        assert [message.body for message in await client.pop()] == bodies
+
+    world(scene, autoCreateSubscriptionGroup=auto_create)

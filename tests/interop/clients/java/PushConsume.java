@@ -15,7 +15,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * push-consume: --mode concurrent, orderly or broadcast. The first --fail-first messages are refused once. Ends
- * --sql subscribes with an SQL92 filter. Ends --linger-ms after --until messages were consumed, after --wait-ms, or when stopped.
+ * --sql subscribes with an SQL92 filter; --server-rebalance true asks the broker for queues. Ends --linger-ms after --until messages were consumed, after --wait-ms, or when stopped.
  */
 final class PushConsume {
     private final Args args;
@@ -49,6 +49,9 @@ final class PushConsume {
             consumer.subscribe(args.text("topic"), MessageSelector.bySql(args.text("sql")));
         } else {
             consumer.subscribe(args.text("topic"), args.text("tags", "*"));
+        }
+        if (args.has("server-rebalance")) { // the method is of version 5
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         }
         listen(consumer);
         consumer.start();
@@ -98,7 +101,7 @@ final class PushConsume {
         boolean taken = true;
         for (MessageExt message : messages) {
             boolean refused = seen.getAndIncrement() < args.number("fail-first", 0);
-            Map<String, Object> fields = Events.message(message);
+            Map<String, Object> fields = Fields.message(message);
             fields.put("action", refused ? "later" : "consumed");
             events.print("message", fields);
             if (refused) {

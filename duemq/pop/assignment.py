@@ -1,0 +1,142 @@
+"""Rebalance by the broker (400), and the mode in which a group consumes (401, 402).
+
+    topic's queues on all brokers + members of the group --strategy--> queues of one member
+
+Source: QueryAssignmentProcessor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from delivery.plugin import Request, Response
+from duemq.configuration.config import BrokerConfig
+from duemq.net import wire_json
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.dispatcher import Handler
+from duemq.pop.allocation import STRATEGIES, AssignedQueue, allocate, allocate_for_pop
+from duemq.pop.names import RETRY_PREFIX
+from duemq.pop.request_modes import POP, PULL, RequestMode, RequestModes
+from duemq.pop.topic_queues import TopicQueues
+from duemq.ports import Groups, Topics
+from duemq.registry.config_file import JsonObject
+from message_store.errors import RequestError
+
+BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
+
+
+class Clients(Protocol):
+    """Members of the groups."""
+
+    def members(self, group: str) -> list[str]: ...
+
+
+class AssignmentProcessor:
+    """Answers 400, 401 and 402."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        queues: TopicQueues,
+        modes: RequestModes,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._topics, self._groups, self._clients = topics, groups, clients
+        self._queues, self._modes, self._config = queues, modes, config
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_ASSIGNMENT: self.assign,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.all_modes,
+        }
+
+    async def assign(self, request: Request) -> Response:
+        """Respond with the queues of one member; without any list if it keeps those that it has."""
+        wanted = _body(request)
+        topic, group = _text(wanted, "topic"), _text(wanted, "consumerGroup")
+        model = _text(wanted, "messageModel")
+        if model not in (BROADCASTING, CLUSTERING):
+            raise _invalid(f"messageModel is {model[:32]!r}")
+        mode = self._mode(topic, group)
+        queues: Iterable[AssignedQueue] | None = await self._queues.of(topic) or None
+        if queues and model == CLUSTERING and self._config().server_load_balancer:
+            queues = self._allocated(wanted, mode, list(queues))
+        if queues is None:
+            return Response(body=wire_json.encode({}))
+        assigned = [
+            {
+                "messageQueue": wire_json.QueueKey(
+                    queue.broker_name, queue.queue_id, queue.topic
+                ).to_json(),
+                "mode": mode.mode,
+            }
+            for queue in sorted(set(queues))
+        ]
+        return Response(body=wire_json.encode({"messageQueueAssignments": assigned}))
+
+    def _mode(self, topic: str, group: str) -> RequestMode:
+        found = self._modes.find(topic, group)
+        if found is not None:
+            return found
+        config = self._config()
+        if topic.startswith(RETRY_PREFIX) or config.default_request_mode == PULL:
+            return RequestMode(PULL)
+        return RequestMode(POP, config.default_shared_queues)
+
+    def _allocated(
+        self, wanted: JsonObject, mode: RequestMode, queues: list[AssignedQueue]
+    ) -> list[AssignedQueue] | None:
+        """Return the member's queues, None without members or with an unknown strategy."""
+        members = self._clients.members(_text(wanted, "consumerGroup"))
+        strategy = STRATEGIES.get(str(wanted.get("strategyName")))
+        member = str(wanted.get("clientId") or "")
+        if not members or strategy is None:
+            return None
+        if mode.mode == POP:
+            return allocate_for_pop(strategy, queues, members, member, mode.shared_queues)
+        return allocate(strategy, queues, members, member) if member.strip() else None
+
+    async def set_mode(self, request: Request) -> Response:
+        """Set whether a group pulls or pops a topic, from the next rebalance on."""
+        wanted = _body(request)
+        topic, group = _text(wanted, "topic"), _text(wanted, "consumerGroup")
+        try:
+            mode = RequestMode.of(wanted)
+        except ValueError as error:
+            raise _invalid(str(error)) from error
+        if topic.startswith(RETRY_PREFIX):
+            raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if self._topics.find(topic) is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        if self._groups.find(group) is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
+            )
+        await self._modes.set(topic, group, mode)
+        return Response()
+
+    async def all_modes(self, request: Request) -> Response:
+        """Respond with all modes, for replicas."""
+        return Response(body=wire_json.encode(self._modes.to_json()))
+
+
+def _body(request: Request) -> JsonObject:
+    try:
+        return wire_json.parse_object(request.body)
+    except ValueError as error:
+        raise _invalid(f"the body is malformed: {error}") from error
+
+
+def _text(body: JsonObject, name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise _invalid(f"{name} is missing")
+    return value
+
+
+def _invalid(text: str) -> RequestError:
+    return RequestError(ResponseCode.INVALID_PARAMETER, text)

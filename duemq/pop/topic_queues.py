@@ -1,0 +1,100 @@
+"""Queues of a topic on all brokers, as the name servers know them.
+
+Source: TopicRouteInfoManager, MQClientInstance.topicRouteData2TopicSubscribeInfo
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from delivery.plugin import Request
+from duemq.net import wire_json
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from duemq.net.notices import Notices
+from duemq.pop.allocation import AssignedQueue
+from duemq.ports import PERM_READ, Identity, Topics
+from duemq.registry.config_file import JsonObject
+from message_store.clock import Clock
+from message_store.errors import PeerError
+
+log = logging.getLogger(__name__)
+ROUTE_MS: Final = 1_000  # for which a route is used again
+ROUTES_MAX: Final = 1_024
+QUEUES_MAX: Final = 65_536  # of one topic
+CALL_S: Final = 3.0
+
+
+class TopicQueues:
+    """Queues of topics on all brokers; those of this broker when no name server answers.
+
+    Args:
+        addresses: Returns `host:port` of the name servers.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        identity: Identity,
+        clock: Clock,
+        addresses: Callable[[], Sequence[str]],
+        connect: Callable[[str], RemotingClient],
+    ) -> None:
+        self._topics, self._identity, self._clock = topics, identity, clock
+        self._addresses, self._connect = addresses, connect
+        self._routes: dict[str, tuple[int, list[AssignedQueue]]] = {}
+        self._notice = Notices(log)
+
+    async def of(self, topic: str) -> list[AssignedQueue]:
+        """Return the queues that consumers may read, sorted; none if no broker has the topic."""
+        now_ms = self._clock.now_ms()
+        known_ms, queues = self._routes.get(topic, (0, []))
+        if queues and 0 <= now_ms - known_ms < ROUTE_MS:
+            return queues
+        for address in self._addresses():
+            try:
+                found = await self._ask(address, topic)
+            except (OSError, PeerError, KeyError, TypeError, ValueError) as error:
+                self._notice("name server %s: no route of %s: %s", address, topic, error)
+                continue
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            self._routes[topic] = now_ms, found
+            return found
+        return queues or self._own(topic)
+
+    async def _ask(self, address: str, topic: str) -> list[AssignedQueue]:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(self._connect(address))
+            request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            answer = await client.call(request, timeout_s=CALL_S)
+            if answer.code:
+                raise PeerError(f"it answers {answer.code}: {answer.remark}")
+            route = wire_json.parse_object(bytes(answer.body))  # type: ignore[arg-type]
+            return sorted(readable_queues(topic, route))
+
+    def _own(self, name: str) -> list[AssignedQueue]:
+        topic = self._topics.find(name)
+        if topic is None or not topic.perm & PERM_READ:
+            return []
+        broker = self._identity.broker_name
+        return [AssignedQueue(name, broker, queue_id) for queue_id in range(topic.read_queues)]
+
+
+def readable_queues(topic: str, route: JsonObject) -> Iterator[AssignedQueue]:
+    """Yield the queues in a route that consumers may read.
+
+    Raises:
+        KeyError, TypeError, ValueError: The route is malformed.
+    """
+    left = QUEUES_MAX
+    for data in route["queueDatas"]:
+        if int(data["perm"]) & PERM_READ:
+            count = int(data["readQueueNums"])
+            if not 0 <= count <= left:
+                raise ValueError(f"a topic has at most {QUEUES_MAX} queues")
+            left -= count
+            yield from (AssignedQueue(topic, str(data["brokerName"]), n) for n in range(count))

@@ -1,0 +1,137 @@
+"""SIGKILL at random moments while a group pops: every message that was sent is acknowledged.
+
+--pop-kills N   number of kills (5; `make soak` uses more)
+--seed N        seed of the run to repeat; a failing run prints its seed
+
+The group leaves every fifth message to its invisible time. After a kill, messages of the last
+seconds may be popped again, as with Apache's broker; none may be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from message_store.clock import SystemClock
+from message_store.errors import PeerError
+from tests.crash.killed_broker import KilledBroker
+from tests.crash.sent_messages import SentMessages, number_of, send_until
+from tests.support.pop_client import Popped, popped
+
+TOPIC, GROUP = "CrashP", "g"
+KEYS = {"brokerName": "test", "flushConsumerOffsetInterval": "200"}
+INVISIBLE_MS, POLL_MS = 1_500, 100
+LEFT_EVERY = 5
+CALL_S, PAUSE_S = 5.0, 0.05
+DRAIN_S = 120.0
+
+
+@dataclass(slots=True)
+class PoppingGroup:
+    """A group that pops, and what it has acknowledged, by sequence number.
+
+    Attributes:
+        acknowledged: Also those whose acknowledgement was sent and not answered: the broker may
+            have it.
+        turns: Number of messages so far that were popped.
+    """
+
+    acknowledged: set[int] = field(default_factory=set)
+    turns: int = 0
+
+    async def work(self, address: str, stop: asyncio.Event, *, leaves: bool) -> None:
+        """Pop and acknowledge until the broker is gone or `stop` is set."""
+        async with RemotingClient(address) as client:
+            with suppress(OSError, PeerError):
+                while not stop.is_set():
+                    found = await self._pop(client)
+                    await asyncio.gather(
+                        *(self._acknowledge(client, each) for each in self._kept(found, leaves))
+                    )
+
+    def _kept(self, found: list[Popped], leaves: bool) -> list[Popped]:
+        kept = []
+        for each in found:
+            self.turns += 1
+            if not leaves or self.turns % LEFT_EVERY:
+                kept.append(each)
+        return kept
+
+    async def _pop(self, client: RemotingClient) -> list[Popped]:
+        fields = {
+            "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": "32",
+            "invisibleTime": str(INVISIBLE_MS), "pollTime": str(POLL_MS),
+            "bornTime": str(SystemClock().now_ms()), "initMode": "0",
+        }  # fmt: skip
+        request = Request(RequestCode.POP_MESSAGE, fields, version=479)
+        answer = await client.call(request, timeout_s=CALL_S)
+        if answer.code:  # nothing there, or no topic yet
+            await asyncio.sleep(PAUSE_S)
+            return []
+        return popped(answer, TOPIC)
+
+    async def _acknowledge(self, client: RemotingClient, message: Popped) -> None:
+        fields = {
+            "consumerGroup": GROUP, "topic": message.real_topic,
+            "queueId": str(message.queue_id), "offset": str(message.offset),
+            "extraInfo": message.handle,
+        }  # fmt: skip
+        request = Request(RequestCode.ACK_MESSAGE, fields, version=479)
+        number = number_of(message.record)
+        was_known = number in self.acknowledged
+        self.acknowledged.add(number)
+        answer = await client.call(request, timeout_s=CALL_S)
+        if answer.code and not was_known:
+            self.acknowledged.discard(number)
+
+
+async def work_and_kill(broker: KilledBroker, sent: SentMessages, group: PoppingGroup) -> None:
+    """Send and pop until the broker is killed at a random moment."""
+    stop = asyncio.Event()
+    killer = threading.Timer(broker.random.uniform(0.3, 2.5), broker.kill)
+    killer.start()
+    try:
+        working = group.work(broker.address, stop, leaves=True)
+        await asyncio.gather(send_until(sent, broker.address, stop), working)
+    finally:
+        killer.join()
+
+
+async def drain(broker: KilledBroker, sent: SentMessages, group: PoppingGroup) -> None:
+    """Pop and acknowledge the remaining messages."""
+    stop = asyncio.Event()
+    working = asyncio.create_task(group.work(broker.address, stop, leaves=False))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_S):
+            while not sent.acknowledged <= group.acknowledged:  # noqa: ASYNC110
+                await asyncio.sleep(PAUSE_S)
+    stop.set()
+    await working
+
+
+@pytest.mark.crash
+def test_kills_while_a_group_pops(tmp_path: Path, pop_kills: int, seed: int) -> None:
+    broker = KilledBroker(tmp_path, seed, **KEYS)
+    sent = SentMessages(TOPIC, queues=3, delays_ms=(1_000,), timers_ms=(30, 400))
+    group = PoppingGroup()
+    for _ in range(pop_kills):
+        broker.start()
+        asyncio.run(work_and_kill(broker, sent, group))
+    broker.start()
+    try:
+        asyncio.run(drain(broker, sent, group))
+    finally:
+        broker.kill()
+    where = f"seed {seed}, {pop_kills} kills, log {tmp_path}/broker.log"
+    lost = sorted(sent.acknowledged - group.acknowledged)
+    assert not lost, f"{len(lost)} of {len(sent.acknowledged)} lost, {lost[:5]}: {where}"
+    assert len(sent.acknowledged) >= pop_kills, where
+    assert group.turns > len(sent.acknowledged), where  # some were left, and came again

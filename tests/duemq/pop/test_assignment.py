@@ -1,0 +1,159 @@
+"""Rebalance by the broker, and modes of consumption."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.configuration.config import BrokerConfig
+from duemq.pop.allocation import AssignedQueue
+from duemq.pop.assignment import AssignmentProcessor
+from duemq.pop.request_modes import RequestModes
+from message_store.errors import RequestError
+from tests.duemq.pop.test_topic_queues import topic
+from tests.support.running_broker import Asker, running, small
+
+ASK = {"topic": "T", "consumerGroup": "g", "clientId": "m1", "strategyName": "AVG",
+       "messageModel": "CLUSTERING"}  # fmt: skip
+QUEUES = [AssignedQueue("T", broker, n) for broker in ("a", "b") for n in range(2)]
+
+
+class Known:
+    """Topics, groups and members that a table names."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def find(self, name: str) -> object | None:
+        return name if name in self._names else None
+
+    def members(self, group: str) -> list[str]:
+        return ["m1", "m2", "m3"] if group == "g" else []
+
+    async def of(self, topic: str) -> list[AssignedQueue]:
+        return QUEUES if topic in self._names else []
+
+
+def make_processor(tmp_path: Path, **config: Any) -> AssignmentProcessor:
+    modes = RequestModes.loaded(lambda name: tmp_path / name)
+    topics, groups = Known("T", "%RETRY%g"), Known("g")
+    made = BrokerConfig(**config)
+    return AssignmentProcessor(topics, groups, groups, topics, modes, lambda: made)  # type: ignore[arg-type]
+
+
+def ask(processor: AssignmentProcessor, code: int, **body: object) -> Response:
+    request = Request(code, {}, json.dumps(body).encode())
+    answer = asyncio.run(processor.handlers()[code](request))  # type: ignore[arg-type]
+    assert isinstance(answer, Response)
+    return answer
+
+
+def assigned(
+    processor: AssignmentProcessor, **changes: object
+) -> list[tuple[str, int, str]] | None:
+    answer = json.loads(bytes(ask(processor, 400, **(ASK | changes)).body))  # type: ignore[arg-type]
+    found = answer.get("messageQueueAssignments")
+    if found is None:
+        return None
+    named = [(each["messageQueue"], each["mode"]) for each in found]
+    return [(queue["brokerName"], queue["queueId"], mode) for queue, mode in named]
+
+
+@pytest.mark.finding("D6")
+def test_members_share_the_queues_of_all_brokers(tmp_path: Path) -> None:
+    processor = make_processor(tmp_path)
+    assert assigned(processor) == [("a", 0, "PULL"), ("a", 1, "PULL")]
+    assert assigned(processor, clientId="m3") == [("b", 1, "PULL")]
+    assert assigned(processor, clientId="stranger") == []
+    assert assigned(processor, messageModel="BROADCASTING") == [
+        (queue.broker_name, queue.queue_id, "PULL") for queue in QUEUES
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"strategyName": "NONE"}, {"topic": "no such"}, {"consumerGroup": "h"}, {"clientId": " "}],
+)
+def test_a_client_keeps_its_queues_when_there_is_no_answer(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    assert assigned(make_processor(tmp_path), **changes) is None
+
+
+def test_a_group_pops_once_that_is_set(tmp_path: Path) -> None:
+    processor = make_processor(tmp_path)
+    answer = ask(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=1)
+    assert answer == Response()
+    assert assigned(processor) == [("a", 0, "POP"), ("a", 1, "POP"), ("b", 0, "POP")]
+    assert assigned(processor, topic="%RETRY%g") == [("a", 0, "PULL"), ("a", 1, "PULL")]
+    ask(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=0)
+    assert assigned(processor, clientId="stranger") == [("a", -1, "POP"), ("b", -1, "POP")]
+    modes = json.loads(bytes(ask(processor, 402).body))  # type: ignore[arg-type]
+    assert modes["messageRequestModeMap"]["T"]["g"]["mode"] == "POP"
+
+
+def test_modes_without_a_setting(tmp_path: Path) -> None:
+    processor = make_processor(tmp_path, default_request_mode="POP", default_shared_queues=1)
+    assert assigned(processor) == [("a", 0, "POP"), ("a", 1, "POP"), ("b", 0, "POP")]
+    assert assigned(processor, topic="%RETRY%g", clientId="m3") == [("b", 1, "PULL")]
+    everything = make_processor(tmp_path, server_load_balancer=False)
+    assert len(assigned(everything) or []) == len(QUEUES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"topic": "%RETRY%g"}, 16),
+        ({"topic": "no such"}, 17),
+        ({"consumerGroup": "h"}, 26),
+        ({"mode": "PUSH"}, 29),
+        ({"topic": ""}, 29),
+    ],
+)
+def test_modes_that_cannot_be(tmp_path: Path, changes: dict[str, object], code: int) -> None:
+    body = {"topic": "T", "consumerGroup": "g", "mode": "POP"} | changes
+    with pytest.raises(RequestError) as refused:
+        ask(make_processor(tmp_path), 401, **body)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"5", b'{"topic":5}', json.dumps(ASK | {"messageModel": "X"}).encode()]
+)
+def test_malformed_questions(tmp_path: Path, body: bytes) -> None:
+    processor = make_processor(tmp_path)
+    with pytest.raises(RequestError) as refused:
+        asyncio.run(processor.assign(Request(400, {}, body)))
+    assert refused.value.code == 29
+
+
+def test_a_broker_keeps_the_mode_over_a_restart(tmp_path: Path) -> None:
+    async def main(*, sets: bool) -> list[Any]:
+        async with running(small(tmp_path)) as (_, asker):
+            if sets:
+                await prepare(asker)
+            return await of_group(asker)
+
+    assert asyncio.run(main(sets=True)) == asyncio.run(main(sets=False)) == ["POP"]
+
+
+async def prepare(asker: Asker) -> None:
+    await asker.ask(17, topic("T", 1))
+    body = {"topic": "T", "consumerGroup": "g", "mode": "POP"}
+    assert (await asker.ask(401, {}, json.dumps(body).encode())).code == 0
+
+
+async def of_group(asker: Asker) -> list[Any]:
+    """Return the modes of the queues of T for g, which pops without sharing."""
+    beat = {"clientID": "m1", "consumerDataSet": [{"groupName": "g", "consumeType":
+            "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "subscriptionDataSet": []}],
+            "producerDataSet": []}  # fmt: skip
+    assert (await asker.ask(34, {}, json.dumps(beat).encode())).code == 0
+    answer = await asker.ask(400, {}, json.dumps(ASK).encode())
+    found = json.loads(bytes(answer.body))["messageQueueAssignments"]  # type: ignore[arg-type]
+    return [each["mode"] for each in found]

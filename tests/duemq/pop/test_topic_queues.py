@@ -1,0 +1,74 @@
+"""Queues of a topic on all brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from duemq.net.client import RemotingClient
+from duemq.pop.allocation import AssignedQueue
+from duemq.pop.topic_queues import ROUTE_MS, TopicQueues, readable_queues
+from message_store.clock import FakeClock
+from tests.support.free_ports import free_ports
+from tests.support.running_broker import running, small
+
+
+def data(broker: str, queues: object, perm: int = 6) -> dict[str, object]:
+    return {"brokerName": broker, "readQueueNums": queues, "writeQueueNums": 9, "perm": perm}
+
+
+def test_queues_that_may_be_read_are_of_all_brokers() -> None:
+    route = {"queueDatas": [data("b", 1), data("a", 2, perm=4), data("c", 4, perm=2)]}
+    assert sorted(readable_queues("T", route)) == [
+        AssignedQueue("T", "a", 0),
+        AssignedQueue("T", "a", 1),
+        AssignedQueue("T", "b", 0),
+    ]
+
+
+@pytest.mark.parametrize("queues", [-1, 1 << 20, "x", None])
+def test_a_malformed_route_is_refused(queues: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        list(readable_queues("T", {"queueDatas": [data("a", queues)]}))
+
+
+def test_routes_are_asked_again_and_kept_while_no_name_server_answers(tmp_path: Path) -> None:
+    clock, addresses = FakeClock(), [""]
+
+    async def main() -> None:
+        keys = {"embeddedNamesrvEnable": "true", "embeddedNamesrvPort": str(free_ports(1)[0])}
+        async with running(small(tmp_path, **keys)) as (broker, asker):
+            addresses[0] = broker.namesrv_address
+            queues = TopicQueues(
+                broker.parts.topics, broker.parts.identity, clock,
+                lambda: addresses, RemotingClient,
+            )  # fmt: skip
+            await asker.ask(17, topic("T", 2))
+            assert len(await queues.of("T")) == 2
+            await asker.ask(17, topic("T", 3))
+            assert len(await queues.of("T")) == 2
+            clock.advance(ROUTE_MS)
+            assert len(await queues.of("T")) == 3
+            addresses[0] = f"127.0.0.1:{free_ports(1)[0]}"
+            clock.advance(ROUTE_MS)
+            assert len(await queues.of("T")) == 3
+            assert await queues.of("no such topic") == []
+            await asker.ask(17, topic("U", 4))
+            assert [queue.queue_id for queue in await queues.of("U")] == [0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
+def topic(name: str, queues: int) -> dict[str, object]:
+    return {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": queues,
+        "writeQueueNums": queues,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+    }
