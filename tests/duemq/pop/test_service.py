@@ -338,6 +338,18 @@ def test_only_messages_that_pass_the_filter_are_popped(world):
     world(scene)
 
 
+def test_only_messages_that_pass_a_sql92_filter_are_popped(world):
+    async def scene(broker, clock, asker, client):
+        for size in ("1", "3", "x", "4"):
+            await send(asker, size.encode(), size=size)
+        found = await client.pop(expType="SQL92", exp="size > 2")
+        assert [message.body for message in found] == [b"3", b"4"]
+        refused = await client.ask(expType="SQL92", exp="size >")
+        assert (refused.code, "line 1, column 6" in refused.remark) == (23, True)
+
+    world(scene)
+
+
 @pytest.mark.parametrize(
     "keys",
     [
