@@ -1,0 +1,5 @@
+"""Classes of `definition.proto`; the stub beside this file names them."""
+
+from duemq.v5.protocol.loading import names_of
+
+globals().update(names_of("apache/rocketmq/v2/definition.proto"))
