@@ -248,7 +248,7 @@ class Broker:
             scheduler=self.scheduler,
             metrics=self.metrics,
             on_stop=self.stop,
-            find=lambda name: self.plugins.plugins.get(name),
+            find=lambda name: self.plugins.plugins.get(name),  # noqa: PLW0108  (they come later)
             kernels=self._kernels,
         )
 

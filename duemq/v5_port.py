@@ -51,7 +51,7 @@ async def serving_v5(
     if bound is None:
         yield 0
         return
-    from duemq.net.grpc_call import GrpcLimits
+    from duemq.net.http2.grpc_call import GrpcLimits
     from duemq.v5.front import V5Front
     from duemq.v5.front_config import FrontConfig
 

@@ -372,8 +372,8 @@ class BrokerConfig:
     grpc_port: int = option(
         0,
         "grpcServerPort",
-        "Port for RocketMQ 5 clients (gRPC, with TLS or without it), 8081 by convention; 0: they are "
-        "not served.",
+        "Port for RocketMQ 5 clients (gRPC, with TLS or without it), 8081 by convention; 0: they "
+        "are not served.",
         minimum=0,
         maximum=65_535,
     )

@@ -34,7 +34,7 @@ class DecodedSends:
 
     def __init__(self, path: PutPath, sender: PlainSender, answering: Answering) -> None:
         self._path, self._sender, self._answering = path, sender, answering
-        self._waiting: list[tuple[Request, asyncio.Future[Result]]] = []
+        self._next: list[tuple[Request, asyncio.Future[Result]]] = []
         self._is_scheduled = False
         self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
 
@@ -56,7 +56,7 @@ class DecodedSends:
     def _in_next_turn(self, request: Request) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._waiting.append((request, future))
+        self._next.append((request, future))
         if not self._is_scheduled:
             self._is_scheduled = True
             loop.call_soon(self._run_turn)
@@ -64,9 +64,9 @@ class DecodedSends:
 
     def _run_turn(self) -> None:
         self._is_scheduled = False
-        waiting, self._waiting = self._waiting, []
+        current, self._next = self._next, []
         filled: list[tuple[PlainSend, asyncio.Future[Result]]] = []
-        for request, future in waiting:
+        for request, future in current:
             if future.done():  # cancelled
                 continue
             send = self._fill(request, future)

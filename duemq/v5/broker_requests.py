@@ -11,7 +11,7 @@ Source: LocalMessageService of Apache's proxy, which calls the broker's processo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from delivery.plugin import Peer, Request, Response
 from duemq.auth.signature import Credentials
@@ -87,7 +87,7 @@ class BrokerRequests:
         return response
 
     async def send(
-        self, context: CallContext, peer: Any, fields: dict[str, str], body: bytes
+        self, context: CallContext, peer: Peer | None, fields: dict[str, str], body: bytes
     ) -> Response:
         """Append a message.
 

@@ -15,8 +15,8 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from duemq.net.codes import RequestCode
-from duemq.net.grpc_call import GrpcCall
-from duemq.net.grpc_status import GrpcError, GrpcStatus
+from duemq.net.http2.grpc_call import GrpcCall
+from duemq.net.http2.grpc_status import GrpcError, GrpcStatus
 from duemq.registry.groups import GroupConfig
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests

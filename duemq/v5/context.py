@@ -3,7 +3,7 @@
     authorization: MQv2-HMAC-SHA1 Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX
 
 The signature is HMAC-SHA1 of the field x-mq-date-time. It covers nothing else, as in Apache's
-proxy: whoever reads it can use it for other calls. Use TLS.
+proxy: a peer that reads it can use it for other calls. Use TLS.
 
 Source: ContextInitPipeline, DefaultAuthenticationContextBuilder, AclSigner
 """
@@ -15,15 +15,19 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
-from duemq.net.grpc_call import GrpcCall
+from duemq.net.http2.grpc_call import GrpcCall
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
 
 SCHEME: Final = "MQv2-HMAC-SHA1"
 CLIENT_ID_CHARS_MAX: Final = 255
-LANGUAGES: Final = {"JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP"} | {
-    "GO", "PHP", "OMS", "RUST", "NODE_JS"
-}  # fmt: skip
+LANGUAGES: Final = frozenset(
+    {
+        *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO"),
+        *("PHP", "OMS", "RUST", "NODE_JS"),
+    }
+)
+"""Languages as requests of remoting clients name them. LanguageCode"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from delivery.plugin import Request
 from duemq.auth.access import AccessControl
 from duemq.net.allowed_networks import Sources
 from duemq.net.dispatcher import Dispatcher
-from duemq.net.grpc_call import GrpcLimits
-from duemq.net.grpc_server import GrpcServer
+from duemq.net.http2.grpc_call import GrpcLimits
+from duemq.net.http2.grpc_server import GrpcServer
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.tls import ServerTls
 from duemq.ports import Identity

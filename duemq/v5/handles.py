@@ -1,4 +1,4 @@
-"""Receipt handles of v5 messages: that of a pop, followed by the offset of the record in the log."""
+"""Receipt handles of v5 messages: that of a pop, then the offset of the record in the log."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from delivery.plugin import Response
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.grpc_call import GrpcCall
+from duemq.net.http2.grpc_call import GrpcCall
 from duemq.pop.names import NORMAL
 from duemq.pop.pop import MESSAGES_MAX
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
@@ -125,20 +125,18 @@ def _poll_ms(context: CallContext, client: V5Client, request: api.ReceiveMessage
     Raises:
         V5Error: The client gives up before that.
     """
-    remaining_ms = context.remaining_ms()
+    remaining_ms, poll_ms = context.remaining_ms(), POLL_MS_MAX
     if request.HasField("long_polling_timeout"):
         wanted = request.long_polling_timeout
         poll_ms = wanted.seconds * 1_000 + wanted.nanos // 1_000_000
     elif remaining_ms is not None:
         poll_ms = remaining_ms - _request_ms(client) // 2
-    else:
-        poll_ms = POLL_MS_MAX
     poll_ms = min(max(poll_ms, POLL_MS_MIN), POLL_MS_MAX)
     if remaining_ms is not None and poll_ms > remaining_ms:
         if remaining_ms < POLL_MS_MIN:
             is_old = not context.version or context.version < NEW_CODE_VERSION
             code = v2.BAD_REQUEST if is_old else v2.ILLEGAL_POLLING_TIME
-            text = "The deadline time remaining is not enough for polling, please check network condition"
+            text = "The deadline time remaining is not enough for polling: check the network"
             raise V5Error(code, text)
         return remaining_ms
     return poll_ms
@@ -148,7 +146,7 @@ def _request_ms(client: V5Client) -> int:
     settings = client.settings
     if settings is None or not settings.HasField("request_timeout"):
         return REQUEST_MS
-    return settings.request_timeout.seconds * 1_000 + settings.request_timeout.nanos // 1_000_000
+    return int(settings.request_timeout.ToMilliseconds())
 
 
 def _check_nothing(response: Response) -> None:
@@ -167,7 +165,8 @@ def _check_nothing(response: Response) -> None:
 
 def messages_of(response: Response, topic: str, broker_name: str) -> Iterator[tuple[Record, str]]:
     """Yield the records of a pop with their receipt handles."""
-    fields, data = response.fields or {}, bytes(memoryview(response.body))  # type: ignore[arg-type]
+    fields, data = response.fields or {}, response.body
+    assert isinstance(data, bytes)  # a pop joins its records
     starts = _starts(fields.get("startOffsetInfo", ""))
     view, at = memoryview(data), 0
     while at < len(data):
@@ -196,7 +195,7 @@ def _starts(text: str) -> dict[tuple[str, str], int]:
 
 
 def _encoded(*, status: v2.Status | None = None, message: v2.Message | None = None) -> bytes:
-    return api.ReceiveMessageResponse(status=status, message=message).SerializeToString()
+    return api.ReceiveMessageResponse(status=status, message=message).SerializeToString()  # type: ignore[no-any-return]
 
 
 _OK: Final = _encoded(status=status(v2.OK))

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from duemq.net.grpc_call import GrpcCall, GrpcMethod
-from duemq.net.grpc_status import GrpcError, GrpcStatus
+from duemq.net.http2.grpc_call import GrpcCall, GrpcMethod
+from duemq.net.http2.grpc_status import GrpcError, GrpcStatus
 from duemq.v5.acknowledgements import AckCalls
 from duemq.v5.client_calls import ClientCalls
 from duemq.v5.clients import V5Client, V5Clients
@@ -79,7 +79,7 @@ class MessagingService:
         return {(SERVICE + each.name).encode(): each for each in found}
 
     def _handler(
-        self, request_type: type[Message], response_type: Any, work: Work
+        self, request_type: type[Message], response_type: type[Message], work: Work
     ) -> Callable[[GrpcCall], Awaitable[None]]:
         async def handle(call: GrpcCall) -> None:
             try:
@@ -114,6 +114,7 @@ async def _request_of(call: GrpcCall, request_type: type[RequestT]) -> RequestT:
     if data is None:
         raise GrpcError(GrpcStatus.INTERNAL, "Half-closed without a request")
     try:
-        return request_type.FromString(data)
+        request: RequestT = request_type.FromString(data)
+        return request
     except DecodeError as error:
         raise GrpcError(GrpcStatus.INTERNAL, f"Invalid protobuf byte sequence: {error}") from error

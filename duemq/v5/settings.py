@@ -5,7 +5,7 @@ Source: GrpcClientSettingsManager
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from duemq.registry.groups import GroupConfig
 from duemq.v5.front_config import FrontConfig
@@ -71,6 +71,6 @@ def _set_exponential(policy: v2.RetryPolicy, first: int, longest: int, factor: f
     backoff.multiplier = factor
 
 
-def _number(value: Any, default: int) -> int:
+def _number(value: object, default: int) -> int:
     is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
     return value if is_number else default

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -24,7 +24,7 @@ def _pool() -> DescriptorPool:
     return pool
 
 
-def names_of(proto: str) -> Iterator[tuple[str, Any]]:
+def names_of(proto: str) -> Iterator[tuple[str, object]]:
     """Yield what a generated module of a `.proto` file would hold."""
     found = _pool().FindFileByName(proto)
     for name, message in found.message_types_by_name.items():

@@ -1,4 +1,4 @@
-"""Classes of `service.proto`; the stub beside this file names them."""
+"""Classes of `service.proto`; its stub names them."""
 
 from duemq.v5.protocol.loading import names_of
 

@@ -31,8 +31,8 @@ from jh2.events import (
 from jh2.exceptions import H2Error
 from jh2.settings import SettingCodes
 
-from duemq.net.grpc_call import GrpcCall, GrpcLimits, GrpcMethod
-from duemq.net.grpc_status import GrpcError, GrpcStatus
+from duemq.net.http2.grpc_call import GrpcCall, GrpcLimits, GrpcMethod
+from duemq.net.http2.grpc_status import GrpcError, GrpcStatus
 from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget
 from duemq.net.notices import PeerNotices
 

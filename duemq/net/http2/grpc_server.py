@@ -9,8 +9,8 @@ from functools import partial
 
 from duemq.net.accepting import AcceptingServer
 from duemq.net.allowed_networks import Sources
-from duemq.net.grpc_call import GrpcLimits, GrpcMethod
-from duemq.net.http2 import GrpcConnection
+from duemq.net.http2.grpc_call import GrpcLimits, GrpcMethod
+from duemq.net.http2.grpc_connection import GrpcConnection
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.tls import ServerTls
 from message_store.clock import Clock

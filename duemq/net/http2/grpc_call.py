@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from duemq.net.grpc_status import GrpcError, GrpcStatus, trailers_of
+from duemq.net.http2.grpc_status import GrpcError, GrpcStatus, trailers_of
 
 PREFIX_BYTES: Final = 5
 TIMEOUT_DIGITS_MAX: Final = 8
@@ -27,12 +27,12 @@ class GrpcLimits:
 
     Attributes:
         message_bytes_max: Maximum bytes of one message of a client.
-        messages_waiting_max: Messages of a stream that its handler has not received yet.
+        messages_unread_max: Messages of a stream that its handler has not received yet.
         calls_max: Calls in flight.
     """
 
     message_bytes_max: int = 5 << 20
-    messages_waiting_max: int = 64
+    messages_unread_max: int = 64
     calls_max: int = 1_024
     connections_max: int = 20_000
     backlog: int = 1_024
@@ -150,7 +150,7 @@ class GrpcCall:
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
             if len(self.buffer) < PREFIX_BYTES + size:
                 return
-            if len(self._received) >= (limits.messages_waiting_max if self.method.streams else 1):
+            if len(self._received) >= (limits.messages_unread_max if self.method.streams else 1):
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many messages in one call")
             self._received.append(bytes(self.buffer[PREFIX_BYTES : PREFIX_BYTES + size]))
             del self.buffer[: PREFIX_BYTES + size]
