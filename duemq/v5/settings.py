@@ -72,5 +72,6 @@ def _set_exponential(policy: v2.RetryPolicy, first: int, longest: int, factor: f
 
 
 def _number(value: object, default: int) -> int:
-    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
-    return value if is_number else default
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40:
+        return value
+    return default
