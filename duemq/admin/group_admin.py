@@ -106,9 +106,9 @@ class GroupAdminProcessor:
         return Response(body=wire_json.encode(self._groups.to_json()))
 
     async def group(self, request: Request) -> Response:
-        """Answer one group; 26 when there is none."""
+        """Return one group, created if it may be: a proxy asks before the first heartbeat."""
         name = fields.text(request, "group")
-        found = self._groups.known(name)
+        found = self._groups.find(name)
         if found is None:
             text = f"No group in this broker. group: {name}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)

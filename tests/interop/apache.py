@@ -20,7 +20,7 @@ from tests.support.server import READY_S, Server, write_properties
 VERSIONS = ("4.9.7", "5.3.3")
 CONTROLLER_VERSIONS = ("5.3.3", "5.5.0")
 NEWEST = "5.5.0"  # for the tests that differ between 5.x
-POM = Path(__file__).parent / "maven" / "pom.xml"
+POMS = Path(__file__).parent / "maven"
 FETCH_S = 1_200
 ADMIN_S = 60
 # Both versions reach into the JDK for direct memory; Java 17 asks to be told.
@@ -51,23 +51,34 @@ def cache_dir() -> Path:
 
 
 def jars(version: str) -> Path:
-    """Return the folder with the jars of that version, fetching them once.
+    """Return the folder with the jars of name server, broker, tools and client of that version."""
+    known = sorted({*VERSIONS, *CONTROLLER_VERSIONS, NEWEST})
+    assert version in known, f"Apache {version} is not one of {known}"
+    return _fetched(f"lib-{version}", "pom.xml", f"-DpeerVersion={version}")
+
+
+def artifact_jars(artifact: str, version: str) -> Path:
+    """Return the folder with the jars of one artifact of Apache RocketMQ's and what it needs."""
+    words = f"-DpeerArtifact={artifact}", f"-DpeerVersion={version}"
+    return _fetched(f"lib-{artifact}-{version}", "artifact.xml", *words)
+
+
+def _fetched(name: str, pom: str, *properties: str) -> Path:
+    """Return a folder with the jars that a POM lists, fetching them once.
 
     Raises:
         RuntimeError: Maven failed; its output is in the message.
     """
-    known = sorted({*VERSIONS, *CONTROLLER_VERSIONS, NEWEST})
-    assert version in known, f"Apache {version} is not one of {known}"
-    folder = cache_dir() / f"lib-{version}"
+    folder = cache_dir() / name
     if not folder.is_dir():
         need_commands("java", "mvn")
-        part = folder.with_suffix(f".part{os.getpid()}")
-        command = ["mvn", "-q", "-B", "-f", str(POM), f"-DpeerVersion={version}"]
+        part = folder.with_name(f"{name}.part{os.getpid()}")
+        command = ["mvn", "-q", "-B", "-f", str(POMS / pom), *properties]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={part}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
         if done.returncode:
             shutil.rmtree(part, ignore_errors=True)
-            raise RuntimeError(f"Maven could not fetch {version}:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(f"Maven could not fetch {name}:\n{done.stdout}{done.stderr}")
         if not folder.is_dir():
             part.rename(folder)
         shutil.rmtree(part, ignore_errors=True)

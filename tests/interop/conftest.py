@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.interop.peers import make_peer
-from tests.interop.programs import CLIENTS, go_program, java_command
+from tests.interop.programs import CLIENTS, go_program, java_command, python_command
 from tests.interop.session import Client, ClientSession, FreshSessions
 from tests.support.requirements import Missing, skip_without
 from tests.support.server import Server
@@ -96,7 +95,7 @@ def cpp(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
     """librocketmq, the C++ client."""
     if importlib.util.find_spec("rocketmq") is None:
         raise Missing("the Python package rocketmq (with librocketmq) is not installed")
-    command = [sys.executable, str(CLIENTS / "cpp_client.py"), "session"]
+    command = python_command("cpp_client.py")
     home = tmp_path_factory.mktemp("cpp")
     sessions = FreshSessions("cpp", command, namesrv=server.namesrv_address, home=home)
     yield sessions

@@ -6,15 +6,20 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.interop.apache import OPEN_JDK, cache_dir, classpath, jars
+from tests.interop.apache import OPEN_JDK, artifact_jars, cache_dir, classpath, jars
 from tests.support.requirements import need_commands
 
 CLIENTS = Path(__file__).parent / "clients"
 BUILD_S = 600
+ROOT = Path(__file__).parents[2]
 NEWER_ONLY = {"Timer.java"}  # needs a client of version 5
+SHARED = ("Args.java", "Events.java", "Session.java")  # of all Java programs with sessions
+GRPC_PYTHON = "rocketmq-python-client==5.1.2"
+GRPC_JAVA = ("rocketmq-client-java", "5.2.0")
 
 
 def java_command(version: str, home: Path) -> list[str]:
@@ -35,6 +40,38 @@ def java_classes(version: str) -> Path:
     return _compiled(f"java-{version}", version, sources)
 
 
+def python_command(program: str, python: str = sys.executable) -> list[str]:
+    """Return the command that runs a program in `clients/` as a session."""
+    return ["env", f"PYTHONPATH={ROOT}", python, str(CLIENTS / program), "session"]
+
+
+def grpc_python_command() -> list[str]:
+    """Return the command that runs the gRPC client program for Python, in its own environment."""
+    return python_command("grpc_client.py", str(_environment(GRPC_PYTHON) / "bin" / "python"))
+
+
+def grpc_java_command(home: Path) -> list[str]:
+    """Return the command that runs the gRPC client program for Java."""
+    need_commands("java", "javac")
+    path = f"{artifact_jars(*GRPC_JAVA)}/*"
+    sources = sorted((CLIENTS / "grpc").glob("*.java"))
+    sources += [CLIENTS / "java" / name for name in SHARED]
+    folder = _javac(f"java-grpc-{GRPC_JAVA[1]}", path, sources)
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
+    return ["java", *options, "-cp", f"{folder}{os.pathsep}{path}", "GrpcClient", "session"]
+
+
+def _environment(package: str) -> Path:
+    """Return a Python environment that has one package."""
+    folder = cache_dir() / f"python-{package.replace('==', '-')}"
+    if not folder.is_dir():
+        part = _part(folder)
+        _build([sys.executable, "-m", "venv", str(part)])
+        _build([str(part / "bin" / "python"), "-m", "pip", "install", "-q", package])
+        _publish(part, folder)
+    return folder
+
+
 def java_program(name: str, version: str) -> Path:
     """Return the folder with the compiled Java program in `clients/NAME`."""
     sources = sorted((CLIENTS / name).glob("*.java"))
@@ -43,11 +80,16 @@ def java_program(name: str, version: str) -> Path:
 
 def _compiled(name: str, version: str, sources: list[Path]) -> Path:
     need_commands("java", "javac")
+    jars(version)
+    return _javac(name, classpath(version), sources)
+
+
+def _javac(name: str, path: str, sources: list[Path]) -> Path:
+    """Return the folder with the classes of these sources, compiled with that class path."""
     folder = cache_dir() / f"{name}-{_digest(sources)}"
     if not folder.is_dir():
-        jars(version)
         part = _part(folder)
-        _build(["javac", "-nowarn", "-d", str(part), "-cp", classpath(version), *map(str, sources)])
+        _build(["javac", "-nowarn", "-d", str(part), "-cp", path, *map(str, sources)])
         _publish(part, folder)
     return folder
 

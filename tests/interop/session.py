@@ -35,7 +35,7 @@ class Command:
 
     def __init__(self, session: ClientSession, command_id: str, name: str) -> None:
         self._session = session
-        self._id = command_id
+        self.id = command_id
         self._name = name
         self._events: list[Event] = []
         self._changed = threading.Condition()
@@ -82,7 +82,7 @@ class Command:
 
     def stop(self) -> list[Event]:
         """Ask a consumer to end and return all its events."""
-        self._session.start("stop", target=self._id)
+        self._session.start("stop", target=self.id)
         return self.result()
 
     def add(self, event: Event) -> None:

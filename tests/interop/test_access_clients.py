@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from duemq.auth.signature import Credentials
 from duemq.net.codes import RequestCode
 from tests.interop.checks import assert_accepted, assert_once, series
-from tests.interop.programs import CLIENTS, go_program
+from tests.interop.programs import CLIENTS, go_program, python_command
 from tests.interop.session import Client, ClientFailed, ClientSession, FreshSessions
 from tests.support.accounts import KEYS, ROOT, Step, prepare, user_steps
 from tests.support.duemq_server import DueMQ
@@ -81,7 +80,7 @@ def cpp(server: Server, home: Path) -> Client:
     """Return librocketmq."""
     if importlib.util.find_spec("rocketmq") is None:
         raise Missing("the Python package rocketmq (with librocketmq) is not installed")
-    command = [sys.executable, str(CLIENTS / "cpp_client.py"), "session"]
+    command = python_command("cpp_client.py")
     return FreshSessions("cpp", command, namesrv=server.namesrv_address, home=home)
 
 

@@ -58,7 +58,9 @@ def has_route(namesrv_port: int, topic: str) -> bool:
         return False
 
 
-def create_topic(broker_port: int, topic: str, *, queue_count: int = 4) -> None:
+def create_topic(
+    broker_port: int, topic: str, *, queue_count: int = 4, attributes: str = ""
+) -> None:
     """Create or change `topic` with a number of queues for reading and writing."""
     answer = ask(
         broker_port,
@@ -72,6 +74,7 @@ def create_topic(broker_port: int, topic: str, *, queue_count: int = 4) -> None:
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": "0",
             "order": "false",
+            **({"attributes": attributes} if attributes else {}),
         },
     )
     assert answer.code == SUCCESS, f"create topic {topic}: {answer.code} {answer.remark}"

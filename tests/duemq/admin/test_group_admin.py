@@ -31,9 +31,7 @@ def test_a_group_is_created_changed_and_deleted(broker: AdminBroker) -> None:
     assert (found["retryMaxTimes"], found["attributes"]) == (3, {})
     assert broker.see(201)["subscriptionGroupTable"]["G"] == found
     assert broker.ask(207, groupName="G") == Response()
-    with pytest.raises(RequestError) as refused:
-        broker.ask(352, group="G")
-    assert refused.value.code == 26
+    assert broker.groups.known("G") is None
 
 
 def test_all_groups_with_their_version(broker: AdminBroker) -> None:
@@ -57,6 +55,16 @@ def test_groups_that_cannot_be(broker: AdminBroker, code: int, body: bytes) -> N
         broker.ask(code, body)
     assert refused.value.code in (1, 29)
     assert broker.groups.known("G") is None
+
+
+def test_a_group_is_created_when_it_is_asked_for(broker: AdminBroker) -> None:
+    """Apache's gRPC proxy asks for a group before the first heartbeat of its consumers."""
+    assert broker.see(352, group="G")["groupName"] == "G"
+    assert broker.groups.known("G") is not None
+    broker.groups.auto_create = False
+    with pytest.raises(RequestError) as refused:
+        broker.ask(352, group="H")
+    assert refused.value.code == 26
 
 
 def test_several_groups_are_created_together(broker: AdminBroker) -> None:

@@ -3,15 +3,12 @@
     cpp_client.py produce --namesrv 127.0.0.1:9876 --topic T --n 10 --level 1    one command
     cpp_client.py session                                                      commands from stdin
 
-In a session each line is: id TAB command TAB --option TAB value ... A command runs in a thread of
-its own and its events carry its id; the last one is "done" or "failed". `stop --target id` ends a
-running consumer. The library writes logs to HOME and may end the process it lives in: run it as a
-process of its own.
+`tests.support.client_commands` describes a session. The library writes logs to HOME and may end
+the process that it is in: it runs as a process of its own.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -22,53 +19,13 @@ from typing import Any
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage
 from rocketmq.ffi import MessageModel
 
+from tests.support.client_commands import Command, run_program
+
 Fields = dict[str, Any]
 PROPERTIES = ("UNIQ_KEY", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID")
-OUT_LOCK = threading.Lock()
 POLL_S = 0.02
 CALM_S = 0.3
 CHANNEL = "ALIYUN"  # one more signed field; the library signs nothing without it
-
-
-class Command:
-    """The words of one command, its events, and the wish to stop it."""
-
-    def __init__(self, command_id: str, words: list[str]) -> None:
-        self.id = command_id
-        self.name = words[0]
-        self.options = {
-            key.removeprefix("--"): value
-            for key, value in zip(words[1::2], words[2::2], strict=True)
-        }
-        self.stopped = threading.Event()
-
-    def text(self, name: str, otherwise: str = "") -> str:
-        """Return an option."""
-        return self.options.get(name, otherwise)
-
-    def number(self, name: str, otherwise: int) -> int:
-        """Return an option that is a number."""
-        return int(self.options.get(name, otherwise))
-
-    def print(self, event: str, **fields: object) -> None:
-        """Write one event."""
-        line = {"id": self.id, "event": event, "at": int(time.time() * 1_000), **fields}
-        with OUT_LOCK:
-            print(json.dumps(line), flush=True)
-
-    def run(self, running: dict[str, Command]) -> bool:
-        """Carry the command out; tell whether it went well."""
-        try:
-            if self.name == "stop":
-                if target := running.get(self.text("target")):
-                    target.stopped.set()
-            else:
-                COMMANDS[self.name](self)
-        except Exception as error:
-            self.print("failed", error=type(error).__name__, text=str(error))
-            return False
-        self.print("done")
-        return True
 
 
 def produce(command: Command) -> None:
@@ -256,33 +213,7 @@ COMMANDS: dict[str, Callable[[Command], None]] = {
 }
 
 
-def session() -> None:
-    """Carry out the commands that come from stdin, each in its own thread."""
-    running: dict[str, Command] = {}
-    threads = []
-    for line in sys.stdin:
-        command_id, *words = line.rstrip("\n").split("\t")
-        command = running[command_id] = Command(command_id, words)
-        threads.append(threading.Thread(target=command.run, args=(running,), daemon=True))
-        threads[-1].start()
-    for command in running.values():
-        command.stopped.set()
-    for thread in threads:
-        thread.join(10)
-
-
-def main(words: list[str]) -> int:
-    """Run one command, or a session."""
-    if not words:
-        print(__doc__, file=sys.stderr)
-        return 2
-    if words[0] == "session":
-        session()
-        return 0
-    return 0 if Command("0", words).run({}) else 1
-
-
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
+    code = run_program(sys.argv[1:], COMMANDS)
     sys.stdout.flush()
     os._exit(code)  # the library's threads and destructors are not worth waiting for

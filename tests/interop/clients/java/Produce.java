@@ -62,7 +62,7 @@ final class Produce {
             for (int i = 0; i < n; i++) {
                 batch.add(message(args, i));
             }
-            events.print("sent", Events.sent(0, producer.send(batch)));
+            events.print("sent", Fields.sent(0, producer.send(batch)));
         } else {
             for (int i = 0; i < n; i++) {
                 sendOne(producer, args, events, mode, i);
@@ -80,9 +80,9 @@ final class Produce {
             Integer shard = i % args.number("shards", 2);
             SendResult result = producer.send(message,
                 (queues, m, chosen) -> queues.get((Integer) chosen % queues.size()), shard);
-            events.print("sent", Events.sent(i, result));
+            events.print("sent", Fields.sent(i, result));
         } else {
-            events.print("sent", Events.sent(i, producer.send(message)));
+            events.print("sent", Fields.sent(i, producer.send(message)));
         }
     }
 
@@ -93,7 +93,7 @@ final class Produce {
             producer.send(message(args, i), new SendCallback() {
                 @Override
                 public void onSuccess(SendResult result) {
-                    events.print("sent", Events.sent(index, result));
+                    events.print("sent", Fields.sent(index, result));
                     open.countDown();
                 }
 

@@ -39,7 +39,7 @@ final class Pull {
             offset = result.getNextBeginOffset();
             if (result.getPullStatus() == PullStatus.FOUND) {
                 for (MessageExt message : result.getMsgFoundList()) {
-                    events.print("message", Events.message(message));
+                    events.print("message", Fields.message(message));
                 }
             } else if (result.getPullStatus() == PullStatus.NO_NEW_MSG) {
                 break;
@@ -96,13 +96,13 @@ final class Pull {
         int left = args.number("until", 1);
         while (left > 0 && System.currentTimeMillis() < end && !args.stoppedWithin(0)) {
             for (MessageExt message : consumer.poll(200)) {
-                events.print("message", Events.message(message));
+                events.print("message", Fields.message(message));
                 left--;
             }
         }
         args.stoppedWithin(args.number("linger-ms", 0));
         for (MessageExt message : consumer.poll(1)) {
-            events.print("message", Events.message(message));
+            events.print("message", Fields.message(message));
         }
         consumer.commitSync();
         Set<MessageQueue> queues = consumer.assignment();

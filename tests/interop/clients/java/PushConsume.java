@@ -98,7 +98,7 @@ final class PushConsume {
         boolean taken = true;
         for (MessageExt message : messages) {
             boolean refused = seen.getAndIncrement() < args.number("fail-first", 0);
-            Map<String, Object> fields = Events.message(message);
+            Map<String, Object> fields = Fields.message(message);
             fields.put("action", refused ? "later" : "consumed");
             events.print("message", fields);
             if (refused) {

@@ -29,7 +29,7 @@ final class Query {
         switch (args.command) {
             case "query-key": print(admin.queryMessage(topic, args.text("key"), 32, begin, end), events); break;
             case "view":
-                events.print("message", Events.message(admin.viewMessage(topic, args.text("message-id"))));
+                events.print("message", Fields.message(admin.viewMessage(topic, args.text("message-id"))));
                 break;
             case "search-offset": search(admin, args, events); break;
             default:
@@ -42,7 +42,7 @@ final class Query {
 
     private static void print(QueryResult result, Events events) {
         for (MessageExt message : result.getMessageList()) {
-            events.print("message", Events.message(message));
+            events.print("message", Fields.message(message));
         }
     }
 

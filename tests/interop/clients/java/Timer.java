@@ -23,7 +23,7 @@ public final class Timer {
                     MessageAccessor.putProperty(message, "TIMER_DEL_UNIQKEY", args.text("cancel"));
                 }
                 SendResult result = producer.send(message);
-                java.util.Map<String, Object> fields = Events.sent(i, result);
+                java.util.Map<String, Object> fields = Fields.sent(i, result);
                 fields.put("recallHandle", result.getRecallHandle());
                 events.print("sent", fields);
             }

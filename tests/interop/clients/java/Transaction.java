@@ -26,7 +26,7 @@ final class Transaction {
 
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                events.print("checked", Events.message(message));
+                events.print("checked", Fields.message(message));
                 unsettled.countDown();
                 return check;
             }
@@ -35,7 +35,7 @@ final class Transaction {
         try {
             for (int i = 0; i < n; i++) {
                 TransactionSendResult sent = producer.sendMessageInTransaction(Produce.message(args, i), null);
-                events.print("sent", Events.sent(i, sent));
+                events.print("sent", Fields.sent(i, sent));
             }
             if (!unsettled.await(args.number("wait-ms", 60_000), TimeUnit.MILLISECONDS)) {
                 throw new IllegalStateException(unsettled.getCount() + " messages were never asked about");

@@ -1,0 +1,170 @@
+"""gRPC clients through Apache's proxy in cluster mode, in front of our broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.interop.apache_proxy import ApacheProxy, typed_topic
+from tests.interop.programs import grpc_java_command, grpc_python_command
+from tests.interop.session import ClientSession, Event
+from tests.support.remoting_requests import ask, max_offset
+from tests.support.server import Server
+from tests.support.wait_until import until
+
+PYTHON, JAVA = "python", "java"
+PAIRS = ((PYTHON, "5.3.3"), (JAVA, "5.5.0"))  # the other two pass as well
+UPDATE_GROUP = 200
+N = 4
+WAIT_S = 60
+Clients = Callable[[str, str], ClientSession]
+
+
+@pytest.fixture(scope="module")
+def clients(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
+    """Gives the client of a language at the proxy of a version; each is started once."""
+    proxies: dict[str, ApacheProxy] = {}
+    sessions: dict[tuple[str, str], ClientSession] = {}
+    with ExitStack() as stack:
+
+        def session(language: str, version: str) -> ClientSession:
+            if version not in proxies:
+                home = tmp_path_factory.mktemp(f"proxy-{version}")
+                proxy = ApacheProxy(version, home, server.namesrv_address)
+                proxies[version] = stack.enter_context(proxy)
+            if (language, version) not in sessions:
+                home = tmp_path_factory.mktemp(f"grpc-{language}-{version}")
+                command = grpc_java_command(home) if language == JAVA else grpc_python_command()
+                sessions[language, version] = stack.enter_context(
+                    ClientSession(
+                        f"grpc-{language}", command, namesrv=proxies[version].address, home=home
+                    )
+                )
+            return sessions[language, version]
+
+        yield session
+
+
+@pytest.fixture(params=PAIRS, ids=[f"{language}-{version}" for language, version in PAIRS])
+def client(request: pytest.FixtureRequest, clients: Clients) -> ClientSession:
+    """A client of each language at the proxy of each version."""
+    return clients(*request.param)
+
+
+def bodies(events: list[Event]) -> list[str]:
+    return sorted(str(event["body"]) for event in events)
+
+
+def series(count: int) -> list[str]:
+    return [f"body-{i}" for i in range(count)]
+
+
+def receive(client: ClientSession, topic: str, group: str, **options: object) -> list[Event]:
+    """Receive with a SimpleConsumer until so many messages are acknowledged."""
+    return client.events("receive", "message", topic=topic, group=group, **options)
+
+
+def test_messages_are_received_once(client: ClientSession, server: Server, name: str) -> None:
+    typed_topic(server, name, "NORMAL")
+    sent = client.events("produce", "sent", topic=name, n=N, tags="A", keys="k")
+    received = receive(client, name, f"g-{name}", until=N, tags="A")
+    assert bodies(received) == series(N)
+    assert {event["msgId"] for event in received} == {event["msgId"] for event in sent}
+    assert {event["tags"] for event in received} == {"A"}
+    assert sorted(event["keys"] for event in received) == [f"k-{i}" for i in range(N)]
+    assert receive(client, name, f"g-{name}", until=1, wait_ms=1) == []
+
+
+def test_delayed_messages_are_not_early_and_recalled_ones_do_not_come(
+    client: ClientSession, server: Server, name: str
+) -> None:
+    typed_topic(server, name, "DELAY")
+    recalled = client.events("produce", "sent", topic=name, delay_ms=3_000, body="recalled")
+    found = client.events("recall", "recalled", topic=name, handle=recalled[0]["recallHandle"])
+    assert found[0]["msgId"] == recalled[0]["msgId"]
+    sent = client.events("produce", "sent", topic=name, n=2, delay_ms=3_500)
+    received = receive(client, name, f"g-{name}", until=2)
+    assert bodies(received) == series(2)
+    assert min(event["at"] for event in received) >= min(e["at"] for e in sent) + 3_000
+
+
+def test_a_message_that_is_not_acknowledged_comes_again_after_its_new_time(
+    client: ClientSession, server: Server, name: str
+) -> None:
+    """The first two are held for a second instead of ten."""
+    typed_topic(server, name, "NORMAL")
+    client.run("produce", topic=name, n=N)
+    group = f"g-{name}"
+    received = receive(client, name, group, until=N, hold_first=2, change_ms=1_000)
+    held = [event for event in received if event["action"] == "held"]
+    again = [event for event in received if event["attempt"] == 2]
+    assert len(held) == 2
+    assert bodies(again) == bodies(held)
+    assert bodies([e for e in received if e["action"] == "acknowledged"]) == series(N)
+    assert again[0]["at"] >= held[0]["at"] + 900
+
+
+def test_a_group_of_messages_stays_in_order(
+    client: ClientSession, server: Server, name: str
+) -> None:
+    typed_topic(server, name, "FIFO")
+    create_group(server, f"g-{name}", consumeMessageOrderly=True)
+    client.run("produce", topic=name, n=N, message_group="m")
+    received = receive(client, name, f"g-{name}", until=N, batch=1)
+    assert [event["body"] for event in received] == series(N)
+    assert {event["messageGroup"] for event in received} == {"m"}
+
+
+def test_a_transaction_is_received_once_it_is_committed(
+    client: ClientSession, server: Server, name: str
+) -> None:
+    typed_topic(server, name, "TRANSACTION")
+    client.run("produce", topic=name, end="rollback", body="gone")
+    client.run("produce", topic=name, n=2, end="commit")
+    assert bodies(receive(client, name, f"g-{name}", until=2)) == series(2)
+
+
+def test_a_push_consumer_retries(client: ClientSession, server: Server, name: str) -> None:
+    typed_topic(server, name, "NORMAL")
+    client.run("produce", topic=name, n=N)
+    consuming = client.start("push-consume", topic=name, group=f"g-{name}", fail_first=1)
+    received = consuming.wait_for("message", N + 1, seconds=WAIT_S)
+    client.start("stop", target=consuming.id)
+    failed = [event for event in received if event["action"] == "later"]
+    assert bodies([event for event in received if event["action"] == "consumed"]) == series(N)
+    assert bodies([e for e in received if e["attempt"] == 2]) == bodies(failed)
+
+
+def test_a_message_that_always_fails_is_a_dead_letter(
+    clients: Clients, server: Server, name: str
+) -> None:
+    client, group = clients(*PAIRS[0]), f"g-{name}"
+    typed_topic(server, name, "NORMAL")
+    create_group(server, group, retryMaxTimes=1)
+    client.run("produce", topic=name)
+    consuming = client.start("push-consume", topic=name, group=group, fail_first=100)
+    until(
+        lambda: dead_letters(server, group),
+        seconds=WAIT_S,
+        what="the message is in the dead letter topic",
+    )
+    client.start("stop", target=consuming.id)
+    assert len(consuming.named("message")) == 2
+
+
+def dead_letters(server: Server, group: str) -> int:
+    """Return the number of dead letters of a group, 0 while their topic does not exist."""
+    try:
+        return max_offset(server.broker_port, f"%DLQ%{group}", 0)
+    except AssertionError:
+        return 0
+
+
+def create_group(server: Server, group: str, **changes: object) -> None:
+    """Create a consumer group."""
+    config = {"groupName": group, "consumeEnable": True, "brokerId": 0} | changes
+    answer = ask(server.broker_port, UPDATE_GROUP, {}, json.dumps(config).encode())
+    assert answer.code == 0, answer.remark
