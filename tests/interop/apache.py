@@ -32,6 +32,7 @@ OPEN_JDK = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
 )
+OWN_LOGS = ("broker", "store", "controller")  # of 5.x
 LOGBACK_LINE = re.compile(r"\d\d:\d\d:\d\d,\d{3} \|-")  # 5.x tells how it found its logging
 LOGBACK = """<configuration>
   <appender name="C" class="ch.qos.logback.core.ConsoleAppender">
@@ -174,6 +175,7 @@ def java_process(
         command,
         log_path=home / f"{name}.log",
         env={"ROCKETMQ_HOME": str(home / "rmq")},
+        own_logs=[home / "logs" / "rocketmqlogs" / f"{part}.log" for part in OWN_LOGS],
     )
 
 

@@ -38,6 +38,7 @@ from tests.support.wait_until import until
 SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "1000"}
 TIMERS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
 PROGRESS_S = 60.0
+PROGRESS_COPIES = 3  # in the life of a replica here
 TIMER_CHECK = struct.Struct(">4q")  # its last number is masterTimerQueueOffset
 
 
@@ -67,14 +68,21 @@ def test_an_apache_replica_copies_the_log_and_a_sync_master_waits_for_it(
 
 
 def check(
-    server: Server, levels: Ledger, timers: TimerLedger, *, may_repeat: Sequence[str] = ()
+    server: Server,
+    levels: Ledger,
+    timers: TimerLedger,
+    *,
+    may_repeat: Sequence[str] = (),
+    few_of: Sequence[str] = (),
 ) -> None:
-    """Everything came, nothing early, and nothing twice but `may_repeat`."""
+    """Everything came, nothing early, and nothing twice but `may_repeat` and few of `few_of`."""
     wanted = levels.levels.keys() | timers.due_ms.keys()
     came = [record for record in pull_topic(server) if record.body.decode() in wanted]
     counts = Counter(record.body.decode() for record in came)
     assert counts.keys() == wanted
-    assert {body for body, count in counts.items() if count > 1} <= set(may_repeat)
+    repeated = {body for body, count in counts.items() if count > 1} - set(may_repeat)
+    assert repeated <= set(few_of)
+    assert len(repeated) <= PROGRESS_COPIES
     due_ms = timers.due_ms | promises(server)
     for record in came:
         body = record.body.decode()
@@ -93,7 +101,11 @@ def wait_timer_progress(replica: Apache, count: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: Path) -> None:
-    """What Apache had not copied of the progress of levels, 60 s of it in 5.x, may be repeated."""
+    """What Apache had not copied of the progress of levels, 60 s of it in 5.x, may be repeated.
+
+    So may one timer for each copy of the master's progress. A replica of 5.x gives one timer too
+    many to its wheel, the first after the progress, and takes it again later.
+    """
     levels, timers = Ledger(), TimerLedger()
     with DueMQ(tmp_path / "master", keys=KEYS | TIMERS) as master:
         master.create_topic(TOPIC)
@@ -118,7 +130,8 @@ def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: 
             if replica.has_timers:
                 timers.wait(replica)
                 timers.wait_past()
-            check(replica, levels, timers, may_repeat=levels.of_level(1))
+            may_repeat, few_of = levels.of_level(1), timers.named("timer")
+            check(replica, levels, timers, may_repeat=may_repeat, few_of=few_of)
 
 
 def test_our_replica_takes_over_and_repeats_nothing(tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ def _run_child(work: Callable[[], dict[str, Any]], result: Path, error: Path) ->
 def _ended(child: int, seconds: float) -> bool:
     handle = os.pidfd_open(child)
     try:
-        ready, _, _ = select.select([handle], [], [], seconds)
+        waits = select.poll()  # unlike `select` without a limit to the number of a descriptor
+        waits.register(handle, select.POLLIN)
+        ready = waits.poll(seconds * 1_000)
     finally:
         os.close(handle)
     if ready:

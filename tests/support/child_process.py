@@ -22,11 +22,20 @@ def ended_with_test(command: Sequence[str]) -> list[str]:
     return [setpriv, "--pdeathsig", "KILL", *command] if setpriv else list(command)
 
 
+def tail(path: Path) -> str:
+    """Return the last lines of a file."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace")
+
+
 class Child:
     """A program whose output goes to a file.
 
     Args:
         log_path: file to which stdout and stderr are appended.
+        own_logs: files that the program writes itself; errors quote their ends too.
     """
 
     def __init__(
@@ -37,9 +46,11 @@ class Child:
         log_path: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        own_logs: Sequence[Path] = (),
     ) -> None:
         self.name = name
         self.log_path = log_path
+        self.own_logs = own_logs
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:
             self._popen = subprocess.Popen(
@@ -70,11 +81,9 @@ class Child:
             )
 
     def log_tail(self) -> str:
-        """Return the last lines of the log."""
-        with self.log_path.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - LOG_TAIL_BYTES))
-            return log.read().decode(errors="replace")
+        """Return the last lines of the log and of the program's own logs."""
+        others = [path for path in self.own_logs if path.exists()]
+        return tail(self.log_path) + "".join(f"\nend of {path}:\n{tail(path)}" for path in others)
 
     def stop(self) -> None:
         """Ask the process to end, wait for it, and kill it if it does not."""
