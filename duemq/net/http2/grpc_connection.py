@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
@@ -101,9 +101,9 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the preface of a server."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self._is_writable = transport, True
-        transport.set_write_buffer_limits(high=TRANSPORT_BUFFER_BYTES)
+        opened = cast("asyncio.Transport", transport)  # uvloop's has another base
+        self._transport, self._is_writable = opened, True
+        opened.set_write_buffer_limits(high=TRANSPORT_BUFFER_BYTES)
         http2 = self._http2
         http2.local_settings.update(
             {
@@ -114,7 +114,7 @@ class GrpcConnection(asyncio.Protocol):
         )
         http2.initiate_connection()
         http2.increment_flow_control_window(CONNECTION_WINDOW_BYTES - FIRST_WINDOW_BYTES)
-        transport.write(http2.data_to_send())
+        opened.write(http2.data_to_send())
         self._on_open(self)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+import uvloop
 
 from duemq.broker import Broker
 from tests.support.free_ports import free_ports
@@ -25,8 +26,8 @@ TOPICS = {
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Run coroutines on the loop of the module's broker."""
-    with asyncio.Runner() as runner:
+    """Run coroutines on the loop of the module's broker, as the command does."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         yield runner.run
 
 
