@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import grpc
+import pytest
 from google.protobuf.message import Message
 
 from duemq.broker import Broker
@@ -154,9 +155,6 @@ def sending(*messages: v2.Message) -> api.SendMessageRequest:
 @contextmanager
 def refused_with(status: Any) -> Iterator[None]:
     """Expect a call to end with a status of gRPC."""
-    try:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
         yield
-    except grpc.aio.AioRpcError as error:
-        assert error.code() == status, error
-    else:
-        raise AssertionError(f"the call was not refused with {status}")
+    assert refused.value.code() == status, refused.value

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from jh2.config import H2Configuration
@@ -41,6 +42,7 @@ STREAM_WINDOW_BYTES: Final = 1 << 20
 CONNECTION_WINDOW_BYTES: Final = 8 << 20
 FIRST_WINDOW_BYTES: Final = 65_535  # of a connection, before the first WINDOW_UPDATE
 HEADER_BYTES_MAX: Final = 16_384  # metadata of one call
+UNPARSED_BYTES_MAX: Final = 1 << 17
 TRANSPORT_BUFFER_BYTES: Final = 1 << 18
 CALL_BYTES: Final = 2_048  # objects of one call, its task included
 CONTENT_TYPE: Final = b"application/grpc"
@@ -90,6 +92,7 @@ class GrpcConnection(asyncio.Protocol):
         self._blocked: set[int] = set()  # until the peer opens its window
         self._flush_scheduled = self._is_writable = False
         self._buffered_bytes = 0  # in calls, in both directions
+        self._unparsed_bytes = 0  # since the last event; jh2 checks a frame's length at its end
         self._unsent_bytes_max = memory.unsent_bytes_max
         self._stuck_since_s = NOT_STUCK
         self._is_draining = self._is_closed = False
@@ -129,8 +132,10 @@ class GrpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle what has arrived."""
         self.heard = True
+        self._unparsed_bytes += len(data)
         try:
             for event in self._http2.receive_data(data):
+                self._unparsed_bytes = 0
                 self._take(event)
         except H2Error as error:
             self._break(str(error) or type(error).__name__)
@@ -138,6 +143,9 @@ class GrpcConnection(asyncio.Protocol):
         except Exception as error:  # jh2 has met bytes that it did not expect
             log.debug("%r: HTTP/2", self, exc_info=True)
             self._break(repr(error))
+            return
+        if self._unparsed_bytes > UNPARSED_BYTES_MAX:
+            self._break(f"{self._unparsed_bytes} bytes without a complete frame")
             return
         self._write_control()
         self._recount_if_large()
@@ -324,7 +332,8 @@ class GrpcConnection(asyncio.Protocol):
     def recount(self) -> None:
         """Charge the bytes that the connection uses now."""
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        held_bytes = self._buffered_bytes + unsent + len(self._calls) * CALL_BYTES
+        held_bytes = self._buffered_bytes + self._unparsed_bytes + unsent
+        held_bytes += len(self._calls) * CALL_BYTES
         self._memory.charge(self, 0 if self._is_closed else held_bytes)
 
     def bound_unsent(self, unsent_bytes_max: int) -> None:
@@ -364,19 +373,18 @@ class GrpcConnection(asyncio.Protocol):
 
     def _break(self, why: str) -> None:
         self._notices.broken("%r: %s; connection closed", self, why)
-        try:
-            self._write_control()  # GOAWAY
-        finally:
-            self.close()
+        self.close()
 
     def close(self) -> None:
-        """Close after the written bytes are flushed."""
-        if self._transport is None or self._is_closed:
+        """Say GOAWAY, and close after the written bytes are flushed."""
+        if self._transport is None or self._is_closed or self._transport.is_closing():
             return
+        with suppress(H2Error):
+            self._http2.close_connection()
+        self._write_control()
         if self._transport.get_write_buffer_size():
             self._loop.call_later(self._limits.close_wait_s, self._transport.abort)
-        if not self._transport.is_closing():
-            self._transport.close()
+        self._transport.close()
 
     def _close_if_done(self) -> None:
         if self._is_draining and not self._calls:
@@ -384,14 +392,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def stop_reading(self) -> None:
         """Accept no further calls."""
-        if self._is_draining or self._is_closed:
-            return
         self._is_draining = True
-        try:
-            self._http2.close_connection()
-        except H2Error as error:
-            log.debug("%r: %s", self, error)
-        self._write_control()
 
     async def drain(self, wait_s: float) -> None:
         """Finish the calls in hand, then close."""
