@@ -7,7 +7,7 @@ bytes --decode--> context, client --> call of its subject --encode--> bytes
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -15,8 +15,8 @@ from duemq.net.http2.grpc_call import GrpcCall, GrpcMethod
 from duemq.net.http2.grpc_status import GrpcError, GrpcStatus
 from duemq.v5.acknowledgements import AckCalls
 from duemq.v5.client_calls import ClientCalls
-from duemq.v5.clients import V5Client, V5Clients
-from duemq.v5.context import CallContext, context_of
+from duemq.v5.clients import V5Clients
+from duemq.v5.context import context_of
 from duemq.v5.protocol import service as api
 from duemq.v5.receives import ReceiveCalls
 from duemq.v5.routes import RouteCalls
@@ -26,7 +26,8 @@ from duemq.v5.transactions import TransactionCalls
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 RequestT = TypeVar("RequestT", bound=Message)
-Work = Callable[[CallContext, V5Client, Any], Awaitable[Message]]
+Work = Callable[..., Awaitable[Message]]
+"""Takes context, client and request of a call; returns the response."""
 
 
 class MessagingService:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
@@ -23,6 +23,7 @@ from jh2.errors import ErrorCodes
 from jh2.events import (
     ConnectionTerminated,
     DataReceived,
+    Event,
     RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
@@ -164,7 +165,7 @@ class GrpcConnection(asyncio.Protocol):
 
     # Events of HTTP/2.
 
-    def _take(self, event: Any) -> None:
+    def _take(self, event: Event) -> None:
         kind = type(event)
         if kind is RequestReceived:
             self._open(event.stream_id, event.headers)
