@@ -408,18 +408,11 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             ha_server=parts.ha_server,
         ),
         ConfigProcessor(
-            around.values,
-            around.version,
-            around.reconfigure,
-            lambda: around.config().frozen_keys,
+            around.values, around.version, around.reconfigure, lambda: around.config().frozen_keys
         ),
         AdminProcessor(views),
         DecideProcessor(
-            store,
-            around.plugins.waiting,
-            parts.hooks,
-            around.clock,
-            parts.identity.broker_name,
+            store, around.plugins.waiting, parts.hooks, around.clock, parts.identity.broker_name
         ),
     ]
 
