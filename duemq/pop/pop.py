@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
+from duemq.filters import Expression, FilterError
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -94,11 +95,13 @@ class PopProcessor:
         identity: Identity,
         clock: Clock,
         config: Callable[[], BrokerConfig],
+        compile_filter: Callable[[str, str], Expression],
+        compiled: Callable[[], bool],
     ) -> None:
         self._store, self._queues, self._offsets = store, queues, offsets
         self._revive_log, self._stats, self._identity = revive_log, stats, identity
         self._orderly, self._clock, self._config = orderly, clock, config
-        self._reader = QueueReader(store)
+        self._reader, self._compile = QueueReader(store, compiled), compile_filter
         self._pops = 0
 
     def handlers(self) -> dict[int, Handler]:
@@ -160,12 +163,17 @@ class PopProcessor:
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {fault}",
             ) from fault
-        if not found.is_tag and not self._config().property_filter_enable:
+        if found.is_tag:
+            return found
+        if not self._config().property_filter_enable:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"The broker does not support consumer to filter message by {found.kind}",
             )
-        return found
+        try:
+            return replace(found, filter=self._compile(found.kind, found.expression))
+        except FilterError as fault:
+            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault)) from fault
 
     # -- reading --------------------------------------------------------------------------------
 

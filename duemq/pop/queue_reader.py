@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
 from duemq.pull.pull_plan import (
@@ -14,6 +15,7 @@ from duemq.pull.pull_plan import (
     UNITS_LOOKED_AT_MAX,
     StoreLimits,
 )
+from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.subscriptions import Subscription
 from message_store.errors import RecordUnreadable, UnitsRewritten
 from message_store.layout import Rows
@@ -44,10 +46,15 @@ class Found:
 
 
 class QueueReader:
-    """Reader of the queues of one store."""
+    """Reader of the queues of one store.
 
-    def __init__(self, store: MessageStore) -> None:
+    Args:
+        compiled: Whether the kernel of property filters may be used.
+    """
+
+    def __init__(self, store: MessageStore, compiled: Callable[[], bool] = lambda: False) -> None:
         self._store, self._limits = store, StoreLimits(store)
+        self._compiled = compiled
 
     def read(
         self, topic: str, queue_id: int, offset: int, count_max: int, subscription: Subscription
@@ -72,16 +79,24 @@ class QueueReader:
         start = max(offset, low)
         if start >= high:
             return None
+        expression, compiled = subscription.filter, self._compiled()
         wanted = count_max if subscription.matches_all else max(UNITS_LOOKED_AT_MAX, count_max)
+        if expression is not None:
+            wanted = units_evaluated(expression, compiled=compiled)
         units = self._store.units(topic, queue_id, start, min(wanted, high - start))
         if units.size == 0:
             return None
+        place = topic, queue_id, start
+        passed: bool | npt.NDArray[np.bool_] = True
+        if expression is not None:
+            record_filter = RecordFilter(self._store, place, expression, compiled=compiled)
+            passed = record_filter.passing(units, count_max)
+            units = units[: passed.size]
         present = units["phys_offset"] >= self._store.min_offset
         present &= units["size"] != BLANK_UNIT_SIZE
-        passing = np.flatnonzero(present & subscription.mask(units["tags_code"]))
+        passing = np.flatnonzero(present & passed & subscription.mask(units["tags_code"]))
         chosen = passing[: self._count_within(units[passing], count_max)]
         read = units.size if chosen.size == passing.size else int(passing[chosen.size])
-        place = topic, queue_id, start
         try:
             data = self._store.gather(*place, units[chosen])
         except RecordUnreadable:

@@ -26,10 +26,12 @@ from duemq.pop.topic_queues import TopicQueues
 from duemq.ports import Groups, Identity, Offsets, Topics
 from duemq.pull.held_pulls import HeldPulls
 from duemq.registry.clients import ClientTable
+from duemq.registry.filter_file import FilterFile
 from duemq.replication.config import ReplicationConfig
 from duemq.send.put_path import PutPath
 from duemq.timers import timers_are_held
 from message_store.clock import Clock
+from message_store.kernels.preparation import Preparation
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -54,6 +56,8 @@ class Managers(Protocol):
     @property
     def held(self) -> HeldPulls: ...
     @property
+    def filters(self) -> FilterFile: ...
+    @property
     def stats(self) -> BrokerStats: ...
     @property
     def put_path(self) -> PutPath: ...
@@ -70,6 +74,8 @@ class Surroundings(Protocol):
     def config(self) -> Callable[[], BrokerConfig]: ...
     @property
     def plugins(self) -> PluginSet: ...
+    @property
+    def kernels(self) -> Preparation: ...
     @property
     def records(self) -> RecordAccess: ...
     @property
@@ -120,6 +126,8 @@ class PopService:
                 identity,
                 clock,
                 around.config,
+                parts.filters.table.compile,
+                lambda: around.kernels.is_done,
             ),
             AckProcessor(
                 store,
