@@ -38,7 +38,6 @@ from duemq.metrics.rpc_meter import RpcMeter
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
-from duemq.net.limits import body_bytes_max
 from duemq.net.memory_budget import MemoryBudget
 from duemq.plugins import PluginSet
 from duemq.pop.service import PopService
@@ -66,16 +65,12 @@ from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.member_requests import member_requests, with_group
 from duemq.replication.membership import Membership
 from duemq.replication.replica import Replica, master_view, replica_of
-from duemq.send.answers import SendSettings
-from duemq.send.ingest import Ingest
+from duemq.send.own_properties import own_suffix
 from duemq.send.put_path import PutPath
 from duemq.send.reply import ReplyProcessor
-from duemq.send.send import SendProcessor, SendRules
 from duemq.send.send_back import SendBackProcessor
-from duemq.send.send_header import broker_suffix
 from duemq.timers import refuse_timers, timers_are_held
 from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
-from duemq.transactions.half_messages import as_half
 from duemq.transactions.transactions import Transactions
 from message_store.clock import Clock
 from message_store.config import StoreConfig
@@ -322,7 +317,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
         LockProcessor(parts.locks, clock),
         parts.pop,
         ReplyProcessor(
-            store, topics, parts.clients, put, identity, clock, suffix=_suffix(config())
+            store, topics, parts.clients, put, identity, clock, suffix=own_suffix(config())
         ),
         *_admin_processors(parts, around),
     ]
@@ -439,51 +434,3 @@ def _account_processors(parts: Parts, around: Surroundings) -> list[Processor]:
         address=f"{config.broker_ip}:{around.port}",
     )
     return [PlainRequests(access.files, us, around.clock)]
-
-
-def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
-    """Return what takes the sends of all connections together."""
-    config, store_config = around.config(), around.store_config
-    suffix = _suffix(config)
-
-    def rules() -> SendRules:
-        now = around.config()
-        return SendRules(
-            suffix=suffix,
-            store_host=parts.identity.host,
-            body_bytes_max=body_bytes_max(parts.store.config.message_bytes_max),
-            start_accept_ms=now.start_accept_ms,
-            reject_transactions=now.reject_transactions,
-        )
-
-    sender = SendProcessor(
-        parts.store.topics,
-        parts.topics,
-        parts.groups,
-        half=as_half,
-        run_hooks=parts.put_path.run_hooks,
-        group_locked=lambda group: parts.locks.any_alive(group, around.clock.steady_ms()),
-        rules=rules,
-        clock=around.clock,
-    )
-    settings = SendSettings(
-        suffix=suffix,
-        store_host=parts.identity.host,
-        broker_name=parts.identity.broker_name,
-        region=config.region_id,
-        trace_on=config.trace_on,
-        body_bytes_max=body_bytes_max(store_config.message_bytes_max),
-        confirmed=store_config.sync_flush or parts.store.replicated.required,
-    )
-    access = around.access.gate if around.access else None
-    return Ingest(
-        parts.put_path, parts.store.topics, sender, settings, parts.rpc,
-        access=access, kernels=around.kernels,
-    )  # fmt: skip
-
-
-def _suffix(config: BrokerConfig) -> bytes:
-    """Return the properties that every message of a client gets."""
-    return broker_suffix(
-        region=config.region_id, cluster=config.cluster_name, trace_on=config.trace_on
-    )

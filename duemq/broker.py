@@ -26,8 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from delivery.plugin import BrokerPlugin
-from duemq.assembly import Parts, Surroundings, assemble, make_ingest
+from duemq.assembly import Parts, Surroundings, assemble
 from duemq.auth.access import AccessControl, open_access
 from duemq.auth.plain_files import POLL_MS
 from duemq.clock_steps import watching_clock
@@ -56,7 +55,9 @@ from duemq.plugins import Host, Installed, PluginSet, installed_plugins
 from duemq.process_services import new_registry, new_scheduler
 from duemq.registry.data_version import DataVersion
 from duemq.replication.membership import Membership
+from duemq.send_assembly import make_ingest
 from duemq.stored_pins import stored_pins
+from duemq.v5_port import bind_v5, serving_v5
 from message_store.clock import Clock, SystemClock
 from message_store.config import Properties
 from message_store.errors import DueMQError, UsageError
@@ -118,6 +119,7 @@ class Broker:
         self.clock = clock or SystemClock()
         self.failure = ""
         self.metrics_port: int | None = None
+        self.grpc_port = 0
         self.namesrv_address = ""
         self._installed = plugins
         self._config_file, self._read_again = config_file, read_again
@@ -190,6 +192,7 @@ class Broker:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self._socket = stack.enter_context(bind(self.config.bind_address, self.config.listen_port))
+        self._v5_socket = stack.enter_context(bind_v5(self.config))
         if not self.settings.replication.is_replica:
             port = self.settings.ha_server.port_after(self.config.listen_port)
             bound = bind(self.config.bind_address, port, key="haListenPort")
@@ -199,7 +202,8 @@ class Broker:
         self.metrics = new_registry(self.config)
         self.scheduler = new_scheduler()
         self.plugins = self._load_plugins()
-        self._log_unused_keys()
+        for notice in key_notices(self.settings.properties, [*SECTIONS, *self.plugins.sections()]):
+            log.warning("%s", notice)
         self.store = stack.enter_context(self._new_store())
         if self._membership is not None:
             self._membership.begin(self.store)
@@ -244,16 +248,9 @@ class Broker:
             scheduler=self.scheduler,
             metrics=self.metrics,
             on_stop=self.stop,
-            find=self._find_plugin,
+            find=lambda name: self.plugins.plugins.get(name),  # noqa: PLW0108  (they come later)
             kernels=self._kernels,
         )
-
-    def _find_plugin(self, name: str) -> BrokerPlugin | None:
-        return self.plugins.plugins.get(name)
-
-    def _log_unused_keys(self) -> None:
-        for notice in key_notices(self.settings.properties, [*SECTIONS, *self.plugins.sections()]):
-            log.warning("%s", notice)
 
     def _new_store(self) -> MessageStore:
         return MessageStore(
@@ -264,8 +261,7 @@ class Broker:
         )
 
     def _open_access(self) -> AccessControl | None:
-        directory = self.store.config_path(".")
-        cluster = self.config.cluster_name
+        directory, cluster = self.store.config_path("."), self.config.cluster_name
         return open_access(self.settings.auth, directory, cluster, self.clock.now_ms)
 
     def _assemble(self) -> Parts:
@@ -316,6 +312,8 @@ class Broker:
             proxies=parse_sources("proxyProtocolFrom", self.config.proxy_protocol_from),
         )
         await stack.enter_async_context(server)
+        v5 = serving_v5(self._v5_socket, self.parts, self._around, self.tls.server)
+        self.grpc_port = await stack.enter_async_context(v5)
         stack.callback(self.parts.held.stop)  # held pulls are answered before the server drains
         await server.start(self.config.bind_address, self.port, bound=self._socket)
         checked = self.access is not None
@@ -323,14 +321,14 @@ class Broker:
             log.warning("%s", local_only_notice("the broker"))
         warn_if_exposed("the broker", self.config.bind_address, self.port, checked=checked)
         if self.config.vip_channel_enable and self.config.listen_port:
+            vip_port = self.port - VIP_PORT_DISTANCE
             try:
-                await server.start(self.config.bind_address, self.port - VIP_PORT_DISTANCE)
+                await server.start(self.config.bind_address, vip_port)
             except UsageError as error:
                 log.warning("%s; going on without the VIP channel", error)
                 return
             purpose, off = "the VIP channel of the broker", "vipChannelEnable=false"
-            port = self.port - VIP_PORT_DISTANCE
-            warn_if_exposed(purpose, self.config.bind_address, port, off=off, checked=checked)
+            warn_if_exposed(purpose, self.config.bind_address, vip_port, off=off, checked=checked)
 
     async def _start_namesrv(self, stack: AsyncExitStack) -> None:
         if not self.config.embedded_namesrv_enable:
@@ -343,8 +341,8 @@ class Broker:
             raise UsageError(f"{error}: here the key is embeddedNamesrvPort") from error
         self.namesrv_address = f"{self.config.broker_ip}:{self.namesrv.port}"
         purpose, off = "the embedded name server", "embeddedNamesrvEnable=false"
-        address, port = self.config.bind_address, self.namesrv.port
-        warn_if_exposed(purpose, address, port, off=off, checked=self.access is not None)
+        address, checked = self.config.bind_address, self.access is not None
+        warn_if_exposed(purpose, address, self.namesrv.port, off=off, checked=checked)
 
     async def _register(self, stack: AsyncExitStack) -> None:
         config, auth, topics = lambda: self.config, self.settings.auth, self.parts.topics

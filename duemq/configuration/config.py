@@ -386,6 +386,21 @@ class BrokerConfig:
         minimum=0,
         maximum=65_535,
     )
+    grpc_port: int = option(
+        0,
+        "grpcServerPort",
+        "Port for RocketMQ 5 clients (gRPC, with TLS or without it), 8081 by convention; 0: they "
+        "are not served.",
+        minimum=0,
+        maximum=65_535,
+    )
+    topic_type_check: bool = option(
+        True,
+        "enableTopicMessageTypeCheck",
+        "Whether v5 clients may send to a topic only messages of the type in its attribute "
+        "message.type (NORMAL without it), as with RocketMQ's proxy.",
+        live=True,
+    )
     plugins_disabled: str = option(
         "",
         "brokerPluginDisabled",

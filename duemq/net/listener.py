@@ -62,9 +62,7 @@ class Connections(Protocol):
         """Return whether one more connection may be open; log why not."""
         ...
 
-    def new_connection(
-        self, client: Address, on_open: Callable[[], None]
-    ) -> asyncio.BufferedProtocol:
+    def new_connection(self, client: Address, on_open: Callable[[], None]) -> asyncio.BaseProtocol:
         """Return the protocol of a connection; it calls `on_open` when it is made."""
         ...
 
@@ -79,6 +77,8 @@ class Listener:
         proxies: Peers whose PROXY header is believed.
         notices: Log lines about peers.
         close_wait_s: Time that a TLS connection may take to close.
+        preface: First bytes of the plaintext protocol, where a PROXY header begins with the same
+            byte; empty: no header can be mistaken for it.
     """
 
     def __init__(
@@ -91,10 +91,11 @@ class Listener:
         proxies: Sources,
         notices: PeerNotices,
         close_wait_s: float,
+        preface: bytes = b"",
     ) -> None:
         self._listening, self._owner, self._clock = listening, owner, clock
         self._tls, self.proxies, self._notices = tls, proxies, notices
-        self._close_wait_s = close_wait_s
+        self._close_wait_s, self._preface = close_wait_s, preface
         self._loop = asyncio.get_running_loop()
         self._openings: set[Opening] = set()
         self._closed = False
@@ -176,7 +177,7 @@ class Listener:
             if not data:
                 self._drop(opening)
                 return None
-            if data[0] not in proxy_protocol.FIRST_BYTES:
+            if data[0] not in proxy_protocol.FIRST_BYTES or self._has_preface(opening):
                 return data[0]
             opening.header = opening.socket.recv(1)
         while (missing := self._header_missing(opening)) > 0:
@@ -191,6 +192,13 @@ class Listener:
             self._drop(opening)
             return None
         return data[0]
+
+    def _has_preface(self, opening: Opening) -> bool:
+        """Return whether the first bytes that have arrived are those of the plaintext protocol."""
+        if not self._preface:
+            return False
+        data = opening.socket.recv(len(self._preface), socket.MSG_PEEK)
+        return self._preface.startswith(data)
 
     def _header_missing(self, opening: Opening) -> int:
         try:

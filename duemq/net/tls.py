@@ -129,7 +129,7 @@ def server_context(config: TlsConfig) -> ssl.SSLContext:
     Raises:
         ConfigError: A file cannot be read, or does not fit to the others.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _new_server_context()
     certificate, key = config.server_cert_path, config.server_key_path
     for name, path in (("tls.server.certPath", certificate), ("tls.server.keyPath", key)):
         if not path:
@@ -174,9 +174,16 @@ def client_context(config: TlsConfig) -> ssl.SSLContext | None:
 
 def self_signed_context() -> ssl.SSLContext:
     """Return a server context with a new self-signed certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _new_server_context()
     with self_signed_certificate() as path:
         context.load_cert_chain(path)
+    return context
+
+
+def _new_server_context() -> ssl.SSLContext:
+    """Return a context without certificates. Clients of gRPC ask for h2, others for nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["h2"])
     return context
 
 

@@ -244,7 +244,7 @@ class Answering:
             waits = WAIT_NO if row["prop_flags"] & PROP_WAIT_FALSE else WAIT_YES
             if not row["status"] and not line["flags"] and wait in (WAIT_ANY, waits):
                 send = PlainSend(index, 1, int(line["queue_id"]), _unique_id(batch, row))
-                parts = codec.encode_response(self._response(batch, send), int(line["opaque"]))
+                parts = codec.encode_response(self.response(batch, send), int(line["opaque"]))
                 found.append((connections[line["connection"]], bytes(parts[0])))
         return found
 
@@ -255,7 +255,7 @@ class Answering:
         for index in np.flatnonzero(batch.filled["status"]).tolist():
             line = wire[index]
             if not line["flags"]:
-                response = self._response(batch, PlainSend(index, 1, 0, None))
+                response = self.response(batch, PlainSend(index, 1, 0, None))
                 parts = codec.encode_response(response, int(line["opaque"]))
                 found.append((connections[line["connection"]], bytes(parts[0])))
         return found
@@ -265,24 +265,34 @@ class Answering:
     def _answer_plain(self, batch: PutBatch) -> None:
         plain, self.plain = self.plain, []
         for each in plain:
-            response = self._response(batch, each.send)
-            held = self._settings.confirmed and response.code == ResponseCode.SUCCESS
-            if each.send.before_answer is None and not held:
+            response = self.response(batch, each.send)
+            waits = self.waits(batch, each.send, response)
+            if each.send.before_answer is None and not waits:
                 each.connection.respond(each.request, response, each.serialize_type)
             elif not each.request.oneway:
-                rows = batch.rows[each.send.first : each.send.first + each.send.count]
-                waits = held and bool((rows["prop_flags"] & PROP_WAIT_FALSE == 0).any())
                 each.connection.spawn(self._respond_later(each, response, waits=waits))
 
-    async def _respond_later(self, each: PlainAnswer, response: Response, *, waits: bool) -> None:
+    def waits(self, batch: PutBatch, send: PlainSend, response: Response) -> bool:
+        """Return whether a response must wait for the disk or for replicas."""
+        if not self._settings.confirmed or response.code != ResponseCode.SUCCESS:
+            return False
+        rows = batch.rows[send.first : send.first + send.count]
+        return bool((rows["prop_flags"] & PROP_WAIT_FALSE == 0).any())
+
+    async def completed(self, response: Response, send: PlainSend, *, waits: bool) -> Response:
+        """Return a response once what it waits for has happened."""
         end_offset = self._store.max_offset
-        if each.send.before_answer is not None:
-            await each.send.before_answer()
+        if send.before_answer is not None:
+            await send.before_answer()
         if waits and (missing := await self._store.wait_confirmed(end_offset)):
-            response = _unconfirmed(response, missing)
+            return _unconfirmed(response, missing)
+        return response
+
+    async def _respond_later(self, each: PlainAnswer, response: Response, *, waits: bool) -> None:
+        response = await self.completed(response, each.send, waits=waits)
         each.connection.respond(each.request, response, each.serialize_type)
 
-    def _response(self, batch: PutBatch, send: PlainSend) -> Response:
+    def response(self, batch: PutBatch, send: PlainSend) -> Response:
         """Return the answer to a send whose rows have their results."""
         rows = batch.rows[send.first : send.first + send.count]
         for index, status in enumerate(rows["status"].tolist(), send.first):

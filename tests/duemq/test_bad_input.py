@@ -52,7 +52,7 @@ class House:
 
     async def connect(self) -> RawPeer:
         """Connect; the allowance of log lines is full again."""
-        self.broker._server._notices.broken._allowed = BURST_LINES
+        self.broker._server.notices.broken._allowed = BURST_LINES
         return await RawPeer.connect(self.broker.port)
 
 

@@ -37,7 +37,9 @@ def make_peer(home: Path) -> Server:
     """
     name = peer_name()
     if name == "duemq":
-        return DueMQ(home, keys=KEYS)
+        peer = DueMQ(home, keys=KEYS)
+        peer.keys["grpcServerPort"] = str(peer.grpc_port)
+        return peer
     version = name.removeprefix("apache-")
     if version not in VERSIONS:
         raise ValueError(f"{PEER_VARIABLE}={name}: use duemq, apache-5.3.3 or apache-4.9.7")

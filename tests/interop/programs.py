@@ -50,7 +50,7 @@ def grpc_python_command() -> list[str]:
     return python_command("grpc_client.py", str(_environment(GRPC_PYTHON) / "bin" / "python"))
 
 
-def grpc_java_command(home: Path) -> list[str]:
+def grpc_java_command(home: Path, *, tls: bool = False) -> list[str]:
     """Return the command that runs the gRPC client program for Java."""
     need_commands("java", "javac")
     path = f"{artifact_jars(*GRPC_JAVA)}/*"
@@ -58,6 +58,7 @@ def grpc_java_command(home: Path) -> list[str]:
     sources += [CLIENTS / "java" / name for name in SHARED]
     folder = _javac(f"java-grpc-{GRPC_JAVA[1]}", path, sources)
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
+    options += [f"-Dgrpc.tls={str(tls).lower()}"]
     return ["java", *options, "-cp", f"{folder}{os.pathsep}{path}", "GrpcClient", "session"]
 
 

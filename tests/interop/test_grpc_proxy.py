@@ -1,4 +1,4 @@
-"""gRPC clients through Apache's proxy in cluster mode, in front of our broker."""
+"""gRPC clients at the broker's own port, and through Apache's proxy in cluster mode."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ import pytest
 from tests.interop.apache_proxy import ApacheProxy, typed_topic
 from tests.interop.programs import grpc_java_command, grpc_python_command
 from tests.interop.session import ClientSession, Event
+from tests.support.free_ports import LOOPBACK
 from tests.support.remoting_requests import ask, max_offset
 from tests.support.server import Server
 from tests.support.wait_until import until
 
 PYTHON, JAVA = "python", "java"
-PAIRS = ((PYTHON, "5.3.3"), (JAVA, "5.5.0"))  # the other two pass as well
+FRONT = "front"  # the port of the broker itself; Java connects by TLS, as by default
+PAIRS = (
+    (PYTHON, FRONT),
+    (JAVA, FRONT),
+    (PYTHON, "5.3.3"),
+    (JAVA, "5.5.0"),
+)  # the other two pass as well
 UPDATE_GROUP = 200
 N = 4
 WAIT_S = 60
@@ -25,23 +32,28 @@ Clients = Callable[[str, str], ClientSession]
 
 @pytest.fixture(scope="module")
 def clients(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
-    """Gives the client of a language at the proxy of a version; each is started once."""
+    """Gives the client of a language at a proxy or at the front; each is started once."""
     proxies: dict[str, ApacheProxy] = {}
     sessions: dict[tuple[str, str], ClientSession] = {}
     with ExitStack() as stack:
 
-        def session(language: str, version: str) -> ClientSession:
+        def address_of(version: str) -> str:
+            if version == FRONT:
+                return f"{LOOPBACK}:{server.grpc_port}"
             if version not in proxies:
                 home = tmp_path_factory.mktemp(f"proxy-{version}")
                 proxy = ApacheProxy(version, home, server.namesrv_address)
                 proxies[version] = stack.enter_context(proxy)
+            return proxies[version].address
+
+        def session(language: str, version: str) -> ClientSession:
+            address = address_of(version)
             if (language, version) not in sessions:
                 home = tmp_path_factory.mktemp(f"grpc-{language}-{version}")
-                command = grpc_java_command(home) if language == JAVA else grpc_python_command()
+                is_java, by_tls = language == JAVA, version == FRONT
+                command = grpc_java_command(home, tls=by_tls) if is_java else grpc_python_command()
                 sessions[language, version] = stack.enter_context(
-                    ClientSession(
-                        f"grpc-{language}", command, namesrv=proxies[version].address, home=home
-                    )
+                    ClientSession(f"grpc-{language}", command, namesrv=address, home=home)
                 )
             return sessions[language, version]
 
@@ -50,7 +62,7 @@ def clients(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(params=PAIRS, ids=[f"{language}-{version}" for language, version in PAIRS])
 def client(request: pytest.FixtureRequest, clients: Clients) -> ClientSession:
-    """A client of each language at the proxy of each version."""
+    """A client of each language at the front, and at the proxy of each version."""
     return clients(*request.param)
 
 

@@ -20,7 +20,7 @@ READY_S = 120.0
 CLUSTER_NAME = "DefaultCluster"
 BROKER_NAME = "broker-a"
 TEMPLATE_TOPIC = "TBW102"  # has a route once the broker is registered
-PORT_COUNT = 5  # name server, VIP (broker - 2), unused, broker, replication
+PORT_COUNT = 5  # name server, VIP (broker - 2), gRPC, broker, replication
 
 
 class Server(ABC):
@@ -41,7 +41,8 @@ class Server(ABC):
         self.home = home
         self.store_dir = store_dir or home / "store"
         self.keys = dict(keys or {})
-        self.namesrv_port, _, _, self.broker_port, self.ha_port = free_ports(PORT_COUNT)
+        ports = free_ports(PORT_COUNT)
+        self.namesrv_port, _, self.grpc_port, self.broker_port, self.ha_port = ports
         self._broker: Child | None = None
         home.mkdir(parents=True, exist_ok=True)
 

@@ -23,7 +23,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
  * Drives Apache's gRPC client for Java; the commands and events are those of grpc_client.py.
- * --namesrv is the address of the gRPC port; --tls true connects by TLS.
+ * --namesrv is the address of the gRPC port; -Dgrpc.tls=true connects by TLS.
  */
 public final class GrpcClient {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
@@ -47,7 +47,7 @@ public final class GrpcClient {
 
     private static ClientConfiguration configuration(Args args) {
         ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
-            .setEndpoints(args.text("namesrv")).enableSsl(args.text("tls", "false").equals("true"))
+            .setEndpoints(args.text("namesrv")).enableSsl(Boolean.getBoolean("grpc.tls"))
             .setRequestTimeout(Duration.ofSeconds(10));
         if (args.has("access-key")) {
             builder.setCredentialProvider(

@@ -1,0 +1,76 @@
+"""The listening end of gRPC: HTTP/2, with TLS or without it, on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from duemq.net.accepting import AcceptingServer
+from duemq.net.allowed_networks import Sources
+from duemq.net.http2.grpc_call import GrpcLimits, GrpcMethod
+from duemq.net.http2.grpc_connection import GrpcConnection
+from duemq.net.memory_budget import MemoryBudget
+from duemq.net.tls import ServerTls
+from message_store.clock import Clock
+from message_store.errors import UsageError
+
+PREFACE = b"PRI"
+"""The first bytes of HTTP/2; a PROXY header begins with the same byte."""
+
+
+class GrpcServer(AcceptingServer[GrpcConnection]):
+    """Serves gRPC calls on one port; a context manager that stops on exit.
+
+    Args:
+        methods: Methods by their paths.
+        memory: Budget that the connections share with others.
+        tls: Mode and certificates; None: plaintext only.
+        proxies: Peers whose PROXY header is believed.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[bytes, GrpcMethod],
+        limits: GrpcLimits,
+        *,
+        clock: Clock,
+        memory: MemoryBudget,
+        tls: ServerTls | None,
+        proxies: Sources,
+    ) -> None:
+        super().__init__(limits, clock=clock, memory=memory, tls=tls, proxies=proxies)
+        self._methods, self._call_limits = methods, limits
+
+    def start(self, bound: socket.socket) -> None:
+        """Listen on a bound socket.
+
+        Raises:
+            UsageError: The port cannot be had.
+        """
+        try:
+            self.listen(bound, preface=PREFACE)
+        except OSError as error:
+            raise UsageError(f"cannot listen for gRPC: {error}. Set grpcServerPort") from error
+
+    def new_connection(
+        self, client: tuple[str, int], on_open: Callable[[], None]
+    ) -> GrpcConnection:
+        """Return the protocol of a connection that begins."""
+        return GrpcConnection(
+            self._methods,
+            limits=self._call_limits,
+            memory=self.memory,
+            notices=self.notices,
+            address=client,
+            on_open=partial(self.opened, begun=on_open),
+            on_lost=self.lost,
+        )
+
+    async def stop(self) -> None:
+        """Stop listening, finish the calls in hand, close every connection."""
+        self.close_listeners()
+        wait_s = self._call_limits.close_wait_s
+        await asyncio.gather(*(each.drain(wait_s) for each in self.connections))
+        await self.finish_sweep()

@@ -1,0 +1,74 @@
+"""Receipt handles of v5 messages: that of a pop, then the offset of the record in the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from duemq.pop.names import topic_of_flag
+from duemq.pop.receipts import NUMBER_DIGITS_MAX, Receipt, ReceiptError, parse_receipt
+from duemq.v5.protocol import definition as v2
+from duemq.v5.status import V5Error
+
+OFFSET_PART: Final = 7
+LOG_OFFSET_PART: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A handle that a client names.
+
+    Attributes:
+        offset: Queue offset of the message.
+        log_offset: Offset of its record in the log; -1: the handle has none.
+    """
+
+    text: str
+    receipt: Receipt
+    offset: int
+    log_offset: int
+
+    def topic(self, topic: str, group: str) -> str:
+        """Return the topic of the record: a retry topic of `topic`, or `topic` itself.
+
+        Raises:
+            V5Error: The handle is not valid.
+        """
+        try:
+            return topic_of_flag(topic, group, self.receipt.retry)
+        except ValueError as error:
+            raise V5Error(v2.INTERNAL_SERVER_ERROR, f"receipt handle: {error}") from error
+
+
+def parse_handle(text: str, broker_name: str) -> Handle:
+    """Return the handle in a text.
+
+    Raises:
+        V5Error: It is malformed, or another broker's. Apache's proxy has this code for it, too.
+    """
+    try:
+        receipt = parse_receipt(text, broker_name)
+        parts = text.split(" ")
+        if len(parts) <= OFFSET_PART:
+            raise ReceiptError(f"it has {len(parts)} parts, not {LOG_OFFSET_PART + 1}")
+        log_offset = _number(parts[LOG_OFFSET_PART]) if len(parts) > LOG_OFFSET_PART else -1
+        return Handle(text, receipt, _number(parts[OFFSET_PART]), log_offset)
+    except ReceiptError as error:
+        text = f"the receipt handle is malformed: {error}"
+        raise V5Error(v2.INTERNAL_SERVER_ERROR, text) from error
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
+        raise ReceiptError(f"its offset is not a number: {text[:32]!r}")
+    return int(text)
+
+
+def check_not_expired(handle: Handle, now_ms: int) -> None:
+    """Check that a message is still invisible.
+
+    Raises:
+        V5Error: Its time is over.
+    """
+    if handle.receipt.visible_ms <= now_ms:
+        raise V5Error(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")

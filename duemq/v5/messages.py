@@ -1,0 +1,104 @@
+"""Messages of the v5 protocol from records of the log. GrpcConverter."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+
+from duemq.v5.protocol import definition as v2
+from message_store.layout import SYS_COMPRESSED
+from message_store.log.record import Host, Record
+from message_store.text import encode_offset_id
+
+RESERVED: Final = frozenset(
+    {
+        *("TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC"),
+        *("REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID"),
+        *("ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME"),
+        *("UNIQ_KEY", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET"),
+        *("1ST_POP_TIME", "TRAN_PREPARED_QUEUE_OFFSET", "DUP_INFO", "EXTEND_UNIQ_INFO"),
+        *("INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME"),
+        *("PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE", "INNER_MULTI_QUEUE_OFFSET"),
+        *("TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS"),
+        *("TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY"),
+        *("TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "DLQ_ORIGIN_TOPIC"),
+        *("DLQ_ORIGIN_MESSAGE_ID", "__CRC32#", "__SHARDINGKEY", "__transactionId__"),
+        *("TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRACE_CONTEXT"),
+    }
+)
+"""Property names of the system: applications cannot set them, and do not see them."""
+
+
+def message_of(record: Record, *, topic: str, receipt_handle: str = "") -> v2.Message:
+    """Return a record as a message.
+
+    Args:
+        topic: Topic that the client knows it by.
+        receipt_handle: Handle of its pop; empty: it was not popped.
+    """
+    properties = record.properties
+    message = v2.Message(topic=v2.Resource(name=topic), body=record.body)
+    for name, value in properties.items():
+        if name not in RESERVED:
+            message.user_properties[name] = value
+    system = message.system_properties
+    _set_texts(system, record, properties)
+    system.body_digest.type = v2.MD5
+    system.body_digest.checksum = (
+        hashlib.md5(record.body, usedforsecurity=False).hexdigest().upper()
+    )
+    system.body_encoding = v2.GZIP if record.sys_flag & SYS_COMPRESSED else v2.IDENTITY
+    system.message_type = message_type(properties)
+    system.born_timestamp.FromMilliseconds(max(record.born_ms, 0))
+    system.store_timestamp.FromMilliseconds(max(record.store_ms, 0))
+    if (deliver_ms := properties.get("TIMER_DELIVER_MS", "")).isdigit():
+        system.delivery_timestamp.FromMilliseconds(int(deliver_ms[:15]))
+    system.store_host = host_text(record.store_host)
+    system.queue_id, system.queue_offset = record.queue_id, record.queue_offset
+    system.delivery_attempt = record.reconsume_times + 1
+    if receipt_handle:
+        system.receipt_handle = receipt_handle
+    return message
+
+
+def _set_texts(system: v2.SystemProperties, record: Record, properties: Mapping[str, str]) -> None:
+    if tag := properties.get("TAGS"):
+        system.tag = tag
+    if keys := properties.get("KEYS"):
+        system.keys.extend(keys.split(" "))
+    system.message_id = message_id(record)
+    system.born_host = properties.get("__BORNHOST") or host_text(record.born_host)
+    if group := properties.get("__SHARDINGKEY"):
+        system.message_group = group
+    if trace := properties.get("TRACE_CONTEXT"):
+        system.trace_context = trace
+    dead_topic = properties.get("DLQ_ORIGIN_TOPIC")
+    dead_id = properties.get("DLQ_ORIGIN_MESSAGE_ID")
+    if dead_topic and dead_id:
+        system.dead_letter_queue.topic = dead_topic
+        system.dead_letter_queue.message_id = dead_id
+
+
+def message_id(record: Record) -> str:
+    """Return the id that the client gave the message, or that of its place in the log."""
+    address, port = record.store_host
+    return record.properties.get("UNIQ_KEY") or encode_offset_id(address, port, record.phys_offset)
+
+
+def message_type(properties: Mapping[str, str]) -> v2.MessageType:
+    """Return the type of a message. TopicMessageType.parseFromMessageProperty"""
+    if properties.get("TRAN_MSG") == "true":
+        return v2.TRANSACTION
+    if not properties.keys().isdisjoint(_DELAYS):
+        return v2.DELAY
+    return v2.FIFO if "__SHARDINGKEY" in properties else v2.NORMAL
+
+
+_DELAYS: Final = frozenset({"DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
+
+
+def host_text(host: Host) -> str:
+    """Return `address:port`."""
+    return f"{ipaddress.ip_address(host[0])}:{host[1]}"

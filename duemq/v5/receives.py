@@ -1,0 +1,201 @@
+"""ReceiveMessage: a pop, whose messages are sent one by one. ReceiveMessageActivity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from delivery.plugin import Response
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.http2.grpc_call import GrpcCall
+from duemq.pop.names import NORMAL
+from duemq.pop.pop import MESSAGES_MAX
+from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
+from duemq.registry.groups import GroupConfig
+from duemq.v5 import checks
+from duemq.v5.acknowledgements import AckCalls
+from duemq.v5.broker_requests import BrokerRequests
+from duemq.v5.clients import V5Client
+from duemq.v5.context import CallContext
+from duemq.v5.handles import parse_handle
+from duemq.v5.messages import message_of
+from duemq.v5.protocol import definition as v2
+from duemq.v5.protocol import service as api
+from duemq.v5.renewals import RENEWED_MS
+from duemq.v5.status import V5Error, code_of, status
+from message_store.clock import Clock
+from message_store.log.record import Record, decode_record
+
+POLL_MS_MIN: Final = 5_000  # grpcClientConsumerMinLongPollingTimeoutMillis
+POLL_MS_MAX: Final = 20_000  # grpcClientConsumerMaxLongPollingTimeoutMillis
+REQUEST_MS: Final = 3_000  # assumed of a client that does not say how long its requests may take
+NEW_CODE_VERSION: Final = "5.0.3"  # clients from here on know ILLEGAL_POLLING_TIME
+INIT_MAX: Final = "1"  # ConsumeInitMode.MAX: a new group begins at the end
+LENGTH_BYTES: Final = 4
+
+
+class ReceiveCalls:
+    """Handles ReceiveMessage."""
+
+    def __init__(
+        self,
+        requests: BrokerRequests,
+        acks: AckCalls,
+        find_group: Callable[[str], GroupConfig | None],
+        broker_name: str,
+        clock: Clock,
+    ) -> None:
+        self._requests, self._acks, self._find_group = requests, acks, find_group
+        self._broker_name, self._clock = broker_name, clock
+
+    async def receive(
+        self,
+        call: GrpcCall,
+        context: CallContext,
+        client: V5Client,
+        request: api.ReceiveMessageRequest,
+    ) -> None:
+        """Send messages: a status, each message, the time at which they were sent."""
+        try:
+            found = await self._pop(context, client, request)
+        except V5Error as error:
+            call.send(_encoded(status=status(error.code, error.text)))
+        else:
+            if found:
+                call.send(_OK)
+            else:
+                nothing = status(v2.MESSAGE_NOT_FOUND, "no new message")
+                call.send(_encoded(status=nothing))
+            for message in found:
+                call.send(_encoded(message=message))
+        last = api.ReceiveMessageResponse()
+        last.delivery_timestamp.FromMilliseconds(self._clock.now_ms())
+        call.send(last.SerializeToString())
+
+    async def _pop(
+        self, context: CallContext, client: V5Client, request: api.ReceiveMessageRequest
+    ) -> list[v2.Message]:
+        poll_ms = _poll_ms(context, client, request)
+        topic = checks.topic_of(request.message_queue.topic)
+        group = checks.group_of(request.group)
+        duration = request.invisible_duration
+        invisible_ms = duration.seconds * 1_000 + duration.nanos // 1_000_000
+        if request.auto_renew:
+            invisible_ms = RENEWED_MS
+        else:
+            checks.check_invisible(invisible_ms, checks.INVISIBLE_MS_MIN)
+        known = self._find_group(group)
+        is_sql = request.filter_expression.type == v2.SQL
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(request.message_queue.id if known and known.orderly else -1),
+            "maxMsgNums": str(min(request.batch_size, MESSAGES_MAX)),
+            "invisibleTime": str(invisible_ms),
+            "pollTime": str(poll_ms),
+            "bornTime": str(self._clock.now_ms()),
+            "initMode": INIT_MAX,
+            "expType": "SQL92" if is_sql else "TAG",
+            "exp": request.filter_expression.expression or "*",
+            "order": "true" if known and known.orderly else "false",
+            "attemptId": request.attempt_id,
+        }
+        response = await self._requests.ask(context, client, RequestCode.POP_MESSAGE, fields)
+        if response.code != ResponseCode.SUCCESS:
+            _check_nothing(response)
+            return []
+        times_max = known.retry_times_max + 1 if known is not None else 17
+        found = []
+        for record, text in messages_of(response, topic, self._broker_name):
+            handle = parse_handle(text, self._broker_name)
+            if record.reconsume_times >= times_max:
+                await self._acks.forward_handle(context, client, group, topic, handle)
+                continue
+            if request.auto_renew:
+                self._acks.renewals.note(group, topic, handle, client, context)
+            message = message_of(record, topic=topic, receipt_handle=text)
+            message.system_properties.invisible_duration.FromMilliseconds(invisible_ms)
+            found.append(message)
+        return found
+
+
+def _poll_ms(context: CallContext, client: V5Client, request: api.ReceiveMessageRequest) -> int:
+    """Return for how long a call waits for messages.
+
+    Raises:
+        V5Error: The client gives up before that.
+    """
+    remaining_ms, poll_ms = context.remaining_ms(), POLL_MS_MAX
+    if request.HasField("long_polling_timeout"):
+        wanted = request.long_polling_timeout
+        poll_ms = wanted.seconds * 1_000 + wanted.nanos // 1_000_000
+    elif remaining_ms is not None:
+        poll_ms = remaining_ms - _request_ms(client) // 2
+    poll_ms = min(max(poll_ms, POLL_MS_MIN), POLL_MS_MAX)
+    if remaining_ms is not None and poll_ms > remaining_ms:
+        if remaining_ms < POLL_MS_MIN:
+            is_old = not context.version or context.version < NEW_CODE_VERSION
+            code = v2.BAD_REQUEST if is_old else v2.ILLEGAL_POLLING_TIME
+            text = "The deadline time remaining is not enough for polling: check the network"
+            raise V5Error(code, text)
+        return remaining_ms
+    return poll_ms
+
+
+def _request_ms(client: V5Client) -> int:
+    settings = client.settings
+    if settings is None or not settings.HasField("request_timeout"):
+        return REQUEST_MS
+    return int(settings.request_timeout.ToMilliseconds())
+
+
+def _check_nothing(response: Response) -> None:
+    """Check that a pop without messages was served.
+
+    Raises:
+        V5Error: It was refused.
+    """
+    if response.code == ResponseCode.POLLING_FULL:
+        raise V5Error(v2.TOO_MANY_REQUESTS, "polling full")
+    if response.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+        raise V5Error(v2.ILLEGAL_FILTER_EXPRESSION, response.remark or "")
+    if response.code not in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
+        raise V5Error(code_of(response), response.remark or f"response code {response.code}")
+
+
+def messages_of(response: Response, topic: str, broker_name: str) -> Iterator[tuple[Record, str]]:
+    """Yield the records of a pop with their receipt handles."""
+    fields, data = response.fields or {}, response.body
+    assert isinstance(data, bytes)  # a pop joins its records
+    starts = _starts(fields.get("startOffsetInfo", ""))
+    view, at = memoryview(data), 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
+        record = decode_record(view[at : at + size], 0, check_crc=False)
+        at += size
+        text = record.properties.get(RECEIPT_PROPERTY)
+        if text is None:
+            receipt = Receipt(
+                start_offset=starts[NORMAL, str(record.queue_id)],
+                pop_ms=int(fields["popTime"]),
+                invisible_ms=int(fields["invisibleTime"]),
+                revive_queue=int(fields["reviveQid"]),
+                retry=NORMAL,
+                broker_name=broker_name,
+                queue_id=record.queue_id,
+            )
+            text = receipt.text(record.queue_offset)
+        yield record, f"{text} {record.phys_offset}"
+
+
+def _starts(text: str) -> dict[tuple[str, str], int]:
+    """Return the first offsets of a pop by retry flag and queue."""
+    pieces = (piece.split(" ") for piece in text.split(";") if piece)
+    return {(flag, queue): int(start) for flag, queue, start in pieces}
+
+
+def _encoded(*, status: v2.Status | None = None, message: v2.Message | None = None) -> bytes:
+    return api.ReceiveMessageResponse(status=status, message=message).SerializeToString()  # type: ignore[no-any-return]
+
+
+_OK: Final = _encoded(status=status(v2.OK))

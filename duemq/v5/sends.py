@@ -1,0 +1,238 @@
+"""SendMessage and RecallMessage. SendMessageActivity, RecallMessageActivity."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from delivery.plugin import Response
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.registry.topic_config import TEMPLATE_TOPIC, TopicConfig
+from duemq.v5 import checks
+from duemq.v5.broker_requests import BrokerRequests
+from duemq.v5.clients import V5Client
+from duemq.v5.context import CallContext
+from duemq.v5.front_config import FrontConfig
+from duemq.v5.messages import RESERVED, message_type
+from duemq.v5.protocol import definition as v2
+from duemq.v5.protocol import service as api
+from duemq.v5.status import V5Error, code_of, status, status_of_all
+from duemq.v5.topic_types import accepted_types, check_type
+from duemq.v5.transaction_id import transaction_id
+from message_store.clock import Clock
+from message_store.layout import SYS_COMPRESSED, SYS_PREPARED
+from message_store.log.properties import ENTRY_END, NAME_END
+from message_store.text import java_hash
+
+USER_PROPERTIES_MAX: Final = 128  # userPropertyMaxNum
+USER_PROPERTY_BYTES_MAX: Final = 16 << 10  # maxUserPropertySize
+RECOVERY_S_MAX: Final = 3_600  # maxTransactionRecoverySecond
+MESSAGES_MAX: Final = 1_024  # of one call
+_GENERATOR: Final = 2_862_933_555_777_941_757  # of Guava's linear congruence
+_BUCKET_SCALE: Final = float(1 << 31)
+
+
+class SendCalls:
+    """Handles SendMessage and RecallMessage.
+
+    Args:
+        find_topic: Returns the configuration of a topic, with its attributes.
+    """
+
+    def __init__(
+        self,
+        requests: BrokerRequests,
+        find_topic: Callable[[str], TopicConfig | None],
+        config: Callable[[], FrontConfig],
+        clock: Clock,
+    ) -> None:
+        self._requests, self._find_topic = requests, find_topic
+        self._config, self._clock = config, clock
+
+    async def send(
+        self, context: CallContext, client: V5Client, request: api.SendMessageRequest
+    ) -> api.SendMessageResponse:
+        """Append the messages of a call."""
+        messages = request.messages
+        if not messages:
+            raise V5Error(v2.MESSAGE_CORRUPTED, "no message to send")
+        if len(messages) > MESSAGES_MAX:
+            raise V5Error(v2.TOO_MANY_REQUESTS, f"one call has at most {MESSAGES_MAX} messages")
+        name = checks.topic_of(messages[0].topic)
+        topic = self._topic(name)
+        if any(each.topic.name != name for each in messages):
+            raise V5Error(v2.MESSAGE_CORRUPTED, "topic in message is not same")
+        checked = [self._fields(context, topic, each) for each in messages]
+        answer = api.SendMessageResponse()
+        sends = [
+            self._requests.send(context, client, fields, message.body)
+            for message, fields in zip(messages, checked, strict=True)
+        ]
+        responses = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)
+        answer.entries.extend(map(_entry, messages, responses))
+        answer.status.CopyFrom(status_of_all(each.status for each in answer.entries))
+        if len(answer.entries) == 1 and answer.status.code != v2.OK:
+            answer.status.CopyFrom(answer.entries[0].status)
+        return answer
+
+    async def recall(
+        self, context: CallContext, client: V5Client, request: api.RecallMessageRequest
+    ) -> api.RecallMessageResponse:
+        """Cancel a message that was sent with a delivery timestamp."""
+        name = checks.topic_of(request.topic)
+        if self._config().type_check:
+            check_type(accepted_types(self._topic(name).attributes), v2.DELAY)
+        fields = {"topic": name, "recallHandle": request.recall_handle, "producerGroup": name}
+        code = RequestCode.RECALL_MESSAGE
+        response = await self._requests.must(context, client, code, fields)
+        found = (response.fields or {}).get("msgId", "")
+        return api.RecallMessageResponse(status=status(v2.OK), message_id=found)
+
+    def _topic(self, name: str) -> TopicConfig:
+        topic = self._find_topic(name)
+        if topic is None:
+            text = f"No topic route info in name server for the topic: {name}"
+            raise V5Error(v2.TOPIC_NOT_FOUND, text)
+        return topic
+
+    def _fields(
+        self, context: CallContext, topic: TopicConfig, message: v2.Message
+    ) -> dict[str, str]:
+        """Return the header fields of the request that appends a message.
+
+        Raises:
+            V5Error: The message is not valid.
+        """
+        config, system = self._config(), message.system_properties
+        if not message.body:
+            raise V5Error(v2.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+        if len(message.body) > config.body_bytes_max:
+            text = f"message body cannot exceed the max {config.body_bytes_max}"
+            raise V5Error(v2.MESSAGE_BODY_TOO_LARGE, text)
+        properties = properties_of(message, topic.name, context.address[0])
+        if config.type_check:
+            check_type(accepted_types(topic.attributes), message_type(properties))
+        sys_flag = SYS_COMPRESSED if system.body_encoding == v2.GZIP else 0
+        if system.message_type == v2.TRANSACTION:
+            sys_flag |= SYS_PREPARED
+        group = system.message_group
+        queue = consistent_hash(java_hash(group), topic.write_queues) if group else -1
+        return {
+            "producerGroup": topic.name,  # Apache's proxy: checks find the producer by its topic
+            "topic": topic.name,
+            "defaultTopic": TEMPLATE_TOPIC,
+            "defaultTopicQueueNums": "4",
+            "queueId": str(queue),
+            "sysFlag": str(sys_flag),
+            "bornTimestamp": properties.get("BORN_TIMESTAMP") or str(self._clock.now_ms()),
+            "flag": "0",
+            "properties": "".join(f"{k}{NAME_END}{v}{ENTRY_END}" for k, v in properties.items()),
+            "reconsumeTimes": "0",
+        }
+
+
+def properties_of(message: v2.Message, topic: str, address: str) -> dict[str, str]:
+    """Return the properties of the record of a message.
+
+    Args:
+        address: Address of the client, for messages that name no host.
+    Raises:
+        V5Error: A property is not valid.
+    """
+    system = message.system_properties
+    properties = _user_properties(message)
+    if not system.message_id.strip():
+        raise V5Error(v2.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
+    if checks.has_control_character(system.message_id):
+        raise V5Error(v2.ILLEGAL_MESSAGE_ID, "message id cannot contain control character")
+    properties["UNIQ_KEY"] = system.message_id
+    if system.message_type == v2.TRANSACTION:
+        properties["TRAN_MSG"] = "true"
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            recovery_s = system.orphaned_transaction_recovery_duration.seconds
+            if recovery_s > RECOVERY_S_MAX:
+                text = "the max transaction recovery time of message is too large, max is "
+                text += str(RECOVERY_S_MAX)
+                raise V5Error(v2.BAD_REQUEST, text)
+            properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = str(max(recovery_s, 0))
+    if system.HasField("delivery_timestamp"):
+        time = system.delivery_timestamp
+        properties["TIMER_DELIVER_MS"] = str(time.seconds * 1_000 + time.nanos // 1_000_000)
+    properties["PGROUP"] = topic
+    if system.message_group:
+        checks.check_message_group(system.message_group)
+        properties["__SHARDINGKEY"] = system.message_group
+    for name, text in (
+        ("TRACE_CONTEXT", system.trace_context), ("__BORNHOST", system.born_host.strip() or address)
+    ):  # fmt: skip
+        checks.check_property(name, text)
+        if text:
+            properties[name] = text
+    if system.HasField("born_timestamp") and system.born_timestamp.seconds > 0:
+        time = system.born_timestamp
+        properties["BORN_TIMESTAMP"] = str(time.seconds * 1_000 + time.nanos // 1_000_000)
+    return properties
+
+
+def _user_properties(message: v2.Message) -> dict[str, str]:
+    """Return the properties that applications set: their own, tag and keys."""
+    system, size = message.system_properties, 0
+    properties: dict[str, str] = {}
+    if len(message.user_properties) > USER_PROPERTIES_MAX:
+        text = f"too many user properties, max is {USER_PROPERTIES_MAX}"
+        raise V5Error(v2.MESSAGE_PROPERTIES_TOO_LARGE, text)
+    for name, value in message.user_properties.items():
+        if name in RESERVED:
+            text = f"property is used by system: {name}"
+            raise V5Error(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
+        checks.check_property(name, value)
+        size += len(name.encode()) + len(value.encode())
+        properties[name] = value
+    if system.tag:
+        checks.check_tag(system.tag)
+        size += len(system.tag.encode())
+        properties["TAGS"] = system.tag
+    for key in system.keys:
+        checks.check_key(key)
+        size += len(key.encode())
+    if system.keys:
+        properties["KEYS"] = " ".join(system.keys)
+    if size > USER_PROPERTY_BYTES_MAX:
+        text = f"the total size of user property is too large, max is {USER_PROPERTY_BYTES_MAX}"
+        raise V5Error(v2.MESSAGE_PROPERTIES_TOO_LARGE, text)
+    return properties
+
+
+def _entry(message: v2.Message, response: Response) -> api.SendResultEntry:
+    system = message.system_properties
+    if response.code != ResponseCode.SUCCESS:
+        code = code_of(response)
+        if response.code == ResponseCode.MESSAGE_ILLEGAL and system.HasField("delivery_timestamp"):
+            code = v2.ILLEGAL_DELIVERY_TIME  # body and properties were checked before
+        return api.SendResultEntry(status=status(code, response.remark or ""))
+    fields = response.fields or {}
+    found = api.SendResultEntry(
+        status=status(v2.OK),
+        message_id=fields.get("transactionId", system.message_id),
+        offset=int(fields.get("queueOffset", 0)),
+        recall_handle=fields.get("recallHandle", ""),
+    )
+    if system.message_type == v2.TRANSACTION:
+        found.transaction_id = transaction_id(fields["msgId"], found.offset)
+    return found
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """Return the bucket of a hash: with one bucket more, few values change theirs.
+
+    Source: Hashing.consistentHash of Guava 31, with which Apache's proxy chooses the queue of a
+    message group
+    """
+    state, candidate = value & 0xFFFF_FFFF_FFFF_FFFF, 0
+    while True:
+        state = (_GENERATOR * state + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        following = int((candidate + 1) / (((state >> 33) + 1) / _BUCKET_SCALE))
+        if not 0 <= following < buckets:
+            return candidate
+        candidate = following

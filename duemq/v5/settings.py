@@ -1,0 +1,77 @@
+"""Settings of v5 clients: what they have sent, with what the broker decides.
+
+Source: GrpcClientSettingsManager
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from duemq.registry.groups import GroupConfig
+from duemq.v5.front_config import FrontConfig
+from duemq.v5.protocol import definition as v2
+
+SEND_ATTEMPTS: Final = 3
+SEND_BACKOFF_MS: Final = (10, 1_000, 2.0)  # first, longest, factor
+RECEIVE_BATCH: Final = 32
+POLL_MS: Final = 20_000
+RETRY_S: Final = (
+    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
+)
+EXPONENTIAL_MS: Final = (5_000, 7_200_000, 2.0)
+STEPS_MAX: Final = 128  # of a group's own retry policy
+
+
+def merged(settings: v2.Settings, group: GroupConfig | None, config: FrontConfig) -> v2.Settings:
+    """Return the settings that a client gets.
+
+    Args:
+        group: Its consumer group; None: a producer, or an unknown group.
+    """
+    found = v2.Settings()
+    found.CopyFrom(settings)
+    found.metric.CopyFrom(v2.Metric(on=False))
+    if found.HasField("publishing"):
+        found.publishing.validate_message_type = config.type_check
+        found.publishing.max_body_size = config.body_bytes_max
+        found.backoff_policy.max_attempts = SEND_ATTEMPTS
+        _set_exponential(found.backoff_policy, *SEND_BACKOFF_MS)
+    elif group is not None:
+        subscription = found.subscription
+        subscription.fifo = group.orderly
+        subscription.receive_batch_size = RECEIVE_BATCH
+        subscription.long_polling_timeout.FromMilliseconds(POLL_MS)
+        found.backoff_policy.max_attempts = group.retry_times_max + 1
+        _set_retries(found.backoff_policy, group)
+    return found
+
+
+def _set_retries(policy: v2.RetryPolicy, group: GroupConfig) -> None:
+    if group.retry_policy.get("type") == "EXPONENTIAL":
+        given = group.retry_policy.get("exponentialRetryPolicy")
+        own = given if isinstance(given, dict) else {}
+        first, longest, factor = EXPONENTIAL_MS
+        _set_exponential(
+            policy, _number(own.get("initial"), first), _number(own.get("max"), longest),
+            _number(own.get("multiplier"), int(factor)),
+        )  # fmt: skip
+        return
+    given = group.retry_policy.get("customizedRetryPolicy")
+    steps = given.get("next") if isinstance(given, dict) else None
+    times = [_number(each, 0) for each in steps[:STEPS_MAX]] if isinstance(steps, list) else []
+    policy.customized_backoff.SetInParent()
+    for each in times or [each * 1_000 for each in RETRY_S]:
+        policy.customized_backoff.next.add().FromMilliseconds(each)
+
+
+def _set_exponential(policy: v2.RetryPolicy, first: int, longest: int, factor: float) -> None:
+    backoff = policy.exponential_backoff
+    backoff.initial.FromMilliseconds(first)
+    backoff.max.FromMilliseconds(longest)
+    backoff.multiplier = factor
+
+
+def _number(value: object, default: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40:
+        return value
+    return default

@@ -1,0 +1,56 @@
+"""Status of a v5 call: the codes of the protocol, and those that requests to the broker return.
+
+Source: ResponseBuilder, GrpcProxyException of Apache's proxy 5.3.3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from delivery.plugin import Response
+from duemq.net.codes import ResponseCode
+from duemq.v5.protocol import definition as v2
+
+_OF_RESPONSE: Final[Mapping[int, v2.Code]] = {
+    ResponseCode.SUCCESS: v2.OK,
+    ResponseCode.SYSTEM_BUSY: v2.TOO_MANY_REQUESTS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: v2.NOT_IMPLEMENTED,
+    ResponseCode.TOPIC_NOT_EXIST: v2.TOPIC_NOT_FOUND,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: v2.CONSUMER_GROUP_NOT_FOUND,
+    ResponseCode.FLUSH_DISK_TIMEOUT: v2.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: v2.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: v2.HA_NOT_AVAILABLE,
+}
+
+
+class V5Error(Exception):
+    """A call that was refused: code and text of its status."""
+
+    def __init__(self, code: v2.Code, text: str) -> None:
+        self.code, self.text = code, text
+        super().__init__(f"{v2.Code.Name(code)}: {text}")
+
+
+def code_of(response: Response) -> v2.Code:
+    """Return the code of a response."""
+    return _OF_RESPONSE.get(response.code, v2.INTERNAL_SERVER_ERROR)
+
+
+def status_of(response: Response) -> v2.Status:
+    """Return the status of a response."""
+    code = code_of(response)
+    return v2.Status(code=code, message=response.remark or v2.Code.Name(code))
+
+
+def status(code: v2.Code, text: str = "") -> v2.Status:
+    """Return a status; without a text it has the name of its code."""
+    return v2.Status(code=code, message=text or v2.Code.Name(code))
+
+
+def status_of_all(found: Iterable[v2.Status]) -> v2.Status:
+    """Return the status of a call with several results."""
+    codes = {each.code for each in found}
+    if not codes:
+        return status(v2.INTERNAL_SERVER_ERROR, "there are no results")
+    return status(codes.pop() if len(codes) == 1 else v2.MULTIPLE_RESULTS)

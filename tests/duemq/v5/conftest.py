@@ -1,0 +1,53 @@
+"""One broker for the tests of a module."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from duemq.broker import Broker
+from tests.support.free_ports import free_ports
+from tests.support.running_broker import small
+from tests.support.v5_client import typed_topic
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+TOPICS = {
+    "norm": "NORMAL",
+    "delay": "DELAY",
+    "fifo": "FIFO",
+    "tran": "TRANSACTION",
+    "mixed": "MIXED",
+}
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Run coroutines on the loop of the module's broker, as the command does."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        yield runner.run
+
+
+@pytest.fixture(scope="module")
+def broker(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with a topic of each type, and a port for v5 clients."""
+    keys = {
+        "grpcServerPort": str(free_ports(1)[0]),
+        "recallMessageEnable": "true",
+        "transactionTimeOut": "100",
+        "transactionCheckInterval": "100",
+        "maxMessageSize": "20000",
+    }
+    started = Broker(small(tmp_path_factory.mktemp("v5"), **keys))
+
+    async def start() -> Broker:
+        await started.__aenter__()
+        for name, kind in TOPICS.items():
+            await typed_topic(started, name, kind)
+        return started
+
+    yield run(start())
+    run(started.__aexit__(None, None, None))

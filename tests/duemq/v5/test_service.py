@@ -1,0 +1,432 @@
+"""The twelve calls of MessagingService on a whole broker, by grpcio's client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from duemq.broker import Broker
+from duemq.v5.protocol import definition as v2
+from duemq.v5.protocol import service as api
+from tests.duemq.v5.conftest import Run
+from tests.support.v5_client import (
+    V5Caller,
+    message,
+    metadata,
+    refused_with,
+    sending,
+    v5_caller,
+)
+
+FIRST_S = 20
+
+
+def resource(name: str) -> v2.Resource:
+    return v2.Resource(name=name)
+
+
+def consumer(group: str, topic: str) -> v2.Settings:
+    settings = v2.Settings(client_type=v2.SIMPLE_CONSUMER)
+    settings.subscription.group.name = group
+    settings.subscription.subscriptions.add(
+        topic=resource(topic), expression=v2.FilterExpression(type=v2.TAG, expression="*")
+    )
+    return settings
+
+
+def producer(*topics: str) -> v2.Settings:
+    settings = v2.Settings(client_type=v2.PRODUCER)
+    settings.publishing.topics.extend(map(resource, topics))
+    return settings
+
+
+def now_ms(broker: Broker) -> int:
+    return broker.clock.now_ms()
+
+
+async def one(caller: V5Caller, topic: str, group: str, **more: Any) -> v2.Message:
+    """Return the next message of a group; polls end after some seconds."""
+    for _ in range(FIRST_S):
+        status, found = await caller.receive(topic, group, batch=1, **more)
+        if found:
+            assert status.code == v2.OK
+            return found[0]
+        assert status.code == v2.MESSAGE_NOT_FOUND
+    raise AssertionError("no message came")
+
+
+def test_a_delayed_message_is_received_after_its_time_and_acknowledged(
+    run: Run, broker: Broker
+) -> None:
+    async def main() -> None:
+        async with v5_caller(broker.grpc_port) as caller:
+            due_ms = now_ms(broker) + 300
+            sent = message(
+                "delay", b"later", deliver_ms=due_ms, tag="t", keys=["k1", "k2"], born_host="h"
+            )
+            sent.user_properties["a"] = "ä"
+            answer = await caller.call(sending(sent))
+            assert answer.status.code == v2.OK, answer
+            [entry] = answer.entries
+            assert entry.message_id == sent.system_properties.message_id
+            assert entry.recall_handle
+            found = await one(caller, "delay", "g-delay")
+            received = now_ms(broker)
+            system = found.system_properties
+            assert received >= due_ms
+            assert (found.body, dict(found.user_properties)) == (b"later", {"a": "ä"})
+            assert (system.tag, list(system.keys)) == ("t", ["k1", "k2"])
+            assert system.message_type == v2.DELAY
+            assert system.delivery_timestamp.ToMilliseconds() == due_ms
+            assert (system.delivery_attempt, system.born_host) == (1, "h")
+            handle = system.receipt_handle
+            assert await caller.ack("delay", "g-delay", handle) == [v2.OK]
+            assert await caller.ack("delay", "g-delay", handle) == [v2.OK]  # twice: as Apache
+
+    run(main())
+
+
+def test_a_delay_has_the_limit_of_the_broker(run: Run, broker: Broker) -> None:
+    async def main() -> list[v2.Status]:
+        async with v5_caller(broker.grpc_port) as caller:
+            found = []
+            for days in (2, 400_000):
+                due_ms = now_ms(broker) + days * 86_400_000
+                answer = await caller.call(sending(message("delay", deliver_ms=due_ms)))
+                found.append(answer.status)
+            return found
+
+    two_days, thousand_years = run(main())
+    assert two_days.code == v2.OK  # Apache's proxy: one day at most
+    assert thousand_years.code == v2.ILLEGAL_DELIVERY_TIME, thousand_years
+
+
+def test_a_recalled_message_is_not_delivered(run: Run, broker: Broker) -> None:
+    async def main() -> None:
+        async with v5_caller(broker.grpc_port) as caller:
+            sent = message("delay", deliver_ms=now_ms(broker) + 60_000)
+            [entry] = (await caller.call(sending(sent))).entries
+            request = api.RecallMessageRequest(
+                topic=resource("delay"), recall_handle=entry.recall_handle
+            )
+            done = await caller.call(request)
+            assert (done.status.code, done.message_id) == (v2.OK, entry.message_id)
+            again = await caller.call(request)
+            assert again.status.code == v2.OK  # as request 370
+            request.topic.name = "norm"
+            assert (
+                await caller.call(request)
+            ).status.code == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+    run(main())
+
+
+def test_a_message_group_stays_in_one_queue_and_in_order(run: Run, broker: Broker) -> None:
+    async def main() -> list[bytes]:
+        async with v5_caller(broker.grpc_port) as caller:
+            for n in range(5):
+                sent = message("fifo", b"%d" % n, message_group="a")
+                assert (await caller.call(sending(sent))).status.code == v2.OK
+            _, found = await caller.receive("fifo", "g-fifo")
+            assert {each.system_properties.message_group for each in found} == {"a"}
+            assert {each.system_properties.message_type for each in found} == {v2.FIFO}
+            return [each.body for each in found]
+
+    assert run(main()) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    ("resolution", "arrives"), [(v2.COMMIT, True), (v2.ROLLBACK, False)], ids=["commit", "rollback"]
+)
+def test_a_transaction_ends_as_its_producer_says(
+    run: Run, broker: Broker, resolution: int, arrives: bool
+) -> None:
+    async def main() -> bool:
+        async with v5_caller(broker.grpc_port) as caller:
+            sent = message("tran", b"half", message_type=v2.TRANSACTION)
+            [entry] = (await caller.call(sending(sent))).entries
+            end = api.EndTransactionRequest(
+                topic=resource("tran"),
+                message_id=entry.message_id,
+                transaction_id=entry.transaction_id,
+                resolution=resolution,
+                source=v2.SOURCE_SERVER_CHECK,
+            )
+            assert (await caller.call(end)).status.code == v2.OK
+            _, found = await caller.receive("tran", f"g-tran-{resolution}")
+            ids = {each.system_properties.message_id for each in found}
+            return entry.message_id in ids
+
+    assert run(main()) is arrives
+
+
+def test_a_producer_is_asked_about_a_transaction_that_did_not_end(run: Run, broker: Broker) -> None:
+    async def main() -> None:
+        async with v5_caller(broker.grpc_port, metadata("asked@1")) as caller:
+            stream = caller.telemetry()
+            await caller.settings(stream, producer("tran"))
+            sent = message("tran", b"open", message_type=v2.TRANSACTION)
+            [entry] = (await caller.call(sending(sent))).entries
+            while True:
+                command = await asyncio.wait_for(stream.read(), FIRST_S)
+                asked = command.recover_orphaned_transaction_command
+                if asked.message.system_properties.message_id == entry.message_id:
+                    break  # before: other tests' half messages
+            assert asked.message.body == b"open"
+            end = api.EndTransactionRequest(
+                topic=resource("tran"),
+                message_id=entry.message_id,
+                transaction_id=asked.transaction_id,
+                resolution=v2.ROLLBACK,
+                source=v2.SOURCE_SERVER_CHECK,
+            )
+            assert (await caller.call(end)).status.code == v2.OK
+
+    run(main())
+
+
+def test_settings_are_answered_with_what_the_broker_decides(run: Run, broker: Broker) -> None:
+    async def main() -> tuple[v2.Settings, v2.Settings]:
+        async with v5_caller(broker.grpc_port, metadata("s@1")) as caller:
+            stream = caller.telemetry()
+            found = await caller.settings(stream, consumer("g-set", "norm"))
+            heartbeat = api.HeartbeatRequest(
+                group=resource("g-set"), client_type=v2.SIMPLE_CONSUMER
+            )
+            assert (await caller.call(heartbeat)).status.code == v2.OK
+            assert broker.parts.clients.members("g-set") == ["s@1"]
+            end = api.NotifyClientTerminationRequest(group=resource("g-set"))
+            assert (await caller.call(end)).status.code == v2.OK
+            assert broker.parts.clients.members("g-set") == []
+            assert (await caller.call(heartbeat)).status.code == v2.UNRECOGNIZED_CLIENT_TYPE
+            return found, await caller.settings(caller.telemetry(), producer("norm"))
+
+    of_consumer, of_producer = run(main())
+    assert not of_consumer.metric.on
+    assert not of_consumer.subscription.fifo
+    assert of_consumer.subscription.receive_batch_size == 32
+    assert of_consumer.backoff_policy.max_attempts == 17
+    assert len(of_consumer.backoff_policy.customized_backoff.next) == 18
+    assert of_producer.publishing.max_body_size == 20_000
+    assert of_producer.publishing.validate_message_type
+    assert of_producer.backoff_policy.exponential_backoff.multiplier == 2
+
+
+def test_routes_name_the_address_that_the_client_used(run: Run, broker: Broker) -> None:
+    async def main() -> tuple[Any, Any, Any]:
+        async with v5_caller(broker.grpc_port) as caller:
+            request = api.QueryRouteRequest(topic=resource("delay"))
+            request.endpoints.scheme = v2.DOMAIN_NAME
+            request.endpoints.addresses.add(host="broker.example", port=443)
+            assigned = api.QueryAssignmentRequest(
+                topic=resource("delay"), group=resource("g"), endpoints=request.endpoints
+            )
+            unknown = api.QueryRouteRequest(topic=resource("nowhere"))
+            return (
+                await caller.call(request),
+                await caller.call(assigned),
+                await caller.call(unknown),
+            )
+
+    route, assignment, unknown = run(main())
+    [queue] = route.message_queues
+    assert (queue.id, queue.permission, queue.broker.name) == (0, v2.READ_WRITE, "test")
+    assert list(queue.accept_message_types) == [v2.DELAY]
+    [address] = queue.broker.endpoints.addresses
+    assert (address.host, address.port) == ("broker.example", 443)
+    assert [each.message_queue.id for each in assignment.assignments] == [-1]
+    assert unknown.status.code == v2.TOPIC_NOT_FOUND
+
+
+def test_a_changed_invisible_time_counts_from_now_on(run: Run, broker: Broker) -> None:
+    async def main() -> None:
+        async with v5_caller(broker.grpc_port) as caller:
+            await caller.call(sending(message("norm", b"again")))
+            first = (await one(caller, "norm", "g-change")).system_properties
+            change = api.ChangeInvisibleDurationRequest(
+                topic=resource("norm"), group=resource("g-change"),
+                receipt_handle=first.receipt_handle,
+            )  # fmt: skip
+            change.invisible_duration.FromMilliseconds(0)
+            changed = await caller.call(change)
+            assert changed.status.code == v2.OK
+            again = (await one(caller, "norm", "g-change")).system_properties
+            assert again.message_id == first.message_id
+            assert again.delivery_attempt == 2
+            old = await caller.call(change)
+            assert old.status.code in (v2.OK, v2.INVALID_RECEIPT_HANDLE, v2.INTERNAL_SERVER_ERROR)
+            assert await caller.ack("norm", "g-change", again.receipt_handle) == [v2.OK]
+            change.invisible_duration.FromSeconds(366 * 86_400)
+            assert (await caller.call(change)).status.code == v2.ILLEGAL_INVISIBLE_TIME
+
+    run(main())
+
+
+def test_a_forwarded_message_is_in_the_dead_letter_topic(run: Run, broker: Broker) -> None:
+    async def main() -> None:
+        async with v5_caller(broker.grpc_port) as caller:
+            await caller.call(sending(message("mixed", b"dead")))
+            found = (await one(caller, "mixed", "g-dead")).system_properties
+            forward = api.ForwardMessageToDeadLetterQueueRequest(
+                topic=resource("mixed"), group=resource("g-dead"),
+                receipt_handle=found.receipt_handle, message_id=found.message_id,
+            )  # fmt: skip
+            assert (await caller.call(forward)).status.code == v2.OK
+            assert broker.parts.store.queue_bounds("%DLQ%g-dead", 0) == (0, 1)
+            without = " ".join(found.receipt_handle.split(" ")[:8])
+            forward.receipt_handle = without
+            assert (await caller.call(forward)).status.code == v2.INVALID_RECEIPT_HANDLE
+
+    run(main())
+
+
+def test_receive_filters_by_tag_and_by_sql(run: Run, broker: Broker) -> None:
+    async def main() -> tuple[list[bytes], list[bytes], int]:
+        async with v5_caller(broker.grpc_port) as caller:
+            for tag in ("x", "y"):
+                sent = message("mixed", tag.encode(), tag=tag)
+                sent.user_properties["size"] = "9" if tag == "y" else "1"
+                await caller.call(sending(sent))
+            _, tagged = await caller.receive("mixed", "g-tag", expression="x")
+            _, wide = await caller.receive(
+                "mixed", "g-sql", kind=v2.SQL, expression="size > 5 AND TAGS = 'y'"
+            )
+            bad, _ = await caller.receive("mixed", "g-sql", kind=v2.SQL, expression="size >")
+            return [each.body for each in tagged], [each.body for each in wide], bad.code
+
+    assert run(main()) == ([b"x"], [b"y"], v2.ILLEGAL_FILTER_EXPRESSION)
+
+
+def test_sends_of_one_turn_are_one_batch(
+    run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    put = broker.parts.put_path.put
+
+    def counted(batch: Any) -> None:
+        counts.append(batch.count)
+        put(batch)
+
+    monkeypatch.setattr(broker.parts.put_path, "put", counted)
+
+    async def main() -> Any:
+        async with v5_caller(broker.grpc_port) as caller:
+            return await caller.call(sending(*(message("norm", b"%d" % n) for n in range(20))))
+
+    answer = run(main())
+    assert [each.status.code for each in answer.entries] == [v2.OK] * 20
+    assert max(counts) == 20
+
+
+async def refusal(broker: Broker, request: Any) -> int:
+    async with v5_caller(broker.grpc_port) as caller:
+        return int((await caller.call(request)).status.code)
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (message("norm", b""), v2.MESSAGE_BODY_EMPTY),
+        (message("norm", b"x" * 20_001), v2.MESSAGE_BODY_TOO_LARGE),
+        (message("norm", deliver_ms=1), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (message("delay"), v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (message("norm", message_id=" "), v2.ILLEGAL_MESSAGE_ID),
+        (message("norm", tag="a|b"), v2.ILLEGAL_MESSAGE_TAG),
+        (message("norm", tag="a\x01b"), v2.ILLEGAL_MESSAGE_TAG),
+        (message("norm", keys=["a\x02b"]), v2.ILLEGAL_MESSAGE_KEY),
+        (message("fifo", message_group="g" * 64), v2.ILLEGAL_MESSAGE_GROUP),
+        (message("norm", trace_context="a\x02POP_CK\x011"), v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (message("no topic"), v2.ILLEGAL_TOPIC),
+        (message("rmq_sys_wheel_timer"), v2.ILLEGAL_TOPIC),
+        (message("nowhere"), v2.TOPIC_NOT_FOUND),
+    ],
+)
+def test_a_message_that_cannot_be_stored_gets_its_code(
+    run: Run, broker: Broker, made: v2.Message, code: int
+) -> None:
+    assert run(refusal(broker, sending(made))) == code
+
+
+def test_properties_of_the_system_cannot_be_set(run: Run, broker: Broker) -> None:
+    made = message("norm")
+    made.user_properties["TIMER_OUT_MS"] = "1"
+    assert run(refusal(broker, sending(made))) == v2.ILLEGAL_MESSAGE_PROPERTY_KEY
+    for n in range(129):
+        made.user_properties[f"p{n}"] = "x"
+    assert run(refusal(broker, sending(made))) == v2.MESSAGE_PROPERTIES_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("handle", "code"),
+    [
+        ("", v2.INTERNAL_SERVER_ERROR),
+        ("0 1 2", v2.INTERNAL_SERVER_ERROR),
+        ("0 x 60000 0 0 test 0 0 0", v2.INTERNAL_SERVER_ERROR),
+        ("0 1 60000 0 0 test 0 0 0", v2.INVALID_RECEIPT_HANDLE),  # expired in 1970
+        ("0 99999999999999 60000 0 0 other 0 0 0", v2.INTERNAL_SERVER_ERROR),
+        ("0 99999999999999 60000 0 0 test 7 0 0", v2.INTERNAL_SERVER_ERROR),
+        ("0 99999999999999 60000 0 0 test 0 999999 0", v2.INTERNAL_SERVER_ERROR),
+    ],
+)
+def test_a_forged_receipt_handle_gets_its_code(
+    run: Run, broker: Broker, handle: str, code: int
+) -> None:
+    async def main() -> list[int]:
+        async with v5_caller(broker.grpc_port) as caller:
+            return await caller.ack("norm", "g-forged", handle)
+
+    assert run(main()) == [code]
+
+
+@pytest.mark.parametrize("invisible_s", [0, 9, 366 * 86_400])
+def test_an_invisible_time_out_of_range_is_refused(
+    run: Run, broker: Broker, invisible_s: int
+) -> None:
+    async def main() -> int:
+        async with v5_caller(broker.grpc_port) as caller:
+            status, _ = await caller.receive("norm", "g-time", invisible_s=invisible_s)
+            return int(status.code)
+
+    assert run(main()) == v2.ILLEGAL_INVISIBLE_TIME
+
+
+def test_a_call_without_a_client_id_is_refused(run: Run, broker: Broker) -> None:
+    async def main() -> tuple[int, int]:
+        async with v5_caller(broker.grpc_port, metadata("")) as caller:
+            sent = await caller.call(sending(message("norm")))
+            status, _ = await received(caller)
+            return int(sent.status.code), int(status.code)
+
+    async def received(caller: V5Caller) -> tuple[v2.Status, list[v2.Message]]:
+        method = caller.channel.unary_stream(
+            "/apache.rocketmq.v2.MessagingService/ReceiveMessage",
+            response_deserializer=api.ReceiveMessageResponse.FromString,
+        )
+        [only] = [each async for each in method(b"", metadata=caller.fields)]
+        return only.status, []
+
+    assert run(main()) == (v2.CLIENT_ID_REQUIRED, v2.CLIENT_ID_REQUIRED)
+
+
+def test_a_malformed_message_ends_the_call(run: Run, broker: Broker) -> None:
+    async def main() -> None:
+        async with v5_caller(broker.grpc_port) as caller:
+            for name in ("SendMessage", "AckMessage", "QueryRoute"):
+                with refused_with(grpc.StatusCode.INTERNAL):
+                    await caller.raw(name, b"\xff\xff\xff")
+            with refused_with(grpc.StatusCode.UNIMPLEMENTED):
+                await caller.raw("PullMessage", b"")
+            stream = caller.telemetry()
+            await stream.write(b"\xff\xff\xff")
+            with refused_with(grpc.StatusCode.INTERNAL):
+                await stream.read()
+            stream = caller.telemetry()
+            await stream.write(api.TelemetryCommand(settings=v2.Settings()).SerializeToString())
+            with refused_with(grpc.StatusCode.INVALID_ARGUMENT):
+                await stream.read()
+            assert (await caller.call(sending(message("norm")))).status.code == v2.OK
+
+    run(main())
