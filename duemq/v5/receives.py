@@ -89,7 +89,7 @@ class ReceiveCalls:
         fields = {
             "consumerGroup": group,
             "topic": topic,
-            "queueId": str(request.message_queue.id if known and known.orderly else -1),
+            "queueId": "-1",  # of any queue, also for orderly groups. ReceiveMessageQueueSelector
             "maxMsgNums": str(min(request.batch_size, MESSAGES_MAX)),
             "invisibleTime": str(invisible_ms),
             "pollTime": str(poll_ms),
