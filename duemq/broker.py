@@ -30,7 +30,7 @@ from duemq.assembly import Parts, Surroundings, assemble
 from duemq.auth.access import AccessControl, open_access
 from duemq.auth.plain_files import POLL_MS
 from duemq.clock_steps import watching_clock
-from duemq.configuration.config import BrokerConfig, limits_of
+from duemq.configuration.config import BrokerConfig
 from duemq.configuration.config_edit import edited, file_state
 from duemq.configuration.config_request import accepted_changes
 from duemq.configuration.settings import (
@@ -49,6 +49,7 @@ from duemq.exposure import local_only_notice, warn_if_exposed
 from duemq.name_servers import addresses_of, embedded_name_server, peer_client, registrar
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.bound_socket import bind
+from duemq.net.limits import limits_of
 from duemq.net.server import RemotingServer
 from duemq.net.tls import load_tls
 from duemq.plugins import Host, Installed, PluginSet, installed_plugins

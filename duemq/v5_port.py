@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from duemq.assembly import Parts, Surroundings
-from duemq.configuration.config import BrokerConfig, limits_of
+from duemq.configuration.config import BrokerConfig
 from duemq.exposure import warn_if_exposed
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.bound_socket import bind
-from duemq.net.limits import body_bytes_max
+from duemq.net.limits import body_bytes_max, limits_of
 from duemq.net.tls import ServerTls
 from duemq.send_assembly import make_decoded_sends
 

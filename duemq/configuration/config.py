@@ -8,10 +8,8 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from duemq.net.allowed_networks import parse_sources
-from duemq.net.limits import RemotingLimits
 from message_store.config import LONG_MAX, option
 from message_store.errors import ConfigError
 
@@ -483,23 +481,3 @@ def check_ip(key: str, text: str, *, empty: bool = False) -> None:
     except ValueError:
         why = "must be an IP address such as 10.0.0.5, not a host name"
         raise ConfigError(key, text, why) from None
-
-
-class _Bounded(Protocol):
-    """A section with the options of a port."""
-
-    @property
-    def connections_max(self) -> int: ...
-    @property
-    def socket_backlog(self) -> int: ...
-    @property
-    def channel_idle_s(self) -> int: ...
-
-
-def limits_of(config: _Bounded) -> RemotingLimits:
-    """Return the limits of the ports of a broker or a name server."""
-    return RemotingLimits(
-        connections_max=config.connections_max,
-        backlog=config.socket_backlog,
-        idle_ms_max=config.channel_idle_s * 1_000,
-    )

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from duemq.configuration.config import limits_of
 from duemq.exposure import LOOPBACK
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import KVConfig
@@ -24,6 +23,7 @@ from duemq.namesrv.processor import NamesrvProcessor
 from duemq.namesrv.route_table import LiveKey, Registration, RouteTable
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
+from duemq.net.limits import limits_of
 from duemq.net.own_address import own_address as address_of_this_machine
 from duemq.net.server import RemotingServer
 from duemq.net.tls import ServerTls

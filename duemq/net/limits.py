@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from duemq.net.codec import FRAME_BYTES_MAX
 from duemq.net.memory_budget import LIMIT_BYTES
@@ -36,3 +37,23 @@ class RemotingLimits:
     idle_ms_max: int = 120_000  # serverChannelMaxIdleTimeSeconds
     sweep_ms: int = 10_000
     close_wait_s: float = 5.0  # for requests in hand when the server stops
+
+
+class _Bounded(Protocol):
+    """A section with the options of a port."""
+
+    @property
+    def connections_max(self) -> int: ...
+    @property
+    def socket_backlog(self) -> int: ...
+    @property
+    def channel_idle_s(self) -> int: ...
+
+
+def limits_of(config: _Bounded) -> RemotingLimits:
+    """Return the limits of the ports of a broker or a name server."""
+    return RemotingLimits(
+        connections_max=config.connections_max,
+        backlog=config.socket_backlog,
+        idle_ms_max=config.channel_idle_s * 1_000,
+    )
