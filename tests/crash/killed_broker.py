@@ -17,6 +17,7 @@ from tests.support.server import write_properties
 from tests.support.wait_until import until
 
 START_S, DELIVER_S = 240.0, 60.0  # the first start may compile kernels
+LOG_FILE_BYTES = 4 << 20
 ROOT = Path(__file__).parents[2]
 
 
@@ -68,7 +69,7 @@ class KilledBroker:
             "embeddedNamesrvEnable": "false",
             "metricsPromExporterPort": "0",
             "messageDelayLevel": "1s 2s 3s",
-            "mappedFileSizeCommitLog": str(4 << 20),
+            "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
             "mappedFileSizeConsumeQueue": str(200_000),
             "maxHashSlotNum": "10000",
             "maxIndexNum": "40000",

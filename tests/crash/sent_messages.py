@@ -105,8 +105,10 @@ def _delay_property(sent: SentMessages, index: int, number: int, now_ms: int) ->
     return f"TIMER_DELIVER_MS\x01{now_ms + delay_ms}"
 
 
-async def send_until(sent: SentMessages, address: str, stop: asyncio.Event) -> None:
-    """Send, with `IN_FLIGHT` requests at a time, until `stop` is set or the broker is gone."""
+async def send_until(
+    sent: SentMessages, address: str, stop: asyncio.Event, in_flight: int = IN_FLIGHT
+) -> None:
+    """Send, `in_flight` requests at a time, until `stop` is set or the broker is gone."""
     clock = SystemClock()
     async with RemotingClient(address) as client:
 
@@ -121,7 +123,7 @@ async def send_until(sent: SentMessages, address: str, stop: asyncio.Event) -> N
                 else:
                     sent.refused[answer.code] += 1
 
-        lanes = [asyncio.create_task(one_lane()) for _ in range(IN_FLIGHT)]
+        lanes = [asyncio.create_task(one_lane()) for _ in range(in_flight)]
         for ended in await asyncio.gather(*lanes, return_exceptions=True):
             if isinstance(ended, BaseException) and not isinstance(ended, (OSError, TimeoutError)):
                 raise ended

@@ -87,8 +87,8 @@ def naive_files(
     return [file.data() for file in files]
 
 
-def records_of(root: Path) -> list[Record]:
-    with open_log(root) as log:
+def records_of(root: Path, file_bytes: int = LOG_FILE_BYTES) -> list[Record]:
+    with open_log(root, file_bytes) as log:
         found, at = [], log.min_offset
         while True:
             file = next((f for f in log.files if f.base <= at < f.base + f.size), None)
@@ -106,8 +106,8 @@ def records_of(root: Path) -> list[Record]:
 
 
 @contextmanager
-def open_log(root: Path) -> Iterator[CommitLog]:
-    log = CommitLog(root / "commitlog", LOG_FILE_BYTES)
+def open_log(root: Path, file_bytes: int = LOG_FILE_BYTES) -> Iterator[CommitLog]:
+    log = CommitLog(root / "commitlog", file_bytes)
     log.load()
     try:
         yield log
