@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from duemq.auth.signature import Credentials
 from tests.support.remoting_requests import max_offset
-from tests.support.server import Server
+from tests.support.server import BROKER_NAME, Server
 
 LEVELS_S = (
     1,
@@ -123,6 +123,11 @@ class Bench:
     def recv(self, topic: str, count: int, **options: object) -> Found:
         """Receive until `count` messages came or nothing comes any more."""
         return self._finish(self._spawn("recv", topic, count, options))
+
+    def pop(self, topic: str, count: int, **options: object) -> Found:
+        """Pop and acknowledge until `count` messages came or nothing comes any more."""
+        options |= {"broker_name": BROKER_NAME}
+        return self._finish(self._spawn("pop", topic, count, options))
 
     def resend(self, level: int, delay_ms: int, count: int) -> Found:
         """Read `count` messages that wait in a level, and send each again as a timer."""

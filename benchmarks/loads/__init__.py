@@ -11,6 +11,7 @@ from benchmarks.loads import (
     ingest,
     memory,
     migration,
+    pops,
     ready,
     reconciliation,
     replication,
@@ -22,6 +23,6 @@ from benchmarks.loads import (
 
 MODULES = (
     ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine, migration,
-    reconciliation, replication, failover, filters,
+    reconciliation, replication, failover, filters, pops,
 )  # fmt: skip
 LOADS: dict[str, Load] = {load.name: load for module in MODULES for load in module.LOADS}

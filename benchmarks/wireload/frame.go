@@ -16,8 +16,11 @@ const (
 	codeMaxOffset   = 30
 	codeSend        = 10
 	codeSendV2      = 310
+	codePop         = 200050
+	codeAck         = 200051
 
-	answerOK = 0
+	answerOK          = 0
+	answerPollTimeout = 210
 )
 
 const frameBytesMax = 16 << 20

@@ -3,6 +3,7 @@
 //	wireload mk   -topic T -queues 4
 //	wireload send -topic T -n 100000 -size 100 -conns 4 -depth 64 [-level 2 | -delay 5000 | -due EPOCH_MS]
 //	wireload recv -topic T -n 100000 -idle 10 [-level-delay 5000]
+//	wireload pop  -topic T -n 100000 -conns 4 -batch 32 [-invisible 60000]    each message is acknowledged
 //	wireload resend -level 18 -level-delay 7200000 -n 100000    what waits in a level is sent again, as timers
 //
 // A body starts with two numbers of 8 bytes, big endian: the sequence number and the moment it is due (for levels: the
@@ -21,32 +22,35 @@ import (
 )
 
 type options struct {
-	addr       string
-	topic      string
-	queues     int
-	n          int
-	base       int64
-	size       int
-	conns      int
-	depth      int
-	rate       int
-	code       int
-	level      int
-	delayMs    int64
-	dueMs      int64
-	spreadMs   int64
-	property   string
-	group      string
-	batch      int
-	idle       float64
-	lingerMs   int
-	levelDelay int64
-	fromEnd    bool
-	counts     bool
-	moments    bool
-	json       bool
-	accessKey  string
-	secretKey  string
+	addr        string
+	topic       string
+	queues      int
+	n           int
+	base        int64
+	size        int
+	conns       int
+	depth       int
+	rate        int
+	code        int
+	level       int
+	delayMs     int64
+	dueMs       int64
+	spreadMs    int64
+	property    string
+	group       string
+	batch       int
+	idle        float64
+	lingerMs    int
+	levelDelay  int64
+	invisibleMs int
+	leave       bool
+	brokerName  string
+	fromEnd     bool
+	counts      bool
+	moments     bool
+	json        bool
+	accessKey   string
+	secretKey   string
 }
 
 // report is what a mode found: it prints itself as text, or as one JSON object.
@@ -75,6 +79,8 @@ func main() {
 		found, err = send(o)
 	case "recv":
 		found, err = recv(o)
+	case "pop":
+		found, err = pop(o)
 	case "resend":
 		found, err = resend(o)
 	default:
@@ -118,6 +124,9 @@ func parse(mode string, words []string) options {
 	f.Float64Var(&o.idle, "idle", 10, "recv: give up after so many seconds without a message")
 	f.IntVar(&o.lingerMs, "linger", 500, "recv: after the last expected message wait so many ms for duplicates")
 	f.Int64Var(&o.levelDelay, "level-delay", 0, "recv: ms of the level, to judge lateness")
+	f.IntVar(&o.invisibleMs, "invisible", 60_000, "pop: invisible time in ms")
+	f.BoolVar(&o.leave, "leave", false, "pop: acknowledge a message when it comes for the second time")
+	f.StringVar(&o.brokerName, "broker-name", "broker-a", "pop: name of the broker, for handles")
 	f.BoolVar(&o.fromEnd, "from-end", false, "recv: only what comes after the start")
 	f.BoolVar(&o.counts, "counts", false, "recv: also tell how many messages were how late")
 	f.BoolVar(&o.moments, "moments", false, "recv: also tell when messages were stored, and how late each was")
@@ -137,6 +146,6 @@ func parse(mode string, words []string) options {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: wireload mk|send|recv|resend [options]; wireload send -h lists them")
+	fmt.Fprintln(os.Stderr, "usage: wireload mk|send|recv|pop|resend [options]; wireload send -h lists them")
 	os.Exit(2)
 }

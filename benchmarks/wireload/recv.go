@@ -55,6 +55,7 @@ type receiver struct {
 	seconds  map[int64]int
 	moments  map[[2]int64]int64
 	last     time.Time
+	twice    bool // every message must come twice
 	report   recvReport
 }
 
@@ -93,7 +94,11 @@ func recv(o options) (report, error) {
 func (r *receiver) finished() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return interrupted.Load() || r.report.Distinct >= r.o.n || time.Since(r.last).Seconds() > r.o.idle
+	wanted := r.o.n
+	if r.twice {
+		wanted *= 2
+	}
+	return interrupted.Load() || r.report.Distinct >= r.o.n && r.report.Received >= wanted || time.Since(r.last).Seconds() > r.o.idle
 }
 
 func (r *receiver) result() *recvReport {
