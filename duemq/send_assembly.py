@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from duemq.assembly import Parts, Surroundings
 from duemq.net.limits import body_bytes_max
+from duemq.pop.ack_turns import AckTurns
 from duemq.send.answers import Answering, SendSettings
 from duemq.send.decoded_sends import DecodedSends
-from duemq.send.ingest import Ingest
+from duemq.send.ingest import KERNELS, Ingest
 from duemq.send.own_properties import own_suffix
 from duemq.send.send import SendProcessor, SendRules
 from duemq.transactions.half_messages import as_half
@@ -17,8 +18,20 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
     access = around.access.gate if around.access else None
     return Ingest(
         parts.put_path, parts.store.topics, _sender(parts, around), _settings(parts, around),
-        parts.rpc, access=access, kernels=around.kernels,
+        parts.rpc, access=access, kernels=around.kernels, runs=_ack_turns(parts, around),
     )  # fmt: skip
+
+
+def _ack_turns(parts: Parts, around: Surroundings) -> AckTurns | None:
+    """Return what takes the acknowledgements of popped messages together."""
+    if parts.pop is None:
+        return None
+    return parts.pop.ack_turns(
+        parts.rpc,
+        access=around.access.gate if around.access else None,
+        is_ready=lambda: around.kernels.is_ready(KERNELS),
+        confirms=_confirms(parts, around),
+    )
 
 
 def make_decoded_sends(parts: Parts, around: Surroundings) -> DecodedSends:
@@ -63,5 +76,10 @@ def _settings(parts: Parts, around: Surroundings) -> SendSettings:
         region=config.region_id,
         trace_on=config.trace_on,
         body_bytes_max=body_bytes_max(store_config.message_bytes_max),
-        confirmed=store_config.sync_flush or parts.store.replicated.required,
+        confirmed=_confirms(parts, around),
     )
+
+
+def _confirms(parts: Parts, around: Surroundings) -> bool:
+    """Return whether answers wait for the disk or for replicas."""
+    return around.store_config.sync_flush or parts.store.replicated.required

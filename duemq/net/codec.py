@@ -179,6 +179,12 @@ def encode_response(
     return _frame(header, parts, serialize_type)
 
 
+def encode_success(opaque: int) -> bytes:
+    """Return the JSON frame of a success without fields or body, as `encode_response` does."""
+    data = b"%b%d%b" % (_SUCCESS[0], opaque, _SUCCESS[1])
+    return layout.PREFIX.pack(layout.WORD_BYTES + len(data), len(data)) + data
+
+
 def _frame(
     header: _Header, body: Sequence[bytes | memoryview], serialize_type: int
 ) -> list[bytes | memoryview]:
@@ -203,6 +209,13 @@ def _encode_json(header: _Header) -> bytes:
     fields["serializeTypeCurrentRPC"] = "JSON"
     fields["version"] = header.version
     return _encoder.encode(fields)
+
+
+_SUCCESS: Final = (
+    _encode_json(_Header(code=0, version=VERSION, flag=FLAG_RESPONSE))
+    .replace(b'"opaque":0', b'"opaque":|')
+    .split(b"|")
+)
 
 
 def _decode_json(data: bytes) -> _Header:

@@ -75,15 +75,35 @@ class AckProcessor:
 
     async def acknowledge(self, request: Request) -> Response:
         """Put the acknowledgement of one message."""
+        entry = self.admit(request)
+        if entry is not None:
+            self._revive_log.put([entry])
+            await self._revive_log.confirm("the message was acknowledged")
+        return Response()
+
+    def admit(self, request: Request) -> Entry | None:
+        """Return the record for an acknowledgement; None: an orderly pop's, which is done.
+
+        Raises:
+            RequestError: It is refused.
+        """
         group, topic, queue_id, offset = self._message(request)
         self._check_offset(topic, queue_id, offset, end_is_valid=True)
         receipt = self._receipt(request)
         if receipt.is_orderly:
             self._acknowledge_orderly(Place(group, topic, queue_id), offset, receipt.pop_ms)
-            return Response()
-        self._revive_log.put([_acknowledgement(group, topic, queue_id, offset, receipt)])
-        await self._revive_log.confirm("the message was acknowledged")
-        return Response()
+            return None
+        return _acknowledgement(group, topic, queue_id, offset, receipt)
+
+    def valid_offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the lowest and the highest offset of a queue that can be acknowledged now.
+
+        Raises:
+            RequestError: There is no such queue, or POP is not served.
+        """
+        self._check_service()
+        self._check_queue(topic, queue_id)
+        return self._store.queue_bounds(topic, queue_id)
 
     async def change_invisible_time(self, request: Request) -> Response:
         """Give one message a new invisible time, from now on.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from duemq.messages.copies import not_confirmed, refusal
 from duemq.net.codes import ResponseCode
@@ -22,6 +24,14 @@ if TYPE_CHECKING:
 STAGING_BYTES: Final = 1 << 16
 Entry = tuple[int, Checkpoint | Acknowledgement]
 """Revive queue, and the record to put there."""
+
+
+class EntryRefused(RequestError):
+    """One record was refused: it has this index."""
+
+    def __init__(self, index: int, code: int, remark: str) -> None:
+        super().__init__(code, remark)
+        self.index = index
 
 
 class ReviveLog:
@@ -44,6 +54,14 @@ class ReviveLog:
         Raises:
             RequestError: They were refused; with INVALID_PARAMETER if their time is not possible.
         """
+        for error in self._put(entries, together=True):
+            raise error
+
+    def put_each(self, entries: Sequence[Entry]) -> dict[int, RequestError]:
+        """Append records; return why some of them were refused, by their index."""
+        return {error.index: error for error in self._put(entries, together=False)}
+
+    def _put(self, entries: Sequence[Entry], *, together: bool) -> Iterator[EntryRefused]:
         batch = PutBatch(len(entries), STAGING_BYTES)
         now_ms = self._clock.now_ms()
         for queue_id, record in entries:
@@ -56,15 +74,15 @@ class ReviveLog:
                 born_host=self._identity.host,
                 store_host=self._identity.host,
             )
-        batch.together.append((0, batch.count))
+        if together:
+            batch.together.append((0, batch.count))
         self._put_path.put(batch)
-        for row in range(batch.count):
-            fault = refusal(batch, row)
-            if fault is None:
+        for row in np.flatnonzero(batch.filled["status"]).tolist():
+            if (fault := refusal(batch, row)) is None:
                 continue
             illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
             code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR
-            raise RequestError(code, f"the invisible time cannot be kept: {fault}")
+            yield EntryRefused(row, code, f"the invisible time cannot be kept: {fault}")
 
     async def confirm(self, what: str) -> None:
         """Wait until disk and replicas have everything that was put, as far as they must.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -10,8 +11,10 @@ from duemq.auth.record_access import RecordAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net.client import RemotingClient
-from duemq.net.dispatcher import Handler
+from duemq.net.dispatcher import AccessCheck, Handler
+from duemq.net.notices import Notices
 from duemq.plugins import PluginSet
+from duemq.pop.ack_turns import AckMeter, AckTurns
 from duemq.pop.acks import AckProcessor
 from duemq.pop.assignment import AssignmentProcessor
 from duemq.pop.looks import LookProcessor
@@ -36,6 +39,7 @@ from message_store.kernels.preparation import Preparation
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
+log = logging.getLogger(__name__)
 NO_TIMERS = "pop message is forbidden because timerWheelEnable is false or no timer store is loaded"
 REPLICA = "pop message is forbidden: this broker is a replica. Pop from the master"
 
@@ -97,7 +101,8 @@ class PopService:
         clock, offsets = around.clock, parts.offsets
         self._store = store
         self.refusal = _refusal(around)
-        revive_log = ReviveLog(store, parts.put_path, identity, clock)
+        self._revive_log = revive_log = ReviveLog(store, parts.put_path, identity, clock)
+        self._failed = Notices(log, logging.ERROR)
         self.reviver = Reviver(
             store, topics, groups, offsets, parts.put_path, identity, clock,
             around.plugins.delivered_ms,
@@ -111,6 +116,9 @@ class PopService:
         self.modes = RequestModes.loaded(store.config_path)
         topic_queues = TopicQueues(
             topics, identity, clock, lambda: _name_servers(around.config()), around.connect
+        )
+        self._acks = AckProcessor(
+            store, topics, pops, revive_log, self.orderly, identity, clock, lambda: self.refusal
         )
         self._processors = (
             AssignmentProcessor(
@@ -129,21 +137,26 @@ class PopService:
                 parts.filters.table.compile,
                 lambda: around.kernels.is_done,
             ),
-            AckProcessor(
-                store,
-                topics,
-                pops,
-                revive_log,
-                self.orderly,
-                identity,
-                clock,
-                lambda: self.refusal,
-            ),
+            self._acks,
             LookProcessor(store, queues, pops, clock, parts.stats),
         )
 
     def handlers(self) -> dict[int, Handler]:
         return {code: each for part in self._processors for code, each in part.handlers().items()}
+
+    def ack_turns(
+        self,
+        meter: AckMeter,
+        *,
+        access: AccessCheck | None,
+        is_ready: Callable[[], bool],
+        confirms: bool,
+    ) -> AckTurns:
+        """Return what takes the acknowledgements of many connections together."""
+        return AckTurns(
+            self._acks, self._revive_log, self._failed, meter,
+            access=access, is_ready=is_ready, confirms=confirms,
+        )  # fmt: skip
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

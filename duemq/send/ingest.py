@@ -81,6 +81,35 @@ class PlainSender(Protocol):
         ...
 
 
+class FrameRuns(Protocol):
+    """Takes the requests of some codes together, once per turn, as `Ingest` does with sends."""
+
+    @property
+    def codes(self) -> frozenset[int]: ...
+
+    def begin(self) -> None:
+        """Note that a turn begins."""
+        ...
+
+    def take(
+        self, connection: Connection, request: Request, serialize_type: int, frame: bytes
+    ) -> bool:
+        """Take a decoded request; return False if its handler must."""
+        ...
+
+    def take_alike(self, connection: Connection) -> bool:
+        """Take frames of `connection.received` that need no decoding; return whether it did."""
+        ...
+
+    def finish(self) -> None:
+        """Handle what the turn took."""
+        ...
+
+    async def drain(self) -> None:
+        """Return when every response is sent."""
+        ...
+
+
 class Ingest:
     """Takes the frames of all connections once per turn of the event loop (a `FrameTaker`)."""
 
@@ -95,8 +124,9 @@ class Ingest:
         access: SendAccess | None = None,
         time_s: Callable[[], float] | None = None,
         kernels: Preparation | None = None,
+        runs: FrameRuns | None = None,
     ) -> None:
-        self._kernels = kernels or Preparation()
+        self._kernels, self._runs = kernels or Preparation(), runs
         self._path, self._topics, self._sender = path, topics, sender
         self._settings, self._access = settings, access
         self._grants = Grants(access, topics)
@@ -154,9 +184,13 @@ class Ingest:
         if not self._answering.is_behind:
             if self._ready:
                 self._answering.begin()
+                if self._runs is not None:
+                    self._runs.begin()
                 self._use_topics()
                 self._take_ready(self._time_s() + TURN_S)
             self._finish()
+            if self._runs is not None:
+                self._runs.finish()
         if self._asked.queues:
             end_s = self._time_s() + TURN_S
             while self._asked:
@@ -214,6 +248,8 @@ class Ingest:
             await self._answering.drain()
             self.run_turn()
         await self._answering.drain()
+        if self._runs is not None:
+            await self._runs.drain()
 
     # Frames to rows.
 
@@ -240,7 +276,7 @@ class Ingest:
                     self._again(connection)
             elif stop == layout.STOP_BROKEN:
                 self._broken(connection)
-            else:
+            elif self._runs is None or not self._runs.take_alike(connection):
                 self._plain_frame(connection)
                 plain_left -= 1
                 if not plain_left:
@@ -342,10 +378,19 @@ class Ingest:
                 connection.spawn(self._prepare(connection, command, frame, wait))
                 return
         elif isinstance(command, Request):
-            self._asked.add(connection, (command, frame.serialize_type))
+            if not self._is_run(connection, command, frame):
+                self._asked.add(connection, (command, frame.serialize_type))
         else:
             connection.dispatch(command, frame.serialize_type)
         received.take(end)
+
+    def _is_run(self, connection: Connection, request: Request, frame: codec.Frame) -> bool:
+        """Return whether a request is handled together with others of its code."""
+        if self._runs is None or request.code not in self._runs.codes:
+            return False
+        start = frame.header_start - PREFIX_BYTES
+        data = bytes(connection.received.view[start : frame.end])
+        return self._runs.take(connection, request, frame.serialize_type, data)
 
     def _plain_send(self, connection: Connection, request: Request, serialize_type: int) -> None:
         request.peer = connection
