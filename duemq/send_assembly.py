@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from duemq.assembly import Parts, Surroundings
 from duemq.net.limits import body_bytes_max
-from duemq.pop.ack_turns import AckTurns
+from duemq.pop.pop_turns import PopTurns
 from duemq.send.answers import Answering, SendSettings
 from duemq.send.decoded_sends import DecodedSends
 from duemq.send.ingest import KERNELS, Ingest
@@ -18,15 +18,15 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
     access = around.access.gate if around.access else None
     return Ingest(
         parts.put_path, parts.store.topics, _sender(parts, around), _settings(parts, around),
-        parts.rpc, access=access, kernels=around.kernels, runs=_ack_turns(parts, around),
+        parts.rpc, access=access, kernels=around.kernels, runs=_pop_turns(parts, around),
     )  # fmt: skip
 
 
-def _ack_turns(parts: Parts, around: Surroundings) -> AckTurns | None:
-    """Return what takes the acknowledgements of popped messages together."""
+def _pop_turns(parts: Parts, around: Surroundings) -> PopTurns | None:
+    """Return what takes the pops and acknowledgements of a turn together."""
     if parts.pop is None:
         return None
-    return parts.pop.ack_turns(
+    return parts.pop.turns(
         parts.rpc,
         access=around.access.gate if around.access else None,
         is_ready=lambda: around.kernels.is_ready(KERNELS),

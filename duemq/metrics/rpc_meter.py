@@ -76,15 +76,16 @@ class RpcMeter:
             key = (RequestCode.SEND_MESSAGE_V2, ResponseCode.SYSTEM_ERROR, False, False)
             self._ms.add(took_ms, *key, count=refused)
 
-    def acknowledgements(self, code: int, count: int, since_ms: int) -> None:
-        """Note acknowledgements of popped messages that one turn of the loop answers together.
+    def together(self, asked: int, code: int, count: int, since_ms: int) -> None:
+        """Note requests of one code that one turn of the loop answers together.
 
         Args:
-            code: Their response code.
+            asked: Request code.
+            code: Response code.
             since_ms: When they were received.
         """
         took_ms = max(self._clock.now_ms() - since_ms, 0)
-        self._ms.add(took_ms, RequestCode.ACK_MESSAGE, code, False, False, count=count)
+        self._ms.add(took_ms, asked, code, False, False, count=count)
 
     @property
     def ms(self) -> Observations:

@@ -1,8 +1,6 @@
-"""Acknowledgements (200051) of all connections of one loop turn: one append, one write each.
+"""Acknowledgements (200051) that one turn of the loop takes from all connections.
 
-    frames --decoded, or alike--> offsets by checkpoint --one record each--> revive log
-                                                                                 |
-    one write per connection <--when disk and replicas have it, if they must-----+
+    frames --decoded, or alike--> offsets by checkpoint --> records, answers by connection
 
 The acknowledgements of one checkpoint in a turn are one record, as Apache's broker stores those of
 a batch (200151).
@@ -10,19 +8,17 @@ a batch (200151).
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol, cast
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
 
 import numpy as np
 
 from delivery.plugin import Peer, Request, Response
 from duemq.net import codec
-from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection
-from duemq.net.dispatcher import AccessCheck, refusal
 from duemq.net.layout import JSON_TYPE
-from duemq.net.notices import Notices
 from duemq.pop.ack_templates import (
     COLUMNS,
     INVISIBLE_MS,
@@ -38,87 +34,50 @@ from duemq.pop.acks import AckProcessor
 from duemq.pop.checkpoints import OFFSETS_MAX, Acknowledgement
 from duemq.pop.kernels.alike import take_alike
 from duemq.pop.names import REVIVE_QUEUES
-from duemq.pop.revive_log import ReviveLog
+from duemq.pop.revive_log import Entry
 from message_store.errors import RequestError
 
 FRAMES_MAX: Final = 512  # that one call of the kernel reads
-UNCONFIRMED_MAX: Final = 16_384  # answers that wait; beyond, requests are handled one by one
 Key = tuple[int, str, str, int, int, int, str, int]
 """Revive queue, topic, group, queue, start offset, pop time, broker name, due time."""
 Answer = tuple[int, int, Key | None]
 """Opaque, serialize type, and the record that must be stored; None: none."""
 
 
-class AckMeter(Protocol):
-    """Measures acknowledgements."""
-
-    def start(self) -> int: ...
-    def acknowledgements(self, code: int, count: int, since_ms: int) -> None: ...
-
-
 class AckTurns:
-    """Collects acknowledgements during a turn of the event loop, and answers them at its end.
+    """Collects acknowledgements during a turn of the event loop.
 
     Args:
-        access: Checks each request; None: a peer may acknowledge everything.
-        is_ready: Returns whether kernels can be called.
-        confirms: Whether answers wait for the disk or for replicas.
+        uses_templates: Returns whether frames may be read by the kernel, with the access of the
+            frame that they repeat.
     """
 
-    codes: Final[frozenset[int]] = frozenset({RequestCode.ACK_MESSAGE})
-
-    def __init__(
-        self,
-        processor: AckProcessor,
-        revive_log: ReviveLog,
-        failed: Notices,
-        meter: AckMeter,
-        *,
-        access: AccessCheck | None,
-        is_ready: Callable[[], bool],
-        confirms: bool,
-    ) -> None:
-        self._processor, self._revive_log = processor, revive_log
-        self._failed, self._meter, self._access = failed, meter, access
-        self._is_ready, self._confirms = is_ready, confirms
+    def __init__(self, processor: AckProcessor, uses_templates: Callable[[], bool]) -> None:
+        self._processor, self._uses_templates = processor, uses_templates
         self._templates: dict[Connection, AckTemplate] = {}
         self._numbers = np.zeros((FRAMES_MAX, COLUMNS), np.int64)
         self._ends = np.zeros(FRAMES_MAX, np.int64)
-        self._waiting: set[asyncio.Task[None]] = set()
-        self._unconfirmed = 0
         self._offsets: dict[Key, dict[int, None]] = {}  # in the order of their arrival
         self._answers: dict[Connection, list[Answer]] = {}
         self._bounds: dict[tuple[str, int], tuple[int, int] | None] = {}
-        self._since_ms = 0
 
     # -- during a turn --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Note that a turn begins: what it takes was received now."""
-        self._since_ms = self._meter.start()
+        """Note that a turn begins."""
         self._bounds.clear()
 
     def take(
         self, connection: Connection, request: Request, serialize_type: int, frame: bytes
-    ) -> bool:
-        """Take a decoded acknowledgement; return whether it will be answered here.
+    ) -> None:
+        """Take a decoded acknowledgement.
 
         Args:
             frame: The frame that it was decoded from.
+        Raises:
+            RequestError: It is refused.
         """
-        if self._unconfirmed > UNCONFIRMED_MAX:
-            return False
-        request.peer = connection
-        try:
-            if self._access is not None:
-                self._access(request)
-            entry = self._processor.admit(request)
-        except Exception as error:
-            answer = refusal(error, request, self._failed)
-            self._meter.acknowledgements(answer.code, 1, self._since_ms)
-            connection.respond(request, answer, serialize_type)
-            return True
-        key = None
+        entry, key = self._processor.admit(request), None
         if entry is not None:
             revive_queue, record = entry
             assert isinstance(record, Acknowledgement)
@@ -128,14 +87,13 @@ class AckTurns:
         if not request.oneway:
             answers = self._answers.setdefault(connection, [])
             answers.append((request.opaque, serialize_type, key))
-        return True
 
     def _note_template(
         self, connection: Connection, request: Request, serialize_type: int, frame: bytes
     ) -> None:
-        if self._access is not None or serialize_type != JSON_TYPE or not self._is_ready():
-            return  # each has its own signature, or its own form
-        if request.oneway or (template := AckTemplate.of(frame, request)) is None:
+        if serialize_type != JSON_TYPE or request.oneway or not self._uses_templates():
+            return
+        if (template := AckTemplate.of(frame, request)) is None:
             return
         if connection not in self._templates:
             connection.on_close(self._forget)
@@ -151,7 +109,7 @@ class AckTurns:
             Whether there were any.
         """
         template = self._templates.get(connection)
-        if template is None or self._unconfirmed > UNCONFIRMED_MAX:
+        if template is None:
             return False
         received = connection.received
         count = take_alike(
@@ -199,82 +157,59 @@ class AckTurns:
 
     # -- at its end -----------------------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Append the records of the turn, and answer, now or when they are confirmed."""
-        offsets, answers = self._offsets, self._answers
-        if not answers and not offsets:
-            return
-        self._offsets, self._answers = {}, {}
-        since_ms = self._since_ms
-        refused = self._put(offsets)
-        if self._confirms and len(refused) < len(offsets):
-            task = asyncio.create_task(self._answer_confirmed(answers, refused, since_ms))
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
-        else:
-            self._answer(answers, refused, since_ms)
-
-    def _put(self, offsets: dict[Key, dict[int, None]]) -> dict[Key, RequestError]:
-        """Append the records; return why some were refused."""
+    def taken(self) -> TakenAcks:
+        """Return what the turn took, and begin anew."""
+        offsets, self._offsets = self._offsets, {}
+        answers, self._answers = self._answers, {}
         pieces = [
             (key, named[at : at + OFFSETS_MAX])
             for key, named in ((key, tuple(each)) for key, each in offsets.items())
             for at in range(0, len(named), OFFSETS_MAX)
         ]
-        entries = [(key[0], _record(key, named)) for key, named in pieces]
-        refused = self._revive_log.put_each(entries)
-        return {pieces[index][0]: error for index, error in refused.items()}
+        entries: list[Entry] = [(key[0], _record(key, named)) for key, named in pieces]
+        return TakenAcks(entries, [key for key, _ in pieces], answers)
 
-    async def _answer_confirmed(
-        self,
-        answers: dict[Connection, list[Answer]],
-        refused: dict[Key, RequestError],
-        since_ms: int,
-    ) -> None:
-        count = sum(map(len, answers.values()))
-        self._unconfirmed += count
-        unconfirmed = None
-        try:
-            await self._revive_log.confirm("the message was acknowledged")
-        except RequestError as error:
-            unconfirmed = error
-        finally:
-            self._unconfirmed -= count
-        self._answer(answers, refused, since_ms, unconfirmed)
 
-    def _answer(
-        self,
-        answers: dict[Connection, list[Answer]],
-        refused: dict[Key, RequestError],
-        since_ms: int,
-        unconfirmed: RequestError | None = None,
-    ) -> None:
-        """Write the answers.
+@dataclass(slots=True)
+class TakenAcks:
+    """Acknowledgements of one turn.
+
+    Attributes:
+        entries: Records to put.
+        keys: What names each record in `answers`.
+        answers: Answers by connection.
+    """
+
+    entries: list[Entry]
+    keys: list[Key]
+    answers: dict[Connection, list[Answer]]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.answers.values()))
+
+    def frames(
+        self, refused: Mapping[int, RequestError], unconfirmed: RequestError | None
+    ) -> Iterator[tuple[Connection, Counter[int], list[bytes | memoryview]]]:
+        """Yield the answers of each connection: how many with which code, and their bytes.
 
         Args:
-            unconfirmed: Error of records that were stored; None: they are confirmed.
+            refused: Errors of entries by their index.
+            unconfirmed: Error of entries that were stored; None: they are confirmed.
         """
-        codes: dict[int, int] = {}
-        for connection, mine in answers.items():
+        errors = {self.keys[index]: error for index, error in refused.items()}
+        for connection, answers in self.answers.items():
+            codes: Counter[int] = Counter()
             parts: list[bytes | memoryview] = []
-            for opaque, serialize_type, key in mine:
-                error = refused.get(key, unconfirmed) if key is not None else None
-                code = 0 if error is None else error.code
-                codes[code] = codes.get(code, 0) + 1
+            for opaque, serialize_type, key in answers:
+                error = errors.get(key, unconfirmed) if key is not None else None
+                codes[0 if error is None else error.code] += 1
                 if error is None and serialize_type == JSON_TYPE:
                     parts.append(codec.encode_success(opaque))
                 else:
                     answer = Response() if error is None else Response(error.code, error.remark)
                     parts += codec.encode_response(answer, opaque, serialize_type=serialize_type)
-            if parts:
-                connection.write(b"".join(parts))
-        for code, count in codes.items():
-            self._meter.acknowledgements(code, count, since_ms)
-
-    async def drain(self) -> None:
-        """Return when every answer is out."""
-        while self._waiting:
-            await asyncio.wait(self._waiting)
+            yield connection, codes, parts
 
 
 def _key_of(revive_queue: int, record: Acknowledgement) -> Key:

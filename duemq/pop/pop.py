@@ -29,7 +29,7 @@ from duemq.pop.pop_offsets import Place, PopOffsets
 from duemq.pop.pop_queues import PopQueues, Target
 from duemq.pop.queue_reader import Found, QueueReader
 from duemq.pop.receipts import Receipt, message_offset_info, start_offset_info
-from duemq.pop.revive_log import ReviveLog
+from duemq.pop.revive_log import Entry, ReviveLog
 from duemq.ports import Identity
 from duemq.pull.held_pulls import Wake
 from duemq.registry.subscriptions import ExpressionError, Subscription, parse_expression
@@ -109,7 +109,7 @@ class PopProcessor:
 
     async def pop(self, request: Request) -> Response | None:
         """Respond with messages, at once or when there are some, or at the deadline."""
-        wanted = self._admit(request)
+        wanted = self.admit(request)
         popped = self._take(wanted)
         while not popped.count:
             if popped.rest and wanted.until_ms > self._clock.now_ms():
@@ -123,16 +123,16 @@ class PopProcessor:
                 if why is not Wake.ARRIVED:
                     return self._nothing(wanted, is_full=why is None)
             popped = self._take(wanted)
-        body = self._bodies(wanted, popped)
         if not wanted.is_orderly:
             await self._revive_log.confirm("the messages were popped")
-            for piece in popped.pieces:
-                self._offsets.commit(piece.place, piece.found.end)
-        target = wanted.target
-        self._stats.messages_got(target.topic, target.group, count=popped.count, size=len(body))
-        return self._answer(0, "FOUND", wanted, popped, body)
+        return self.found(wanted, popped)
 
-    def _admit(self, request: Request) -> PopRequest:
+    def admit(self, request: Request) -> PopRequest:
+        """Return what a request asks for.
+
+        Raises:
+            RequestError: It is refused.
+        """
         count, invisible_ms = (
             fields.integer(request, "maxMsgNums"),
             fields.long(request, "invisibleTime"),
@@ -183,21 +183,48 @@ class PopProcessor:
         Raises:
             RequestError: The checkpoints were refused; nothing was taken.
         """
-        self._pops += 1
         if wanted.is_orderly:
+            self._pops += 1
             return self._take_orderly(wanted)
+        popped = self.collect(wanted)
+        try:
+            if entries := self.checkpoints(wanted, popped):
+                self._revive_log.put(entries)
+        except RequestError:
+            self.give_back(popped)
+            raise
+        return popped
+
+    def collect(self, wanted: PopRequest) -> Popped:
+        """Read messages and move on. Their checkpoints must be put, or they must be given back."""
+        self._pops += 1
         popped = Popped(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
         for topic, queue_id in self._queues.of(wanted.target, self._pops):
             self._read(wanted, popped, Place(wanted.target.group, topic, queue_id))
-        given = [piece for piece in popped.pieces if piece.found.offsets]
-        if given:
-            queue = popped.revive_queue
-            self._revive_log.put([(queue, self._checkpoint(wanted, popped, p)) for p in given])
         for piece in popped.pieces:
             move = self._offsets.move if piece.found.offsets else self._offsets.skip
             move(piece.place, piece.found.end)
-        popped.pieces = given
+        popped.pieces = [piece for piece in popped.pieces if piece.found.offsets]
         return popped
+
+    def checkpoints(self, wanted: PopRequest, popped: Popped) -> list[Entry]:
+        """Return the records that a pop needs in the revive log."""
+        queue = popped.revive_queue
+        return [(queue, self._checkpoint(wanted, popped, piece)) for piece in popped.pieces]
+
+    def give_back(self, popped: Popped) -> None:
+        """Have the next pop begin where this one did. Undoes the latest pop of its queues."""
+        for piece in reversed(popped.pieces):
+            self._offsets.move_back(piece.place, piece.found.start, piece.found.end)
+
+    def found(self, wanted: PopRequest, popped: Popped) -> Response:
+        """Return the answer with messages whose checkpoints are confirmed."""
+        body, target = self._bodies(wanted, popped), wanted.target
+        if not wanted.is_orderly:
+            for piece in popped.pieces:
+                self._offsets.commit(piece.place, piece.found.end)
+        self._stats.messages_got(target.topic, target.group, count=popped.count, size=len(body))
+        return self._answer(0, "FOUND", wanted, popped, body)
 
     def _take_orderly(self, wanted: PopRequest) -> Popped:
         """Take messages of queues that are not blocked, and block these; no checkpoint is put."""

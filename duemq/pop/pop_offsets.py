@@ -68,6 +68,11 @@ class PopOffsets:
         """Have the next pop begin at `end`."""
         self._ends[place] = end
 
+    def move_back(self, place: Place, start: int, end: int) -> None:
+        """Have the next pop begin at `start` again, unless it does not begin at `end` any more."""
+        if self._ends.get(place) == end:
+            self._ends[place] = start
+
     def is_reset(self, place: Place) -> bool:
         """Return whether the next pop begins at a reset offset."""
         return self._offsets.pending_reset(place.group, place.topic, place.queue_id) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,14 +26,6 @@ Entry = tuple[int, Checkpoint | Acknowledgement]
 """Revive queue, and the record to put there."""
 
 
-class EntryRefused(RequestError):
-    """One record was refused: it has this index."""
-
-    def __init__(self, index: int, code: int, remark: str) -> None:
-        super().__init__(code, remark)
-        self.index = index
-
-
 class ReviveLog:
     """Writer of the revive topic.
 
@@ -54,14 +46,17 @@ class ReviveLog:
         Raises:
             RequestError: They were refused; with INVALID_PARAMETER if their time is not possible.
         """
-        for error in self._put(entries, together=True):
+        for error in self.put_each(entries, together=(0, len(entries))).values():
             raise error
 
-    def put_each(self, entries: Sequence[Entry]) -> dict[int, RequestError]:
-        """Append records; return why some of them were refused, by their index."""
-        return {error.index: error for error in self._put(entries, together=False)}
+    def put_each(
+        self, entries: Sequence[Entry], *, together: tuple[int, int]
+    ) -> dict[int, RequestError]:
+        """Append records; return why some of them were refused, by their index.
 
-    def _put(self, entries: Sequence[Entry], *, together: bool) -> Iterator[EntryRefused]:
+        Args:
+            together: Index and number of entries that are stored all, or none.
+        """
         batch = PutBatch(len(entries), STAGING_BYTES)
         now_ms = self._clock.now_ms()
         for queue_id, record in entries:
@@ -74,15 +69,17 @@ class ReviveLog:
                 born_host=self._identity.host,
                 store_host=self._identity.host,
             )
-        if together:
-            batch.together.append((0, batch.count))
+        if together[1]:
+            batch.together.append(together)
         self._put_path.put(batch)
+        refused = {}
         for row in np.flatnonzero(batch.filled["status"]).tolist():
             if (fault := refusal(batch, row)) is None:
                 continue
             illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
             code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR
-            yield EntryRefused(row, code, f"the invisible time cannot be kept: {fault}")
+            refused[row] = RequestError(code, f"the invisible time cannot be kept: {fault}")
+        return refused
 
     async def confirm(self, what: str) -> None:
         """Wait until disk and replicas have everything that was put, as far as they must.

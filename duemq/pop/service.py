@@ -14,7 +14,6 @@ from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import AccessCheck, Handler
 from duemq.net.notices import Notices
 from duemq.plugins import PluginSet
-from duemq.pop.ack_turns import AckMeter, AckTurns
 from duemq.pop.acks import AckProcessor
 from duemq.pop.assignment import AssignmentProcessor
 from duemq.pop.looks import LookProcessor
@@ -22,6 +21,7 @@ from duemq.pop.orderly import Orderly
 from duemq.pop.pop import PopProcessor
 from duemq.pop.pop_offsets import PopOffsets
 from duemq.pop.pop_queues import PopQueues
+from duemq.pop.pop_turns import PopMeter, PopTurns
 from duemq.pop.request_modes import RequestModes
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.reviver import Reviver
@@ -120,23 +120,15 @@ class PopService:
         self._acks = AckProcessor(
             store, topics, pops, revive_log, self.orderly, identity, clock, lambda: self.refusal
         )
+        self._pops = PopProcessor(
+            store, queues, pops, revive_log, self.orderly, parts.stats, identity, clock,
+            around.config, parts.filters.table.compile, lambda: around.kernels.is_done,
+        )  # fmt: skip
         self._processors = (
             AssignmentProcessor(
                 topics, groups, parts.clients, topic_queues, self.modes, around.config
             ),
-            PopProcessor(
-                store,
-                queues,
-                pops,
-                revive_log,
-                self.orderly,
-                parts.stats,
-                identity,
-                clock,
-                around.config,
-                parts.filters.table.compile,
-                lambda: around.kernels.is_done,
-            ),
+            self._pops,
             self._acks,
             LookProcessor(store, queues, pops, clock, parts.stats),
         )
@@ -144,17 +136,17 @@ class PopService:
     def handlers(self) -> dict[int, Handler]:
         return {code: each for part in self._processors for code, each in part.handlers().items()}
 
-    def ack_turns(
+    def turns(
         self,
-        meter: AckMeter,
+        meter: PopMeter,
         *,
         access: AccessCheck | None,
         is_ready: Callable[[], bool],
         confirms: bool,
-    ) -> AckTurns:
-        """Return what takes the acknowledgements of many connections together."""
-        return AckTurns(
-            self._acks, self._revive_log, self._failed, meter,
+    ) -> PopTurns:
+        """Return what takes the requests of many connections together."""
+        return PopTurns(
+            self._pops, self._acks, self._revive_log, self._failed, meter,
             access=access, is_ready=is_ready, confirms=confirms,
         )  # fmt: skip
 
