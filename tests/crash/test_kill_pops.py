@@ -22,7 +22,7 @@ from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.pop.checkpoints import parse_revive_record
-from duemq.pop.names import ACK_TAG
+from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG
 from message_store.clock import SystemClock
 from message_store.errors import PeerError
 from tests.crash.killed_broker import LOG_FILE_BYTES, KilledBroker
@@ -110,7 +110,7 @@ class PoppingGroup:
     def settle(self, root: Path) -> None:
         """Decide by the log in the store `root` which unanswered acknowledgements were stored."""
         for record in records_of(root, LOG_FILE_BYTES):
-            if record.properties.get("TAGS") != ACK_TAG:
+            if record.properties.get("TAGS") not in (ACK_TAG, BATCH_ACK_TAG):
                 continue
             ack = parse_revive_record(record, KEYS["brokerName"])
             for offset in ack.offsets:
