@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from message_store import layout
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from message_store.replication.acknowledgement import Missing
 
@@ -35,11 +36,12 @@ def add_copy(
     prepared_offset: int = 0,
 ) -> int:
     """Add a message with the body, flag and born data of `record`; return its row."""
-    row = batch.add(
+    text = properties if isinstance(properties, bytes) else encode_properties(properties)
+    return batch.add(
         topic_index=topic_index,
         queue_id=queue_id,
         body=record.body,
-        properties=b"",
+        properties=text,
         born_ms=record.born_ms,
         born_host=record.born_host,
         store_host=store_host,
@@ -48,8 +50,6 @@ def add_copy(
         reconsume_times=record.reconsume_times if reconsume_times is None else reconsume_times,
         prepared_offset=prepared_offset,
     )
-    batch.set_properties(row, properties if isinstance(properties, bytes) else dict(properties))
-    return row
 
 
 def not_confirmed(what: str, missing: Missing) -> RequestError:

@@ -13,14 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store import layout
-from message_store.layout import Row, Rows
+from message_store.layout import Rows
 from message_store.log.properties import decode_properties, encode_properties
 from message_store.text import java_hash
 
 STAGING_BYTES_MIN = 1 << 16
 TIMER_STALE_NAMES = ("DUEMQ_DUE_MS", "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")
 NUMBER_DIGITS_MAX = 18
+IPV6_BYTES = 16
 WRITTEN_COLUMNS = ("out_ms", "due_ms", "enqueue_ms", "dequeue_ms")
+NO_COLUMNS = dict.fromkeys(layout.PUT.names or (), 0) | dict.fromkeys(
+    ("real_topic_index", "due_delay_ms", "phys_offset", *WRITTEN_COLUMNS), -1
+)
+"""Columns of a message without anything, in the order of the layout."""
 
 
 class PutBatch:
@@ -107,40 +112,27 @@ class PutBatch:
                 `sys_flag`.
         """
         self.reserve(1, len(body) + len(properties))
-        row = self.rows[self.count]
-        row["body_pos"] = self.stage(body)
-        row["body_len"] = len(body)
-        row["topic_index"] = topic_index
-        row["queue_id"] = queue_id
-        row["real_topic_index"] = -1
-        row["real_queue_id"] = 0
-        row["flag"] = flag
-        row["born_ms"] = born_ms
-        row["prepared_offset"] = prepared_offset
-        row["reconsume_times"] = reconsume_times
-        row["due_delay_ms"] = -1
-        for name in WRITTEN_COLUMNS:
-            row[name] = -1
-        row["status"] = 0
-        row["phys_offset"] = -1
-        row["sys_flag"] = sys_flag
-        self._set_host(row, "born", born_host, layout.SYS_BORN_IPV6)
-        self._set_host(row, "store", store_host, layout.SYS_STORE_IPV6)
+        columns = NO_COLUMNS | {
+            "body_pos": self.stage(body),
+            "body_len": len(body),
+            "topic_index": topic_index,
+            "queue_id": queue_id,
+            "flag": flag,
+            "sys_flag": sys_flag & ~(layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6)
+            | (layout.SYS_BORN_IPV6 if len(born_host[0]) == IPV6_BYTES else 0)
+            | (layout.SYS_STORE_IPV6 if len(store_host[0]) == IPV6_BYTES else 0),
+            "born_ms": born_ms,
+            "born_port": born_host[1],
+            "store_port": store_host[1],
+            "prepared_offset": prepared_offset,
+            "reconsume_times": reconsume_times,
+        }
+        columns["born_ip_hi"], columns["born_ip_lo"] = _words(born_host[0])
+        columns["store_ip_hi"], columns["store_ip_lo"] = _words(store_host[0])
+        columns |= property_columns(properties, self.stage(properties))
+        self.rows[self.count] = tuple(columns.values())  # in the order of the layout
         self.count += 1
-        self.set_properties(self.count - 1, properties)
         return self.count - 1
-
-    @staticmethod
-    def _set_host(row: Row, name: str, host: tuple[bytes, int], ipv6_bit: int) -> None:
-        address, port = host
-        number = int.from_bytes(address, "big")
-        row[f"{name}_ip_hi"] = number >> 64
-        row[f"{name}_ip_lo"] = number & 0xFFFF_FFFF_FFFF_FFFF
-        row[f"{name}_port"] = port
-        if len(address) == 16:
-            row["sys_flag"] |= ipv6_bit
-        else:
-            row["sys_flag"] &= ~ipv6_bit
 
     def body(self, index: int) -> bytes:
         """Return the body of message `index`."""
@@ -160,11 +152,9 @@ class PutBatch:
         """Replace the properties of message `index` and every column derived from them."""
         if isinstance(properties, dict):
             properties = encode_properties(properties)
-        pos = self.stage(properties)
         row = self.rows[index]
-        row["prop_pos"] = pos
-        row["prop_len"] = len(properties)
-        fill_property_columns(row, properties, pos)
+        for name, value in property_columns(properties, self.stage(properties)).items():
+            row[name] = value
 
     def refuse(self, index: int, code: int, remark: str) -> None:
         """Mark message `index` as refused, with response code and remark of the response."""
@@ -172,8 +162,14 @@ class PutBatch:
         self.remarks[index] = remark
 
 
-def fill_property_columns(row: Row, text: bytes, pos: int) -> None:
-    """Set the columns that kernels derive from the property text while they parse."""
+def _words(address: bytes) -> tuple[int, int]:
+    """Return an address as its high and its low 64 bits."""
+    number = int.from_bytes(address, "big")
+    return number >> 64, number & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def property_columns(text: bytes, pos: int) -> dict[str, int]:
+    """Return the columns that follow from a property text at a position in the staging buffer."""
     found = decode_properties(text)
     flags = 0
     if found.get("WAIT") == "false":
@@ -192,12 +188,19 @@ def fill_property_columns(row: Row, text: bytes, pos: int) -> None:
         flags |= layout.PROP_SHARDED
     if not found.keys().isdisjoint(TIMER_STALE_NAMES):
         flags |= layout.PROP_TIMER_STALE
-    row["prop_flags"] = flags
-    row["tags_hash"] = java_hash(found.get("TAGS", ""))
-    row["delay_level"] = _number(found.get("DELAY"), 0, layout.DELAY_ILLEGAL, 31)
-    row["timer_kind"], row["timer_value"] = _timer(found)
-    start, row["uniq_len"] = _place_of(text, b"UNIQ_KEY\x01")
-    row["uniq_pos"] = pos + start if row["uniq_len"] else 0
+    kind, value = _timer(found)
+    start, uniq_len = _place_of(text, b"UNIQ_KEY\x01")
+    return {
+        "prop_pos": pos,
+        "prop_len": len(text),
+        "prop_flags": flags,
+        "tags_hash": java_hash(found.get("TAGS", "")),
+        "delay_level": _number(found.get("DELAY"), 0, layout.DELAY_ILLEGAL, 31),
+        "timer_kind": kind,
+        "timer_value": value,
+        "uniq_pos": pos + start if uniq_len else 0,
+        "uniq_len": uniq_len,
+    }
 
 
 def _place_of(text: bytes, head: bytes) -> tuple[int, int]:

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Final
 
 from message_store import layout
 from message_store.errors import RecordUnreadable
@@ -44,6 +47,10 @@ class Record:
         return decode_properties(self.property_text)
 
 
+_HEAD: Final = layout.packer(layout.RECORD_HEAD)
+_BORN_IP, _STORE_IP = layout.RECORD_AT.born_ip, layout.RECORD_AT.store_ip
+_IPV6_BITS: Final = layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6
+_PROPERTIES_LEN: Final = struct.Struct(">h")
 ENCODED_FIELDS = {field.name for field in fields(Record)} - {"total_size", "magic", "body_crc"}
 
 
@@ -88,6 +95,47 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     data = _Fields(bytes(view[: max(total_size, 4)]), phys_offset)
     if not layout.RECORD_FIXED_BYTES <= total_size <= len(view):
         raise data.fault(f"it announces {total_size} bytes; {len(view)} are there")
+    record = _decode_plain(data.data, total_size) or _decode_fields(data, total_size)
+    if check_crc and record.body and zlib.crc32(record.body) & layout.CRC_MASK != record.body_crc:
+        raise data.fault("the body does not match its CRC")
+    return record
+
+
+def _decode_plain(data: bytes, total_size: int) -> Record | None:
+    """Return the record of common form: IPv4 hosts, a short topic; None if it has another."""
+    (
+        _, magic, body_crc, queue_id, flag, queue_offset, phys_offset, sys_flag,
+        born_ms, _, born_port, store_ms, _, store_port, reconsume_times, prepared_offset, body_len,
+    ) = _HEAD.unpack_from(data)  # fmt: skip
+    body_end = layout.RECORD_HEAD_BYTES + body_len
+    if magic != layout.MAGIC_V1 or sys_flag & _IPV6_BITS or not 0 <= body_len < total_size:
+        return None
+    if not body_end < total_size or not 0 < data[body_end] <= layout.TOPIC_BYTES_V1_MAX:
+        return None
+    topic_end = body_end + 1 + data[body_end]
+    properties_at = topic_end + _PROPERTIES_LEN.size
+    if properties_at > total_size:
+        return None
+    (properties_len,) = _PROPERTIES_LEN.unpack_from(data, topic_end)
+    if properties_len < 0 or properties_at + properties_len != total_size:
+        return None
+    return Record(
+        total_size, magic, body_crc, queue_id, flag, queue_offset, phys_offset, sys_flag,
+        born_ms, (data[_BORN_IP : _BORN_IP + 4], born_port),
+        store_ms, (data[_STORE_IP : _STORE_IP + 4], store_port),
+        reconsume_times, prepared_offset,
+        data[layout.RECORD_HEAD_BYTES : body_end],
+        data[body_end + 1 : topic_end].decode("utf-8", "replace"),
+        data[properties_at:total_size],
+    )  # fmt: skip
+
+
+def _decode_fields(data: _Fields, total_size: int) -> Record:
+    """Return the record of any form, field by field.
+
+    Raises:
+        RecordUnreadable: As `decode_record`.
+    """
     number = data.number
     record = Record(
         total_size=number("size", 4),
@@ -110,8 +158,6 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     )
     if data.at != total_size:
         raise data.fault(f"its fields end at byte {data.at} of {total_size}")
-    if check_crc and record.body and zlib.crc32(record.body) & layout.CRC_MASK != record.body_crc:
-        raise data.fault("the body does not match its CRC")
     return record
 
 
@@ -160,6 +206,18 @@ def encode_record(
     sys_flag |= layout.SYS_STORE_IPV6 if len(store_host[0]) == 16 else 0
     name = topic.encode()
     wide = len(name) > layout.TOPIC_BYTES_V1_MAX
+    if not wide and not sys_flag & _IPV6_BITS:
+        size = layout.RECORD_FIXED_BYTES + len(body) + len(name) + len(property_text)
+        with suppress(struct.error):  # a number does not fit: `_number` raises
+            head = _HEAD.pack(
+                *(size, layout.MAGIC_V1, zlib.crc32(body) & layout.CRC_MASK, queue_id, flag),
+                *(queue_offset, phys_offset, sys_flag),
+                *(born_ms, int.from_bytes(born_host[0], "big"), born_host[1]),
+                *(store_ms, int.from_bytes(store_host[0], "big"), store_host[1]),
+                *(reconsume_times, prepared_offset, len(body)),
+            )
+            properties_len = _PROPERTIES_LEN.pack(len(property_text))
+            return b"".join([head, body, bytes([len(name)]), name, properties_len, property_text])
     after_magic = b"".join(
         [
             _number(zlib.crc32(body) & layout.CRC_MASK, 4),
