@@ -13,13 +13,13 @@ from typing import Any
 
 from delivery.plugin import Response
 from duemq.cli.client import READ, Cluster, Queue, bytes_of
-from duemq.cli.messages import describe, split_records, time_text
+from duemq.cli.messages import describe, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import print_json_line, printable, reader_is_gone
 from duemq.cli.retrying import Retrying
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError
-from message_store.log.record import Record
+from message_store.log.record import Record, split_records
 
 PULL_COUNT = 32
 READER_LOOK_S = 1.0  # between two checks whether standard output is still read

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from duemq.cli.client import Cluster, bytes_of
 from duemq.cli.exits import Exit, fail
-from duemq.cli.messages import body_text, describe, split_records, time_text
+from duemq.cli.messages import body_text, describe, time_text
 from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, print_json, table
 from duemq.cli.times import duration_text
 from duemq.messages.history_request import FIND_MESSAGE
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError
-from message_store.log.record import Record
+from message_store.log.record import Record, split_records
 from message_store.text import decode_offset_id
 
 QUERY_COUNT: Final = 32

@@ -18,7 +18,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import RequestError, UsageError
 from message_store.log.properties import encode_properties
-from message_store.log.record import Record, decode_record
+from message_store.log.record import Record
 from message_store.text import encode_offset_id
 from timer_store.enqueue.due_time import number_of
 
@@ -169,20 +169,6 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
         int(got.get("queueOffset", -1)),
         got.get("recallHandle", ""),
     )
-
-
-def split_records(body: bytes) -> list[Record]:
-    """Return the records of a response's body, which follow each other without gaps.
-
-    Raises:
-        RecordUnreadable: The bytes are not a record.
-    """
-    found, at = [], 0
-    while at + 4 <= len(body):
-        size = int.from_bytes(body[at : at + 4], "big")
-        found.append(decode_record(memoryview(body)[at : at + max(size, 4)], at))
-        at += max(size, 4)
-    return found
 
 
 def describe(record: Record) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from duemq.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, bytes_of
-from duemq.cli.messages import PRODUCER_GROUP, STORED, split_records
+from duemq.cli.messages import PRODUCER_GROUP, STORED
 from duemq.cli.options import Target
 from duemq.cli.output import console, print_json_line, print_table
 from duemq.messages.decide import CANCEL_WAITING
@@ -24,6 +24,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import RequestError, UsageError
 from message_store.log.properties import decode_properties, encode_properties
+from message_store.log.record import split_records
 
 FORMAT: Final = "duemq-repair-1"
 REPAIRED: Final = "DUEMQ_REPAIRED"

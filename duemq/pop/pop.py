@@ -304,9 +304,7 @@ class PopProcessor:
             if topic == wanted.target.topic:
                 parts.append(self._reader.records(piece.found))
             else:
-                parts.append(
-                    self._reader.retry_records(piece.found.units, wanted.target.topic, receipt)
-                )
+                parts.append(self._reader.retry_records(piece.found, wanted.target.topic, receipt))
         return b"".join(parts)
 
     def _nothing(self, wanted: PopRequest, *, is_full: bool) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +19,8 @@ from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.subscriptions import Subscription
 from message_store.errors import RecordUnreadable, UnitsRewritten
 from message_store.layout import Rows
-from message_store.log.properties import encode_properties
-from message_store.log.record import Record, encode_again
+from message_store.log.properties import ENTRY_END, encode_properties
+from message_store.log.record import Record, encode_again, split_records
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -126,8 +126,20 @@ class QueueReader:
             return found.data
         return b"".join(
             encode_again(replace(record, property_text=_with_receipt(record, None)))
-            for record in self._records(found.units)
+            for record in split_records(found.data)
         )
+
+    def messages(self, topic: str, queue_id: int, offsets: Sequence[int]) -> list[Record] | None:
+        """Return the messages at ascending queue offsets, None if `message` must read each."""
+        first, count = offsets[0], offsets[-1] - offsets[0] + 1
+        units = self._store.units(topic, queue_id, first, count)
+        if units.size < count:
+            return None
+        chosen = units[np.array(offsets) - first]
+        try:
+            return split_records(self._store.gather(topic, queue_id, first, chosen))
+        except (RecordUnreadable, UnitsRewritten):
+            return None
 
     def message(self, topic: str, queue_id: int, offset: int) -> Record:
         """Return the message at a queue offset, whether consumers may read it yet or not.
@@ -143,10 +155,10 @@ class QueueReader:
                 self._store.gather(topic, queue_id, offset, units)  # checks the unit
             except UnitsRewritten:
                 continue
-            return next(self._records(units))
+            return self._store.read_record(int(units["phys_offset"][0]))
         raise RecordUnreadable(-1, f"message {offset} of {topic}/{queue_id} is not there")
 
-    def retry_records(self, units: Rows, topic: str, receipt: Receipt) -> bytes:
+    def retry_records(self, found: Found, topic: str, receipt: Receipt) -> bytes:
         """Return records of a retry topic as messages of `topic` with their receipt handles."""
         return b"".join(
             encode_again(
@@ -156,16 +168,15 @@ class QueueReader:
                     property_text=_with_receipt(record, receipt.text(record.queue_offset)),
                 )
             )
-            for record in self._records(units)
+            for record in split_records(found.data)
         )
-
-    def _records(self, units: Rows) -> Iterator[Record]:
-        for phys_offset in units["phys_offset"].tolist():
-            yield self._store.read_record(phys_offset)
 
 
 def _with_receipt(record: Record, handle: str | None) -> bytes:
     """Return the properties of a record with this handle and no other."""
+    text = record.property_text
+    if RECEIPT_NAME not in text and (not text or text.endswith(ENTRY_END.encode())):
+        return text if handle is None else text + encode_properties({RECEIPT_PROPERTY: handle})
     properties = {k: v for k, v in record.properties.items() if k != RECEIPT_PROPERTY}
     if handle is not None:
         properties[RECEIPT_PROPERTY] = handle

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Self
 
@@ -216,7 +216,7 @@ class Reviver:
         except (RequestError, OSError) as error:
             self._strange("retry topic %s cannot be created: %s", target, error)
             return False
-        records = list(self._popped(checkpoint))
+        records = self._popped(checkpoint)
         if at < self._restart_ends[queue_id] and checkpoint.revive_ms <= self._started_ms:
             before = self._copied_before(target, checkpoint.revive_ms)
             records = [record for record in records if record.phys_offset not in before]
@@ -229,14 +229,20 @@ class Reviver:
             if self._offsets.query(group, target, 0) is None:
                 self._offsets.commit(group, target, 0, 0)
 
-    def _popped(self, checkpoint: Checkpoint) -> Iterator[Record]:
-        """Yield the unacknowledged messages of a checkpoint that still exist."""
-        for offset in checkpoint.unacknowledged:
+    def _popped(self, checkpoint: Checkpoint) -> list[Record]:
+        """Return the unacknowledged messages of a checkpoint that still exist."""
+        topic, queue_id, offsets = checkpoint.topic, checkpoint.queue_id, checkpoint.unacknowledged
+        found = self._reader.messages(topic, queue_id, offsets) if offsets else []
+        if found is not None:
+            return found
+        found = []
+        for offset in offsets:
             try:
-                yield self._reader.message(checkpoint.topic, checkpoint.queue_id, offset)
+                found.append(self._reader.message(topic, queue_id, offset))
             except RecordUnreadable as error:
                 self._gone("message %d of %s/%d is not revived: %s",
-                           offset, checkpoint.topic, checkpoint.queue_id, error)  # fmt: skip
+                           offset, topic, queue_id, error)  # fmt: skip
+        return found
 
     def _copy(self, target: str, records: list[Record], checkpoint: Checkpoint) -> bool:
         """Append copies to a retry topic; return whether the store took them."""

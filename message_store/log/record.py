@@ -101,6 +101,19 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     return record
 
 
+def split_records(data: bytes) -> list[Record]:
+    """Return the records that follow each other in `data` without gaps.
+
+    Raises:
+        RecordUnreadable: One of them is damaged.
+    """
+    view, found, at = memoryview(data), [], 0
+    while at < len(data):
+        found.append(decode_record(view[at:], at))
+        at += found[-1].total_size
+    return found
+
+
 def _decode_plain(data: bytes, total_size: int) -> Record | None:
     """Return the record of common form: IPv4 hosts, a short topic; None if it has another."""
     (

@@ -19,12 +19,11 @@ from typing import Final
 
 from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
 from duemq.cli.failover_demo.processes import looks
-from duemq.cli.messages import split_records
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import DueMQError
 from message_store.log.properties import encode_properties
-from message_store.log.record import Record
+from message_store.log.record import Record, split_records
 
 GROUP: Final = "duemq_group_load"
 LEVEL_DELAYS_MS: Final = {1: 1_000, 2: 5_000}

@@ -87,6 +87,6 @@ def test_handles_of_producers_are_removed_and_those_of_retries_added(tmp_path):
         plain = decode_record(memoryview(reader.records(found)), 0)
         assert (plain.body, plain.properties) == (b"a", {"KEYS": "k"})
         receipt = Receipt(0, 1, 2, 3, "1", "b", 0)
-        again = decode_record(memoryview(reader.retry_records(found.units, "U", receipt)), 0)
+        again = decode_record(memoryview(reader.retry_records(found, "U", receipt)), 0)
         assert again.topic == "U"
         assert again.properties == {"KEYS": "k", "POP_CK": "0 1 2 3 1 b 0 0"}
