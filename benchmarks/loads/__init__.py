@@ -19,10 +19,11 @@ from benchmarks.loads import (
     timer_engine,
     timer_pending,
     timers,
+    v5,
 )
 
 MODULES = (
     ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine, migration,
-    reconciliation, replication, failover, filters, pops,
+    reconciliation, replication, failover, filters, pops, v5,
 )  # fmt: skip
 LOADS: dict[str, Load] = {load.name: load for module in MODULES for load in module.LOADS}

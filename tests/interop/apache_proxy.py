@@ -72,6 +72,11 @@ class ApacheProxy:
             what=f"proxy {self.version} on {self.port}",
         )
 
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the process so far."""
+        assert self._child is not None
+        return self._child.cpu_seconds()
+
     def log_tail(self) -> str:
         """Return the last lines of the log."""
         return self._child.log_tail() if self._child is not None else ""

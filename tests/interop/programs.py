@@ -62,6 +62,14 @@ def grpc_java_command(home: Path, *, tls: bool = False) -> list[str]:
     return ["java", *options, "-cp", f"{folder}{os.pathsep}{path}", "GrpcClient", "session"]
 
 
+def v5_load_command(source: Path) -> list[str]:
+    """Return the command of the load generator in `source` that uses the gRPC client for Java."""
+    need_commands("java", "javac")
+    path = f"{artifact_jars(*GRPC_JAVA)}/*"
+    folder = _javac(f"java-v5load-{GRPC_JAVA[1]}", path, sorted(source.glob("*.java")))
+    return ["java", "-Xmx512m", "-cp", f"{folder}{os.pathsep}{path}", "V5Load"]
+
+
 def _environment(package: str) -> Path:
     """Return a Python environment that has one package."""
     folder = cache_dir() / f"python-{package.replace('==', '-')}"
