@@ -26,16 +26,16 @@ HEADER_BYTES_MAX: Final = 4_096
 _NUMBER: Final = rb"(0|[1-9][0-9]{0,17})"
 _HANDLE: Final = b" ".join([_NUMBER] * 4 + [rb'[0-9] [^ "\\\\]+'] + [_NUMBER] * 2)
 _FIELDS: Final = (
-    (rb'"opaque":', _NUMBER + rb"(?=[,}])", (OPAQUE,)),
-    (rb'"queueId":"', _NUMBER + rb'(?=")', (QUEUE,)),
-    (rb'"offset":"', _NUMBER + rb'(?=")', (OFFSET,)),
+    (b'"opaque"', b":" + _NUMBER + b"(?=[,}])", (OPAQUE,)),
+    (b'"queueId"', b':"' + _NUMBER + b'(?=")', (QUEUE,)),
+    (b'"offset"', b':"' + _NUMBER + b'(?=")', (OFFSET,)),
     (
-        rb'"extraInfo":"',
-        _HANDLE + rb'(?=")',
+        b'"extraInfo"',
+        b':"' + _HANDLE + b'(?=")',
         (START, POP_MS, INVISIBLE_MS, REVIVE_QUEUE, HANDLE_QUEUE, HANDLE_OFFSET),
     ),
 )
-_PATTERNS: Final = tuple((name, re.compile(re.escape(name) + value), columns)
+_PATTERNS: Final = tuple((name, re.compile(name + value), columns)
                          for name, value, columns in _FIELDS)  # fmt: skip
 
 
@@ -57,7 +57,7 @@ class AckTemplate:
             request: What the codec decoded.
         """
         header = frame[PREFIX_BYTES:]
-        if len(header) > HEADER_BYTES_MAX or len(request.body):
+        if len(header) > HEADER_BYTES_MAX or len(request.body) or not _is_plain(header, request):
             return None
         spans: list[tuple[int, int, int]] = []
         for name, pattern, columns in _PATTERNS:
@@ -85,6 +85,18 @@ class AckTemplate:
         handle = fields["extraInfo"].split(" ")
         texts = [str(request.opaque), fields["queueId"], fields["offset"], *handle[:4], *handle[6:]]
         return texts == [str(number) for number in row]
+
+
+def _is_plain(header: bytes, request: Request) -> bool:
+    """Return whether each name in a header can be only what the codec reads by that name.
+
+    No escapes, so a name has one spelling; no objects but the header and its fields.
+    """
+    return (
+        b"\\" not in header
+        and header.count(b"{") == header.count(b"}") == 2
+        and "opaque" not in request.fields
+    )
 
 
 def _parts(header: bytes, spans: list[tuple[int, int, int]]) -> Template:

@@ -73,6 +73,7 @@ class AckTurns:
         """Take a decoded acknowledgement.
 
         Args:
+            request: Not one-way.
             frame: The frame that it was decoded from.
         Raises:
             RequestError: It is refused.
@@ -84,14 +85,13 @@ class AckTurns:
             key = _key_of(revive_queue, record)
             self._offsets.setdefault(key, {}).update(dict.fromkeys(record.offsets))
             self._note_template(connection, request, serialize_type, frame)
-        if not request.oneway:
-            answers = self._answers.setdefault(connection, [])
-            answers.append((request.opaque, serialize_type, key))
+        answers = self._answers.setdefault(connection, [])
+        answers.append((request.opaque, serialize_type, key))
 
     def _note_template(
         self, connection: Connection, request: Request, serialize_type: int, frame: bytes
     ) -> None:
-        if serialize_type != JSON_TYPE or request.oneway or not self._uses_templates():
+        if serialize_type != JSON_TYPE or not self._uses_templates():
             return
         if (template := AckTemplate.of(frame, request)) is None:
             return

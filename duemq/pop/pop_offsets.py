@@ -69,8 +69,11 @@ class PopOffsets:
         self._ends[place] = end
 
     def move_back(self, place: Place, start: int, end: int) -> None:
-        """Have the next pop begin at `start` again, unless it does not begin at `end` any more."""
-        if self._ends.get(place) == end:
+        """Have the next pop begin at `start` again, unless a reset came between.
+
+        Messages after `end` that were skipped since then are read again.
+        """
+        if self._ends.get(place, -1) >= end:
             self._ends[place] = start
 
     def is_reset(self, place: Place) -> bool:

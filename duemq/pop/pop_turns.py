@@ -3,8 +3,8 @@
     pops              --read--> checkpoints --+
     acknowledgements  ------------> records --+--one append--> revive log --> one write each
 
-A pop that finds nothing, or is orderly, and whatever exceeds a limit of a turn, is left to its
-handler, which takes requests one by one.
+A pop that finds nothing, or is orderly, a one-way request, and whatever exceeds a limit of a turn,
+is left to its handler, which takes requests one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from delivery.plugin import Request, Response
-from duemq.net.codes import RequestCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.connection import Connection
 from duemq.net.dispatcher import AccessCheck, encode_answer, refusal
 from duemq.net.notices import Notices
@@ -96,7 +96,7 @@ class PopTurns:
             frame: The frame that it was decoded from.
         """
         is_pop = request.code == RequestCode.POP_MESSAGE
-        if self._unconfirmed > UNCONFIRMED_MAX:
+        if request.oneway or self._unconfirmed > UNCONFIRMED_MAX:
             return False
         if is_pop and (
             connection in self._asked
@@ -162,13 +162,20 @@ class PopTurns:
             Why acknowledgements were refused, by the index of their entry; the pops whose
             checkpoints are stored. The others go to their handler.
         """
-        checkpoints = [
-            entry for pop in pops for entry in self._processor.checkpoints(pop.wanted, pop.popped)
-        ]
         first = len(acks.entries)
-        refused = self._revive_log.put_each(
-            [*acks.entries, *checkpoints], together=(first, len(checkpoints))
-        )
+        try:
+            checkpoints = [
+                entry
+                for pop in pops
+                for entry in self._processor.checkpoints(pop.wanted, pop.popped)
+            ]
+            refused = self._revive_log.put_each(
+                [*acks.entries, *checkpoints], together=(first, len(checkpoints))
+            )
+        except Exception as error:
+            self._failed("the records of a turn failed", exc_info=error)
+            fault = RequestError(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            refused = dict.fromkeys(range(first + len(pops)), fault)
         acks_refused = {index: error for index, error in refused.items() if index < first}
         if len(acks_refused) == len(refused):
             return acks_refused, pops

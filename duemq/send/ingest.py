@@ -276,7 +276,10 @@ class Ingest:
                     self._again(connection)
             elif stop == layout.STOP_BROKEN:
                 self._broken(connection)
-            elif self._runs is None or not self._runs.take_alike(connection):
+            elif self._runs is not None and self._runs.take_alike(connection):
+                if self._time_s() > end_s:
+                    self._again(connection)
+            else:
                 self._plain_frame(connection)
                 plain_left -= 1
                 if not plain_left:

@@ -1,4 +1,4 @@
-"""Work of a whole broker on loopback with the installed plugins: sends, deliveries, pulls."""
+"""Work of a whole broker on loopback with the installed plugins: sends, deliveries, pulls, pops."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import Listed
 from message_store.layout import BATCH_ENTRY_HEAD, packer
 from message_store.log.properties import encode_properties
+from tests.support.pop_client import popped
 
 TOPIC = "Kernels"
 CALL_TIMEOUT_S = 600.0  # the first call of a kernel compiles it
@@ -54,14 +55,14 @@ async def _never(kernels: Sequence[Listed], niceness: int) -> None:
 def ingest_messages(root: Path) -> None:
     """Send messages to a broker that takes them from the sockets with a kernel."""
     key_states("secret")  # of an account
-    asyncio.run(_serve(root, "ASYNC_FLUSH", "false", deliver=False))
+    asyncio.run(_serve(root, "ASYNC_FLUSH", "false", deliver=False, pop=True))
 
 
 def run_broker(root: Path) -> None:
     """Start brokers again on the store of others; send, deliver and pull there."""
     key_states("secret")
     for flush, in_turn in (("SYNC_FLUSH", "false"), ("ASYNC_FLUSH", "true")):
-        asyncio.run(_serve(root, flush, in_turn, deliver=True))
+        asyncio.run(_serve(root, flush, in_turn, deliver=True, pop=True))
     asyncio.run(_serve(root / "no timers", "ASYNC_FLUSH", "false", deliver=False, timers=False))
 
 
@@ -71,6 +72,7 @@ async def _serve(
     in_turn: str,
     *,
     deliver: bool,
+    pop: bool = False,
     timers: bool = True,
     kernels: Preparation | None = None,
 ) -> None:
@@ -93,6 +95,8 @@ async def _serve(
         offset = int((answer.fields or {}).get("offset", 0))
         end = offset + await _send_all(client, deliver=deliver)
         await _until_readable(client, offset, end)
+        if pop:
+            await _pop(client)
         if deliver:
             sql = {"subscription": "UNIQ_KEY = 'B'", "expressionType": "SQL92"}
             await client.call(pull_request(offset, **sql), timeout_s=CALL_TIMEOUT_S)
@@ -123,6 +127,31 @@ async def _until_readable(client: RemotingClient, offset: int, end: int) -> None
         while offset < end:
             answer = await client.call(pull_request(offset), timeout_s=CALL_TIMEOUT_S)
             offset = int((answer.fields or {}).get("nextBeginOffset", offset))
+
+
+async def _pop(client: RemotingClient) -> None:
+    """Pop messages, and acknowledge each."""
+    fields = {
+        "consumerGroup": "g",
+        "topic": TOPIC,
+        "queueId": "-1",
+        "maxMsgNums": "4",
+        "invisibleTime": "60000",
+        "pollTime": "0",
+        "bornTime": _now(),
+        "initMode": "0",
+    }
+    answer = await client.call(Request(RequestCode.POP_MESSAGE, fields), timeout_s=CALL_TIMEOUT_S)
+    for message in popped(answer, TOPIC, SMALL["brokerName"]):
+        named = {
+            "consumerGroup": "g",
+            "topic": TOPIC,
+            "queueId": str(message.queue_id),
+            "offset": str(message.offset),
+            "extraInfo": message.handle,
+        }
+        acknowledgement = Request(RequestCode.ACK_MESSAGE, named)
+        await client.call(acknowledgement, timeout_s=CALL_TIMEOUT_S)
 
 
 def send_request(code: int, properties: dict[str, str], *, topic: str = TOPIC) -> Request:

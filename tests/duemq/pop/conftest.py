@@ -1,0 +1,49 @@
+"""A broker with POP over raw connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from duemq.auth.signature import Credentials
+from message_store.clock import FakeClock
+from message_store.kernels.preparation import Preparation
+from message_store.kernels.registry import Listed
+from tests.support.pop_client import PopClient
+from tests.support.pop_frames import PopRig, pop_rig
+from tests.support.running_broker import asking, running, small
+
+RunScene = Callable[..., None]
+
+
+async def _never(kernels: Sequence[Listed], niceness: int) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.fixture
+def rig(tmp_path) -> RunScene:
+    """Run a scene with a `PopRig`."""
+
+    def run(
+        scene: Callable[[PopRig], Awaitable[None]],
+        *,
+        compiled: bool = True,
+        who: Credentials | None = None,
+        **keys: str,
+    ) -> None:
+        async def main() -> None:
+            clock = FakeClock()
+            kernels = None if compiled else Preparation(("ingest",), _never)
+            properties = small(tmp_path, **keys)
+            async with (
+                running(properties, clock=clock, kernels=kernels) as (broker, _),
+                asking(broker.address, who) as asker,
+                pop_rig(broker, clock, asker, PopClient(asker, clock)) as found,
+            ):
+                await scene(found)
+
+        asyncio.run(main())
+
+    return run
