@@ -28,7 +28,7 @@ NO_PAGES = {"page": ONE_PAGE, "sector": set[str]()}
 @pytest.mark.crash
 @pytest.mark.parametrize("damage", sorted(LOST_MAX))
 def test_damage_costs_no_more_than_what_it_hits(damage: str) -> None:
-    found = list(runs(COUNT, SEED, damage, sorted(KINDS)))
+    found = list(runs(range(COUNT), SEED, damage, sorted(KINDS)))
     assert len(found) == COUNT
     assert [run for run in found if run["problems"]] == []
 
