@@ -62,6 +62,14 @@ class Subscription:
             return np.asarray(low == self.hashes[0])
         return np.isin(low, self.hashes)
 
+    def nearly_passes(self, tags_codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which tags codes fail `mask`, and pass it after a flip of one bit."""
+        if self.matches_all or not self.is_tag or not tags_codes.size:
+            return np.zeros(tags_codes.size, np.bool_)
+        low, places = np.unique(tags_codes.astype(np.uint32), return_inverse=True)
+        bits = np.bitwise_count(low[:, None] ^ self.hashes.astype(np.uint32))
+        return np.asarray((bits == 1).any(axis=1) & (bits != 0).all(axis=1))[places]
+
     def to_json(self) -> dict[str, Any]:
         """Return the object that 203, 321 and 345 answer."""
         return {
