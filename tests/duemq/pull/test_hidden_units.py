@@ -108,7 +108,9 @@ def naive_nearly(code: int, hashes: list[int]) -> bool:
     return 0 not in low and any(each.bit_count() == 1 for each in low)
 
 
-@pytest.mark.parametrize("tags", [["a"], ["wanted", "A", "zz"], ["\xfc"]])
+@pytest.mark.parametrize(
+    "tags", [["a"], ["wanted", "A", "zz"], ["\xfc"], [f"tag{number}" for number in range(100)]]
+)
 def test_codes_that_nearly_pass_are_those_of_a_naive_twin(tags: list[str]) -> None:
     chance = np.random.default_rng(1)
     hashes = tag_hashes(tags).tolist()
