@@ -134,7 +134,7 @@ async def observe(
     messages = defaultdict[str, list[Any]](list)
     records = [record for queue in QUEUES for record in await _pulled(world, *queue)]
     for record in records:
-        name = _name(record)
+        name = name_of(record)
         if record.topic == QUARANTINE_TOPIC:
             name = f"{QUARANTINE_TOPIC}/{record.queue_offset}"
         due_ms = store["messages"].get(name, {}).get("due_ms", 0)
@@ -150,7 +150,7 @@ async def observe(
     return seen
 
 
-def _name(record: Record) -> str:
+def name_of(record: Record) -> str:
     """Return the name of a message, also of one whose body is damaged."""
     if zlib.crc32(record.body) & CRC_MASK != record.body_crc:
         return "m" + record.properties.get("UNIQ_KEY", "U?")[1:]  # set by the workload
