@@ -52,7 +52,7 @@ Limits:
 | files | how damage is noticed |
 |---|---|
 | commit log | `sums/` has checksums of synced blocks of 4 KiB; bodies have Apache's CRC |
-| consume queues | a record names its place: units that differ, or nearly pass a filter, are rewritten |
+| consume queues | units that differ from their records, or nearly pass a filter, are rewritten |
 | timer log, wheel | times of a unit must be those of its record; otherwise both are rebuilt |
 | tables | `config/sums/` has the checksum of each table; a damaged one is replaced by its `.bak` |
 """
