@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.layout import Row, Rows
-from message_store.log.commit_log import CommitLog
 from message_store.queues.consume_queue import ConsumeQueue
 from message_store.queues.consume_queues import QueueSet
 
@@ -39,7 +38,6 @@ class QueuePlaces:
         homeless: Log offsets of records without a place.
     """
 
-    log: CommitLog
     queues: QueueSet
     wrong: list[int] = field(default_factory=list)
     homeless: list[int] = field(default_factory=list)
@@ -78,7 +76,9 @@ class QueuePlaces:
             if offset == (queue.max_offset if following is None else following):
                 continue
             after = int(rows[at + 1]["queue_offset"]) if at + 1 < rows.size else None
-            place = self._place(queue, rows[at], following, after)
+            place = NO_PLACE
+            if not at or not self._is_taken(queue, rows[at - 1], offset):
+                place = self._place(queue, rows[at], following, after)
             if place == NO_PLACE:
                 placed[at] = False
                 self.homeless.append(int(rows[at]["phys_offset"]))
@@ -125,10 +125,11 @@ class QueuePlaces:
             following = queue.max_offset
         if after == following and offset != following - 1:
             return NO_PLACE
-        if after == following + 1:
-            return following
-        changed = after is None and self.log.sums.has_changed(phys_offset, int(row["record_size"]))
-        return following if changed else offset
+        return following if after == following + 1 else offset
+
+    def _is_taken(self, queue: ConsumeQueue, before: Row, offset: int) -> bool:
+        """Return whether a place is that of the record before, by the unit that is there."""
+        return bool(before["queue_offset"] == offset) and self._is_unit(queue, before)
 
     def _is_unit(self, queue: ConsumeQueue, row: Row) -> bool:
         """Return whether the unit at a record's queue offset names it."""

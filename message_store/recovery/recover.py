@@ -225,7 +225,7 @@ def recover(
         units: Sum of the queues' ends at `start`. If fewer remain, units that were cut had records:
             the disk has changed the units, and all queues are written again.
     """
-    found = Recovered(start, QueuePlaces(log, queues), end=start, torn_from=torn_from)
+    found = Recovered(start, QueuePlaces(queues), end=start, torn_from=torn_from)
     _replay(log, queues, rules, found)
     if found.gaps and start > log.min_offset:
         notice(
@@ -233,7 +233,7 @@ def recover(
             f"written again from the log"
         )
         start = log.min_offset
-        found = Recovered(start, QueuePlaces(log, queues), end=start, torn_from=torn_from)
+        found = Recovered(start, QueuePlaces(queues), end=start, torn_from=torn_from)
         _replay(log, queues, rules, found)
     _bridge_gaps(log, queues, rules, found, known_end, notice)
     found.end = _skip_blank(log, found.end)

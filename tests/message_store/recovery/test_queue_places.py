@@ -91,11 +91,13 @@ def test_a_flipped_queue_offset_changes_no_unit(
     assert sum(f"commit log offset {before[0][AT]}:" in notice for notice in notices) == 1
 
 
+@pytest.mark.parametrize("queue_id", [0, 1])
 def test_a_flipped_queue_changes_no_unit_of_the_other_queue(
-    killed: tuple[Path, list[dict[int, int]]],
+    killed: tuple[Path, list[dict[int, int]]], queue_id: int
 ) -> None:
+    """The record comes before that with the same place, or after it."""
     root, before = killed
-    flip(root, before[0][AT] + QUEUE_POS + 3, 0)
+    flip(root, before[queue_id][AT] + QUEUE_POS + 3, 0)
     found, notices = reopened(root)
     assert found == before
     assert sum("it is in no queue" in notice for notice in notices) == 1
