@@ -26,20 +26,13 @@ or that a killed broker has left: it flips one bit (`--damage flip`), writes a p
 another one of the same kind of file (`--damage page`), or makes a page unreadable, before the start
 or while the broker runs (`--damage sector`). Then a broker starts, every message comes due, and
 clients pull all queues, query every key, and read offsets and tables.
-It took {runs} runs; **{broken} broke a promise**. `make soak` takes 13,000 runs.
+It took {runs} runs after the last repair; **{broken} broke a promise**. `make soak` takes 13,000
+runs, which no version with all repairs has completed.
 
 Earlier runs broke promises in four ways. Each is repaired, with a test of its own: a flip in the
 log offset of a queue's last unit lost its message; one in the timer log, found while a checkpoint
 was being written, stopped the event loop for ever; one that made a marker of a timer that rolls
 lost the timer; one in the queue offset of a record lost other messages of its queue after a kill.
-
-Limits:
-
-- What was never synced has no checksums. After a kill it is in the memory of the machine, and the
-  next start syncs and seals it.
-- A flip that makes the tags code of another tag in use of the topic hides the message from
-  consumers with tags until `duemq store verify` reports it. Every other tags code that one bit
-  explains is compared with its record when a filter leaves the unit out, and written again.
 
 - Damage is *noticed* if `duemq store verify` reports it, the broker logs it, or the start is
   refused with the file's name. It must be noticed if clients see anything else than without it.
@@ -48,6 +41,14 @@ Limits:
   page.
 - Damage has *no effect* where nothing reads the bytes any more: settled units of the timer log,
   past slots of the wheel, `abort` and `lock`, a `.bak` that is not needed.
+
+Limits:
+
+- What was never synced has no checksums. After a kill it is in the memory of the machine, and the
+  next start syncs and seals it.
+- A flip that makes the tags code of another tag in use of the topic hides the message from
+  consumers with tags until `duemq store verify` reports it. Every other tags code that one bit
+  explains is compared with its record when a filter leaves the unit out, and written again.
 
 | files | how damage is noticed |
 |---|---|
