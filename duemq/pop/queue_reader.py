@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
+from duemq.pull.hidden_units import HiddenUnits
 from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
     UNITS_LOOKED_AT_MAX,
@@ -54,7 +55,7 @@ class QueueReader:
 
     def __init__(self, store: MessageStore, compiled: Callable[[], bool] = lambda: False) -> None:
         self._store, self._limits = store, StoreLimits(store)
-        self._compiled = compiled
+        self._compiled, self._hidden = compiled, HiddenUnits(store)
 
     def read(
         self, topic: str, queue_id: int, offset: int, count_max: int, subscription: Subscription
@@ -97,6 +98,8 @@ class QueueReader:
         passing = np.flatnonzero(present & passed & subscription.mask(units["tags_code"]))
         chosen = passing[: self._count_within(units[passing], count_max)]
         read = units.size if chosen.size == passing.size else int(passing[chosen.size])
+        if read > chosen.size and self._hidden.repaired(place, units[:read], subscription):
+            raise UnitsRewritten(f"{topic}/{queue_id}/{start}")
         try:
             data = self._store.gather(*place, units[chosen])
         except RecordUnreadable:

@@ -18,6 +18,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Deferred, Handler
 from duemq.ports import PERM_READ, Groups, GroupView, Offsets, Topics, TopicView
 from duemq.pull.held_pulls import Held, HeldPulls, Wake
+from duemq.pull.hidden_units import HiddenUnits
 from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
     FOUND,
@@ -99,6 +100,7 @@ class PullProcessor:
         self._access_version = access_version
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
+        self._hidden = HiddenUnits(store)
         self._offsets, self._clients, self._held = offsets, clients, held
         self._stats, self._config = stats, config
         self._limits = limits or StoreLimits(store)
@@ -321,12 +323,17 @@ class PullProcessor:
             passing=passing,
         )
         returned = 0 if outcome.units is None else outcome.units.size
-        if outcome.next_offset - wanted.offset > returned and self._repaired(wanted, units):
+        passed = outcome.next_offset - wanted.offset
+        if passed > returned and self._repaired(admitted, units[:passed]):
             return self._read(admitted)
         return outcome
 
-    def _repaired(self, wanted: PullRequest, units: npt.NDArray[Any]) -> bool:
-        """Repair units that name removed records, which no unit of a queue does; return whether."""
+    def _repaired(self, admitted: Admitted, units: npt.NDArray[Any]) -> bool:
+        """Repair units that name removed records or have wrong tags codes; return whether."""
+        wanted = admitted.request
+        place = wanted.topic, wanted.queue_id, wanted.offset
+        if self._hidden.repaired(place, units, admitted.subscription):
+            return True
         removed = np.flatnonzero(units["phys_offset"] < self._store.min_offset)
         return any(
             self._store.repair.repaired(wanted.topic, wanted.queue_id, wanted.offset + at)

@@ -15,6 +15,8 @@ from message_store.text import java_hash
 ALL = "*"
 TAG = "TAG"
 TAGS_MAX = 4_096
+FEW_TAGS_MAX = 16  # more are searched, as a comparison with each would take longer
+EACH_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 EXPRESSION_CHARS_MAX = 1 << 17
 
 
@@ -61,6 +63,22 @@ class Subscription:
         if self.hashes.size == 1:
             return np.asarray(low == self.hashes[0])
         return np.isin(low, self.hashes)
+
+    def nearly_passes(self, tags_codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which tags codes fail `mask`, and pass it after a flip of one bit."""
+        if self.matches_all or not self.is_tag or not tags_codes.size:
+            return np.zeros(tags_codes.size, np.bool_)
+        low, hashes = tags_codes.astype(np.uint32), self.hashes.astype(np.uint32)
+        if hashes.size > FEW_TAGS_MAX:
+            codes, places = np.unique(low, return_inverse=True)
+            found = np.isin(codes[:, None] ^ EACH_BIT, hashes).any(axis=1)
+            return np.asarray(found & ~np.isin(codes, hashes))[places]
+        nearly, passes = np.zeros(low.size, np.bool_), np.zeros(low.size, np.bool_)
+        for wanted in hashes:
+            bits = np.bitwise_count(low ^ wanted)
+            nearly |= bits == 1
+            passes |= bits == 0
+        return nearly & ~passes
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that 203, 321 and 345 answer."""

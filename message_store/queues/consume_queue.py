@@ -370,21 +370,21 @@ class ConsumeQueue:
 
     def correct_min(self, log_min: int) -> None:
         """Advance `min_offset` past units whose records were removed; remove files before it."""
-        self.min_offset = low = self._first_at(log_min)
+        self.min_offset = low = self.offset_from(log_min)
         while len(self._bases) > 1 and self._bases[1] <= low * UNIT_BYTES:
             self._remove(self._bases.pop(0))
 
     def blank(self, log_start: int, log_end: int) -> int:
         """Replace units that point into log_start..log_end by pre-blanks; return their number."""
         count = 0
-        at = self._first_at(log_start)
+        at = self.offset_from(log_start)
         while at < self.max_offset and self._message_from(at)[1] < log_end:
             self.write(at, memoryview(PRE_BLANK.tobytes()))
             at, count = self._message_from(at)[0], count + 1
         return count
 
-    def _first_at(self, log_offset: int) -> int:
-        """Return the queue offset of the first message at or after a log offset."""
+    def offset_from(self, log_offset: int) -> int:
+        """Return the queue offset of the first message at or after a log offset, or the end."""
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -397,7 +397,7 @@ class ConsumeQueue:
 
     def unit_from(self, log_offset: int) -> Any | None:
         """Return the first unit, () `UNIT`, of a message at or after a log offset."""
-        units = self.read(self._first_at(log_offset), 1)
+        units = self.read(self.offset_from(log_offset), 1)
         return units[0] if units.size and not is_blank(units)[0] else None
 
     def _message_from(self, offset: int) -> tuple[int, int]:

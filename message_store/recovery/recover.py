@@ -41,6 +41,7 @@ from message_store.queues.consume_queues import QueueSet, is_topic_name
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from message_store.ranges import minus
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
+from message_store.recovery.queue_places import QueuePlaces
 from message_store.recovery.truncated_bytes import save_tail
 
 CHUNK_RECORDS = 32_768
@@ -54,6 +55,7 @@ class Recovered:
     """What recovery found."""
 
     start: int
+    places: QueuePlaces
     end: int = 0
     torn_from: int | None = None
     last_record: int = -1
@@ -223,18 +225,21 @@ def recover(
         units: Sum of the queues' ends at `start`. If fewer remain, units that were cut had records:
             the disk has changed the units, and all queues are written again.
     """
-    found = Recovered(start=start, end=start, torn_from=torn_from)
+    found = Recovered(start, QueuePlaces(queues), end=start, torn_from=torn_from)
     _replay(log, queues, rules, found)
     if found.gaps and start > log.min_offset:
         notice(
             f"{found.gaps} consume queues lack units of records before {start}: all queues are "
             f"written again from the log"
         )
-        found = Recovered(start=log.min_offset, end=log.min_offset, torn_from=torn_from)
+        start = log.min_offset
+        found = Recovered(start, QueuePlaces(queues), end=start, torn_from=torn_from)
         _replay(log, queues, rules, found)
     _bridge_gaps(log, queues, rules, found, known_end, notice)
     found.end = _skip_blank(log, found.end)
     _report_offsets(found.damaged, "the body's CRC does not match; the record was kept", notice)
+    found.homeless += found.places.homeless
+    _report_offsets(found.places.wrong, "its queue offset is not that of its place", notice)
     _report_offsets(
         found.homeless, "topic, queue or queue offset cannot be; it is in no queue", notice
     )
@@ -330,7 +335,7 @@ def _replay(
         rows = rows[:whole]
         if not whole:
             return
-        found.gaps += dispatch(rows, queues, rules, log)
+        found.gaps += dispatch(rows, queues, rules, log, found.places)
         found.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
         found.homeless += rows["phys_offset"][~has_place(rows)].tolist()
         if rows.size > 1:
@@ -399,15 +404,28 @@ def _save_tail(log: CommitLog, end: int, notice: Callable[[str], None]) -> None:
         )
 
 
-def dispatch(rows: Rows, queues: QueueSet, rules: Sequence[TagsCodeRule], log: CommitLog) -> int:
-    """Write the units of scanned records; return the number of blocks with a gap in their queue."""
+def dispatch(
+    rows: Rows,
+    queues: QueueSet,
+    rules: Sequence[TagsCodeRule],
+    log: CommitLog,
+    places: QueuePlaces | None = None,
+) -> int:
+    """Write the units of scanned records; return the number of blocks with a gap in their queue.
+
+    Args:
+        places: Corrects queue offsets that cannot be.
+    """
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
     rows = rows[plain & has_place(rows) & queues.deletions.kept(rows, queues.topics)]
-    codes = tags_codes(rows, queues.topics, rules, log)
     group = rows["topic_index"].astype(np.int64) << 32 | rows["queue_id"]
     order = np.argsort(group, kind="stable")
-    rows, codes, group = rows[order], codes[order], group[order]
+    rows, group = rows[order], group[order]
+    if places is not None:
+        placed = places.correct(rows, group)
+        rows, group = rows[placed], group[placed]
+    codes = tags_codes(rows, queues.topics, rules, log)
     new_run = (np.diff(group) != 0) | (np.diff(rows["queue_offset"]) != 1)
     starts = np.concatenate([[0], np.flatnonzero(new_run) + 1, [rows.size]])
     units = np.empty(rows.size, layout.CQ_UNIT)

@@ -56,10 +56,10 @@ class UnitRepair:
         before = queue.read(offset, 1)
         if before.size and self.is_sound(before[0], topic, queue_id, offset):
             return False
-        low, high = self._bounds(queue, topic, queue_id, offset)
-        if high - low > LOG_BYTES_MAX:
+        span, offsets = self._bounds(queue, topic, queue_id, offset)
+        if span[1] - span[0] > LOG_BYTES_MAX:
             return self._give_up((topic, queue_id, offset), "it is too far from the next sound one")
-        count = self._rewrite(topic, queue_id, low, high)
+        count = self._rewrite(topic, queue_id, span, offsets)
         after = queue.read(offset, 1)
         if not after.size or (before.size and after[0] == before[0]):
             return self._give_up((topic, queue_id, offset), "the log has no other record for it")
@@ -93,33 +93,36 @@ class UnitRepair:
 
     def _bounds(
         self, queue: ConsumeQueue, topic: str, queue_id: int, offset: int
-    ) -> tuple[int, int]:
-        """Return the log offsets between which the records of the damaged units must be."""
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return between which log offsets, and which queue offsets, the damaged units are."""
         low, high = self._log.min_offset, self._log.end
+        first, after = queue.min_offset, queue.max_offset
         for at in range(offset - 1, max(offset - UNITS_MAX, queue.min_offset) - 1, -1):
             unit = queue.read(at, 1)
             if unit.size and not is_blank(unit)[0] and self.is_sound(unit[0], topic, queue_id, at):
-                low = int(unit[0]["phys_offset"]) + int(unit[0]["size"])
+                low, first = int(unit[0]["phys_offset"]) + int(unit[0]["size"]), at + 1
                 break
         for at in range(offset + 1, min(offset + UNITS_MAX, queue.max_offset)):
             unit = queue.read(at, 1)
             if unit.size and not is_blank(unit)[0] and self.is_sound(unit[0], topic, queue_id, at):
-                high = int(unit[0]["phys_offset"])
+                high, after = int(unit[0]["phys_offset"]), at
                 break
-        return low, max(low, high)
+        return (low, max(low, high)), (first, after)
 
-    def _rewrite(self, topic: str, queue_id: int, low: int, high: int) -> int:
-        """Write the units of the queue's records between two log offsets; return their number."""
+    def _rewrite(
+        self, topic: str, queue_id: int, span: tuple[int, int], offsets: tuple[int, int]
+    ) -> int:
+        """Write the units of the queue's records between two log offsets; return their number.
+
+        Args:
+            offsets: First queue offset of the units, and the one after the last: a record there
+                that names another one is damaged.
+        """
         count = 0
-        queue, index = self._queues.find(topic, queue_id), self._queues.topics.find(topic)
-        assert queue is not None
-        for rows in walk_log(
-            self._log, low, high, self._queues.topics, check=False, past_damage=True
-        ):
+        index = self._queues.topics.find(topic)
+        for rows in walk_log(self._log, *span, self._queues.topics, check=False, past_damage=True):
             mine = (rows["topic_index"] == index) & (rows["queue_id"] == queue_id)
-            mine &= (rows["queue_offset"] >= queue.min_offset) & (
-                rows["queue_offset"] < queue.max_offset
-            )
+            mine &= (rows["queue_offset"] >= offsets[0]) & (rows["queue_offset"] < offsets[1])
             if mine.any():
                 dispatch(rows[mine], self._queues, self._rules, self._log)
                 count += int(mine.sum())

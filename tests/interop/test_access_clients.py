@@ -1,4 +1,4 @@
-"""Go and C++ clients with accounts: what they sign is accepted, other secrets are refused."""
+"""Clients with accounts: what they sign is accepted, other secrets are refused; in any script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from duemq.auth.signature import Credentials
 from duemq.net.codes import RequestCode
 from tests.interop.checks import assert_accepted, assert_once, series
-from tests.interop.programs import CLIENTS, go_program, python_command
+from tests.interop.programs import CLIENTS, go_program, java_command, python_command
 from tests.interop.session import Client, ClientFailed, ClientSession, FreshSessions
 from tests.support.accounts import KEYS, ROOT, Step, prepare, user_steps
 from tests.support.duemq_server import DueMQ
@@ -23,11 +23,18 @@ N = 4
 TOPIC, GROUP = "orders", "billing"
 WHO = Credentials("alice12", "alice-secret")
 ADMIN = Credentials("admin12", "admin-secret")
+FOREIGN = Credentials(
+    "foreign12", "geh\xe4m-\u0441\u0435\u043a\u0440\u0435\u0442-\u5bc6\u7801-\U0001f511"
+)
 PLAIN_ACL = f"""
 accounts:
   - {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret}, admin: true}}
   - accessKey: {WHO.access_key}
     secretKey: {WHO.secret}
+    topicPerms: [{TOPIC}=PUB|SUB]
+    groupPerms: [{GROUP}=SUB]
+  - accessKey: {FOREIGN.access_key}
+    secretKey: "{FOREIGN.secret}"
     topicPerms: [{TOPIC}=PUB|SUB]
     groupPerms: [{GROUP}=SUB]
 """
@@ -57,12 +64,13 @@ def checked(
     home = tmp_path_factory.mktemp("checked")
     if request.param == "users":
         with DueMQ(home, keys=KEYS) as server:
-            prepare(server.broker_address, ROOT, [*topics(), *user_steps(WHO, PERMISSIONS)])
+            users = [step for who in (WHO, FOREIGN) for step in user_steps(who, PERMISSIONS)]
+            prepare(server.broker_address, ROOT, [*topics(), *users])
             yield server
         return
     conf = home / "rmq" / "conf"
     conf.mkdir(parents=True)
-    (conf / "plain_acl.yml").write_text(PLAIN_ACL)
+    (conf / "plain_acl.yml").write_text(PLAIN_ACL, "utf-8")
     (conf / "plain_acl.yml").chmod(0o600)
     keys = {"aclEnable": "true", "rocketmqHome": str(home / "rmq")}
     with DueMQ(home, keys=keys) as server:
@@ -82,6 +90,21 @@ def cpp(server: Server, home: Path) -> Client:
         raise Missing("the Python package rocketmq (with librocketmq) is not installed")
     command = python_command("cpp_client.py")
     return FreshSessions("cpp", command, namesrv=server.namesrv_address, home=home)
+
+
+def java_4(server: Server, home: Path) -> Client:
+    """Return Apache's client 4.9.7."""
+    return _java("4.9.7", server, home)
+
+
+def java_5(server: Server, home: Path) -> Client:
+    """Return Apache's client 5.3.3."""
+    return _java("5.3.3", server, home)
+
+
+def _java(version: str, server: Server, home: Path) -> Client:
+    command = java_command(version, home)
+    return ClientSession("java", command, namesrv=server.namesrv_address, home=home)
 
 
 @pytest.mark.parametrize("make", [go, cpp])
@@ -104,3 +127,23 @@ def test_a_right_secret_sends_and_consumes_and_a_wrong_one_is_refused(
         r'"event":"refused","user":"(\w+)"', (checked.home / "broker.log").read_text()
     )
     assert set(refused) == {WHO.access_key}
+
+
+@pytest.mark.parametrize("make", [go, cpp, java_4, java_5])
+def test_a_secret_and_text_that_are_not_ascii_are_signed_in_utf_8(
+    checked: Server, make: Callable[[Server, Path], Client], tmp_path: Path
+) -> None:
+    """A secret that differs in its last character only is refused."""
+    client = make(checked, tmp_path)
+    who = {"access_key": FOREIGN.access_key, "secret_key": FOREIGN.secret, "instance": "right"}
+    try:
+        body, tag = f"{make.__name__}-gr\xfc\xdfe", "gr\xfcn-\u7eff"
+        sent = client.events("produce", "sent", topic=TOPIC, n=N, body=body, tags=tag, **who)
+        assert_accepted(sent, N)
+        options = {"topic": TOPIC, "group": GROUP, "until": N, "tags": tag, **who}
+        assert_once(client.events("push-consume", "message", **options), series(N, body))
+        wrong = who | {"secret_key": FOREIGN.secret[:-1] + "\U0001f512", "instance": "wrong"}
+        with pytest.raises(ClientFailed):
+            client.run("produce", topic=TOPIC, body=body, send_timeout_ms=3_000, **wrong)
+    finally:
+        client.close()

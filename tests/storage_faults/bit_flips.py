@@ -3,6 +3,7 @@
     python -m tests.storage_faults.bit_flips --count 1000 --seed 1        single bits
     python -m tests.storage_faults.bit_flips --damage page --count 1000   misplaced pages
     python -m tests.storage_faults.bit_flips --damage sector              unreadable sectors
+    python -m tests.storage_faults.bit_flips --seed 1 --only 714          one damage of a seed again
 
 Each damage is tried on a copy of a store that holds delivered and pending messages, stopped or
 killed. It is *noticed* if `duemq store verify` finds it, the start is refused, or the broker logs a
@@ -22,7 +23,7 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -156,14 +157,16 @@ def outcome(
     return run | {name: names[:8] for name, names in changed.items() if names}
 
 
-def runs(count: int, seed: int, damage: str, kinds: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the outcome of each damage."""
+def runs(
+    numbers: Iterable[int], seed: int, damage: str, kinds: list[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the outcome of each damage of a seed, by its number."""
     home = Path(tempfile.mkdtemp(prefix="damage-"))
     try:
         stores = list(make_stores(home, damage))
-        chance = random.Random(seed)
         kinds = kinds + [kind for kind in OFTEN if kind in kinds] * 3
-        for number in range(count):
+        for number in numbers:
+            chance = random.Random(f"{seed}.{number}")
             run: dict[str, Any] = {}
             while not run:
                 kind, store = chance.choice(kinds), chance.choice(stores)
@@ -180,9 +183,11 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--damage", choices=sorted(LOST_MAX), default="flip")
     parser.add_argument("--kind", action="append", choices=sorted(KINDS))
+    parser.add_argument("--only", type=int)
     options = parser.parse_args(words)
+    numbers = range(options.count) if options.only is None else [options.only]
     broken = 0
-    for run in runs(options.count, options.seed, options.damage, options.kind or sorted(KINDS)):
+    for run in runs(numbers, options.seed, options.damage, options.kind or sorted(KINDS)):
         broken += bool(run["problems"])
         sys.stdout.write(json.dumps(run) + "\n")
         sys.stdout.flush()

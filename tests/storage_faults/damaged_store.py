@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from duemq.auth.accounts import Users
 from duemq.auth.accounts_file import ACCOUNTS_FILE, read_accounts, write_accounts
 from duemq.auth.model import User
 from message_store.errors import RecordUnreadable
+from message_store.layout import CRC_MASK
 from message_store.log.record import Record, decode_record
 from message_store.verify import verify_store
 from tests.simulation.world import Gate, World
@@ -132,7 +134,7 @@ async def observe(
     messages = defaultdict[str, list[Any]](list)
     records = [record for queue in QUEUES for record in await _pulled(world, *queue)]
     for record in records:
-        name = record.body.split(b" ")[0].decode("latin-1")
+        name = name_of(record)
         if record.topic == QUARANTINE_TOPIC:
             name = f"{QUARANTINE_TOPIC}/{record.queue_offset}"
         due_ms = store["messages"].get(name, {}).get("due_ms", 0)
@@ -146,6 +148,13 @@ async def observe(
     }  # fmt: skip
     await world.stop()
     return seen
+
+
+def name_of(record: Record) -> str:
+    """Return the name of a message, also of one whose body is damaged."""
+    if zlib.crc32(record.body) & CRC_MASK != record.body_crc:
+        return "m" + record.properties.get("UNIQ_KEY", "U?")[1:]  # set by the workload
+    return record.body.split(b" ")[0].decode("latin-1")
 
 
 async def _tables(world: World) -> Seen:

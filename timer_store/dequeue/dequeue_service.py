@@ -169,9 +169,11 @@ class DequeueService:
         return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
 
     def _wrong(self, loaded: Loaded) -> Exception | None:
-        """Return the error of a timer whose times are not those of its record."""
+        """Return the error of a timer whose times or kind are not those of its record."""
         if not loaded.doubtful:
             return None
+        if (marker := self._check.wrong_marker(loaded.rolls)) is not None:
+            return marker
         pieces = (loaded.run.rows, loaded.rolls, loaded.joined)
         return next((e for rows in pieces if (e := self._check.wrong_times(rows))), None)
 

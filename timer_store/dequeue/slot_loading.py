@@ -49,7 +49,7 @@ class Loaded:
         complete: Whether the slot has no pending timers after these.
         broken: Error of a chain that ends too early.
         record_bytes: Bytes of the records of `run`.
-        doubtful: Whether times of some unit do not fit together.
+        doubtful: Whether some unit is to be compared with its record.
     """
 
     run: Run

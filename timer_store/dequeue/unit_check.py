@@ -71,6 +71,21 @@ class UnitCheck:
                 return self._error(rows[at], f"is due at {int(timed[at]['due_ms'])}")
         return None
 
+    def wrong_marker(self, rows: Rows) -> CorruptStore | None:
+        """Return the error of the first timer that rolls as a marker, but whose record is none.
+
+        A later slot would take it for a marker: the timer would be lost.
+
+        Args:
+            rows: (n,) `layout.STAGED`.
+        """
+        rows = rows[rows["magic"] & layout.MAGIC_DELETE != 0]
+        timed = self._records.read(np.ascontiguousarray(rows["phys_offset"]))
+        for at in np.flatnonzero(timed["kind"] == layout.TIMED_PLAIN).tolist():
+            if self._is_news(int(rows[at]["phys_offset"])):
+                return self._error(rows[at], "cancels no other timer")
+        return None
+
     def wrong_unit(self, rows: Rows) -> CorruptStore | None:
         """Return the error of the first timer whose unit is damaged, None if the records are.
 

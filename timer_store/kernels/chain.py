@@ -58,7 +58,7 @@ PHYS_AT, RECORD_AT, HASH_AT, DUE_AT = (
     WALK_PHYS,  # the smallest phys_offset so far
     WALK_MIXED,  # 1: the units are not in the order of the commit log
     WALK_FAULT,  # FAULT_* of the unit at WALK_POS
-    WALK_DOUBT,  # pending units whose times do not fit together
+    WALK_DOUBT,  # pending units to compare with their records
     WALK_SIZE,
 ) = range(9)
 
@@ -137,6 +137,18 @@ def is_doubtful(data: Bytes, at: int, precision_ms: int, window_ms: int) -> bool
 
 
 @kernel
+def needs_record(data: Bytes, at: int, precision_ms: int, window_ms: int) -> bool:
+    """Return whether a unit is to be compared with its record: in doubt, or a marker that rolls.
+
+    A flipped bit makes a marker of a timer that rolls, and no count of a slot shows it.
+    """
+    both = MAGIC_ROLL | MAGIC_DELETE
+    if get_i4(data, at + MAGIC_AT) & both == both and get_i8(data, at + DUE_AT) >= 0:
+        return True
+    return is_doubtful(data, at, precision_ms, window_ms)
+
+
+@kernel
 def stage_unit(data: Bytes, at: int, pos: int, precision_ms: int, row: Any) -> None:
     """Fill a row of layout.STAGED."""
     row["due_ms"] = due_of(data, at, precision_ms)
@@ -183,7 +195,7 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
         note_order(walk, get_i8(data, at + PHYS_AT))
-        if is_doubtful(data, at, slot[1], slot[2]):
+        if needs_record(data, at, slot[1], slot[2]):
             walk[WALK_DOUBT] += 1
         # The copy of a copied unit stands for it in a slot of its own, so the unit makes no row.
         if get_i8(data, at + DUE_AT) != DUE_COPIED:
@@ -274,7 +286,7 @@ def collect_first(
             return WALK_LEFT
         phys_offset = get_i8(data, at + PHYS_AT)
         note_order(walk, phys_offset)
-        if is_doubtful(data, at, precision_ms, window_ms):
+        if needs_record(data, at, precision_ms, window_ms):
             walk[WALK_DOUBT] += 1
         due_ms = due_of(data, at, precision_ms)
         settled = due_ms < 0 or (

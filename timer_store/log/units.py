@@ -49,7 +49,8 @@ class SlotRows(NamedTuple):
         markers: The same: units that cancel others of this slot, without those that roll.
         complete: Whether the slot has no pending units after these.
         broken: Error of a chain that ends too early, None if it does not.
-        doubtful: Whether times of some unit do not fit together: compare the rows with the records.
+        doubtful: Whether times of some unit do not fit together, or a marker rolls: compare the
+            rows with the records.
     """
 
     rows: Rows

@@ -307,3 +307,42 @@ def test_a_record_in_a_changed_block_is_found(log: CommitLog) -> None:
     assert log.sums.has_changed(10, 100) is False
     flip(log, 2 * BLOCK_BYTES + 9)
     assert log.sums.has_changed(2 * BLOCK_BYTES, 5) is True
+
+
+def naive_sums(data: bytes) -> tuple[list[int], int | None]:
+    """Return the checksums of the whole blocks of a file's bytes, and of its open block."""
+    size = len(data) if len(data) == FILE_BYTES else len(data) - len(data) % BLOCK_BYTES
+    whole = [zlib.crc32(data[at : min(at + BLOCK_BYTES, size)]) for at in range(0, size, 4_096)]
+    return [crc or 1 for crc in whole], zlib.crc32(data[size:]) if size < len(data) else None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_checksums_are_those_of_a_naive_twin(log: CommitLog, seed: int) -> None:
+    """After every sync, and after bytes were cut or changed in place between two of them."""
+    chance = Random(seed)
+    log.sums.open(0)
+    for _ in range(80):
+        action = chance.random()
+        if action < 0.1 and log.end % FILE_BYTES > 100:
+            log.truncate(log.end - chance.randrange(1, 100))
+        elif action < 0.2 and log.end % FILE_BYTES % BLOCK_BYTES > 1:
+            with log.sums.rewriting(np.array([log.end - 1])):
+                flip(log, log.end - 1)
+            append(log, BLOCK_BYTES)  # a block that was rewritten has no checksum until then
+            log.sums.seal(log.end)
+        append(log, chance.choice([1, 50, 700, BLOCK_BYTES, 9_000]))
+        log.sums.seal(log.end)
+        assert_as_naive(log)
+
+
+def assert_as_naive(log: CommitLog) -> None:
+    for file in log.files:
+        used = min(log.end - file.base, file.size)
+        whole, crc = naive_sums(bytes(file.data[:used]))
+        path = log.sums.directory / f"{file.base:020d}"
+        noted = np.fromfile(path, BLOCK_SUM).tolist() if path.exists() else []
+        noted += [SUM_UNKNOWN] * (len(whole) - len(noted))
+        assert all(a in (b, SUM_UNKNOWN) for a, b in zip(noted, whole, strict=True))
+        if crc is not None and file.base + used == log.end:
+            tail = block_sums._read_tail(log.sums.directory / TAIL)
+            assert tail in ((log.end, crc), None) or tail[0] < log.end - used % BLOCK_BYTES

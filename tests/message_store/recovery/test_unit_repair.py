@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from message_store.errors import RecordUnreadable, UnitsRewritten
-from message_store.layout import CQ_UNIT
+from message_store.layout import CQ_UNIT, RECORD_AT
 from message_store.store import MessageStore
 from tests.support.stores import open_store, put_one
 
@@ -95,3 +95,16 @@ def test_what_is_not_in_the_queue_is_not_repaired(store: MessageStore) -> None:
     assert not store.repair.repaired("T", 0, COUNT)
     assert not store.repair.repaired("Other", 3, 0)
     assert store.queues.find("T", 0).max_offset == COUNT
+
+
+def test_a_record_with_the_place_of_another_one_is_not_given_that_place(
+    store: MessageStore,
+) -> None:
+    """The record of 17 names 16: only units between sound neighbours are written again."""
+    wanted = units(store)
+    start = int(wanted[17]["phys_offset"])
+    file = store.log.file_of(start)
+    at = start - file.base + RECORD_AT.queue_offset + 7
+    file.write(at, bytes([int(file.data[at]) ^ 1]))
+    assert not store.repair.repaired("T", 0, 17)
+    assert (units(store) == wanted).all()

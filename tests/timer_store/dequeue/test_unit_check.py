@@ -155,6 +155,41 @@ def test_a_record_whose_time_was_flipped_goes_to_quarantine(rig: TimerRig) -> No
     rig.close()
 
 
+@pytest.mark.parametrize("bit", range(4))
+@pytest.mark.parametrize("rolls", [1, 2])
+def test_a_flipped_magic_of_a_timer_that_rolls_loses_nothing(
+    tmp_path: Path, rolls: int, bit: int
+) -> None:
+    """One of the bits makes a marker of it: the count of its slot stays right."""
+    rig = TimerRig(tmp_path, roll_window_slots=5).open()
+    first_ms = rig.clock.now_ms() + 4_000 + 5_000 * rolls
+    rig.due_ms = [first_ms + 100 * number for number in range(COUNT)]
+    for number, due_ms in enumerate(rig.due_ms):
+        rig.put(due_ms, body=b"%03d" % number)
+    rig.close()
+    assert value(rig, 4, "magic") == layout.MAGIC_DEFAULT | layout.MAGIC_ROLL
+    change(rig, 4, "magic", bit=bit)
+    rig.config = TimerRig(tmp_path, roll_window_slots=5).config
+    rig.open()
+    for _ in range(60):
+        rig.advance(STEP_MS)
+    assert sorted(int(record.body) for record in rig.delivered()) == list(range(COUNT))
+    rig.close()
+
+
+def test_a_marker_that_rolls_is_compared_once_and_no_damage(tmp_path: Path) -> None:
+    rig = TimerRig(tmp_path, roll_window_slots=5).open()
+    due_ms = rig.clock.now_ms() + 12_500
+    rig.put(due_ms, body=b"000", UNIQ_KEY="K")
+    rig.put(due_ms, body=b"001")
+    rig.put(due_ms, body=b"", TIMER_DEL_UNIQKEY="T+K")
+    for _ in range(30):
+        rig.advance(STEP_MS)
+    assert [record.body for record in rig.delivered()] == [b"001"]
+    assert rig.timers.state.rebuilds == 0
+    rig.close()
+
+
 def test_timers_rolled_by_another_window_are_no_damage(tmp_path: Path) -> None:
     """Their distance is no multiple of the window in force: the records show them right."""
     rig = TimerRig(tmp_path, roll_window_slots=7).open()

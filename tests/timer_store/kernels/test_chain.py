@@ -117,8 +117,18 @@ def expected_rows(data, pos, tick, skip):
 
 
 def doubtful(units):
-    """Return the number of units with a due time that no enqueueing gives their slot time."""
-    return sum(unit.due_ms > 0 and not may_be_due(unit) for unit in units)
+    """Return the number of units to compare with their records.
+
+    They have a due time that no enqueueing gives their slot time, or are markers that roll.
+    """
+    return sum(
+        (unit.due_ms > 0 and not may_be_due(unit)) or rolls_as_marker(unit) for unit in units
+    )
+
+
+def rolls_as_marker(unit):
+    flags = layout.MAGIC_ROLL | layout.MAGIC_DELETE
+    return unit.due_ms >= 0 and unit.magic & flags == flags
 
 
 def may_be_due(unit):

@@ -1,0 +1,144 @@
+"""Places of records in their queues, where a record's own header may be damaged.
+
+    records of one queue, in log order    13   78   15   16         a flipped bit of 14
+                                          13   14'  14   15         a record of another queue
+                                          13   20   21   22         units 14 to 19 were lost
+
+A broker numbers the records of a queue one after the other, and no checksum of Apache's covers the
+number. A record that is not the next one of its queue has, in this order, the place of the unit
+that names it, the place between its neighbours, or none if its neighbours leave no place between
+them. Otherwise its number counts: records are missing before it, or the topic was deleted.
+
+Without this, the walk of a recovery would write a unit over that of another record, or remove the
+files of a queue that seems to begin with the number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.layout import Row, Rows
+from message_store.queues.consume_queue import ConsumeQueue
+from message_store.queues.consume_queues import QueueSet
+
+NO_PLACE = -1
+Groups = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class QueuePlaces:
+    """Places of the records of one walk along the log.
+
+    Attributes:
+        wrong: Log offsets of records whose header has another queue offset than their place.
+        homeless: Log offsets of records without a place.
+    """
+
+    queues: QueueSet
+    wrong: list[int] = field(default_factory=list)
+    homeless: list[int] = field(default_factory=list)
+    _next: dict[int, int] = field(default_factory=dict)  # queue offset after the last, by group
+
+    def correct(self, rows: Rows, groups: Groups) -> npt.NDArray[np.bool_]:
+        """Correct queue offsets; return which rows have a place.
+
+        Args:
+            rows: (n,) `layout.SCANNED` with possible queues and queue offsets, ordered by group,
+                each group in log order.
+            groups: (n,) i8: topic_index << 32 | queue_id.
+        """
+        placed = np.ones(rows.size, np.bool_)
+        edges = (np.flatnonzero(np.diff(groups)) + 1).tolist()
+        jumps = np.flatnonzero(np.diff(rows["queue_offset"]) != 1) + 1
+        for first, end in pairwise([0, *edges, rows.size] if rows.size else ()):
+            low, high = np.searchsorted(jumps, [first + 1, end]).tolist()
+            self._correct_group(rows[first:end], placed[first:end], jumps[low:high] - first)
+        return placed
+
+    def _correct_group(
+        self, rows: Rows, placed: npt.NDArray[np.bool_], jumps: npt.NDArray[np.int64]
+    ) -> None:
+        """Correct the records of one queue.
+
+        Args:
+            jumps: indexes after 0 of records that are not the next one.
+        """
+        queue, group = self._queue_of(rows[0]), self._group_of(rows[0])
+        for at in [0, *jumps.tolist()]:
+            following = self._following(rows, placed, at, group)
+            offset = int(rows[at]["queue_offset"])
+            if following is None and self._is_unit(queue, rows[at]):
+                continue
+            if offset == (queue.max_offset if following is None else following):
+                continue
+            after = int(rows[at + 1]["queue_offset"]) if at + 1 < rows.size else None
+            place = NO_PLACE
+            if not at or not self._is_taken(queue, rows[at - 1], offset):
+                place = self._place(queue, rows[at], following, after)
+            if place == NO_PLACE:
+                placed[at] = False
+                self.homeless.append(int(rows[at]["phys_offset"]))
+            elif place != offset:
+                rows[at]["queue_offset"] = place
+                self.wrong.append(int(rows[at]["phys_offset"]))
+            elif at and placed[at - 1] and place == rows[at - 1]["queue_offset"]:
+                placed[at - 1] = False
+                self.homeless.append(int(rows[at - 1]["phys_offset"]))
+        kept = np.flatnonzero(placed)
+        if kept.size:
+            self._next[group] = int(rows[kept[-1]]["queue_offset"]) + 1
+
+    def _following(
+        self, rows: Rows, placed: npt.NDArray[np.bool_], at: int, group: int
+    ) -> int | None:
+        """Return the queue offset after that of the last record before `at`, None if unknown."""
+        before = at - 1
+        while before >= 0 and not placed[before]:
+            before -= 1
+        return int(rows[before]["queue_offset"]) + 1 if before >= 0 else self._next.get(group)
+
+    def _place(
+        self, queue: ConsumeQueue, row: Row, following: int | None, after: int | None
+    ) -> int:
+        """Return the queue offset of a record that is not the next one.
+
+        Args:
+            following: Queue offset of the next one.
+            after: Queue offset of the record after it, None without one.
+        """
+        offset, phys_offset = int(row["queue_offset"]), int(row["phys_offset"])
+        if self._is_unit(queue, row):
+            return offset
+        named = queue.offset_from(phys_offset)
+        unit = queue.read(named, 1)
+        if unit.size and (unit[0]["phys_offset"], unit[0]["size"]) == (
+            phys_offset, row["record_size"],
+        ):  # fmt: skip
+            return named
+        if following is None:
+            if not queue.max_offset:
+                return offset
+            following = queue.max_offset
+        if after == following and offset != following - 1:
+            return NO_PLACE
+        return following if after == following + 1 else offset
+
+    def _is_taken(self, queue: ConsumeQueue, before: Row, offset: int) -> bool:
+        """Return whether a place is that of the record before, by the unit that is there."""
+        return bool(before["queue_offset"] == offset) and self._is_unit(queue, before)
+
+    def _is_unit(self, queue: ConsumeQueue, row: Row) -> bool:
+        """Return whether the unit at a record's queue offset names it."""
+        unit = queue.read(int(row["queue_offset"]), 1)
+        return bool(unit.size) and bool(unit[0]["phys_offset"] == row["phys_offset"])
+
+    def _queue_of(self, row: Row) -> ConsumeQueue:
+        index, queue_id = int(row["topic_index"]), int(row["queue_id"])
+        return self.queues.at(self.queues.topics.slot(index, queue_id, create=True))
+
+    def _group_of(self, row: Row) -> int:
+        return int(row["topic_index"]) << 32 | int(row["queue_id"])

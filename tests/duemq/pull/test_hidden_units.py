@@ -1,0 +1,123 @@
+"""A flipped bit of a tags code hides no message from a consumer with tags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from duemq.pop.queue_reader import QueueReader
+from duemq.pull import hidden_units
+from duemq.pull.hidden_units import HiddenUnits
+from duemq.registry.subscriptions import parse_expression, tag_hashes
+from message_store.layout import Rows
+from message_store.store import MessageStore
+from tests.duemq.pull.test_pull import World
+from tests.support.stores import open_store, put_one
+
+COUNT = 9
+TAGS = ["wanted", "other", "A"]
+PLACE = "T", 0, 0
+WANTED = parse_expression("T", "wanted || A")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    with open_store(tmp_path) as found:
+        for number in range(COUNT):
+            put_one(found, "T", 0, b"m%d" % number, properties={"TAGS": TAGS[number % 3]})
+        yield found
+
+
+def flip(store: MessageStore, offset: int, bit: int) -> None:
+    queue = store.queues.find("T", 0)
+    assert queue is not None
+    unit = queue.read(offset, 1)
+    unit["tags_code"] ^= np.int64(1) << bit
+    queue.rewrite(offset, unit)
+
+
+def units(store: MessageStore) -> Rows:
+    return store.units("T", 0, 0, COUNT)
+
+
+@pytest.mark.parametrize("bit", [0, 1, 7, 16, 30, 31, 40])
+@pytest.mark.parametrize("offset", [0, 2, 3])
+def test_a_pull_returns_a_message_whose_code_was_flipped(
+    run, store: MessageStore, offset: int, bit: int
+) -> None:
+    world = World(store=store)
+    flip(store, offset, bit)
+    answer = run(world.pull(subscription="wanted || A", queueOffset=0))
+    found = [number for number in range(COUNT) if b"m%d" % number in answer.body]
+    assert found == [number for number in range(COUNT) if number % 3 != 1]
+
+
+@pytest.mark.parametrize("bit", [0, 31])
+def test_a_pop_returns_it_too(store: MessageStore, bit: int) -> None:
+    flip(store, 3, bit)
+    found = QueueReader(store).read("T", 0, 0, COUNT, WANTED)
+    assert found is not None
+    assert list(found.offsets) == [0, 2, 3, 5, 6, 8]
+
+
+def test_a_flipped_code_before_the_end_of_an_answer_only_is_looked_at(
+    run, store: MessageStore
+) -> None:
+    """What the answer does not pass is looked at by the next pull."""
+    world = World(store=store)
+    flip(store, 6, 3)
+    answer = run(world.pull(subscription="wanted || A", queueOffset=0, maxMsgNums=2))
+    assert answer.fields["nextBeginOffset"] == "3"
+    answer = run(world.pull(subscription="wanted || A", queueOffset=3))
+    assert answer.body.count(b"wanted") == 2
+
+
+def test_a_code_of_a_tag_in_use_is_compared_once(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`C` and `B` differ in one bit from a code that is wanted, and are what was sent."""
+    for tag in "CBCBAC":
+        put_one(store, "U", 0, b"x", properties={"TAGS": tag})
+    asked: list[int] = []
+    repaired = store.repair.repaired
+
+    def counted(topic: str, queue_id: int, offset: int) -> bool:
+        asked.append(offset)
+        return repaired(topic, queue_id, offset)
+
+    monkeypatch.setattr(store.repair, "repaired", counted)
+    hidden, wanted = HiddenUnits(store), parse_expression("U", "A || @")
+    for _ in range(3):
+        assert not hidden.repaired(("U", 0, 0), store.units("U", 0, 0, 10), wanted)
+    assert asked == [0, 1]
+    monkeypatch.setattr(hidden_units, "KNOWN_MAX", 1)
+    assert not HiddenUnits(store).repaired(("U", 0, 0), store.units("U", 0, 0, 10), wanted)
+
+
+def test_removed_and_blank_units_are_not_compared(store: MessageStore) -> None:
+    rows = units(store)
+    rows["tags_code"] = tag_hashes(["wanted"])[0] ^ 1
+    rows["phys_offset"] = -1
+    assert not HiddenUnits(store).repaired(PLACE, rows, WANTED)
+
+
+def naive_nearly(code: int, hashes: list[int]) -> bool:
+    low = [(code ^ each) & 0xFFFFFFFF for each in hashes]
+    return 0 not in low and any(each.bit_count() == 1 for each in low)
+
+
+@pytest.mark.parametrize(
+    "tags", [["a"], ["wanted", "A", "zz"], ["\xfc"], [f"tag{number}" for number in range(100)]]
+)
+def test_codes_that_nearly_pass_are_those_of_a_naive_twin(tags: list[str]) -> None:
+    chance = np.random.default_rng(1)
+    hashes = tag_hashes(tags).tolist()
+    flips = [each ^ 1 << bit for each in hashes for bit in range(40)]
+    codes = np.array([*hashes, *flips, *chance.integers(-(1 << 31), 1 << 31, 50)], np.int64)
+    subscription = parse_expression("T", "||".join(tags))
+    expected = [naive_nearly(code, hashes) for code in codes.tolist()]
+    assert subscription.nearly_passes(codes).tolist() == expected
+    assert not parse_expression("T", "*").nearly_passes(codes).any()
+    assert not subscription.nearly_passes(codes[:0]).any()
