@@ -416,6 +416,7 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             parts.save,
             is_master=parts.replica is None,
             has_controller=around.membership is not None,
+            has_accounts=around.access is not None and around.access.accounts is not None,
         ),
         DecideProcessor(
             store, around.plugins.waiting, parts.hooks, around.clock, parts.identity.broker_name

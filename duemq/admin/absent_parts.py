@@ -26,22 +26,33 @@ REASONS: Final = {
     RequestCode.SET_COMMITLOG_READ_MODE: "how far the log is read ahead depends on the reads",
 }
 """Refused codes, and why."""
+NO_ACCOUNTS: Final = "accounts are switched off; set authenticationEnabled=true"
+ACCOUNT_CODES: Final = range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)
 REPLICA_REASON: Final = "a replica takes the offset from the frames of its master"
 
 
 class AbsentParts:
-    """Answers 355, 908, 200056, 1007 without a controller, and refuses the codes of `REASONS`.
+    """Answers 355, 908, 200056, 1007 without a controller, and refuses the codes of `REASONS`,
+    without accounts also 3001 to 3010.
 
     Args:
         save: Writes changed tables of topics, groups and offsets.
         is_master: Whether this broker is a master.
-        has_controller: Whether another processor answers 1007.
+        has_controller, has_accounts: Whether other processors answer 1007, and 3001 to 3010.
     """
 
     def __init__(
-        self, save: Callable[[], Awaitable[None]], *, is_master: bool, has_controller: bool
+        self,
+        save: Callable[[], Awaitable[None]],
+        *,
+        is_master: bool,
+        has_controller: bool,
+        has_accounts: bool,
     ) -> None:
         self._save, self._is_master, self._has_controller = save, is_master, has_controller
+        self._reasons = {int(code): reason for code, reason in REASONS.items()}
+        if not has_accounts:
+            self._reasons |= dict.fromkeys(ACCOUNT_CODES, NO_ACCOUNTS)
 
     def handlers(self) -> dict[int, RequestHandler]:
         """Return code to handler."""
@@ -52,11 +63,11 @@ class AbsentParts:
         }
         if not self._has_controller:
             answered[RequestCode.GET_BROKER_EPOCH_CACHE] = self.epochs
-        return answered | dict.fromkeys(map(int, REASONS), self.refuse)
+        return answered | dict.fromkeys(self._reasons, self.refuse)
 
     async def refuse(self, request: Request) -> Response:
         """Refuse a request with the reason."""
-        return refused(request.code, REASONS[RequestCode(request.code)])
+        return refused(request.code, self._reasons[request.code])
 
     async def export_tables(self, request: Request) -> Response:
         """Write the tables: their files have the format that the request asks for."""

@@ -15,10 +15,12 @@ from tests.support.running_broker import running, small
 
 
 class World:
-    def __init__(self, *, is_master: bool = True, has_controller: bool = False) -> None:
+    def __init__(
+        self, *, is_master: bool = True, has_controller: bool = False, has_accounts: bool = False
+    ) -> None:
         self.saved = 0
         self.handlers: Mapping[int, RequestHandler] = AbsentParts(
-            self.save, is_master=is_master, has_controller=has_controller
+            self.save, is_master=is_master, has_controller=has_controller, has_accounts=has_accounts
         ).handlers()
 
     async def save(self) -> None:
