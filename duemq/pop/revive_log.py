@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from duemq.messages.copies import not_confirmed, refusal
 from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.figures import PUT, REFUSED, PopFigures
 from duemq.pop.names import revive_topic
 from duemq.ports import Identity
 from duemq.send.put_path import PutPath
@@ -29,12 +30,18 @@ class ReviveLog:
 
     Args:
         put_path: Its hooks redirect the records to the timers.
+        figures: Count what is put.
     """
 
     def __init__(
-        self, store: MessageStore, put_path: PutPath, identity: Identity, clock: Clock
+        self,
+        store: MessageStore,
+        put_path: PutPath,
+        identity: Identity,
+        clock: Clock,
+        figures: PopFigures,
     ) -> None:
-        self._store, self._put_path = store, put_path
+        self._store, self._put_path, self._figures = store, put_path, figures
         self._identity, self._clock = identity, clock
         self._topic_index = store.topics.add(revive_topic(identity.cluster_name))
 
@@ -58,8 +65,10 @@ class ReviveLog:
             )
         batch.together.append((0, batch.count))
         self._put_path.put(batch)
-        for row in range(batch.count):
-            fault = refusal(batch, row)
+        faults = [refusal(batch, row) for row in range(batch.count)]
+        for (_, record), fault in zip(entries, faults, strict=True):
+            self._figures.note_put(record, PUT if fault is None else REFUSED)
+        for row, fault in enumerate(faults):
             if fault is None:
                 continue
             illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL

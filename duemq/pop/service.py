@@ -14,6 +14,7 @@ from duemq.net.dispatcher import Handler
 from duemq.plugins import PluginSet
 from duemq.pop.acks import AckProcessor
 from duemq.pop.assignment import AssignmentProcessor
+from duemq.pop.figures import PopFigures
 from duemq.pop.looks import LookProcessor
 from duemq.pop.orderly import Orderly
 from duemq.pop.pop import PopProcessor
@@ -90,6 +91,8 @@ class PopService:
     Attributes:
         modes: Modes of the groups, as tools set them.
         refusal: Why this broker serves no pops, empty if it does.
+        figures: Messages in flight, and counters.
+        offsets: Where groups continue.
     """
 
     def __init__(self, parts: Managers, around: Surroundings) -> None:
@@ -97,16 +100,17 @@ class PopService:
         clock, offsets = around.clock, parts.offsets
         self._store = store
         self.refusal = _refusal(around)
-        revive_log = ReviveLog(store, parts.put_path, identity, clock)
+        self.figures = PopFigures(clock.now_ms())
+        revive_log = ReviveLog(store, parts.put_path, identity, clock, self.figures)
         self.reviver = Reviver(
             store, topics, groups, offsets, parts.put_path, identity, clock,
-            around.plugins.delivered_ms,
+            around.plugins.delivered_ms, self.figures,
         )  # fmt: skip
         queues = PopQueues(
             store, topics, groups, parts.held, clock, around.config,
             lambda: self.refusal, lambda: around.records.version,
         )  # fmt: skip
-        pops = PopOffsets(store, offsets)
+        self.offsets = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.held, clock)
         self.modes = RequestModes.loaded(store.config_path)
         topic_queues = TopicQueues(
