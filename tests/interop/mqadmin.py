@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tests.interop.apache import OPEN_JDK, classpath, write_logging
-from tests.interop.mqadmin_commands import CLIENTS, ROWS, Row
+from tests.interop.mqadmin_commands import CLIENTS, OTHERS, ROWS, Row
 from tests.interop.programs import java_program
 from tests.support.child_process import ended_with_test
 from tests.support.server import BROKER_NAME, CLUSTER_NAME, Server
@@ -66,7 +66,7 @@ class AdminSession:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         filled = [word.format_map(self._values) for word in words.split()]
-        if filled[0] not in (CLIENTS, "help"):
+        if filled[0] not in (*OTHERS, "help"):
             filled += ["-n", self._values["namesrv"]]
         self._process.stdin.write("\t".join([str(limit_ms or LIMIT_MS), *filled]) + "\n")
         self._process.stdin.flush()

@@ -93,7 +93,9 @@ ROWS: Final = (
     """),
     _more("queryMsgByUniqueKey -t admin-topic -i {id}", apart=TRACK),
     _more("queryMsgByOffset -t admin-topic -b {name} -i 0 -o 0", apart=TRACK),
+    _more("exporter {namesrv} {broker} {cluster} admin-topic admin-group admin-producers"),
     *_rows("""
+        dashboard {namesrv} {broker} {cluster} admin-topic admin-group admin-producers {id}
         queryMsgTraceById -i {id}
         printMsg -t admin-second -d true
         printMsgByQueue -t admin-topic -a {name} -i 1 -p true
@@ -202,5 +204,6 @@ ROWS: Final = (
     Row(words="clusterRT -a 2 -i 9", limit_ms=SHORT_MS),
     Row(words="startMonitoring", limit_ms=SHORT_MS),
 )
-CLIENTS: Final = "clients"  # no command of mqadmin: see Admin.java
-COMMANDS: Final = tuple(dict.fromkeys(row.command for row in ROWS if row.command != CLIENTS))
+CLIENTS: Final = "clients"
+OTHERS: Final = (CLIENTS, "exporter", "dashboard")  # no commands of mqadmin: see Admin.java
+COMMANDS: Final = tuple(dict.fromkeys(row.command for row in ROWS if row.command not in OTHERS))

@@ -18,7 +18,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  *
  * Each line of stdin has the words of one command, separated by tabs, after the milliseconds that it may take: a
  * command without an end is interrupted then. Each line of stdout is what it printed, in base64. The command
- * `clients` starts a consumer and a producer that stay connected: name server, topic, consumer and producer group.
+ * `clients` starts a consumer and a producer that stay connected: name server, topic, consumer and producer group;
+ * `exporter` and `dashboard` make the calls of these tools.
  */
 public final class Admin {
     private Admin() {
@@ -61,12 +62,21 @@ public final class Admin {
     }
 
     private static void run(String[] words) {
-        if (!words[0].equals("clients")) {
-            MQAdminStartup.main0(words[0].equals("help") ? new String[0] : words, null);
-            return;
-        }
         try {
-            startClients(words[1], words[2], words[3], words[4]);
+            switch (words[0]) {
+                case "clients":
+                    startClients(words[1], words[2], words[3], words[4]);
+                    break;
+                case "exporter":
+                case "dashboard":
+                    ToolCalls.run(words);
+                    break;
+                case "help":
+                    MQAdminStartup.main0(new String[0], null);
+                    break;
+                default:
+                    MQAdminStartup.main0(words, null);
+            }
         } catch (Exception error) {
             error.printStackTrace();
         }
