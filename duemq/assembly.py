@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from duemq.admin.absent_parts import AbsentParts
 from duemq.admin.client_admin import ClientAdminProcessor
 from duemq.admin.config_admin import ConfigProcessor
 from duemq.admin.consume_report import ConsumeReport
@@ -132,6 +133,15 @@ class Parts:
         """Have the log hold topics and groups as far as replicas need them."""
         await self.topics.keep_snapshot()
         await self.groups.keep_snapshot()
+
+    async def save(self) -> None:
+        """Write the changed tables that have no interval of their own, in threads.
+
+        Raises:
+            OSError: The disk refused one.
+        """
+        for table in (self.topics, self.groups, self.filters):
+            await table.save()
 
     def persist(self) -> None:
         """Write every changed table now.
@@ -402,6 +412,12 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             around.values, around.version, around.reconfigure, lambda: around.config().frozen_keys
         ),
         AdminProcessor(views),
+        AbsentParts(
+            parts.save,
+            is_master=parts.replica is None,
+            has_controller=around.membership is not None,
+            has_accounts=around.access is not None and around.access.accounts is not None,
+        ),
         DecideProcessor(
             store, around.plugins.waiting, parts.hooks, around.clock, parts.identity.broker_name
         ),

@@ -394,8 +394,7 @@ class Broker:
         self.scheduler.add_job(work, "interval", seconds=interval_ms / 1_000, id=name, name=name)
 
     async def _persist_tables(self) -> None:
-        for table in (self.parts.topics, self.parts.groups, self.parts.filters):
-            await table.save()
+        await self.parts.save()
         await self.parts.keep_snapshots()
 
     async def _look_at_disk(self) -> None:

@@ -137,15 +137,16 @@ class GroupAdminProcessor:
         return Response(body=wire_json.encode(answer))
 
     def _topics_asked(self, request: Request, group: str) -> list[TopicConfig]:
-        """Return the topics that 208 is about, without those that members gave up."""
+        """Return the topics of 208: a list as it is, else without those that members gave up."""
         online = self._clients.topics_of(group)
         asked = request.fields.get("topic", "")
         listed = [name for name in request.fields.get("topicList", "").split(";") if name.strip()]
-        names = [asked] if asked else listed or sorted({*self._offsets.topics_of(group), *online})
+        names = listed or ([asked] if asked else sorted({*self._offsets.topics_of(group), *online}))
         return [
             topic
             for name in names
-            if (topic := self._topics.find(name)) is not None and (not online or name in online)
+            if (topic := self._topics.find(name)) is not None
+            and (listed or not online or name in online)
         ]
 
     def _lag(self, group: str, topic: str, queue_id: int) -> dict[str, int]:

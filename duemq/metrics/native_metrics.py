@@ -34,6 +34,7 @@ from duemq.metrics.meters import (
 )
 from duemq.metrics.rpc_meter import RpcMeter, names_of
 from duemq.net.codes import RequestCode
+from duemq.pop.names import REVIVE_QUEUES
 from duemq.registry.consumer_lag import LagOfGroup, lag_of_groups
 from duemq.registry.topic_config import DLQ_PREFIX
 from duemq.registry.versions import version_name
@@ -42,6 +43,7 @@ from duemq.transactions.half_messages import HALF_TOPIC
 if TYPE_CHECKING:
     from duemq.assembly import Parts
     from duemq.metrics.running_broker import RunningBroker
+    from duemq.pop.service import PopService
     from duemq.registry.clients import ClientTable
 
 PREFIX: Final = "rocketmq_"
@@ -51,7 +53,6 @@ STORAGE_NAMES: Final = ("rocketmq_storage_", "rocketmq_timer_", "rocketmq_timing
 TYPE_NAMES: Final = {NORMAL: "normal", FIFO: "fifo", DELAY: "delay", TRANSACTION: "transaction"}
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
-REVIVE_QUEUES: Final = 8
 
 Rows = Iterable[tuple[Sequence[str], float]]
 
@@ -112,7 +113,9 @@ class NativeCollector:
 
     async def read(self) -> list[Metric]:
         """Return all families as they are now."""
-        lags = await lag_of_groups(self._parts, self._broker.clock.now_ms())
+        now_ms = self._broker.clock.now_ms()
+        lags = await lag_of_groups(self._parts, now_ms)
+        assert self._parts.pop is not None
         return [
             *self._broker_figures(),
             *self._traffic(),
@@ -122,7 +125,7 @@ class NativeCollector:
             _rpc_latency(self._parts.rpc),
             *_creates(self._parts.rpc),
             *self._storage(),
-            *_pop(),
+            *_pop(self._parts.pop, now_ms),
         ]
 
     # -- groups of families ---------------------------------------------------------------------
@@ -250,14 +253,14 @@ def _lags(lags: Sequence[LagOfGroup]) -> Iterator[Metric]:
     texts = {
         "lag_messages": "Messages not yet consumed.",
         "lag_latency_milliseconds": "Age of the first message not yet consumed.",
-        "inflight_messages": "Messages pulled and not yet consumed.",
+        "inflight_messages": "Messages pulled or popped, and not yet consumed.",
         "queueing_latency_milliseconds": "Age of the first message not yet pulled.",
         "ready_messages": "Messages not yet pulled.",
     }
     for name, text in texts.items():
         attribute = name.removesuffix("_milliseconds")
         rows = [
-            ((lag.group, lag.topic, "false", "true" if lag.system else "false"),
+            ((lag.group, lag.topic, str(lag.retry).lower(), str(lag.system).lower()),
              float(getattr(lag, attribute)))
             for lag in lags
         ]  # fmt: skip
@@ -300,15 +303,17 @@ def _creates(rpc: RpcMeter) -> Iterator[Metric]:
         yield family
 
 
-def _pop() -> Iterator[Metric]:
-    """Yield the series of POP consumption: this broker buffers and revives nothing."""
-    queues = [((str(queue),), 0.0) for queue in range(REVIVE_QUEUES)]
-    yield _gauge(
-        "pop_revive_lag_milliseconds", "POP messages to revive; always 0.", queues, "queue_id"
-    )
-    text = "Age of POP messages to revive; always 0."
-    yield _gauge("pop_revive_latency_milliseconds", text, queues, "queue_id")
-    yield _gauge("pop_offset_buffer_size", "Buffered offsets of POP; always 0.", [((), 0)])
+def _pop(pop: PopService, now_ms: int) -> Iterator[Metric]:
+    """Yield the series of POP: checkpoints are put into the log at once, so none is buffered."""
+    behind = [(str(queue), *pop.reviver.behind(queue, now_ms)) for queue in range(REVIVE_QUEUES)]
+    yield _gauge("pop_revive_lag_milliseconds",
+                 "Records (as in Apache, despite the name) of the revive topic not yet decided.",
+                 [((queue,), records) for queue, records, _ in behind], "queue_id")  # fmt: skip
+    yield _gauge("pop_revive_latency_milliseconds",
+                 "Time since the first undecided checkpoint was due.",
+                 [((queue,), late_ms) for queue, _, late_ms in behind], "queue_id")  # fmt: skip
+    text = "Offsets of pops that disk and replicas have not confirmed."
+    yield _gauge("pop_offset_buffer_size", text, [((), len(pop.offsets))])
     yield _gauge("pop_checkpoint_buffer_size", "Buffered checkpoints of POP; always 0.", [((), 0)])
     scans = HistogramMetricFamily(
         PREFIX + "pop_buffer_scan_time_consume_milliseconds",
@@ -317,6 +322,13 @@ def _pop() -> Iterator[Metric]:
     )
     scans.add_metric([], cumulative(CREATE_BOUNDS_MS, [0] * 6), 0)
     yield scans
+    figures, names = pop.figures, ("consumer_group", "topic")
+    yield _counted("pop_revive_in_message", "Records put into the revive topic.",
+                   figures.puts, *names, "revive_message_type", "put_status")  # fmt: skip
+    yield _counted("pop_revive_out_message", "Records read from the revive topic.",
+                   figures.reads, *names, "queue_id", "revive_message_type")  # fmt: skip
+    yield _counted("pop_revive_retry_messages", "Messages that are visible again.",
+                   figures.retries, *names, "put_status")  # fmt: skip
 
 
 # -- families -----------------------------------------------------------------------------------

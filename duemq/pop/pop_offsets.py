@@ -37,6 +37,17 @@ class PopOffsets:
         self._store, self._offsets = store, offsets
         self._ends: dict[Place, int] = {}  # of pops that are not confirmed
 
+    def __len__(self) -> int:
+        """Return the number of pops that are not confirmed."""
+        return len(self._ends)
+
+    def popped(self, place: Place) -> int | None:
+        """Return the end of the last pop, None for a group without one."""
+        committed = self._offsets.query(place.group, place.topic, place.queue_id)
+        return (
+            self._ends.get(place) if committed is None else max(committed, self._ends.get(place, 0))
+        )
+
     def following(self, place: Place, init_mode: int) -> int:
         """Return the offset where the next pop begins; a pending reset is taken."""
         reset = self._offsets.take_reset(place.group, place.topic, place.queue_id)

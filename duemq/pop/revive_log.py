@@ -10,6 +10,7 @@ import numpy as np
 from duemq.messages.copies import not_confirmed, refusal
 from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.figures import PUT, REFUSED, PopFigures
 from duemq.pop.names import revive_topic
 from duemq.ports import Identity
 from duemq.send.put_path import PutPath
@@ -31,12 +32,18 @@ class ReviveLog:
 
     Args:
         put_path: Its hooks redirect the records to the timers.
+        figures: Count what is put.
     """
 
     def __init__(
-        self, store: MessageStore, put_path: PutPath, identity: Identity, clock: Clock
+        self,
+        store: MessageStore,
+        put_path: PutPath,
+        identity: Identity,
+        clock: Clock,
+        figures: PopFigures,
     ) -> None:
-        self._store, self._put_path = store, put_path
+        self._store, self._put_path, self._figures = store, put_path, figures
         self._identity, self._clock = identity, clock
         self._topic_index = store.topics.add(revive_topic(identity.cluster_name))
 
@@ -72,9 +79,12 @@ class ReviveLog:
         if together[1]:
             batch.together.append(together)
         self._put_path.put(batch)
+        faults = [refusal(batch, row) for row in range(batch.count)]
+        for (_, record), fault in zip(entries, faults, strict=True):
+            self._figures.note_put(record, PUT if fault is None else REFUSED)
         refused = {}
-        for row in np.flatnonzero(batch.filled["status"]).tolist():
-            if (fault := refusal(batch, row)) is None:
+        for row, fault in enumerate(faults):
+            if fault is None:
                 continue
             illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
             code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR

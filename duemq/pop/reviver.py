@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 from duemq.messages.copies import KEPT_FLAGS, add_copy, refusal
 from duemq.net.notices import Notices
 from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
+from duemq.pop.figures import PUT, REFUSED, PopFigures
 from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, normal_topic, retry_topic, revive_topic
 from duemq.pop.pairing import Pairing
 from duemq.pop.queue_reader import QueueReader
@@ -68,10 +69,11 @@ class Reviver:
         identity: Identity,
         clock: Clock,
         delivered_ms: Callable[[int], int],
+        figures: PopFigures,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
         self._offsets, self._put_path, self._identity = offsets, put_path, identity
-        self._clock, self._delivered_ms = clock, delivered_ms
+        self._clock, self._delivered_ms, self._figures = clock, delivered_ms, figures
         self._reader = QueueReader(store)
         self._topic = revive_topic(identity.cluster_name)
         self._topic_index = store.topics.add(self._topic)
@@ -131,6 +133,19 @@ class Reviver:
         """Whether no work is left now."""
         return self._sleeping and not self._wake.is_set()
 
+    def behind(self, queue_id: int, now_ms: int) -> tuple[int, int]:
+        """Return how far a revive queue is behind: (records, ms since the next revive time).
+
+        Source: PopReviveService.getReviveBehindMessages, getReviveBehindMillis
+        """
+        if not self._queues:
+            return 0, 0
+        pairing = self._queues[queue_id]
+        _, high = self._store.queue_bounds(self._topic, queue_id)
+        next_ms = pairing.next_ms
+        late_ms = 0 if next_ms is None else max(now_ms - next_ms, 0)
+        return max(high - pairing.settled_before, 0), late_ms
+
     async def turn(self, now_ms: int) -> bool:
         """Do one bounded piece of work; return whether there was any."""
         worked = False
@@ -141,10 +156,12 @@ class Reviver:
             through_ms = self._decided_ms(queue_id, pairing, now_ms)
             due = pairing.due(through_ms, CHECKPOINTS_MAX)
             for at, checkpoint in due:
+                visible = len(checkpoint.unacknowledged)
                 if not await self._revive(queue_id, at, checkpoint):
                     self._retry_ms = now_ms + RETRY_MS
                     return False
                 pairing.settle(at)
+                self._figures.note_settled(checkpoint, visible)
             worked |= read > 0 or bool(due)
             if read or due:
                 self._commit(queue_id, pairing)
@@ -176,7 +193,9 @@ class Reviver:
         for phys_offset in units["phys_offset"].tolist():
             try:
                 record = self._store.read_record(phys_offset)
-                pairing.add(parse_revive_record(record, self._identity.broker_name))
+                found = parse_revive_record(record, self._identity.broker_name)
+                pairing.add(found)
+                self._figures.note_read(found, queue_id)
             except (RecordUnreadable, RecordError) as error:
                 self._strange("a record of %s/%d is skipped: %s", self._topic, queue_id, error)
                 pairing.add(None)
@@ -269,9 +288,11 @@ class Reviver:
         for row, record in enumerate(records):
             if fault := refusal(batch, row):
                 self._strange("messages of %s are not revived yet: %s", target, fault)
+                self._figures.retries.add(checkpoint.group, checkpoint.topic, REFUSED)
                 return False
             checkpoint.acked.add(record.queue_offset)  # its consumer is the next one to pop it
             self.revived += 1
+            self._figures.retries.add(checkpoint.group, checkpoint.topic, PUT)
         return True
 
     def _copied_before(self, target: str, time_ms: int) -> set[int]:

@@ -16,6 +16,7 @@ from duemq.net.notices import Notices
 from duemq.plugins import PluginSet
 from duemq.pop.acks import AckProcessor
 from duemq.pop.assignment import AssignmentProcessor
+from duemq.pop.figures import PopFigures
 from duemq.pop.looks import LookProcessor
 from duemq.pop.orderly import Orderly
 from duemq.pop.pop import PopProcessor
@@ -94,6 +95,8 @@ class PopService:
     Attributes:
         modes: Modes of the groups, as tools set them.
         refusal: Why this broker serves no pops, empty if it does.
+        figures: Messages in flight, and counters.
+        offsets: Where groups continue.
     """
 
     def __init__(self, parts: Managers, around: Surroundings) -> None:
@@ -101,17 +104,20 @@ class PopService:
         clock, offsets = around.clock, parts.offsets
         self._store = store
         self.refusal = _refusal(around)
-        self._revive_log = revive_log = ReviveLog(store, parts.put_path, identity, clock)
+        self.figures = PopFigures(clock.now_ms())
+        self._revive_log = revive_log = ReviveLog(
+            store, parts.put_path, identity, clock, self.figures
+        )
         self._failed = Notices(log, logging.ERROR)
         self.reviver = Reviver(
             store, topics, groups, offsets, parts.put_path, identity, clock,
-            around.plugins.delivered_ms,
+            around.plugins.delivered_ms, self.figures,
         )  # fmt: skip
         queues = PopQueues(
             store, topics, groups, parts.held, clock, around.config,
             lambda: self.refusal, lambda: around.records.version,
         )  # fmt: skip
-        pops = PopOffsets(store, offsets)
+        self.offsets = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.held, clock)
         self.modes = RequestModes.loaded(store.config_path)
         topic_queues = TopicQueues(

@@ -10,14 +10,18 @@ ConsumerLagCalculator
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from duemq.pop.names import retry_topics
+from duemq.pop.pop_offsets import Place
 from duemq.pull.queue_times import store_ms_at
 
 if TYPE_CHECKING:
     from duemq.assembly import Parts
 
+CONSUME_POP: Final = "CONSUME_POP"
 QUEUES_OF_TURN: Final = 256
 QUEUES_MAX: Final = 100_000
 RETRY_PREFIX: Final = "%RETRY%"
@@ -30,9 +34,11 @@ class LagOfGroup:
 
     Attributes:
         system: Whether the group or the topic is the broker's own.
+        retry: Whether it is the lag in the topic's pop retry topics.
         lag_messages: Messages between the committed offset and the end.
         lag_latency: Age in ms of the first message that is not committed; 0 without one.
-        inflight_messages: Messages between the committed and the pulled offset.
+        inflight_messages: Messages between the committed and the pulled offset; of a group that
+            pops, those that are not acknowledged and not visible again.
         queueing_latency: Age in ms of the first message that is not pulled; 0 without one.
         ready_messages: Messages between the pulled offset and the end.
     """
@@ -40,6 +46,7 @@ class LagOfGroup:
     group: str
     topic: str
     system: bool
+    retry: bool = False
     lag_messages: int = 0
     lag_latency: int = 0
     inflight_messages: int = 0
@@ -48,52 +55,94 @@ class LagOfGroup:
 
 
 async def lag_of_groups(parts: Parts, now_ms: int) -> list[LagOfGroup]:
-    """Return the lag of every online group in each topic it subscribes to.
+    """Return the lag of every online group in each topic it subscribes to, or has popped.
 
     Other work runs between pieces of QUEUES_OF_TURN queues; after QUEUES_MAX queues the rest is
     left out.
     """
     found: list[LagOfGroup] = []
     queues = 0
-    for group in list(parts.clients.consumer_groups()):
-        for name in list(group.subscriptions):
-            topic = parts.topics.find(name)
-            if topic is None or name.startswith(RETRY_PREFIX) or not topic.perm & 6:
-                continue
-            if queues + topic.write_queues > QUEUES_MAX:
+    for group, name, pops in _consumed(parts):
+        topic = parts.topics.find(name)
+        if topic is None or name.startswith(RETRY_PREFIX) or not topic.perm & 6:
+            continue
+        system = parts.topics.is_system(name)
+        system |= group.lower().startswith(SYSTEM_GROUP_PREFIX)
+        lag = LagOfGroup(group, name, system)
+        retry = LagOfGroup(group, name, system, retry=True)
+        read = [(lag, name)] + [(retry, each) for each in retry_topics(name, group) if pops]
+        for row, queue_topic in read:
+            of_queues = parts.topics.find(queue_topic)
+            count = of_queues.write_queues if of_queues is not None else 0
+            if queues + count > QUEUES_MAX:
                 return found
-            system = parts.topics.is_system(name)
-            system |= group.name.lower().startswith(SYSTEM_GROUP_PREFIX)
-            lag = LagOfGroup(group.name, name, system)
-            for queue_id in range(topic.write_queues):
-                _add_queue(parts, lag, queue_id, now_ms)
+            for queue_id in range(count):
+                place = Place(group, queue_topic, queue_id)
+                (_add_popped if pops else _add_queue)(parts, row, place, now_ms)
                 queues += 1
                 if queues % QUEUES_OF_TURN == 0:
                     await asyncio.sleep(0)
-            found.append(lag)
+        found += [lag, retry] if pops else [lag]
     return found
 
 
-def _add_queue(parts: Parts, lag: LagOfGroup, queue_id: int, now_ms: int) -> None:
-    """Add one queue to the lag of a group.
+def _consumed(parts: Parts) -> Iterator[tuple[str, str, bool]]:
+    """Yield (group, topic, whether it pops)."""
+    pairs = dict.fromkeys(parts.pop.figures.pairs()) if parts.pop is not None else {}
+    for group in list(parts.clients.consumer_groups()):
+        for topic in list(group.subscriptions):
+            pops = (group.name, topic) in pairs or group.consume_type == CONSUME_POP
+            pairs.pop((group.name, topic), None)
+            yield group.name, topic, pops
+    for name, topic in pairs:  # without a heartbeat
+        if parts.groups.known(name) is not None:
+            yield name, topic, True
+
+
+def _add_queue(parts: Parts, lag: LagOfGroup, place: Place, now_ms: int) -> None:
+    """Add one queue to the lag of a group that pulls.
 
     A group without a committed offset has no lag: it starts at the end. Source:
     ConsumerLagCalculator.getConsumerLagStats, getInFlightMsgStats, getAvailableMsgCount
     """
-    end = max(parts.store.readable_bounds(lag.topic, queue_id)[1], 0)
-    committed = parts.offsets.query(lag.group, lag.topic, queue_id)
-    pulled = parts.offsets.query_pull(lag.group, lag.topic, queue_id)
+    end = _end(parts, place)
+    committed = parts.offsets.query(place.group, place.topic, place.queue_id)
+    pulled = parts.offsets.query_pull(place.group, place.topic, place.queue_id)
     start = end if committed is None else committed
-    next_pull = end if pulled is None else pulled
+    in_flight = max((pulled or 0) - start, 0) if committed is not None else 0
+    _add(parts, lag, place, start, end if pulled is None else pulled, end, now_ms)
     lag.lag_messages += max(end - start, 0)
-    lag.inflight_messages += max((pulled or 0) - start, 0) if committed is not None else 0
-    lag.ready_messages += max(end - next_pull, 0)
-    lag.lag_latency = max(lag.lag_latency, _age_ms(parts, lag.topic, queue_id, start, now_ms))
-    lag.queueing_latency = max(
-        lag.queueing_latency, _age_ms(parts, lag.topic, queue_id, next_pull, now_ms)
-    )
+    lag.inflight_messages += in_flight
 
 
-def _age_ms(parts: Parts, topic: str, queue_id: int, offset: int, now_ms: int) -> int:
-    store_ms = store_ms_at(parts.store, topic, queue_id, offset)
+def _add_popped(parts: Parts, lag: LagOfGroup, place: Place, now_ms: int) -> None:
+    """Add one queue to the lag of a group that pops.
+
+    Source: ConsumerLagCalculator, `isPop`
+    """
+    assert parts.pop is not None
+    end = _end(parts, place)
+    popped = parts.pop.offsets.popped(place)
+    following = end if popped is None else popped
+    in_flight = parts.pop.figures.in_flight(place.group, place.topic, place.queue_id)
+    _add(parts, lag, place, following - in_flight, following, end, now_ms)
+    lag.lag_messages += max(end - following, 0) + in_flight
+    lag.inflight_messages += in_flight
+
+
+def _end(parts: Parts, place: Place) -> int:
+    return max(parts.store.readable_bounds(place.topic, place.queue_id)[1], 0)
+
+
+def _add(
+    parts: Parts, lag: LagOfGroup, place: Place, start: int, pulled: int, end: int, now_ms: int
+) -> None:
+    """Add what is ready, and the ages of the first messages that are not consumed, not pulled."""
+    lag.ready_messages += max(end - pulled, 0)
+    lag.lag_latency = max(lag.lag_latency, _age_ms(parts, place, start, now_ms))
+    lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, place, pulled, now_ms))
+
+
+def _age_ms(parts: Parts, place: Place, offset: int, now_ms: int) -> int:
+    store_ms = store_ms_at(parts.store, place.topic, place.queue_id, offset)
     return max(now_ms - store_ms, 0) if store_ms >= 0 else 0

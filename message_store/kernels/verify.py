@@ -11,16 +11,24 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, get_i4, get_i8
-from message_store.kernels.index import record_keys
+from message_store.kernels.index import positive_hash, record_keys
 from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8
-from message_store.kernels.properties import equals, find_tags_and_level
+from message_store.kernels.properties import (
+    TAGS_NAME,
+    equals,
+    find_byte,
+    find_tags_and_level,
+    java_hash_on,
+)
 from message_store.kernels.scan import read_frame
 from message_store.layout import (
+    ENTRY_END,
     INDEX_HEADER_BYTES,
     INDEX_SLOT_BYTES,
     ITEM_AT,
     ITEM_BYTES,
+    NAME_END,
     RECORD_AT,
     RECORD_FIXED_BYTES,
 )
@@ -33,6 +41,7 @@ MAGIC_BYTES = (0xDA, 0xA3, 0x20)  # first bytes of MAGIC_V1 and MAGIC_V2
 SECOND_MS = 1_000  # an index item has whole seconds
 GOOD, NO_RECORD, WRONG_SIZE, WRONG_TOPIC, WRONG_QUEUE, WRONG_NUMBER, WRONG_CODE = range(7)
 NO_KEY, WRONG_TIME = 7, 8
+TAG_PART = np.frombuffer(b"#T#", np.uint8).copy()  # between topic and tag in keys of Apache 5.5
 EXTENDED_CODE_MAX = -2_147_483_649  # at most this: an address in ConsumeQueueExt
 
 
@@ -106,8 +115,25 @@ def check_unit(
 
 
 @kernel
+def tag_key(data: Bytes, pos: int, row: Any) -> int:
+    """Return the hash by which Apache 5.5 indexes the tag of the record at `pos`; -1: no tag."""
+    topic = pos + np.int64(row["topic_pos"])
+    key = java_hash_on(0, data, topic, topic + row["topic_len"])
+    key = java_hash_on(key, TAG_PART, 0, TAG_PART.size)
+    at = pos + np.int64(row["prop_pos"])
+    end = at + np.int64(row["prop_len"])
+    while at < end:
+        entry_end = find_byte(data, at, end, ENTRY_END)
+        name_end = find_byte(data, at, entry_end, NAME_END)
+        if name_end + 1 < entry_end and equals(data, at, name_end - at, TAGS_NAME):
+            return positive_hash(java_hash_on(key, data, name_end + 1, entry_end))
+        at = entry_end + 1
+    return -1
+
+
+@kernel
 def check_items(items: Rows, data: Bytes, span: Any, scratch: Rows, keys: Rows, out: Codes) -> None:
-    """Compare index items whose record lies in span with the keys of that record.
+    """Compare index items whose record lies in span with keys and tag of that record.
 
     Args:
         items: (n,) KEYED; store_ms is the time in the item, in whole seconds.
@@ -123,7 +149,8 @@ def check_items(items: Rows, data: Bytes, span: Any, scratch: Rows, keys: Rows, 
             out[i] = NO_RECORD
             continue
         count = record_keys(data, phys - span[0], row, keys, 0)
-        out[i] = NO_KEY
+        is_tag = items[i]["key_hash"] == tag_key(data, phys - span[0], row)
+        out[i] = GOOD if is_tag else NO_KEY
         for k in range(count):
             if keys[k]["key_hash"] == items[i]["key_hash"]:
                 out[i] = GOOD

@@ -20,7 +20,8 @@ from tests.support.server import READY_S, Server, write_properties
 
 VERSIONS = ("4.9.7", "5.3.3")
 CONTROLLER_VERSIONS = ("5.3.3", "5.5.0")
-NEWEST = "5.5.0"  # for the tests that differ between 5.x
+NEWEST = "5.5.0"
+STORE_VERSIONS = (*VERSIONS, NEWEST)  # whose stores are exchanged
 POMS = Path(__file__).parent / "maven"
 FETCH_S = 1_200
 ADMIN_S = 60

@@ -8,7 +8,7 @@ import pytest
 
 from duemq.registry.internal_topics import TABLES_TOPIC
 from message_store import json_dialect
-from tests.interop.apache import VERSIONS, Apache
+from tests.interop.apache import STORE_VERSIONS, Apache
 from tests.interop.store_work import KEYS, TOPIC, Ledger, all_places, bounds, verify
 from tests.support.duemq_server import DueMQ
 
@@ -35,7 +35,7 @@ def end_by_kill(ours: DueMQ) -> None:
 
 
 @pytest.mark.parametrize("end", [end_in_order, end_by_kill])
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", STORE_VERSIONS)
 def test_apache_delivers_pending_messages_of_our_store(version, end, tmp_path: Path) -> None:
     ledger = Ledger()
     ours = DueMQ(tmp_path / "ours", keys=KEYS)

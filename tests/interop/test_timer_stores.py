@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.apache import Apache
+from tests.interop.apache import NEWEST, Apache
 from tests.interop.store_work import TOPIC, Ledger
 from tests.interop.timer_work import KEYS, TimerLedger
 from tests.support.duemq_server import DueMQ
@@ -51,10 +51,20 @@ def end_by_kill_while_delivering(server: Server) -> None:
     server.kill()
 
 
-@pytest.mark.parametrize("end", [end_in_order, end_by_kill, end_by_kill_while_delivering])
-def test_we_deliver_pending_messages_of_apaches_store(end: End, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "end"),
+    [
+        (VERSION, end_in_order),
+        (VERSION, end_by_kill),
+        (VERSION, end_by_kill_while_delivering),
+        (NEWEST, end_in_order),
+    ],
+)
+def test_we_deliver_pending_messages_of_apaches_store(
+    version: str, end: End, tmp_path: Path
+) -> None:
     ledger = TimerLedger()
-    with Apache(VERSION, tmp_path / "apache", keys=KEYS) as apache:
+    with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
         fill(apache, ledger)
         end(apache)
         apache.stop()
@@ -66,8 +76,13 @@ def test_we_deliver_pending_messages_of_apaches_store(end: End, tmp_path: Path) 
         ledger.check(ours)
 
 
-@pytest.mark.parametrize("end", [end_in_order, end_by_kill])
-def test_apache_delivers_pending_messages_of_our_store(end: End, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "end"),
+    [(VERSION, end_in_order), (VERSION, end_by_kill), (NEWEST, end_in_order)],
+)
+def test_apache_delivers_pending_messages_of_our_store(
+    version: str, end: End, tmp_path: Path
+) -> None:
     ledger = TimerLedger()
     ours = DueMQ(tmp_path / "ours", keys=KEYS)
     with ours:
@@ -76,7 +91,7 @@ def test_apache_delivers_pending_messages_of_our_store(end: End, tmp_path: Path)
         if end is end_by_kill:
             ours.start()
             ours.stop()
-    with Apache(VERSION, tmp_path / "apache", store_dir=ours.store_dir, keys=KEYS) as apache:
+    with Apache(version, tmp_path / "apache", store_dir=ours.store_dir, keys=KEYS) as apache:
         ledger.send(apache, "apache", 8, delay_ms=2_000, kind="TIMER_DELIVER_MS")
         ledger.wait(apache)
         ledger.wait_past()

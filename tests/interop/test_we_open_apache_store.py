@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.apache import VERSIONS, Apache
+from tests.interop.apache import STORE_VERSIONS, Apache
 from tests.interop.store_work import (
     KEYS,
     TOPIC,
@@ -57,7 +57,7 @@ def assert_same_place(before: Bounds, server: Server) -> None:
         assert found_last == last if topic == WAITING else found_last >= last
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", STORE_VERSIONS)
 def test_a_store_goes_from_apache_to_us_and_back(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
     apache = Apache(version, tmp_path / "apache", keys=KEYS)
@@ -83,7 +83,7 @@ def test_a_store_goes_from_apache_to_us_and_back(version: str, tmp_path: Path) -
     verify(apache.store_dir)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", STORE_VERSIONS)
 def test_we_deliver_what_waits_after_apache_was_killed(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
     with Apache(version, tmp_path / "apache", keys=KEYS) as apache:

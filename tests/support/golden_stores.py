@@ -50,6 +50,13 @@ STORES = (
     GoldenStore("apache-5.3.3-killed", "5.3.3", clean=False),
 )
 VERSIONS = ("4.9.7", "5.3.3")
+NEWEST = "5.5.0"
+NEWEST_STORES = (
+    GoldenStore("apache-5.5.0-clean", NEWEST, clean=True),
+    GoldenStore("apache-5.5.0-killed", NEWEST, clean=False),
+)
+"""Recorded by `tests/interop/record_stores.py`; their manifest has no lines of a Java client."""
+ALL_STORES = (*STORES, *NEWEST_STORES)
 
 
 @functools.cache
@@ -106,8 +113,7 @@ def manifest_lines(version: str, kind: str) -> list[dict[str, Any]]:
 
 def end_ms(version: str) -> int:
     """Return the time at which the recording ended, the start of fake clocks."""
-    (end,) = manifest_lines(version, "end")
-    return int(end["at"])
+    return max(int(end["at"]) for end in manifest_lines(version, "end"))
 
 
 def frame_files() -> list[Path]:

@@ -30,6 +30,7 @@ from timer_store.state import TimerState
 
 Target = tuple[str, str]  # (topic, unique key)
 ROWS_MAX = 1_024  # per turn
+RECALL_TAG = "_RECALL_TAG_"
 
 
 class NonTimers:
@@ -82,8 +83,16 @@ class NonTimers:
             return {}
 
     def _target_of(self, marker: Row) -> Target | None:
-        """Return the target of a marker, None if it has none."""
-        topic, plus, key = self._properties(marker).get("TIMER_DEL_UNIQKEY", "").partition("+")
+        """Return the target of a marker, None if it has none.
+
+        Apache 5.5 recalls by the key alone, unless appendTopicForTimerDeleteKey; the key of any
+        other marker has the topic before it, as in 5.3.3.
+        """
+        had = self._properties(marker)
+        named = had.get("TIMER_DEL_UNIQKEY", "")
+        if named and had.get("TAGS") == RECALL_TAG and named == had.get("UNIQ_KEY"):
+            return had.get("REAL_TOPIC", ""), named
+        topic, plus, key = named.partition("+")
         return (topic, key) if plus and key else None
 
     def _find(self, named: Sequence[tuple[Any, Target]]) -> Offsets:

@@ -14,7 +14,7 @@ import numpy as np
 from delivery.kernels.redirected import DEQUEUE_MS, REAL_QID, REAL_TOPIC
 from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.kernel import kernel
-from message_store.kernels.properties import find_value, parse_number
+from message_store.kernels.properties import TAGS_NAME, equals, find_value, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.layout import RECORD_AT
 from timer_store.kernels.fetch import MARKER, OUT, ROLLS
@@ -23,6 +23,7 @@ from timer_store.layout import Rows
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 FNV_END = np.uint64(256)  # no byte: keeps apart words that differ only in where one ends
 KEY = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()
+RECALL_TAG = np.frombuffer(b"_RECALL_TAG_", np.uint8).copy()
 PLUS = np.uint64(ord("+"))
 ROLLS_MAX = (1 << 31) - 1
 ALL, DELIVERED, SPECIAL = 0, 1, 2  # records of interest: all; with TIMER_DEQUEUE_MS; see `identify`
@@ -71,14 +72,33 @@ def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int) -> int:
 
 
 @kernel
+def recalls_by_key(data: Bytes, text: int, size: int, first: int, end: int) -> bool:
+    """Return whether data[first:end], the value of a marker, is the key of its target alone.
+
+    So recalls Apache 5.5, unless appendTopicForTimerDeleteKey. Source: RecallMessageProcessor
+    """
+    tag, tag_end = find_value(data, text, size, TAGS_NAME)
+    if tag_end - tag != RECALL_TAG.size or not equals(data, tag, tag_end - tag, RECALL_TAG):
+        return False
+    key, key_end = find_value(data, text, size, KEY)
+    if key_end - key != end - first:
+        return False
+    for i in range(end - first):
+        if data[key + i] != data[first + i]:
+            return False
+    return True
+
+
+@kernel
 def set_name(data: Bytes, text: int, size: int, row: Any) -> None:
     """Set `name` and `marker` of a row. Source: TimerMessageStore.buildDeleteKey"""
     first, end = find_value(data, text, size, MARKER)
     row["marker"] = end > 0
     h = FNV_START
-    if end > 0:  # a marker: its value is the name of its target
+    if end > 0 and not recalls_by_key(data, text, size, first, end):
+        # a marker: its value is the name of its target
         h = mix_bytes(h, data, first, end)
-    else:  # topic+key, as a marker would write it
+    else:  # topic+key, as a marker of 5.3.3 would write it
         first, end = find_value(data, text, size, REAL_TOPIC)
         h = mix_bytes(h, data, first, end)
         h = (h ^ PLUS) * FNV_PRIME

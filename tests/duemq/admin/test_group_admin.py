@@ -127,6 +127,7 @@ def lag(end: int, consumed: int, last_ms: int, pulled: int) -> dict[str, int]:
         ({"topic": "W"}, [], {"W"}),  # no progress yet
         ({"topic": "nobody"}, [], set()),
         ({"topicList": "T;nobody"}, [], {"T"}),
+        ({"topicList": "T;U", "topic": "W"}, ["T"], {"T", "U"}),
         ({}, ["T", "W"], {"T", "W"}),  # members gave up U
         ({"topic": "U"}, ["T"], set()),
     ],

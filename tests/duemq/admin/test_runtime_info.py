@@ -98,3 +98,42 @@ def test_sizes(size, text):
 
 def test_run_time_never_runs_backwards():
     assert run_time(-5) == "[ 0 days, 0 hours, 0 minutes, 0 seconds ]"
+
+
+WHOLE = """
+msgPutTotalTodayNow sendThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueHeadWaitTimeMills
+msgGetTotalTodayNow queryThreadPoolQueueSize bootTimestamp msgPutTotalYesterdayMorning
+msgGetTotalYesterdayMorning pullThreadPoolQueueSize commitLogMinOffset
+pullThreadPoolQueueHeadWaitTimeMills dispatchMaxBuffer brokerVersion pageCacheLockTimeMills
+commitLogMaxOffset getMessageEntireTimeMax msgPutTotalTodayMorning putMessageTimesTotal
+msgGetTotalTodayMorning sendThreadPoolQueueSize startAcceptSendRequestTimeStamp
+putMessageEntireTimeMax earliestMessageTimeStamp remainTransientStoreBufferNumbs
+queryThreadPoolQueueCapacity dispatchBehindBytes putMessageSizeTotal sendThreadPoolQueueCapacity
+pullThreadPoolQueueCapacity
+"""
+DECIMAL = (
+    "consumeQueueDiskRatio commitLogDiskRatio putMessageAverageSize putLatency99 putLatency999"
+)
+
+
+def test_the_exporter_can_parse_every_value(run, world):
+    """Source: BrokerRuntimeStats of rocketmq-exporter."""
+    store, stats, clock, handlers = world
+    put_one(store, "T")
+    stats.sample(clock.now_ms())
+    table = json.loads(run(handlers[28](Request(28, {}))).body)["table"]
+    for name in WHOLE.split():
+        int(table[name])
+    for name in DECIMAL.split():
+        float(table[name])
+    for name in ("putTps", "getMissTps", "getTransferredTps", "getTotalTps", "getFoundTps"):
+        assert len([float(part) for part in table[name].split(" ")]) == 3
+    float(table["remainHowManyDataToFlush"].split(" ")[0])
+    words = table["commitLogDirCapacity"].split(" ")
+    assert (words[0], words[3][1:], words[4], words[7][1:]) == ("Total", "iB,", "Free", "iB.")
+    float(words[2])
+    float(words[6])
+    for part in table["putMessageDistributeTime"].split():
+        int(part.split(":")[1])
+    offsets = [text for key, text in table.items() if key.startswith("scheduleMessageOffset")]
+    assert [len([int(part) for part in text.split(",")]) for text in offsets] == [2]

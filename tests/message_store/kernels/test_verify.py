@@ -13,8 +13,9 @@ from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.kernels import index as index_kernels
 from message_store.kernels import verify as kernels
+from message_store.kernels.scan import read_frame
 from message_store.log.record import Record, decode_record, encode_record
-from message_store.text import java_hash
+from message_store.text import index_hash, java_hash
 from tests.support.stores import LOOPBACK
 
 BASE = 4_096
@@ -110,6 +111,8 @@ def test_a_unit_is_compared_with_its_record(
         ({}, kernels.GOOD),
         ({"key_hash": abs(java_hash("T#l"))}, kernels.GOOD),
         ({"key_hash": abs(java_hash("T#m"))}, kernels.NO_KEY),
+        ({"key_hash": abs(java_hash("T#T#a"))}, kernels.GOOD),  # as Apache 5.5 indexes tags
+        ({"key_hash": abs(java_hash("T#T#b"))}, kernels.NO_KEY),
         ({"phys_offset": BASE + 11}, kernels.NO_RECORD),
         ({"phys_offset": BASE - 1}, kernels.ELSEWHERE),
         ({"store_ms": T0 - 999}, kernels.GOOD),
@@ -129,6 +132,16 @@ def test_an_item_is_compared_with_its_record(item: dict[str, int], expected: int
     scratch, keys = np.zeros(1, layout.SCANNED), np.zeros(20_000, layout.KEYED)
     kernels.check_items(items, data, (BASE, BASE + data.size), scratch, keys, out)
     assert out.tolist() == [expected]
+
+
+@given(st.text("tüT€", min_size=1), st.text("aé#", max_size=9), st.booleans())
+def test_the_key_of_a_tag_is_that_of_the_text(topic: str, tag: str, is_first: bool) -> None:
+    entries = [f"TAGS\1{tag}\2", "TAGSX\1x\2"]
+    text = "".join(entries if is_first else reversed(entries)).encode()
+    data = np.frombuffer(record(BASE, topic=topic, property_text=text), np.uint8)
+    row = np.zeros(1, layout.SCANNED)[0]
+    assert read_frame(data, 0, data.size, BASE, row) > 0
+    assert kernels.tag_key(data, 0, row) == (index_hash(f"{topic}#T#{tag}") if tag else -1)
 
 
 @given(

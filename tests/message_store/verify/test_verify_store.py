@@ -20,7 +20,7 @@ from message_store.topic_removal import remove_topic
 from message_store.verify import Report, verify_store
 from message_store.verify.configs import LOCKS_PATH
 from message_store.verify.index import find_shape
-from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.golden_stores import ALL_STORES, GoldenStore, golden_store
 from tests.support.stores import add_message, open_store
 
 LOG_BYTES = 65_536
@@ -98,7 +98,7 @@ def log_files(root: Path) -> dict[str, bytes]:
 # -- stores that are right ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("golden", STORES, ids=str)
+@pytest.mark.parametrize("golden", ALL_STORES, ids=str)
 def test_golden_stores_have_no_errors(golden: GoldenStore) -> None:
     report = verify_store(golden_store(golden.name))
     assert report.ok, [str(found) for found in report.findings]

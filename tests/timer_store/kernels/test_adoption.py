@@ -15,9 +15,12 @@ from timer_store.kernels.adoption import ALL, DELIVERED, SPECIAL, identify
 
 MASK, PRIME, START = (1 << 64) - 1, 0x100000001B3, 0xCBF29CE484222325
 NAMES = ["TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEQUEUE_MS", "TIMER_DEL_UNIQKEY"]
-NAMES += ["REAL_TOPIC", "REAL_QID", "UNIQ_KEY", "TIMER_OUT", "x"]
-VALUES = ["1", "2", "T", "T+1", "+1", "-7", "x" * 19, "1700000000000", "é", "+2"]
+NAMES += ["REAL_TOPIC", "REAL_QID", "UNIQ_KEY", "TIMER_OUT", "TAGS", "x"]
+VALUES = ["1", "2", "T", "T+1", "+1", "-7", "x" * 19, "1700000000000", "é", "+2", "_RECALL_TAG_"]
 properties = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES))
+
+
+RECALL = {"TAGS": "_RECALL_TAG_", "REAL_TOPIC": "T", "TIMER_OUT_MS": "1"}
 
 
 def naive_mix(h, values):
@@ -55,7 +58,8 @@ def naive_identify(record, wanted):
     for number in (out_ms, record.born_ms, record.body_crc, len(record.body)):
         h = naive_number(h, number)
     marker = text.get("TIMER_DEL_UNIQKEY", "").encode()
-    named = marker or (topic + b"+" + key if key else b"")
+    recalled = marker == key and text.get("TAGS") == "_RECALL_TAG_"  # as Apache 5.5 recalls
+    named = marker if marker and not recalled else (topic + b"+" + key if key else b"")
     name = signed(naive_number(naive_mix(START, named), out_ms)) if named else 0
     if marker and record.prepared_offset < 0:
         name = 0
@@ -85,3 +89,26 @@ def test_identities_equal_the_naive_implementation(tmp_path_factory, made, wante
         assert [tuple(row) for row in out[:count].tolist()] == [
             w for w in expected if w is not None
         ]
+
+
+def names_of(tmp_path, *texts):
+    with open_store(tmp_path) as store:
+        rows = [put_one(store, "T", properties=text) for text in texts]
+        offsets = np.array([row["phys_offset"] for row in rows], np.int64)
+        out, frames = np.zeros(offsets.size, layout.IDENTIFIED), np.zeros(1, store_layout.SCANNED)
+        data = store.log.writable_file().data
+        assert identify(data, (0, store.log.end), offsets, ALL, frames, out) == len(texts)
+        return out["name"].tolist()
+
+
+def test_a_recall_of_apache_5_5_names_the_timer_by_its_key_alone(tmp_path):
+    timer = {"REAL_TOPIC": "T", "UNIQ_KEY": "k", "TIMER_OUT_MS": "1"}
+    recall = RECALL | {"UNIQ_KEY": "k", "TIMER_DEL_UNIQKEY": "k"}
+    of_others = [
+        recall | {"UNIQ_KEY": "l"},
+        recall | {"TAGS": "T"},
+        recall | {"REAL_TOPIC": "U"},
+    ]
+    name, same, *others = names_of(tmp_path, timer, recall, *of_others)
+    assert same == name
+    assert name not in others

@@ -344,6 +344,22 @@ def test_a_marker_of_a_client_cancels_its_target_only(tmp_path, index, end):
     rig.close()
 
 
+@pytest.mark.parametrize("index", [True, False])
+def test_a_recall_of_apache_5_5_names_its_target_by_the_key_alone(tmp_path, index):
+    rig = TimerRig(tmp_path)
+    rig.store_changes = {"index_enable": index}
+    rig.open()
+    due_ms = rig.clock.now_ms() + 5_000
+    for topic, name in (("T", "a"), ("T", "b"), ("U", "a")):
+        put(rig, 5_000, name, topic)
+    recall = {"UNIQ_KEY": "a", "TIMER_DEL_UNIQKEY": "a", "TAGS": "_RECALL_TAG_"}
+    for changes in ({}, {"UNIQ_KEY": "b"}, {"TIMER_DEL_UNIQKEY": "b", "TAGS": "T"}):
+        rig.put(due_ms, "T", body=b"0", **(recall | changes))
+    rig.advance(20_000)
+    assert (rig.bodies("T"), rig.bodies("U")) == ([b"b"], [b"a"])
+    rig.close()
+
+
 def test_a_late_marker_is_reported_and_has_no_effect(rig):
     put(rig, 300, "a")
     rig.advance(300)

@@ -1,0 +1,94 @@
+"""Requests about parts of Apache's broker that DueMQ does not have.
+
+A request that could only seem to work is refused, and its remark says why. A request that has
+nothing to do on a broker without the part has the answer of Apache's broker without it.
+
+AdminBrokerProcessor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.net.codes import RequestCode, ResponseCode
+
+NO_COLD_DATA: Final = "reads of old messages are not limited per group"
+REASONS: Final = {
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "queues are not mapped to other brokers; "
+    "create the topic with updateTopic",
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: "consume queues are files, not in RocksDB; "
+    "compare them with the log by `duemq store verify`",
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: NO_COLD_DATA,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: NO_COLD_DATA,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: NO_COLD_DATA,
+    RequestCode.SET_COMMITLOG_READ_MODE: "how far the log is read ahead depends on the reads",
+}
+"""Refused codes, and why."""
+NO_ACCOUNTS: Final = "accounts are switched off; set authenticationEnabled=true"
+ACCOUNT_CODES: Final = range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)
+REPLICA_REASON: Final = "a replica takes the offset from the frames of its master"
+
+
+class AbsentParts:
+    """Answers 355, 908, 200056, 1007 without a controller, and refuses the codes of `REASONS`,
+    without accounts also 3001 to 3010.
+
+    Args:
+        save: Writes changed tables of topics, groups and offsets.
+        is_master: Whether this broker is a master.
+        has_controller, has_accounts: Whether other processors answer 1007, and 3001 to 3010.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[], Awaitable[None]],
+        *,
+        is_master: bool,
+        has_controller: bool,
+        has_accounts: bool,
+    ) -> None:
+        self._save, self._is_master, self._has_controller = save, is_master, has_controller
+        self._reasons = {int(code): reason for code, reason in REASONS.items()}
+        if not has_accounts:
+            self._reasons |= dict.fromkeys(ACCOUNT_CODES, NO_ACCOUNTS)
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        """Return code to handler."""
+        answered: dict[int, RequestHandler] = {
+            RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.export_tables,
+            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
+            RequestCode.POP_ROLLBACK: self.roll_back_pop,
+        }
+        if not self._has_controller:
+            answered[RequestCode.GET_BROKER_EPOCH_CACHE] = self.epochs
+        return answered | dict.fromkeys(self._reasons, self.refuse)
+
+    async def refuse(self, request: Request) -> Response:
+        """Refuse a request with the reason."""
+        return refused(request.code, self._reasons[request.code])
+
+    async def export_tables(self, request: Request) -> Response:
+        """Write the tables: their files have the format that the request asks for."""
+        await self._save()
+        return Response(remark="export done.")
+
+    async def reset_master_flush_offset(self, request: Request) -> Response:
+        """Change nothing at a master, as Apache does; refuse at a replica."""
+        return Response() if self._is_master else refused(request.code, REPLICA_REASON)
+
+    async def roll_back_pop(self, request: Request) -> Response:
+        """Change nothing: checkpoints of POP are in the log, where the request moves them to."""
+        return Response()
+
+    async def epochs(self, request: Request) -> Response:
+        """Answer that there is no controller."""
+        return Response(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+
+
+def refused(code: int, reason: str) -> Response:
+    """Return the answer that a request is not supported here."""
+    name = RequestCode(code).name
+    text = f"request type {code} ({name}) is not supported by this broker: {reason}"
+    return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)

@@ -1,0 +1,67 @@
+"""Every command of mqadmin 5.3.3: it prints what it does over Apache's broker, or the reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.mqadmin import AdminSession
+from tests.interop.mqadmin_commands import COMMANDS, ROWS, Answer, Row
+from tests.interop.peers import make_peer, peer_name
+from tests.support.requirements import skip_without
+
+RECORDED = Path(__file__).parents[1] / "golden" / "mqadmin" / "apache-5.3.3.json"
+LISTED = re.compile(r"^   (\w+) ", re.M)  # in `mqadmin help`
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminSession]:
+    """Runs commands over a new broker."""
+    with (
+        skip_without(),
+        make_peer(tmp_path_factory.mktemp("broker")) as server,
+        AdminSession(server, tmp_path_factory.mktemp("mqadmin")) as admin,
+    ):
+        yield admin
+
+
+@pytest.fixture(scope="module")
+def printed(session: AdminSession) -> dict[str, str]:
+    """What all commands printed."""
+    return session.run_all()
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, str]:
+    """What they printed over Apache's broker."""
+    found: dict[str, str] = json.loads(RECORDED.read_text())
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.words for row in ROWS])
+def test_each_command_has_its_answer(
+    row: Row, printed: dict[str, str], recorded: dict[str, str]
+) -> None:
+    ours, apaches = printed[row.words], recorded[row.words]
+    if peer_name() != "duemq" or row.answer is Answer.APACHES:  # Apache's broker is the control
+        assert ours == apaches
+    elif row.answer is Answer.MORE:
+        wanted = [line for line in apaches.splitlines() if not re.search(row.apart or "$^", line)]
+        assert wanted
+        missing = sorted(set(wanted) - set(ours.splitlines()))
+        assert missing == []
+    elif row.answer is Answer.OURS:
+        assert re.search(row.shows, ours), ours
+    else:
+        assert "CODE: N DESC: request type N (" in ours
+        assert f"is not supported by this broker: {row.shows}" in ours
+
+
+def test_no_command_is_missing(session: AdminSession) -> None:
+    listed = set(LISTED.findall(session.run("help")))
+    assert len(listed) > 80
+    assert listed == set(COMMANDS)
