@@ -3,7 +3,8 @@
     committed offset  <--confirmed--  end of the last pop, in memory until its checkpoint is
                                       confirmed by disk and replicas
 
-So no table names progress whose checkpoint could be lost. Source: PopMessageProcessor.getPopOffset
+So no table names progress whose checkpoint could be lost. What a table lacks is in the log: a start
+reads the checkpoints after `pops_before`. Source: PopMessageProcessor.getPopOffset
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class PopOffsets:
     def __init__(self, store: MessageStore, offsets: Offsets) -> None:
         self._store, self._offsets = store, offsets
         self._ends: dict[Place, int] = {}  # of pops that are not confirmed
+        self._log_offsets: dict[int, int] = {}  # before their checkpoints, by number, ascending
 
     def following(self, place: Place, init_mode: int) -> int:
         """Return the offset where the next pop begins; a pending reset is taken."""
@@ -63,6 +65,18 @@ class PopOffsets:
         if low == 0 and units.size and int(units[0]["phys_offset"]) >= memory_from:
             return 0  # initPopOffsetByCheckMsgInMem: a young queue is read from its beginning
         return max(high - 1, 0)
+
+    def begin(self, number: int, log_offset: int) -> None:
+        """Note where the checkpoints of a pop are in the log, until `end`."""
+        self._log_offsets[number] = log_offset
+
+    def end(self, number: int) -> None:
+        """Note that a pop is committed, or never will be."""
+        self._log_offsets.pop(number, None)
+
+    def pops_before(self) -> int:
+        """Return the log offset before which every pop is committed that ever will be."""
+        return next(iter(self._log_offsets.values()), self._store.max_offset)
 
     def move(self, place: Place, end: int) -> None:
         """Have the next pop begin at `end`."""

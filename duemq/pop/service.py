@@ -19,6 +19,7 @@ from duemq.pop.orderly import Orderly
 from duemq.pop.pop import PopProcessor
 from duemq.pop.pop_offsets import PopOffsets
 from duemq.pop.pop_queues import PopQueues
+from duemq.pop.pop_recovery import recover_pops
 from duemq.pop.request_modes import RequestModes
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.reviver import Reviver
@@ -62,6 +63,8 @@ class Managers(Protocol):
     @property
     def put_path(self) -> PutPath: ...
     @property
+    def modes(self) -> RequestModes: ...
+    @property
     def identity(self) -> Identity: ...
 
 
@@ -88,14 +91,13 @@ class PopService:
     """Answers the POP requests of one broker. A context manager: a master with timers revives.
 
     Attributes:
-        modes: Modes of the groups, as tools set them.
         refusal: Why this broker serves no pops, empty if it does.
     """
 
     def __init__(self, parts: Managers, around: Surroundings) -> None:
         store, topics, groups, identity = parts.store, parts.topics, parts.groups, parts.identity
         clock, offsets = around.clock, parts.offsets
-        self._store = store
+        self._store, self._offsets, self._identity = store, offsets, identity
         self.refusal = _refusal(around)
         revive_log = ReviveLog(store, parts.put_path, identity, clock)
         self.reviver = Reviver(
@@ -106,15 +108,14 @@ class PopService:
             store, topics, groups, parts.held, clock, around.config,
             lambda: self.refusal, lambda: around.records.version,
         )  # fmt: skip
-        pops = PopOffsets(store, offsets)
+        self._pops = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.held, clock)
-        self.modes = RequestModes.loaded(store.config_path)
         topic_queues = TopicQueues(
             topics, identity, clock, lambda: _name_servers(around.config()), around.connect
         )
         self._processors = (
             AssignmentProcessor(
-                topics, groups, parts.clients, topic_queues, self.modes, around.config
+                topics, groups, parts.clients, topic_queues, parts.modes, around.config
             ),
             PopProcessor(
                 store,
@@ -144,6 +145,11 @@ class PopService:
 
     def handlers(self) -> dict[int, Handler]:
         return {code: each for part in self._processors for code, each in part.handlers().items()}
+
+    def recover(self) -> None:
+        """Derive from the log what the table of offsets lacks; call before anything is appended."""
+        recover_pops(self._store, self._offsets, self._identity)
+        self._offsets.pops_before = self._pops.pops_before
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

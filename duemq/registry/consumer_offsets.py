@@ -8,7 +8,10 @@ for messages stored later get the offsets between the two and must be given. Apa
 
 A truncation of the log sets offsets to the end that their queue had then (`follow`): the messages
 that are stored after it get the same queue offsets as those that were cut. The progress of
-transactions is removed, for it depends on records of another queue; they are read again.
+transactions and revivals is removed: it depends on records of other queues, which are read again.
+
+The file's member popsBeforeLogOffset, which Apache ignores, names the log offset before which the
+table has every pop; those after it are in the log (`duemq.pop.pop_recovery`).
 
 A server-side reset is kept here until the consumer's next pull takes it over:
 until then queries answer it and the consumer's own commits are ignored (their callers see to that).
@@ -37,9 +40,11 @@ PAIRS_PER_TURN = 4_096  # copied within one turn of the loop
 NOTICES_MAX = 10
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
 SEPARATOR = "@"
-_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable"})
+POPS_BEFORE = "popsBeforeLogOffset"
+_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable", POPS_BEFORE})
 
 Table = dict[tuple[str, str], dict[int, int]]
+Content = tuple[DataVersion | None, int | None, dict[str, Any], Table]
 
 
 class DurableLog(Protocol):
@@ -65,6 +70,8 @@ class OffsetManager(Saved):
     Args:
         store: the log that the file must not pass; None: the file is written at once.
         pairs_max: topics of groups whose offsets are kept; one more is refused.
+    Attributes:
+        pops_before: Returns the log offset before which the table has every pop; None: unknown.
     """
 
     def __init__(
@@ -83,6 +90,7 @@ class OffsetManager(Saved):
         self._extra: dict[str, Any] = {}
         self._commits = 0
         self.version = DataVersion()
+        self.pops_before: Callable[[], int | None] = lambda: None
 
     # -- file ---------------------------------------------------------------------------------
 
@@ -95,9 +103,7 @@ class OffsetManager(Saved):
         self.version = DataVersion(0, self._clock.now_ms())
         found = self._file.load(self._decode)
         self._dirty = found is None
-        if found is not None:
-            version, self._extra, self._table = found
-            self.version = version or self.version
+        self._take(found or (None, 0, {}, {}))
 
     def replace_by(self, data: JsonObject) -> None:
         """Take the offsets of a master, as consumerOffset.json holds them.
@@ -105,8 +111,13 @@ class OffsetManager(Saved):
         Raises:
             ValueError: It is not such a table.
         """
-        version, self._extra, self._table = self._decode(data)
-        self.version, self._dirty = version or self.version, True
+        self._take(self._decode(data))
+        self._dirty = True
+
+    def _take(self, content: Content) -> None:
+        version, pops_before, self._extra, self._table = content
+        self.version = version or self.version
+        self.pops_before = lambda: pops_before
 
     def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
         """Set offsets after the end of their queue to that end; return their number.
@@ -145,6 +156,9 @@ class OffsetManager(Saved):
         if before == truncations.generation:
             return
         floor = truncations.floor(before)
+        pops_before = self.pops_before()
+        if pops_before is not None and pops_before > floor:
+            self.pops_before = lambda: floor
         self.fit(lambda topic, queue_id: (0, store.queue_end_before(topic, queue_id, floor)))
         for group in groups_read_again:
             self.remove_group(group)
@@ -190,6 +204,7 @@ class OffsetManager(Saved):
 
         Every offset in it was committed before this returns; each is as of its own turn.
         """
+        pops_before = self.pops_before()
         topics_of: dict[str, list[str]] = {}
         offsets: dict[str, dict[int, int]] = {}
         for number, key in enumerate(list(self._table), start=1):
@@ -199,12 +214,13 @@ class OffsetManager(Saved):
                 offsets[f"{topic}{SEPARATOR}{group}"] = queues.copy()
             if number % PAIRS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        return self._file_content(topics_of, offsets)
+        return self._file_content(topics_of, offsets, pops_before)
 
     @staticmethod
-    def _decode(data: JsonObject) -> tuple[DataVersion | None, dict[str, Any], Table]:
+    def _decode(data: JsonObject) -> Content:
         return (
             DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
+            _number(POPS_BEFORE, data[POPS_BEFORE]) if POPS_BEFORE in data else None,
             {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
             _read_table(data.get("offsetTable") or {}),
         )
@@ -214,14 +230,19 @@ class OffsetManager(Saved):
         topics_of: dict[str, list[str]] = {}
         for topic, group in self._table:
             topics_of.setdefault(group, []).append(topic)
-        return self._file_content(topics_of, self.offset_table())
+        return self._file_content(topics_of, self.offset_table(), self.pops_before())
 
     def _file_content(
-        self, topics_of: Mapping[str, list[str]], offsets: Mapping[str, dict[int, int]]
+        self,
+        topics_of: Mapping[str, list[str]],
+        offsets: Mapping[str, dict[int, int]],
+        pops_before: int | None,
     ) -> dict[str, Any]:
+        own = {} if pops_before is None else {POPS_BEFORE: pops_before}
         return {
             "dataVersion": self.version.to_json(),
             **self._extra,
+            **own,
             "groupTopicMap": topics_of,
             "offsetTable": offsets,
         }
