@@ -313,6 +313,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     parts.pop = PopService(parts, around)
     if parts.replica is None:
         parts.pop.recover()
+        store.retention.add_pin(parts.pop.first_needed, owner="pop")
     parts.tasks.append(parts.pop.running())
     return [
         clients,

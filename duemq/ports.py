@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from duemq.registry.consumer_offsets import PopState
 from duemq.registry.topic_config import TopicConfig
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
@@ -85,7 +86,7 @@ class Groups(Protocol):
 class Offsets(Protocol):
     """Progress of consumer groups."""
 
-    pops_before: Callable[[], int | None]
+    pops: Callable[[], PopState | None]
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None: ...
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...

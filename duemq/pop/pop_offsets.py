@@ -4,7 +4,7 @@
                                       confirmed by disk and replicas
 
 So no table names progress whose checkpoint could be lost. What a table lacks is in the log: a start
-reads the checkpoints after `pops_before`. Source: PopMessageProcessor.getPopOffset
+reads the checkpoints after `before`. Source: PopMessageProcessor.getPopOffset
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class PopOffsets:
         """Note that a pop is committed, or never will be."""
         self._log_offsets.pop(number, None)
 
-    def pops_before(self) -> int:
+    @property
+    def before(self) -> int:
         """Return the log offset before which every pop is committed that ever will be."""
         return next(iter(self._log_offsets.values()), self._store.max_offset)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
 from duemq.pop.names import CHECKPOINT_TAG, revive_topic
+from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Identity, Offsets
 from duemq.registry.internal_topics import TIMER_TOPIC
 from message_store.errors import RecordUnreadable, RequestError
@@ -23,15 +24,22 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 
-def recover_pops(store: MessageStore, offsets: Offsets, identity: Identity) -> int:
+def recover_pops(
+    store: MessageStore, offsets: Offsets, undecided: UndecidedPops, identity: Identity
+) -> int:
     """Commit the ends of the pops that the table of offsets lacks; return their number.
 
     A table that does not name what it has, such as Apache's, stays as it is.
+
+    Args:
+        undecided: Takes what the table names, and the checkpoints after that.
     """
-    begin, count = offsets.pops_before(), 0
-    if begin is None:
+    pops, count = offsets.pops(), 0
+    if pops is None:
         return 0
-    for checkpoint in _checkpoints(store, begin, identity):
+    undecided.load(pops.first_needed)
+    for checkpoint in _checkpoints(store, pops.before, identity):
+        undecided.add(checkpoint)
         _, queue_end = store.queue_bounds(checkpoint.topic, checkpoint.queue_id)
         end = min(max(checkpoint.offsets) + 1, queue_end)
         known = offsets.query(checkpoint.group, checkpoint.topic, checkpoint.queue_id)

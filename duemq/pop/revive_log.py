@@ -9,6 +9,7 @@ from duemq.messages.copies import not_confirmed, refusal
 from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import Acknowledgement, Checkpoint
 from duemq.pop.names import revive_topic
+from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Identity
 from duemq.send.put_path import PutPath
 from message_store.clock import Clock
@@ -29,11 +30,18 @@ class ReviveLog:
 
     Args:
         put_path: Its hooks redirect the records to the timers.
+        undecided: Takes each checkpoint.
     """
 
     def __init__(
-        self, store: MessageStore, put_path: PutPath, identity: Identity, clock: Clock
+        self,
+        store: MessageStore,
+        put_path: PutPath,
+        undecided: UndecidedPops,
+        identity: Identity,
+        clock: Clock,
     ) -> None:
+        self._undecided = undecided
         self._store, self._put_path = store, put_path
         self._identity, self._clock = identity, clock
         self._topic_index = store.topics.add(revive_topic(identity.cluster_name))
@@ -59,8 +67,10 @@ class ReviveLog:
         batch.together.append((0, batch.count))
         self._put_path.put(batch)
         for row in range(batch.count):
-            fault = refusal(batch, row)
+            fault, record = refusal(batch, row), entries[row][1]
             if fault is None:
+                if isinstance(record, Checkpoint):
+                    self._undecided.add(record)
                 continue
             illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
             code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR

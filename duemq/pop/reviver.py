@@ -190,6 +190,14 @@ class Reviver:
             return min(pairing.read_due_ms - 1, now_ms)
         return self._delivered_ms(now_ms)
 
+    def settled_ms(self) -> int:
+        """Return the revive time up to which every checkpoint is settled; 0 before the start."""
+        now_ms, times = self._clock.now_ms(), list[int]()
+        for queue_id, pairing in enumerate(self._queues):
+            times.append(self._decided_ms(queue_id, pairing, now_ms))
+            times += [pairing.next_ms - 1] if pairing.next_ms is not None else []
+        return min(times, default=0)
+
     def _commit(self, queue_id: int, pairing: Pairing) -> None:
         done = pairing.settled_before - 1
         if done >= 0 and done != self._offsets.query(REVIVE_GROUP, self._topic, queue_id):

@@ -24,9 +24,11 @@ from duemq.pop.request_modes import RequestModes
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.reviver import Reviver
 from duemq.pop.topic_queues import TopicQueues
+from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Groups, Identity, Offsets, Topics
 from duemq.pull.held_pulls import HeldPulls
 from duemq.registry.clients import ClientTable
+from duemq.registry.consumer_offsets import PopState
 from duemq.registry.filter_file import FilterFile
 from duemq.replication.config import ReplicationConfig
 from duemq.send.put_path import PutPath
@@ -99,7 +101,8 @@ class PopService:
         clock, offsets = around.clock, parts.offsets
         self._store, self._offsets, self._identity = store, offsets, identity
         self.refusal = _refusal(around)
-        revive_log = ReviveLog(store, parts.put_path, identity, clock)
+        self._undecided = UndecidedPops(store)
+        revive_log = ReviveLog(store, parts.put_path, self._undecided, identity, clock)
         self.reviver = Reviver(
             store, topics, groups, offsets, parts.put_path, identity, clock,
             around.plugins.delivered_ms,
@@ -148,8 +151,13 @@ class PopService:
 
     def recover(self) -> None:
         """Derive from the log what the table of offsets lacks; call before anything is appended."""
-        recover_pops(self._store, self._offsets, self._identity)
-        self._offsets.pops_before = self._pops.pops_before
+        recover_pops(self._store, self._offsets, self._undecided, self._identity)
+        self._offsets.pops = lambda: PopState(self._pops.before, self._undecided.table())
+
+    def first_needed(self) -> int | None:
+        """Return the first log offset that undecided checkpoints need; a pin."""
+        self._undecided.decided(self.reviver.settled_ms())
+        return self._undecided.first_needed()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

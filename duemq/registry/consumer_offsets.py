@@ -10,8 +10,8 @@ A truncation of the log sets offsets to the end that their queue had then (`foll
 that are stored after it get the same queue offsets as those that were cut. The progress of
 transactions and revivals is removed: it depends on records of other queues, which are read again.
 
-The file's member popsBeforeLogOffset, which Apache ignores, names the log offset before which the
-table has every pop; those after it are in the log (`duemq.pop.pop_recovery`).
+The file's member `pops`, which Apache ignores, names the log offset before which the table has each
+pop: those after it are in the log (`duemq.pop.pop_recovery`).
 
 A server-side reset is kept here until the consumer's next pull takes it over:
 until then queries answer it and the consumer's own commits are ignored (their callers see to that).
@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, Saved
@@ -40,11 +40,25 @@ PAIRS_PER_TURN = 4_096  # copied within one turn of the loop
 NOTICES_MAX = 10
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
 SEPARATOR = "@"
-POPS_BEFORE = "popsBeforeLogOffset"
-_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable", POPS_BEFORE})
+POPS = "pops"
+_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable", POPS})
 
 Table = dict[tuple[str, str], dict[int, int]]
-Content = tuple[DataVersion | None, int | None, dict[str, Any], Table]
+
+
+class PopState(NamedTuple):
+    """What a table has of pops.
+
+    Attributes:
+        before: Log offset before which it has every pop.
+        first_needed: First log offset that undecided checkpoints need, by minute (`UndecidedPops`).
+    """
+
+    before: int
+    first_needed: dict[int, int]
+
+
+Content = tuple[DataVersion | None, PopState | None, dict[str, Any], Table]
 
 
 class DurableLog(Protocol):
@@ -71,7 +85,7 @@ class OffsetManager(Saved):
         store: the log that the file must not pass; None: the file is written at once.
         pairs_max: topics of groups whose offsets are kept; one more is refused.
     Attributes:
-        pops_before: Returns the log offset before which the table has every pop; None: unknown.
+        pops: Returns what the table has of pops; None: unknown, the table is Apache's.
     """
 
     def __init__(
@@ -90,7 +104,7 @@ class OffsetManager(Saved):
         self._extra: dict[str, Any] = {}
         self._commits = 0
         self.version = DataVersion()
-        self.pops_before: Callable[[], int | None] = lambda: None
+        self.pops: Callable[[], PopState | None] = lambda: None
 
     # -- file ---------------------------------------------------------------------------------
 
@@ -103,7 +117,7 @@ class OffsetManager(Saved):
         self.version = DataVersion(0, self._clock.now_ms())
         found = self._file.load(self._decode)
         self._dirty = found is None
-        self._take(found or (None, 0, {}, {}))
+        self._take(found or (None, PopState(0, {}), {}, {}))
 
     def replace_by(self, data: JsonObject) -> None:
         """Take the offsets of a master, as consumerOffset.json holds them.
@@ -115,9 +129,9 @@ class OffsetManager(Saved):
         self._dirty = True
 
     def _take(self, content: Content) -> None:
-        version, pops_before, self._extra, self._table = content
+        version, pops, self._extra, self._table = content
         self.version = version or self.version
-        self.pops_before = lambda: pops_before
+        self.pops = lambda: pops
 
     def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
         """Set offsets after the end of their queue to that end; return their number.
@@ -156,9 +170,9 @@ class OffsetManager(Saved):
         if before == truncations.generation:
             return
         floor = truncations.floor(before)
-        pops_before = self.pops_before()
-        if pops_before is not None and pops_before > floor:
-            self.pops_before = lambda: floor
+        if pops := self.pops():
+            fitted = pops._replace(before=min(pops.before, floor))
+            self.pops = lambda: fitted
         self.fit(lambda topic, queue_id: (0, store.queue_end_before(topic, queue_id, floor)))
         for group in groups_read_again:
             self.remove_group(group)
@@ -204,7 +218,7 @@ class OffsetManager(Saved):
 
         Every offset in it was committed before this returns; each is as of its own turn.
         """
-        pops_before = self.pops_before()
+        pops = self.pops()
         topics_of: dict[str, list[str]] = {}
         offsets: dict[str, dict[int, int]] = {}
         for number, key in enumerate(list(self._table), start=1):
@@ -214,13 +228,13 @@ class OffsetManager(Saved):
                 offsets[f"{topic}{SEPARATOR}{group}"] = queues.copy()
             if number % PAIRS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        return self._file_content(topics_of, offsets, pops_before)
+        return self._file_content(topics_of, offsets, pops)
 
     @staticmethod
     def _decode(data: JsonObject) -> Content:
         return (
             DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
-            _number(POPS_BEFORE, data[POPS_BEFORE]) if POPS_BEFORE in data else None,
+            _read_pops(data[POPS]) if POPS in data else None,
             {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
             _read_table(data.get("offsetTable") or {}),
         )
@@ -230,15 +244,15 @@ class OffsetManager(Saved):
         topics_of: dict[str, list[str]] = {}
         for topic, group in self._table:
             topics_of.setdefault(group, []).append(topic)
-        return self._file_content(topics_of, self.offset_table(), self.pops_before())
+        return self._file_content(topics_of, self.offset_table(), self.pops())
 
     def _file_content(
         self,
         topics_of: Mapping[str, list[str]],
         offsets: Mapping[str, dict[int, int]],
-        pops_before: int | None,
+        pops: PopState | None,
     ) -> dict[str, Any]:
-        own = {} if pops_before is None else {POPS_BEFORE: pops_before}
+        own = {} if pops is None else {POPS: pops._asdict()}
         return {
             "dataVersion": self.version.to_json(),
             **self._extra,
@@ -388,6 +402,18 @@ def _read_table(data: Any) -> Table:
             raise ValueError(f"offsetTable entry {key!r} is not topic@group with an object")
         table[topic, group] = {_number(key, q): _number(key, at) for q, at in queues.items()}
     return table
+
+
+def _read_pops(data: Any) -> PopState:
+    """Return what the member `pops` holds.
+
+    Raises:
+        ValueError: It is malformed.
+    """
+    if not isinstance(data, Mapping) or not isinstance(data.get("first_needed"), Mapping):
+        raise ValueError(f"{POPS} is not an object with first_needed")
+    first = {_number(POPS, at): _number(POPS, each) for at, each in data["first_needed"].items()}
+    return PopState(_number(POPS, data.get("before")), first)
 
 
 def _number(key: Any, value: Any) -> int:

@@ -38,7 +38,10 @@ class Master:
             RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsets": 1},
             RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {"1": 5}},
         }
-        self.unknown: dict[int, int] = {VIEW_REQUEST: 3, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: 3}
+        self.unknown: dict[int, int] = {
+            VIEW_REQUEST: 3,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: 3,
+        }
         self.bounds = [0, 0]
         self.asked: list[int] = []
         self.slow_ms = 0
