@@ -75,7 +75,6 @@ class Popped:
     pieces: list[Piece] = field(default_factory=list)
     rest: int = 0
     order_counts: list[str] = field(default_factory=list)
-    number: int = 0
 
     @property
     def count(self) -> int:
@@ -124,14 +123,10 @@ class PopProcessor:
                 if why is not Wake.ARRIVED:
                     return self._nothing(wanted, is_full=why is None)
             popped = self._take(wanted)
-        try:
-            body = self._bodies(wanted, popped)
-            if not wanted.is_orderly:
-                await self._revive_log.confirm("the messages were popped")
-                for piece in popped.pieces:
-                    self._offsets.commit(piece.place, piece.found.end)
-        finally:
-            self._offsets.end(popped.number)
+        body = self._bodies(wanted, popped)
+        if not wanted.is_orderly:
+            await self._revive_log.confirm("the messages were popped")
+            self._offsets.settle()
         target = wanted.target
         self._stats.messages_got(target.topic, target.group, count=popped.count, size=len(body))
         return self._answer(0, "FOUND", wanted, popped, body)
@@ -190,14 +185,14 @@ class PopProcessor:
         self._pops += 1
         if wanted.is_orderly:
             return self._take_orderly(wanted)
-        popped = Popped(self._clock.now_ms(), self._pops % REVIVE_QUEUES, number=self._pops)
+        popped = Popped(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
         for topic, queue_id in self._queues.of(wanted.target, self._pops):
             self._read(wanted, popped, Place(wanted.target.group, topic, queue_id))
         given = [piece for piece in popped.pieces if piece.found.offsets]
         if given:
             queue, log_offset = popped.revive_queue, self._store.max_offset
             self._revive_log.put([(queue, self._checkpoint(wanted, popped, p)) for p in given])
-            self._offsets.begin(popped.number, log_offset)
+            self._offsets.put(log_offset, [(p.place, p.found.end) for p in given])
         for piece in popped.pieces:
             move = self._offsets.move if piece.found.offsets else self._offsets.skip
             move(piece.place, piece.found.end)

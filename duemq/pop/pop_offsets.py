@@ -9,6 +9,8 @@ reads the checkpoints after `before`. Source: PopMessageProcessor.getPopOffset
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,13 +33,17 @@ class Place:
     queue_id: int
 
 
+Unconfirmed = tuple[int, int, Sequence[tuple[Place, int]]]
+"""Log offsets before and after the checkpoints of a pop; the ends that it commits."""
+
+
 class PopOffsets:
     """Offsets of the pops of all groups."""
 
     def __init__(self, store: MessageStore, offsets: Offsets) -> None:
         self._store, self._offsets = store, offsets
         self._ends: dict[Place, int] = {}  # of pops that are not confirmed
-        self._log_offsets: dict[int, int] = {}  # before their checkpoints, by number, ascending
+        self._unconfirmed = deque[Unconfirmed]()
 
     def following(self, place: Place, init_mode: int) -> int:
         """Return the offset where the next pop begins; a pending reset is taken."""
@@ -66,18 +72,22 @@ class PopOffsets:
             return 0  # initPopOffsetByCheckMsgInMem: a young queue is read from its beginning
         return max(high - 1, 0)
 
-    def begin(self, number: int, log_offset: int) -> None:
-        """Note where the checkpoints of a pop are in the log, until `end`."""
-        self._log_offsets[number] = log_offset
+    def put(self, log_offset: int, ends: Sequence[tuple[Place, int]]) -> None:
+        """Note the ends of a pop whose checkpoints were put after a log offset, until `settle`."""
+        self._unconfirmed.append((log_offset, self._store.max_offset, ends))
 
-    def end(self, number: int) -> None:
-        """Note that a pop is committed, or never will be."""
-        self._log_offsets.pop(number, None)
+    def settle(self) -> None:
+        """Commit the ends of the pops that are confirmed now, in time or not."""
+        while self._unconfirmed and self._unconfirmed[0][1] <= self._store.confirm_offset:
+            _, _, ends = self._unconfirmed.popleft()
+            for place, end in ends:
+                self.commit(place, end)
 
     @property
     def before(self) -> int:
-        """Return the log offset before which every pop is committed that ever will be."""
-        return next(iter(self._log_offsets.values()), self._store.max_offset)
+        """Return the log offset before which every pop is committed."""
+        self.settle()
+        return self._unconfirmed[0][0] if self._unconfirmed else self._store.max_offset
 
     def move(self, place: Place, end: int) -> None:
         """Have the next pop begin at `end`."""

@@ -16,19 +16,18 @@ from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from message_store.log.record import decode_record
-from tests.simulation.group_checks import Confirmed
+from tests.simulation.group_checks import READERS, TOPICS, Confirmed
+from tests.simulation.group_pops import Pops
 from tests.simulation.group_world import GroupWorld
 from tests.support.loopback_broker import pull_request
 from tests.support.send_front import send_request
 
-TOPICS: Final = ("T", "Other")
 QUEUES: Final = 2
 SENDERS: Final = 3
 SEND_S_MAX: Final = 3.0
 TIMERS_MS: Final = (1, 300, 1_500, 4_000, 9_000)
 LEVELS: Final = (1, 2, 3, 4)
 FOUND: Final = 0
-GROUP: Final = "readers"
 
 
 @dataclass(slots=True)
@@ -51,45 +50,49 @@ class GroupLoad:
         shown: Body that was shown, by topic, queue and queue offset.
         acknowledged: Number of acknowledgements.
         committed: Highest consumer offset that was sent, by topic and queue.
+        favourite: Address of the member that accepts messages, as far as is known.
+        stops: Whether nothing more is sent and read.
     """
 
     def __init__(self, world: GroupWorld, confirmed: Confirmed) -> None:
-        self._world, self._chance, self._confirmed = world, world.chance, confirmed
+        self._world, self.chance, self._confirmed = world, world.chance, confirmed
         self.sent: dict[bytes, Sent] = {}
         self.shown: dict[tuple[str, int, int], bytes] = {}
         self.acknowledged = 0
         self.committed: dict[tuple[str, int], int] = {}
         self.codes: dict[int, int] = {}
         self._serial = 0
-        self._stops = False
-        self._favourite = world.members[0].address
+        self.stops = False
+        self.favourite = world.members[0].address
+        self.pops = Pops(self)
         self.process = world.new_client("client")
         self.process.start(self._run())
 
     def stop(self) -> None:
         """Send and read nothing more."""
-        self._stops = True
+        self.stops = True
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for number in range(SENDERS):
                 tasks.create_task(self._send(), name=f"sender {number}")
             tasks.create_task(self._read(), name="reader")
+            tasks.create_task(self.pops.run(), name="pops")
 
-    def _clients(self) -> dict[str, RemotingClient]:
+    def clients(self) -> dict[str, RemotingClient]:
         return {each.address: RemotingClient(each.address) for each in self._world.members}
 
     # -- sending --------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        clients = self._clients()
-        while not self._stops:
-            address = self._favourite
-            if self._chance.random() < 0.1:
-                address = self._chance.choice(list(clients))
-            if not await self._send_one(clients[address]) and address == self._favourite:
-                self._favourite = self._chance.choice(list(clients))
-            await asyncio.sleep(self._chance.choice([0.001, 0.02, 0.1, 0.3]))
+        clients = self.clients()
+        while not self.stops:
+            address = self.favourite
+            if self.chance.random() < 0.1:
+                address = self.chance.choice(list(clients))
+            if not await self._send_one(clients[address]) and address == self.favourite:
+                self.favourite = self.chance.choice(list(clients))
+            await asyncio.sleep(self.chance.choice([0.001, 0.02, 0.1, 0.3]))
         for client in clients.values():
             await client.close()
 
@@ -97,13 +100,13 @@ class GroupLoad:
         """Send a message; return whether it was acknowledged."""
         kind, properties = self._properties()
         self._serial += 1
-        body = b"<%d %s>" % (self._serial, b"x" * self._chance.choice([0, 10, 900]))
+        body = b"<%d %s>" % (self._serial, b"x" * self.chance.choice([0, 10, 900]))
         sent = self.sent[body] = Sent(kind)
         request = send_request(
-            code=self._chance.choice([10, 310]),
+            code=self.chance.choice([10, 310]),
             body=body,
-            topic=self._chance.choice(TOPICS),
-            queueId=str(self._chance.randrange(QUEUES)),
+            topic=self.chance.choice(TOPICS),
+            queueId=str(self.chance.randrange(QUEUES)),
             properties=f"UNIQ_KEY\x01{self._serial}\x02" + properties,
         )
         try:
@@ -120,10 +123,10 @@ class GroupLoad:
         return True
 
     def _properties(self) -> tuple[str, str]:
-        kind = self._chance.choice(["plain", "level", "level", "delay", "deliver"])
-        delay_ms = self._chance.choice(TIMERS_MS)
+        kind = self.chance.choice(["plain", "level", "level", "delay", "deliver"])
+        delay_ms = self.chance.choice(TIMERS_MS)
         if kind == "level":
-            return kind, f"DELAY\x01{self._chance.choice(LEVELS)}\x02"
+            return kind, f"DELAY\x01{self.chance.choice(LEVELS)}\x02"
         if kind == "delay":
             return kind, f"TIMER_DELAY_MS\x01{delay_ms}\x02"
         if kind == "deliver":
@@ -134,12 +137,12 @@ class GroupLoad:
     # -- reading --------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        clients = self._clients()
+        clients = self.clients()
         ends = {(topic, queue): 0 for topic in TOPICS for queue in range(QUEUES)}
-        while not self._stops:
-            place = self._chance.choice(list(ends))
-            client = self._chance.choice(list(clients.values()))
-            begin = self._chance.choice([ends[place], max(ends[place] - 5, 0)])
+        while not self.stops:
+            place = self.chance.choice(list(ends))
+            client = self.chance.choice(list(clients.values()))
+            begin = self.chance.choice([ends[place], max(ends[place] - 5, 0)])
             request = pull_request(*place, begin, maxMsgNums="32")
             try:
                 answer = await client.call(request, timeout_s=1.0)
@@ -147,8 +150,8 @@ class GroupLoad:
                 continue
             if answer.code == FOUND:
                 ends[place] = max(ends[place], self._take(place, begin, answer, client.address))
-                await self._commit(clients[self._favourite], place, ends[place])
-            await asyncio.sleep(self._chance.choice([0.01, 0.05, 0.2]))
+                await self._commit(clients[self.favourite], place, ends[place])
+            await asyncio.sleep(self.chance.choice([0.01, 0.05, 0.2]))
         for client in clients.values():
             await client.close()
 
@@ -156,7 +159,7 @@ class GroupLoad:
         """Commit an offset at the broker that accepts messages, as far as is known."""
         topic, queue = place
         self.committed[place] = end
-        fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue)}
+        fields = {"consumerGroup": READERS, "topic": topic, "queueId": str(queue)}
         request = Request(RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "commitOffset": str(end)})
         with suppress(OSError):
             await client.call(request, timeout_s=1.0)
