@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from delivery.plugin import Request, Response
@@ -17,7 +17,9 @@ from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from message_store.log.record import decode_record
 from tests.simulation.group_checks import READERS, TOPICS, Confirmed
+from tests.simulation.group_decisions import Decisions
 from tests.simulation.group_pops import Pops
+from tests.simulation.group_transactions import Transactions
 from tests.simulation.group_world import GroupWorld
 from tests.support.loopback_broker import pull_request
 from tests.support.send_front import send_request
@@ -36,10 +38,21 @@ class Sent:
 
     Attributes:
         offset: Log offset that the acknowledgement named; None: there was none.
+        id: Offset message id, with `offset`.
+        decisions: Codes of the decisions that were sent about it.
+        is_cancelled: Whether one answer was that it is cancelled.
     """
 
     kind: str
     offset: int | None = None
+    id: str = ""
+    decisions: set[int] = field(default_factory=set)
+    is_cancelled: bool = False
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it was acknowledged, and pending then."""
+        return self.offset is not None and self.kind != "plain"
 
 
 class GroupLoad:
@@ -55,7 +68,7 @@ class GroupLoad:
     """
 
     def __init__(self, world: GroupWorld, confirmed: Confirmed) -> None:
-        self._world, self.chance, self._confirmed = world, world.chance, confirmed
+        self._world, self.chance, self.confirmed = world, world.chance, confirmed
         self.sent: dict[bytes, Sent] = {}
         self.shown: dict[tuple[str, int, int], bytes] = {}
         self.acknowledged = 0
@@ -64,7 +77,8 @@ class GroupLoad:
         self._serial = 0
         self.stops = False
         self.favourite = world.members[0].address
-        self.pops = Pops(self)
+        self.pops, self.transactions = Pops(self), Transactions(self)
+        self.decisions = Decisions(self)
         self.process = world.new_client("client")
         self.process.start(self._run())
 
@@ -77,7 +91,12 @@ class GroupLoad:
             for number in range(SENDERS):
                 tasks.create_task(self._send(), name=f"sender {number}")
             tasks.create_task(self._read(), name="reader")
-            tasks.create_task(self.pops.run(), name="pops")
+            for part in (self.pops, self.transactions, self.decisions):
+                tasks.create_task(part.run(), name=type(part).__name__)
+
+    def topic(self) -> str:
+        """Return the topic of the next message."""
+        return self.chance.choice(TOPICS)
 
     def clients(self) -> dict[str, RemotingClient]:
         return {each.address: RemotingClient(each.address) for each in self._world.members}
@@ -105,7 +124,7 @@ class GroupLoad:
         request = send_request(
             code=self.chance.choice([10, 310]),
             body=body,
-            topic=self.chance.choice(TOPICS),
+            topic=self.topic(),
             queueId=str(self.chance.randrange(QUEUES)),
             properties=f"UNIQ_KEY\x01{self._serial}\x02" + properties,
         )
@@ -117,8 +136,9 @@ class GroupLoad:
         if answer.code:
             return False
         assert answer.fields is not None
-        sent.offset = int(answer.fields["msgId"][16:], 16)
-        self._confirmed.check_acknowledged(sent.offset, body, client.address)
+        sent.id = answer.fields["msgId"]
+        sent.offset = int(sent.id[16:], 16)
+        self.confirmed.check_acknowledged(sent.offset, body, client.address)
         self.acknowledged += 1
         return True
 
@@ -173,6 +193,6 @@ class GroupLoad:
             assert record.queue_offset == at, (place, at, record.queue_offset, where)
             known = self.shown.setdefault((*place, at), record.body)
             assert known == record.body, f"{where} shows {record.body!r} at {place} {at}: {known!r}"
-            self._confirmed.check_shown(record.phys_offset, bytes(view[:size]), where)
+            self.confirmed.check_shown(record.phys_offset, bytes(view[:size]), where)
             view, at = view[size:], at + 1
         return at

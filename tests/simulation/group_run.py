@@ -20,6 +20,8 @@ from tests.simulation.group_faults import Faults
 from tests.simulation.group_load import GroupLoad
 from tests.simulation.group_moments import SECOND
 from tests.simulation.group_pops import check_pops, undecided_in
+from tests.simulation.group_transactions import PROPERTIES as OF_TRANSACTIONS
+from tests.simulation.group_transactions import check_transactions
 from tests.simulation.group_world import GroupWorld, group_world
 from tests.support.loopback_broker import faults_of
 from tests.support.naive_model import log_records
@@ -41,6 +43,8 @@ class Outcome:
         offsets: Number of copied tables of consumer offsets that were checked.
         healed_us: Simulated time until the group was whole again.
         popped: Number of popped messages.
+        ended: Number of transactions that were committed or rolled back.
+        decided: Number of messages that were cancelled, moved or fired.
     """
 
     digest: str
@@ -51,6 +55,8 @@ class Outcome:
     offsets: int
     healed_us: int
     popped: int
+    ended: int
+    decided: int
     codes: dict[int, int]
     findings: list[Finding]
 
@@ -64,6 +70,7 @@ def run_group(home: Path, seed: int) -> Outcome:
     chance = random.Random(seed)
     flush = chance.choice(["SYNC_FLUSH", "SYNC_FLUSH", "ASYNC_FLUSH"])
     properties = {
+        **OF_TRANSACTIONS,
         "flushDiskType": flush,
         "timerDeliverBatchRecords": chance.choice(["1", "50"]),
         "scheduleDeliverBatchRecords": chance.choice(["3", "2048"]),
@@ -99,7 +106,8 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
     assert master is not None
     check_equal(world)
     records = log_records(master.store)
-    check_messages(records, load.sent)
+    arrived = check_messages(records, load.sent)
+    check_transactions(arrived, load.transactions.ends)
     popped = check_pops(records, load.pops.acknowledged)
     check_offsets(world, load.committed)
     findings = _stop(world)
@@ -112,6 +120,8 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
         offsets=copied.checks,
         healed_us=healed_us,
         popped=popped,
+        ended=load.transactions.answered,
+        decided=load.decisions.done,
         codes=load.codes,
         findings=findings,
     )
