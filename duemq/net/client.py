@@ -109,6 +109,12 @@ class RemotingClient:
     def _signed(self, request: Request) -> Request:
         return request if self._sign is None else self._sign(request)
 
+    def abort(self) -> None:
+        """Close the connection at once: its peer does not answer."""
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
     async def close(self) -> None:
         """Close the connection after its requests in hand."""
         if self._connection is not None:

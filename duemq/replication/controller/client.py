@@ -6,6 +6,9 @@
 
 The controllers agree on a leader by DLedger or jRaft. A controller that is not the leader answers
 2007, and the next request looks for the leader again.
+
+A connection can be dead without a sign: its peer has lost power, or something between has forgotten
+it. One on which several calls in a row had no answer is closed, and the next call opens another.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from delivery.plugin import Peer, Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
@@ -28,6 +31,9 @@ from duemq.replication.controller.requests import (
 from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
+SILENT_CALLS_MAX: Final = 3
+"""Calls in a row without an answer after which a connection is closed: the time limits of as many
+are the heartbeat limit, so the leader counts this member as dead anyway."""
 
 
 class Outbound(Protocol):
@@ -37,6 +43,7 @@ class Outbound(Protocol):
     async def call(self, request: Request, *, timeout_s: float) -> Response: ...
     async def send_oneway(self, request: Request) -> None: ...
     async def close(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class ControllerClient:
@@ -59,6 +66,7 @@ class ControllerClient:
     ) -> None:
         self._addresses, self._connect, self._lost = tuple(addresses), connect, lost
         self._clients: dict[str, Outbound] = {}
+        self._silent_calls: Counter[str] = Counter()  # in a row, by address
         self._peer: Peer | None = None
         self._search = asyncio.Lock()
         self.leader = ""
@@ -109,7 +117,7 @@ class ControllerClient:
                 self.leader = leading[-1]
                 log.info("controller %s leads", self.leader)
             for address in self._clients.keys() - {*self._addresses, self.leader}:
-                await self._disconnect(address)
+                self._clients.pop(address).abort()
             return self.leader
 
     async def announce(self, address: str, request: Request) -> None:
@@ -126,19 +134,15 @@ class ControllerClient:
         address = self.leader
         if address:
             self._forget(address)
-            await self._disconnect(address)
+            client = self._clients.pop(address, None)
+            if client is not None:
+                await client.close()
 
     async def close(self) -> None:
         """Close all connections."""
         clients, self._clients = list(self._clients.values()), {}
         self._forget(self.leader)
-        for client in clients:
-            await client.close()
-
-    async def _disconnect(self, address: str) -> None:
-        client = self._clients.pop(address, None)
-        if client is not None:
-            await client.close()
+        await asyncio.gather(*(client.close() for client in clients))
 
     def _client(self, address: str) -> Outbound:
         if address not in self._clients:
@@ -146,6 +150,28 @@ class ControllerClient:
         return self._clients[address]
 
     async def _call(self, address: str, request: Request, timeout_s: float) -> Response:
+        """Call a controller, and close a connection on which it does not answer any more."""
+        before = self._silent_calls[address]
+        try:
+            answer = await self._call_once(address, request, timeout_s)
+        except TimeoutError:
+            if self._silent_calls[address] == before:  # calls at the same time count once
+                self._silent_calls[address] += 1
+            if self._silent_calls[address] >= SILENT_CALLS_MAX:
+                self._abandon(address)
+            raise
+        del self._silent_calls[address]
+        return answer
+
+    def _abandon(self, address: str) -> None:
+        log.warning("controller %s does not answer: another connection is opened", address)
+        del self._silent_calls[address]
+        self._forget(address)
+        client = self._clients.pop(address, None)
+        if client is not None:
+            client.abort()
+
+    async def _call_once(self, address: str, request: Request, timeout_s: float) -> Response:
         client = self._client(address)
         async with asyncio.timeout(timeout_s):
             peer = await client.connect()
