@@ -44,6 +44,7 @@ class Faults:
             "one way": self._block_one_way,
             "isolate": self._isolate,
             "reset": self._reset,
+            "drop": self._drop,
             "elect": self._elect,
             "controller": self._restart_controller,
             "slow disk": self._slow_disk,
@@ -201,6 +202,13 @@ class Faults:
         one, other = self._chance.sample(list(self._world.hosts.values()), 2)
         self._world.note(f"reset: {one.name}, {other.name}")
         self._world.network.reset(one, other)
+
+    def _drop(self) -> None:
+        """Have connections of members and controller be dead without a sign."""
+        hosts = [*(each.host for each in self._world.members), self._world.controller.host]
+        one, other = self._chance.sample(hosts, 2)
+        self._world.note(f"dropped: {one.name}, {other.name}")
+        self._world.network.drop(one, other)
 
     def _slow_disk(self) -> None:
         """Have the disk of a member take seconds for a while."""

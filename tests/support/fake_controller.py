@@ -6,7 +6,6 @@ time and channels handed in. `FakeControllers` makes clients of it for `GroupSer
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -290,8 +289,7 @@ class FakeLink:
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         await self.connect()
-        if self.address in self._network.silent or self.peer in self._network.dead:
-            await asyncio.sleep(0)  # other calls begin before this one is given up
+        if self.address in self._network.silent:
             raise TimeoutError
         return await self._network.exchange(self.address, request, self.peer)
 
@@ -312,7 +310,6 @@ class FakeControllers:
     Attributes:
         away: Addresses that cannot be reached.
         silent: Addresses that accept connections and never answer.
-        dead: Connections on which nothing arrives, without a sign of it.
         cut_off: Members whose requests are lost; their connections stay open.
         change: Changes an answer before it arrives; raises what the network does.
         before: Called with each request that arrives.
@@ -325,7 +322,6 @@ class FakeControllers:
         self.links: list[FakeLink] = []
         self.away: set[str] = set()
         self.silent: set[str] = set()
-        self.dead: set[object] = set()
         self.cut_off: set[int] = set()
         self.change: Callable[[Request, Response], Response] = lambda request, answer: answer
         self.before: Callable[[Request], None] = lambda request: None

@@ -7,8 +7,8 @@
 The controllers agree on a leader by DLedger or jRaft. A controller that is not the leader answers
 2007, and the next request looks for the leader again.
 
-A connection can be dead without a sign: its peer has lost power, or something between has forgotten
-it. One on which several calls in a row had no answer is closed, and the next call opens another.
+RemotingClient closes a connection that is dead without a sign after `SILENT_CALLS_MAX` calls; the
+time limits of as many are the heartbeat limit: the leader counts this member as dead anyway.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from delivery.plugin import Peer, Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
@@ -31,9 +31,6 @@ from duemq.replication.controller.requests import (
 from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
-SILENT_CALLS_MAX: Final = 3
-"""Calls in a row without an answer after which a connection is closed: the time limits of as many
-are the heartbeat limit, so the leader counts this member as dead anyway."""
 
 
 class Outbound(Protocol):
@@ -66,7 +63,6 @@ class ControllerClient:
     ) -> None:
         self._addresses, self._connect, self._lost = tuple(addresses), connect, lost
         self._clients: dict[str, Outbound] = {}
-        self._silent_calls: Counter[str] = Counter()  # in a row, by address
         self._peer: Peer | None = None
         self._search = asyncio.Lock()
         self.leader = ""
@@ -150,37 +146,15 @@ class ControllerClient:
         return self._clients[address]
 
     async def _call(self, address: str, request: Request, timeout_s: float) -> Response:
-        """Call a controller, and close a connection on which it does not answer any more."""
-        before = self._silent_calls[address]
-        try:
-            answer = await self._call_once(address, request, timeout_s)
-        except TimeoutError:
-            if self._silent_calls[address] == before:  # calls at the same time count once
-                self._silent_calls[address] += 1
-            if self._silent_calls[address] >= SILENT_CALLS_MAX:
-                self._abandon(address)
-            raise
-        del self._silent_calls[address]
-        return answer
-
-    def _abandon(self, address: str) -> None:
-        log.warning("controller %s does not answer: another connection is opened", address)
-        del self._silent_calls[address]
-        self._forget(address)
-        client = self._clients.pop(address, None)
-        if client is not None:
-            client.abort()
-
-    async def _call_once(self, address: str, request: Request, timeout_s: float) -> Response:
         client = self._client(address)
         async with asyncio.timeout(timeout_s):
             peer = await client.connect()
-            if address == self.leader and peer is not self._peer:
-                if self._peer is not None:  # it is closed, and not reported yet
-                    self._lost()
-                self._peer = peer
-                peer.on_close(self._closed)
-            return await client.call(request, timeout_s=timeout_s)
+        if address == self.leader and peer is not self._peer:
+            if self._peer is not None:  # it is closed, and not reported yet
+                self._lost()
+            self._peer = peer
+            peer.on_close(self._closed)
+        return await client.call(request, timeout_s=timeout_s)
 
     def _closed(self, peer: Peer) -> None:
         if peer is self._peer:
