@@ -241,10 +241,11 @@ class OffsetManager(Saved):
 
     def to_json(self) -> dict[str, Any]:
         """Return an immutable snapshot of the object in consumerOffset.json."""
+        pops = self.pops()  # commits what is confirmed by now
         topics_of: dict[str, list[str]] = {}
         for topic, group in self._table:
             topics_of.setdefault(group, []).append(topic)
-        return self._file_content(topics_of, self.offset_table(), self.pops())
+        return self._file_content(topics_of, self.offset_table(), pops)
 
     def _file_content(
         self,
