@@ -127,7 +127,7 @@ class RemotingClient:
     def abort(self) -> None:
         """Close the connection at once: its peer does not answer."""
         if self._connection is not None:
-            self._connection.abort()
+            self._connection.close()
             self._connection = None
         self._silent_calls = 0
 

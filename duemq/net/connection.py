@@ -471,12 +471,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._loop.call_later(self.limits.close_wait_s, self._transport.abort)
             self._transport.close()
 
-    def abort(self) -> None:
-        """Close at once; what is written and not sent is lost."""
-        self._closed = True
-        if self._transport is not None:
-            self._transport.abort()
-
     def stop_reading(self) -> None:
         """Stop reading requests."""
         self._draining = True

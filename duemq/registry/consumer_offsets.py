@@ -405,16 +405,17 @@ def _read_table(data: Any) -> Table:
     return table
 
 
-def _read_pops(data: Any) -> PopState:
+def _read_pops(data: object) -> PopState:
     """Return what the member `pops` holds.
 
     Raises:
         ValueError: It is malformed.
     """
-    if not isinstance(data, Mapping) or not isinstance(data.get("first_needed"), Mapping):
+    first = data.get("first_needed") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(first, Mapping):
         raise ValueError(f"{POPS} is not an object with first_needed")
-    first = {_number(POPS, at): _number(POPS, each) for at, each in data["first_needed"].items()}
-    return PopState(_number(POPS, data.get("before")), first)
+    table = {_number(POPS, at): _number(POPS, each) for at, each in first.items()}
+    return PopState(_number(POPS, data.get("before")), table)
 
 
 def _number(key: Any, value: Any) -> int:
