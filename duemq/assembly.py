@@ -41,6 +41,9 @@ from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.memory_budget import MemoryBudget
 from duemq.plugins import PluginSet
+from duemq.pop.names import REVIVE_GROUP
+from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
+from duemq.pop.request_modes import RequestModes
 from duemq.pop.service import PopService
 from duemq.ports import Identity
 from duemq.pull.held_pulls import HeldPulls
@@ -117,6 +120,7 @@ class Parts:
     stats: BrokerStats
     hooks: list[PutHook]
     put_path: PutPath
+    modes: RequestModes
     locks: LockTable
     meters: Meters
     rpc: RpcMeter
@@ -202,7 +206,8 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     """
     parts = _join_managers(store, around)
     if around.replication().is_replica:
-        tables, plugins = (parts.topics, parts.groups, parts.offsets), around.plugins
+        tables = parts.topics, parts.groups, parts.offsets, parts.modes
+        plugins = around.plugins
         plugins.open_replica(store)
         parts.replica = replica_of(
             store, tables, parts.held, around.replication(), around.clock, around.connect,
@@ -252,7 +257,7 @@ def _load_tables(
     offsets_file = ConfigFile(store.config_path(OFFSETS_FILE))
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
     offsets.load()
-    offsets.follow(store, (TRANSACTIONS_GROUP,))
+    offsets.follow(store, (TRANSACTIONS_GROUP, REVIVE_GROUP))
     offsets.fit(store.queue_bounds)
     return topics, groups, offsets
 
@@ -281,6 +286,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         stats=BrokerStats(store.topics),
         hooks=hooks,
         put_path=PutPath(store, hooks, clock),
+        modes=RequestModes.loaded(store.config_path),
         locks=LockTable(),
         meters=Meters(),
         rpc=rpc,
@@ -315,6 +321,9 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
         compiled=lambda: around.kernels.is_done,
     )  # fmt: skip
     parts.pop = PopService(parts, around)
+    if parts.replica is None:
+        parts.pop.recover()
+        store.retention.add_pin(parts.pop.first_needed, owner="pop")
     parts.tasks.append(parts.pop.running())
     return [
         clients,
@@ -392,7 +401,9 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     as_master = master_view(store, parts.ha_server, around.clock)
     of_role = parts.replica.view if parts.replica else as_master
     parts.replication = with_group(of_role, around.membership)
+    assert parts.pop is not None
     views |= {REPLICATION_VIEW: parts.replication}
+    views |= {ORDER_INFO_VIEW: parts.pop.orderly.table.to_json}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     return [

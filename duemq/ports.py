@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from duemq.registry.consumer_offsets import PopState
 from duemq.registry.topic_config import TopicConfig
 from message_store.log.batch import PutBatch
 from message_store.replication.acknowledgement import Missing
@@ -84,6 +85,8 @@ class Groups(Protocol):
 
 class Offsets(Protocol):
     """Progress of consumer groups."""
+
+    pops: Callable[[], PopState | None]
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None: ...
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...

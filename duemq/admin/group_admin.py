@@ -117,11 +117,7 @@ class GroupAdminProcessor:
 
     async def all_offsets(self, request: Request) -> Response:
         """Answer the progress of all groups, for slaves."""
-        table = {
-            "dataVersion": self._offsets.version.to_json(),
-            "offsetTable": self._offsets.offset_table(),
-        }
-        return Response(body=json_dialect.dumps_compact(table).encode())
+        return Response(body=json_dialect.dumps_compact(self._offsets.to_json()).encode())
 
     async def consume_stats(self, request: Request) -> Response:
         """Return the lag of a group, queue by queue."""

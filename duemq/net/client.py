@@ -1,4 +1,8 @@
-"""Remoting client of one address; connects on demand."""
+"""Remoting client of one address; connects on demand.
+
+A connection can be dead without a sign: its peer has lost power, or something between has forgotten
+it. One on which several calls in a row had no answer is closed; the next call opens another.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from duemq.net.dispatcher import Dispatcher, Handler
 from duemq.net.limits import RemotingLimits
 
 CONNECT_TIMEOUT_S = 3.0
+SILENT_CALLS_MAX = 3
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -57,6 +62,7 @@ class RemotingClient:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._lost = asyncio.Event()
+        self._silent_calls = 0  # in a row
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,8 +100,17 @@ class RemotingClient:
             TimeoutError: No answer in time.
             OSError: The server cannot be reached, or closed the connection.
         """
-        connection = await self.connect()
-        return await connection.call(self._signed(request), timeout_s=timeout_s)
+        connection, before = await self.connect(), self._silent_calls
+        try:
+            answer = await connection.call(self._signed(request), timeout_s=timeout_s)
+        except TimeoutError:
+            if self._silent_calls == before:  # calls at the same time count once
+                self._silent_calls += 1
+            if self._silent_calls >= SILENT_CALLS_MAX and connection is self._connection:
+                self.abort()
+            raise
+        self._silent_calls = 0
+        return answer
 
     async def send_oneway(self, request: Request) -> None:
         """Send a request that gets no answer.
@@ -108,6 +123,13 @@ class RemotingClient:
 
     def _signed(self, request: Request) -> Request:
         return request if self._sign is None else self._sign(request)
+
+    def abort(self) -> None:
+        """Close the connection at once: its peer does not answer."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._silent_calls = 0
 
     async def close(self) -> None:
         """Close the connection after its requests in hand."""

@@ -19,6 +19,7 @@ from duemq.pop.pop_offsets import Place
 from duemq.registry.config_file import ConfigFile, JsonObject, Saved
 
 FILE_NAME: Final = "consumerOrderInfo.json"
+VIEW: Final = "pop.orderInfo"  # what replicas ask for
 KEPT_MS: Final = 86_400_000  # CLEAN_SPAN_FROM_LAST
 OFFSETS_MAX: Final = 64  # bits of a Java long
 SEPARATOR: Final = "@"

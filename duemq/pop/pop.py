@@ -189,7 +189,9 @@ class PopProcessor:
         popped = self.collect(wanted)
         try:
             if entries := self.checkpoints(wanted, popped):
+                log_offset = self._revive_log.end
                 self._revive_log.put(entries)
+                self.stored(popped, log_offset)
         except RequestError:
             self.give_back(popped)
             raise
@@ -212,6 +214,11 @@ class PopProcessor:
         queue = popped.revive_queue
         return [(queue, self._checkpoint(wanted, popped, piece)) for piece in popped.pieces]
 
+    def stored(self, popped: Popped, log_offset: int) -> None:
+        """Note that the checkpoints of a pop were put after a log offset."""
+        ends = [(piece.place, piece.found.end) for piece in popped.pieces]
+        self._offsets.put(log_offset, ends)
+
     def give_back(self, popped: Popped) -> None:
         """Have the next pop begin where this one did. Undoes the latest pop of its queues."""
         for piece in reversed(popped.pieces):
@@ -221,8 +228,7 @@ class PopProcessor:
         """Return the answer with messages whose checkpoints are confirmed."""
         body, target = self._bodies(wanted, popped), wanted.target
         if not wanted.is_orderly:
-            for piece in popped.pieces:
-                self._offsets.commit(piece.place, piece.found.end)
+            self._offsets.settle()
         self._stats.messages_got(target.topic, target.group, count=popped.count, size=len(body))
         return self._answer(0, "FOUND", wanted, popped, body)
 

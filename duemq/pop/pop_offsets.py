@@ -3,11 +3,14 @@
     committed offset  <--confirmed--  end of the last pop, in memory until its checkpoint is
                                       confirmed by disk and replicas
 
-So no table names progress whose checkpoint could be lost. Source: PopMessageProcessor.getPopOffset
+So no table names progress whose checkpoint could be lost. What a table lacks is in the log: a start
+reads the checkpoints after `before`. Source: PopMessageProcessor.getPopOffset
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,12 +33,17 @@ class Place:
     queue_id: int
 
 
+Unconfirmed = tuple[int, int, Sequence[tuple[Place, int]]]
+"""Log offsets before and after the checkpoints of a pop; the ends that it commits."""
+
+
 class PopOffsets:
     """Offsets of the pops of all groups."""
 
     def __init__(self, store: MessageStore, offsets: Offsets) -> None:
         self._store, self._offsets = store, offsets
         self._ends: dict[Place, int] = {}  # of pops that are not confirmed
+        self._unconfirmed = deque[Unconfirmed]()
 
     def __len__(self) -> int:
         """Return the number of pops that are not confirmed."""
@@ -74,6 +82,23 @@ class PopOffsets:
         if low == 0 and units.size and int(units[0]["phys_offset"]) >= memory_from:
             return 0  # initPopOffsetByCheckMsgInMem: a young queue is read from its beginning
         return max(high - 1, 0)
+
+    def put(self, log_offset: int, ends: Sequence[tuple[Place, int]]) -> None:
+        """Note the ends of a pop whose checkpoints were put after a log offset, until `settle`."""
+        self._unconfirmed.append((log_offset, self._store.max_offset, ends))
+
+    def settle(self) -> None:
+        """Commit the ends of the pops that are confirmed now, in time or not."""
+        while self._unconfirmed and self._unconfirmed[0][1] <= self._store.confirm_offset:
+            _, _, ends = self._unconfirmed.popleft()
+            for place, end in ends:
+                self.commit(place, end)
+
+    @property
+    def before(self) -> int:
+        """Return the log offset before which every pop is committed."""
+        self.settle()
+        return self._unconfirmed[0][0] if self._unconfirmed else self._store.max_offset
 
     def move(self, place: Place, end: int) -> None:
         """Have the next pop begin at `end`."""

@@ -162,7 +162,7 @@ class PopTurns:
             Why acknowledgements were refused, by the index of their entry; the pops whose
             checkpoints are stored. The others go to their handler.
         """
-        first = len(acks.entries)
+        first, log_offset = len(acks.entries), self._revive_log.end
         try:
             checkpoints = [
                 entry
@@ -178,6 +178,8 @@ class PopTurns:
             refused = dict.fromkeys(range(first + len(pops)), fault)
         acks_refused = {index: error for index, error in refused.items() if index < first}
         if len(acks_refused) == len(refused):
+            for pop in pops:
+                self._processor.stored(pop.popped, log_offset)
             return acks_refused, pops
         for pop in reversed(pops):
             self._processor.give_back(pop.popped)

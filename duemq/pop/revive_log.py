@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from duemq.messages.copies import not_confirmed, refusal
 from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import Acknowledgement, Checkpoint
 from duemq.pop.figures import PUT, REFUSED, PopFigures
 from duemq.pop.names import revive_topic
+from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Identity
 from duemq.send.put_path import PutPath
 from message_store.clock import Clock
@@ -33,19 +32,27 @@ class ReviveLog:
     Args:
         put_path: Its hooks redirect the records to the timers.
         figures: Count what is put.
+        undecided: Takes each checkpoint.
     """
 
     def __init__(
         self,
         store: MessageStore,
         put_path: PutPath,
+        undecided: UndecidedPops,
         identity: Identity,
         clock: Clock,
         figures: PopFigures,
     ) -> None:
-        self._store, self._put_path, self._figures = store, put_path, figures
+        self._undecided, self._figures = undecided, figures
+        self._store, self._put_path = store, put_path
         self._identity, self._clock = identity, clock
         self._topic_index = store.topics.add(revive_topic(identity.cluster_name))
+
+    @property
+    def end(self) -> int:
+        """Log offset behind everything that was put."""
+        return self._store.max_offset
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Append records: all of them, or none.
@@ -84,7 +91,10 @@ class ReviveLog:
             self._figures.note_put(record, PUT if fault is None else REFUSED)
         refused = {}
         for row, fault in enumerate(faults):
+            record = entries[row][1]
             if fault is None:
+                if isinstance(record, Checkpoint):
+                    self._undecided.add(record)
                 continue
             illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
             code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR

@@ -7,7 +7,8 @@
 A checkpoint is decided when every acknowledgement that was accepted before its time has been read:
 at the end of the queue once the timers have delivered everything due by then, before the end once
 a later record was read. One revival is one batch in one turn; `revived_before` finds those of the
-time before a crash by the source that each copy names.
+time before a start by the source that each copy names, and by its position in the log: a failover
+is a start with another clock.
 Source: PopReviveService
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from duemq.messages.copies import KEPT_FLAGS, add_copy, refusal
@@ -79,8 +80,8 @@ class Reviver:
         self._topic_index = store.topics.add(self._topic)
         self._queues: list[Pairing] = []
         self._restart_ends: list[int] = []  # queue ends at the start
-        self._revived_before: dict[str, tuple[int, set[int]]] = {}  # by retry topic, since a time
-        self._started_ms = 0
+        self._revived_before: dict[str, tuple[int, dict[int, int]]] = {}  # see `_copied_before`
+        self._log_end = 0  # at the start
         self._wake = Signal()
         self._stopping = self._sleeping = False
         self._retry_ms = 0
@@ -103,7 +104,7 @@ class Reviver:
 
     def begin(self) -> None:
         """Continue at the stored progress."""
-        self._started_ms = self._clock.now_ms()
+        self._log_end = self._store.max_offset
         for queue_id in range(REVIVE_QUEUES):
             low, high = self._store.queue_bounds(self._topic, queue_id)
             stored = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
@@ -208,6 +209,14 @@ class Reviver:
             return min(pairing.read_due_ms - 1, now_ms)
         return self._delivered_ms(now_ms)
 
+    def settled_ms(self) -> int:
+        """Return the revive time up to which every checkpoint is settled; 0 before the start."""
+        now_ms, times = self._clock.now_ms(), list[int]()
+        for queue_id, pairing in enumerate(self._queues):
+            times.append(self._decided_ms(queue_id, pairing, now_ms))
+            times += [pairing.next_ms - 1] if pairing.next_ms is not None else []
+        return min(times, default=0)
+
     def _commit(self, queue_id: int, pairing: Pairing) -> None:
         done = pairing.settled_before - 1
         if done >= 0 and done != self._offsets.query(REVIVE_GROUP, self._topic, queue_id):
@@ -236,9 +245,11 @@ class Reviver:
             self._strange("retry topic %s cannot be created: %s", target, error)
             return False
         records = self._popped(checkpoint)
-        if at < self._restart_ends[queue_id] and checkpoint.revive_ms <= self._started_ms:
-            before = self._copied_before(target, checkpoint.revive_ms)
-            records = [record for record in records if record.phys_offset not in before]
+        if at < self._restart_ends[queue_id]:
+            units = self._store.units(self._topic, queue_id, at, 1)
+            since = int(units[0]["phys_offset"]) if units.size else 0
+            before = self._copied_before(target, since)
+            records = [each for each in records if before.get(each.phys_offset, -1) < since]
         return self._copy(target, records, checkpoint)
 
     async def _ensure(self, target: str, group: str) -> None:
@@ -295,25 +306,28 @@ class Reviver:
             self._figures.retries.add(checkpoint.group, checkpoint.topic, PUT)
         return True
 
-    def _copied_before(self, target: str, time_ms: int) -> set[int]:
-        """Return the log offsets whose copies were put into a retry topic before the start.
+    def _copied_before(self, target: str, since: int) -> dict[int, int]:
+        """Return the copies that were put into a retry topic before the start.
 
         Args:
-            time_ms: Copies stored earlier are of other checkpoints.
+            since: Log offset; copies before it are of other checkpoints.
+        Returns:
+            Log offset of the last copy, by the log offset of its source.
         """
-        since_ms, known = self._revived_before.get(target, (time_ms + 1, set()))
-        if time_ms < since_ms:
-            self._revived_before[target] = time_ms, known
-            offset = self._store.search_offset(target, 0, time_ms)
-            while (units := self._store.units(target, 0, offset, UNITS_MAX)).size:
+        read_from, known = self._revived_before.get(target, (self._log_end, {}))
+        if since < read_from:
+            offset = self._store.queue_end_before(target, 0, since)
+            end = self._store.queue_end_before(target, 0, read_from)
+            while offset < end:
+                units = self._store.units(target, 0, offset, min(UNITS_MAX, end - offset))
+                if not units.size:
+                    break
                 for phys_offset in units["phys_offset"].tolist():
-                    try:
-                        record = self._store.read_record(phys_offset)
-                    except RecordUnreadable:
-                        continue
-                    if record.store_ms <= self._started_ms:
-                        known.add(record.prepared_offset)
+                    with suppress(RecordUnreadable):
+                        source = self._store.read_record(phys_offset).prepared_offset
+                        known[source] = max(known.get(source, 0), phys_offset)
                 offset += int(units.size)
+            self._revived_before[target] = since, known
         return known
 
 

@@ -22,14 +22,17 @@ from duemq.pop.orderly import Orderly
 from duemq.pop.pop import PopProcessor
 from duemq.pop.pop_offsets import PopOffsets
 from duemq.pop.pop_queues import PopQueues
+from duemq.pop.pop_recovery import recover_pops
 from duemq.pop.pop_turns import PopMeter, PopTurns
 from duemq.pop.request_modes import RequestModes
 from duemq.pop.revive_log import ReviveLog
 from duemq.pop.reviver import Reviver
 from duemq.pop.topic_queues import TopicQueues
+from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Groups, Identity, Offsets, Topics
 from duemq.pull.held_pulls import HeldPulls
 from duemq.registry.clients import ClientTable
+from duemq.registry.consumer_offsets import PopState
 from duemq.registry.filter_file import FilterFile
 from duemq.replication.config import ReplicationConfig
 from duemq.send.put_path import PutPath
@@ -67,6 +70,8 @@ class Managers(Protocol):
     @property
     def put_path(self) -> PutPath: ...
     @property
+    def modes(self) -> RequestModes: ...
+    @property
     def identity(self) -> Identity: ...
 
 
@@ -93,7 +98,6 @@ class PopService:
     """Answers the POP requests of one broker. A context manager: a master with timers revives.
 
     Attributes:
-        modes: Modes of the groups, as tools set them.
         refusal: Why this broker serves no pops, empty if it does.
         figures: Messages in flight, and counters.
         offsets: Where groups continue.
@@ -102,11 +106,12 @@ class PopService:
     def __init__(self, parts: Managers, around: Surroundings) -> None:
         store, topics, groups, identity = parts.store, parts.topics, parts.groups, parts.identity
         clock, offsets = around.clock, parts.offsets
-        self._store = store
+        self._store, self._offsets, self._identity = store, offsets, identity
         self.refusal = _refusal(around)
         self.figures = PopFigures(clock.now_ms())
+        self._undecided = UndecidedPops(store)
         self._revive_log = revive_log = ReviveLog(
-            store, parts.put_path, identity, clock, self.figures
+            store, parts.put_path, self._undecided, identity, clock, self.figures
         )
         self._failed = Notices(log, logging.ERROR)
         self.reviver = Reviver(
@@ -119,7 +124,6 @@ class PopService:
         )  # fmt: skip
         self.offsets = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.held, clock)
-        self.modes = RequestModes.loaded(store.config_path)
         topic_queues = TopicQueues(
             topics, identity, clock, lambda: _name_servers(around.config()), around.connect
         )
@@ -132,7 +136,7 @@ class PopService:
         )  # fmt: skip
         self._processors = (
             AssignmentProcessor(
-                topics, groups, parts.clients, topic_queues, self.modes, around.config
+                topics, groups, parts.clients, topic_queues, parts.modes, around.config
             ),
             self._pops,
             self._acks,
@@ -155,6 +159,16 @@ class PopService:
             self._pops, self._acks, self._revive_log, self._failed, meter,
             access=access, is_ready=is_ready, confirms=confirms,
         )  # fmt: skip
+
+    def recover(self) -> None:
+        """Derive from the log what the table of offsets lacks; call before anything is appended."""
+        recover_pops(self._store, self._offsets, self._undecided, self._identity)
+        self._offsets.pops = lambda: PopState(self.offsets.before, self._undecided.table())
+
+    def first_needed(self) -> int | None:
+        """Return the first log offset that undecided checkpoints need; a pin."""
+        self._undecided.decided(self.reviver.settled_ms())
+        return self._undecided.first_needed()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

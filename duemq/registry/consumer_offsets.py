@@ -8,7 +8,10 @@ for messages stored later get the offsets between the two and must be given. Apa
 
 A truncation of the log sets offsets to the end that their queue had then (`follow`): the messages
 that are stored after it get the same queue offsets as those that were cut. The progress of
-transactions is removed, for it depends on records of another queue; they are read again.
+transactions and revivals is removed: it depends on records of other queues, which are read again.
+
+The file's member `pops`, which Apache ignores, names the log offset before which the table has each
+pop: those after it are in the log (`duemq.pop.pop_recovery`).
 
 A server-side reset is kept here until the consumer's next pull takes it over:
 until then queries answer it and the consumer's own commits are ignored (their callers see to that).
@@ -20,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, Saved
@@ -37,9 +40,25 @@ PAIRS_PER_TURN = 4_096  # copied within one turn of the loop
 NOTICES_MAX = 10
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
 SEPARATOR = "@"
-_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable"})
+POPS = "pops"
+_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable", POPS})
 
 Table = dict[tuple[str, str], dict[int, int]]
+
+
+class PopState(NamedTuple):
+    """What a table has of pops.
+
+    Attributes:
+        before: Log offset before which it has every pop.
+        first_needed: First log offset that undecided checkpoints need, by minute (`UndecidedPops`).
+    """
+
+    before: int
+    first_needed: dict[int, int]
+
+
+Content = tuple[DataVersion | None, PopState | None, dict[str, Any], Table]
 
 
 class DurableLog(Protocol):
@@ -65,6 +84,8 @@ class OffsetManager(Saved):
     Args:
         store: the log that the file must not pass; None: the file is written at once.
         pairs_max: topics of groups whose offsets are kept; one more is refused.
+    Attributes:
+        pops: Returns what the table has of pops; None: unknown, the table is Apache's.
     """
 
     def __init__(
@@ -83,6 +104,7 @@ class OffsetManager(Saved):
         self._extra: dict[str, Any] = {}
         self._commits = 0
         self.version = DataVersion()
+        self.pops: Callable[[], PopState | None] = lambda: None
 
     # -- file ---------------------------------------------------------------------------------
 
@@ -95,9 +117,7 @@ class OffsetManager(Saved):
         self.version = DataVersion(0, self._clock.now_ms())
         found = self._file.load(self._decode)
         self._dirty = found is None
-        if found is not None:
-            version, self._extra, self._table = found
-            self.version = version or self.version
+        self._take(found or (None, PopState(0, {}), {}, {}))
 
     def replace_by(self, data: JsonObject) -> None:
         """Take the offsets of a master, as consumerOffset.json holds them.
@@ -105,8 +125,13 @@ class OffsetManager(Saved):
         Raises:
             ValueError: It is not such a table.
         """
-        version, self._extra, self._table = self._decode(data)
-        self.version, self._dirty = version or self.version, True
+        self._take(self._decode(data))
+        self._dirty = True
+
+    def _take(self, content: Content) -> None:
+        version, pops, self._extra, self._table = content
+        self.version = version or self.version
+        self.pops = lambda: pops
 
     def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
         """Set offsets after the end of their queue to that end; return their number.
@@ -145,6 +170,9 @@ class OffsetManager(Saved):
         if before == truncations.generation:
             return
         floor = truncations.floor(before)
+        if pops := self.pops():
+            fitted = pops._replace(before=min(pops.before, floor))
+            self.pops = lambda: fitted
         self.fit(lambda topic, queue_id: (0, store.queue_end_before(topic, queue_id, floor)))
         for group in groups_read_again:
             self.remove_group(group)
@@ -190,6 +218,7 @@ class OffsetManager(Saved):
 
         Every offset in it was committed before this returns; each is as of its own turn.
         """
+        pops = self.pops()
         topics_of: dict[str, list[str]] = {}
         offsets: dict[str, dict[int, int]] = {}
         for number, key in enumerate(list(self._table), start=1):
@@ -199,29 +228,36 @@ class OffsetManager(Saved):
                 offsets[f"{topic}{SEPARATOR}{group}"] = queues.copy()
             if number % PAIRS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        return self._file_content(topics_of, offsets)
+        return self._file_content(topics_of, offsets, pops)
 
     @staticmethod
-    def _decode(data: JsonObject) -> tuple[DataVersion | None, dict[str, Any], Table]:
+    def _decode(data: JsonObject) -> Content:
         return (
             DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
+            _read_pops(data[POPS]) if POPS in data else None,
             {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
             _read_table(data.get("offsetTable") or {}),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return an immutable snapshot of the object in consumerOffset.json."""
+        pops = self.pops()  # commits what is confirmed by now
         topics_of: dict[str, list[str]] = {}
         for topic, group in self._table:
             topics_of.setdefault(group, []).append(topic)
-        return self._file_content(topics_of, self.offset_table())
+        return self._file_content(topics_of, self.offset_table(), pops)
 
     def _file_content(
-        self, topics_of: Mapping[str, list[str]], offsets: Mapping[str, dict[int, int]]
+        self,
+        topics_of: Mapping[str, list[str]],
+        offsets: Mapping[str, dict[int, int]],
+        pops: PopState | None,
     ) -> dict[str, Any]:
+        own = {} if pops is None else {POPS: pops._asdict()}
         return {
             "dataVersion": self.version.to_json(),
             **self._extra,
+            **own,
             "groupTopicMap": topics_of,
             "offsetTable": offsets,
         }
@@ -367,6 +403,19 @@ def _read_table(data: Any) -> Table:
             raise ValueError(f"offsetTable entry {key!r} is not topic@group with an object")
         table[topic, group] = {_number(key, q): _number(key, at) for q, at in queues.items()}
     return table
+
+
+def _read_pops(data: object) -> PopState:
+    """Return what the member `pops` holds.
+
+    Raises:
+        ValueError: It is malformed.
+    """
+    first = data.get("first_needed") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(first, Mapping):
+        raise ValueError(f"{POPS} is not an object with first_needed")
+    table = {_number(POPS, at): _number(POPS, each) for at, each in first.items()}
+    return PopState(_number(POPS, data.get("before")), table)
 
 
 def _number(key: Any, value: Any) -> int:

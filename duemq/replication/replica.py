@@ -17,6 +17,7 @@ from typing import Final
 
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
+from duemq.pop.request_modes import RequestModes
 from duemq.pull.held_pulls import HeldPulls
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
@@ -105,7 +106,7 @@ class Replica:
 
 def replica_of(
     store: MessageStore,
-    tables: tuple[TopicManager, GroupManager, OffsetManager],
+    tables: tuple[TopicManager, GroupManager, OffsetManager, RequestModes],
     held: HeldPulls,
     config: ReplicationConfig,
     clock: Clock,
@@ -119,10 +120,11 @@ def replica_of(
         follow: Takes the configuration of the master before each connection to it, and the end
             that its log had after that.
     """
-    topics, groups, offsets = tables
+    topics, groups, offsets, modes = tables
     copied = {
         RequestCode.GET_ALL_TOPIC_CONFIG: topics.replace_by,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.replace_by,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: modes.replace_by,
     }
     progress = {RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by}
     synchronize = SlaveSynchronize(copied, progress, store, clock, connect)

@@ -1,15 +1,20 @@
 """What a replica copies from its master in addition to the log.
 
-    about every second   21, 201   topics, groups             as they come
-                         43, 45    consumer offsets, levels   } once this log is on the disk up to
-                         28        first offset of the log    } the end that the master's had then
+    about every second   21, 201, 402   topics, groups, modes      as they come
+                         9001           last orderly pops        }
+                         43, 45         consumer offsets, levels } once this log is on the disk up
+                         28             first offset of the log  } to the end of the master's then
 
-Consumer offsets, among them the progress of transactions, and the progress of levels describe what
-the master's log has. Without the log they would claim deliveries and ends of transactions that this
-log lacks, and messages would be lost with the master. Progress of timers is derived from the log.
+Consumer offsets, among them the progress of transactions and of revivals, and the progress of
+levels describe what the master's log has. Without the log they would claim deliveries and ends of
+transactions that this log lacks, and messages would be lost with the master. Progress of timers is
+derived from the log.
 
 Files of the log that the master has removed are not needed here, once this log reaches as far as
 the master's did: retention removes them as on a master. Before the first answer it removes nothing.
+
+Orderly pops are copied before the offsets, whose acknowledgements may be newer than the pops.
+A master of Apache's has no such view, and 4.9.7 no modes: what this store has stays.
 
 After a master of Apache's, delayOffset.json is the progress of levels: its deliveries do not name
 their source records. After one of ours it spares a start from reading the whole log.
@@ -23,9 +28,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
+from duemq.admin.views import VIEW_REQUEST
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.pop.order_info import FILE_NAME as ORDER_INFO_FILE
+from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
+from duemq.pop.order_info import read_table
 from duemq.registry.config_file import JsonObject
 from message_store import json_dialect
 from message_store.clock import Clock
@@ -39,6 +48,9 @@ SHARE: Final = 20  # a pause is at least so many times as long as the copy befor
 CALL_S_MAX: Final = 10.0
 LOG_WAIT_MS: Final = 20
 LOG_WAITS_MAX: Final = 500
+DELAY_OFFSETS_FILE: Final = "delayOffset.json"
+NOT_ANSWERED: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST)
+"""Answers of masters that do not have a table: no such code, no such view."""
 Replace = Callable[[JsonObject], None]
 
 
@@ -67,8 +79,7 @@ class SlaveSynchronize:
     ) -> None:
         self._tables, self._progress = tables, progress
         self._clock, self._connect = clock, connect
-        self._store, self._delay_offsets_text = store, ""
-        self._delay_offsets = store.config_path("delayOffset.json")
+        self._store, self._texts = store, dict[str, str]()  # of files, by name
         self._client: RemotingClient | None = None
         self._wake, self._stopping = asyncio.Event(), False
         self._asking = asyncio.Lock()
@@ -142,7 +153,7 @@ class SlaveSynchronize:
     async def _log_bounds(self) -> tuple[int, int]:
         """Ask the master for the first offset of its log and its end."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        found = _table(await self._ask(code), code).get("table") or {}
+        found = _table(await self._ask(code), code.name).get("table") or {}
         try:
             return int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
@@ -151,10 +162,13 @@ class SlaveSynchronize:
     async def _copy(self) -> None:
         start_ms = self._clock.now_ms()
         for code, replace in self._tables.items():
-            self._take(code, await self._ask(code), replace)
+            answer = await self._ask_if_known(Request(code, {}))
+            if answer is not None:
+                self._take(code, answer, replace)
+        order_info = await self._ask_if_known(Request(VIEW_REQUEST, {"view": ORDER_INFO_VIEW}))
         found = {code: await self._ask(code) for code in self._progress}
         code = RequestCode.GET_ALL_DELAY_OFFSET
-        delay_offsets = _table(await self._ask(code), code)
+        delay_offsets = _table(await self._ask(code), code.name)
         first, end = await self._log_bounds()
         self._asked_ms = self._clock.now_ms() - start_ms
         if not await self._reaches(end):
@@ -162,12 +176,16 @@ class SlaveSynchronize:
         for code, replace in self._progress.items():
             self._take(code, found[code], replace)
         await self._take_delay_offsets(delay_offsets)
+        if order_info is not None:
+            table = _table(order_info, ORDER_INFO_VIEW)
+            read_table(table)  # no start fails because of it
+            await self._take_file(ORDER_INFO_FILE, json_dialect.dumps(table))
         self.first_needed = first
 
     def _take(self, code: RequestCode, answer: bytes, replace: Replace) -> None:
         """Replace a table unless the answer is the same as before."""
         if self._taken.get(code) != answer:
-            replace(_table(answer, code))
+            replace(_table(answer, code.name))
             self._taken[code] = answer
 
     async def _reaches(self, end: int) -> bool:
@@ -184,21 +202,31 @@ class SlaveSynchronize:
         offsets = {int(level): int(offset) for level, offset in found["offsetTable"].items()}
         own = {"logGeneration": self._store.generation} if "commitLogOffset" in found else {}
         text = json_dialect.dumps({**found, **own, "offsetTable": offsets})
-        if text != self._delay_offsets_text:
-            await asyncio.to_thread(json_dialect.write_config, self._delay_offsets, text)
-            self._delay_offsets_text = text
+        await self._take_file(DELAY_OFFSETS_FILE, text)
+
+    async def _take_file(self, name: str, text: str) -> None:
+        """Write a file of the configuration unless it has this text already."""
+        if self._texts.get(name) != text:
+            await asyncio.to_thread(json_dialect.write_config, self._store.config_path(name), text)
+            self._texts[name] = text
 
     async def _ask(self, code: RequestCode) -> bytes:
         """Return the body of the answer to a request without fields."""
+        return _body(await self._call(Request(code, {})), code.name)
+
+    async def _ask_if_known(self, request: Request) -> bytes | None:
+        """Return the body of an answer, None if the master does not have what is asked for."""
+        answer = await self._call(request)
+        if answer.code in NOT_ANSWERED:
+            return None
+        return _body(answer, f"request {request.code}")
+
+    async def _call(self, request: Request) -> Response:
         async with self._asking:
             if self._client is None or self._client.address != self.address:
                 await self._close()
                 self._client = self._connect(self.address)
-            answer = await self._client.call(Request(code, {}), timeout_s=CALL_S_MAX)
-        if answer.code:
-            raise PeerError(f"{code.name} is answered {answer.code}: {answer.remark}")
-        assert isinstance(answer.body, bytes | memoryview)  # as received
-        return bytes(answer.body)
+            return await self._client.call(request, timeout_s=CALL_S_MAX)
 
     async def _close(self) -> None:
         if self._client is not None:
@@ -206,12 +234,19 @@ class SlaveSynchronize:
             self._client = None
 
 
-def _table(answer: bytes, code: RequestCode) -> JsonObject:
+def _body(answer: Response, what: str) -> bytes:
+    if answer.code:
+        raise PeerError(f"{what} is answered {answer.code}: {answer.remark}")
+    assert isinstance(answer.body, bytes | memoryview)  # as received
+    return bytes(answer.body)
+
+
+def _table(answer: bytes, what: str) -> JsonObject:
     """Return the object in the body of an answer."""
     try:
         table = json_dialect.loads(answer.decode())
     except ValueError as error:
-        raise PeerError(f"the answer to {code.name} is not JSON: {error}") from error
+        raise PeerError(f"the answer to {what} is not JSON: {error}") from error
     if not isinstance(table, dict):
-        raise PeerError(f"the answer to {code.name} is not an object")
+        raise PeerError(f"the answer to {what} is not an object")
     return table

@@ -21,11 +21,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from delivery.redirected import queue_number
+from duemq.net.codes import ResponseCode
+from duemq.registry.internal_topics import Access, client_access
 from message_store import layout
+from message_store.errors import RequestError
 from message_store.log.appender import CLOCK_STEP_MS_MAX
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
+from message_store.text import GROUP_BYTES_MAX, name_fault
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -112,6 +117,24 @@ def times_asked(record: Record) -> int:
     """Return the number of check-backs of this half message."""
     text = record.properties.get(CHECK_TIMES, "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def target_of(half: Record) -> tuple[str, int]:
+    """Return topic and queue that a commit goes to.
+
+    Raises:
+        RequestError: The half message names none, or one that clients may not write to.
+    """
+    topic = half.properties.get("REAL_TOPIC", "")
+    queue_id = queue_number(half.properties.get("REAL_QID", "0"))
+    fault = name_fault(topic, bytes_max=GROUP_BYTES_MAX)
+    if fault is not None or queue_id < 0 or not client_access(topic) & Access.WRITE:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the half message at {half.phys_offset} names no topic and queue to go to"
+            + (f": {fault}" if fault else ""),
+        )
+    return topic, queue_id
 
 
 @dataclass(slots=True)

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Self
 
 from delivery.plugin import Request, RequestHandler, Response
-from delivery.redirected import queue_number
 from duemq.auth.model import Action
 from duemq.auth.record_access import EveryRecord, RecordAccess
 from duemq.configuration.config import BrokerConfig
@@ -32,7 +31,6 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.notices import Notices
 from duemq.ports import PERM_READ, PERM_WRITE, Identity, Offsets, Putter, Topics
 from duemq.registry.clients import ClientTable
-from duemq.registry.internal_topics import Access, client_access
 from duemq.transactions import half_messages
 from duemq.transactions.check_back import check_request, producer_of
 from duemq.transactions.half_messages import (
@@ -53,7 +51,7 @@ from message_store.errors import RecordUnreadable, RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.replication.acknowledgement import Missing
-from message_store.text import GROUP_BYTES_MAX, decode_offset_id, name_fault
+from message_store.text import decode_offset_id
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -87,7 +85,7 @@ class Transactions:
         self._clock, self._config = clock, config
         self._meters = meters or Meters()
         self.halves = HalfMessages()
-        self._ending: set[int] = set()  # half offsets whose end is being written
+        self._at_work: dict[int, asyncio.Event] = {}  # half offsets that are being ended or asked
         self._bound: set[int] = set()  # id() of batches whose last row must not go alone
         self._owed: list[int] = []  # finished half offsets whose op record is not in the log
         self._recovered = False
@@ -159,23 +157,33 @@ class Transactions:
         verdict = fields.integer(request, "commitOrRollback")
         if verdict not in (COMMIT, ROLLBACK):
             return None
-        self._fold_ops()
         half = self._half_of(request)
         self._records.check_record(request, half.properties.get("REAL_TOPIC", ""), Action.PUB)
         self._check_immunity(request, half)
+        while (done := self._at_work.get(half.queue_offset)) is not None:
+            await done.wait()  # it may have been put again: then its copy is the one to end
+            half = self._half_of(request)
+        self._fold_ops()
         offset = half.queue_offset
-        if self.halves.is_finished(offset) or offset in self._ending:
+        if self.halves.is_finished(offset):
             if missing := await self._store.wait_confirmed(self._store.max_offset):
                 raise not_confirmed("the transaction was ended before", missing)
             return Response(remark=f"half message {offset} is finished already", fields={})
-        self._ending.add(offset)
-        try:
+        with self._work_on(offset):
             missing = await self._finish(half, commit=verdict == COMMIT)
-        finally:
-            self._ending.discard(offset)
         if missing:
             raise not_confirmed("the transaction was ended", missing)
         return Response(fields={})
+
+    @contextmanager
+    def _work_on(self, offset: int) -> Iterator[None]:
+        """Keep others from a half message while the block is open."""
+        done = self._at_work[offset] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._at_work[offset]
+            done.set()
 
     async def _finish(self, half: Record, *, commit: bool) -> Missing | None:
         """Append the end of a transaction; return what it lacks to be confirmed."""
@@ -197,7 +205,7 @@ class Transactions:
         return missing
 
     def _add_commit(self, batch: PutBatch, half: Record) -> None:
-        topic, queue_id = _target(half)
+        topic, queue_id = half_messages.target_of(half)
         add_copy(
             batch,
             half,
@@ -372,7 +380,7 @@ class Transactions:
         self.halves.skip_to(low)
         offset, steps = self.halves.half_next, 0
         while offset < high and steps < STEPS_OF_ROUND_MAX:
-            if not self.halves.is_finished(offset) and offset not in self._ending:
+            if not self.halves.is_finished(offset) and offset not in self._at_work:
                 steps += 1
                 if await self._step(offset) is Step.WAIT:
                     break
@@ -394,11 +402,8 @@ class Transactions:
             checks_max=config.transaction_checks_max,
         )
         if step in (Step.ASK, Step.GIVE_UP):
-            self._ending.add(offset)
-            try:
+            with self._work_on(offset):
                 await (self._ask(half) if step is Step.ASK else self._give_up(half))
-            finally:
-                self._ending.discard(offset)
         return step
 
     async def _ask(self, half: Record) -> None:
@@ -469,24 +474,6 @@ class Transactions:
     def _keep_progress(self) -> None:
         self._offsets.commit(GROUP, HALF_TOPIC, 0, self.halves.half_next)
         self._offsets.commit(GROUP, OP_TOPIC, 0, self.halves.op_next)
-
-
-def _target(half: Record) -> tuple[str, int]:
-    """Return topic and queue that a commit goes to.
-
-    Raises:
-        RequestError: The half message names none, or one that clients may not write to.
-    """
-    topic = half.properties.get("REAL_TOPIC", "")
-    queue_id = queue_number(half.properties.get("REAL_QID", "0"))
-    fault = name_fault(topic, bytes_max=GROUP_BYTES_MAX)
-    if fault is not None or queue_id < 0 or not client_access(topic) & Access.WRITE:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the half message at {half.phys_offset} names no topic and queue to go to"
-            + (f": {fault}" if fault else ""),
-        )
-    return topic, queue_id
 
 
 def _offset_of_id(request: Request) -> int:

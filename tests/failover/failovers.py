@@ -24,6 +24,7 @@ from duemq.cli.client import Cluster
 from duemq.cli.failover_demo.demo import Group
 from duemq.cli.failover_demo.group_load import Account, GroupLoad
 from duemq.cli.failover_demo.processes import Member, looks, new_member
+from tests.failover.pops import PopLoad
 from tests.interop.apache_controller import ApacheController
 
 TOPIC = "Failover"
@@ -42,12 +43,14 @@ class Run:
         kinds: Number of failures of each kind.
         outages_ms: Time from each failure to the first send that the new master accepted.
         where: Directory of logs and stores.
+        pops: What became of popped messages.
     """
 
     account: Account
     kinds: Counter[str]
     outages_ms: list[int]
     where: Path
+    pops: PopLoad
 
 
 @asynccontextmanager
@@ -146,14 +149,16 @@ async def run_failovers(
         load = GroupLoad(controller.namesrv_address, TOPIC, rate=RATE, seed=seed)
         await load.prepare()
         failures = Failures(group, load, random.Random(seed))
+        pops = PopLoad([member.address for member in group.members])
         sending = asyncio.create_task(load.run(None, DRAIN_S))
         try:
-            for _ in range(rounds):
-                await failures.one()
+            async with pops.running():
+                for _ in range(rounds):
+                    await failures.one()
             load.end()
             await sending
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             await load.close()
-        return Run(load.account(), failures.kinds, failures.outages_ms, home)
+        return Run(load.account(), failures.kinds, failures.outages_ms, home, pops)

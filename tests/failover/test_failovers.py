@@ -1,5 +1,7 @@
 """Failovers of real processes under load: acknowledged = delivered exactly once, none early.
 
+A group pops meanwhile: what it has acknowledged does not come back, all else does.
+
 Afterwards Spark reads the stores of all members: their logs are equal, and each log accounts for
 every message by itself; that a message is in several stores of a group is no duplicate.
 
@@ -55,6 +57,11 @@ def test_every_acknowledged_message_comes_exactly_once(
     log.info("%s, %s", run.account, where)
     assert run.account.is_exact, f"{run.account}, {where}"
     assert run.account.acknowledged > failovers, where
+    pops = run.pops
+    assert pops.repeated == set(), f"acknowledged messages were popped again: {where}"
+    assert pops.sent <= pops.acknowledged | pops.uncertain, where
+    assert len(pops.uncertain) < len(pops.acknowledged), where
+    assert pops.left, where
     stores = [tmp_path / f"broker-{number}" / "store" for number in range(1, MEMBERS + 1)]
     compared = audit("replicas", stores)
     assert len({each["log_end"] for each in compared["stores"]}) == 1, compared

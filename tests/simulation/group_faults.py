@@ -5,6 +5,7 @@ Each run has a mixture of its own: some kinds of faults are frequent in it, othe
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -40,10 +41,13 @@ class Faults:
             "stop": self._stop,
             "pause": self._pause,
             "pause master": self._pause_master,
+            "pause cut off": self._pause_and_cut_off,
+            "empty disk": self._lose_disk,
             "partition": self._partition,
             "one way": self._block_one_way,
             "isolate": self._isolate,
             "reset": self._reset,
+            "drop": self._drop,
             "elect": self._elect,
             "controller": self._restart_controller,
             "slow disk": self._slow_disk,
@@ -137,6 +141,35 @@ class Faults:
         if master is not None:
             self._pause_one(master)
 
+    def _pause_and_cut_off(self) -> None:
+        """Pause the master, and keep the controller from it: it cannot learn of a new one."""
+        master = self._world.master()
+        if master is not None:
+            self._pause_one(master)
+            names = master.host.name, self._world.controller.host.name
+            self._block({names, names[::-1]})
+
+    def _lose_disk(self) -> None:
+        """Have a member continue with an empty disk, unless it alone has what was confirmed."""
+        found = [each for each in self._running() if self._is_replaceable(each)]
+        if found:
+            member = self._chance.choice(found)
+            member.die(is_cut=True)
+            self._world.note(f"{member.host.name} loses its disk")
+            shutil.rmtree(member.root)
+            member.synced = 0
+            self._start_later(member)
+
+    def _is_replaceable(self, member: Member) -> bool:
+        """Return whether another member of the sync state set has its store."""
+        group = self._world.controller.model.groups.get(GROUP)
+        if group is None:
+            return False
+        newest = {address: each for each, (address, _) in sorted(group.members.items())}
+        return any(
+            address != member.address and each in group.in_sync for address, each in newest.items()
+        )
+
     def _pause_one(self, member: Member) -> None:
         process = member.process
         assert process is not None
@@ -201,6 +234,13 @@ class Faults:
         one, other = self._chance.sample(list(self._world.hosts.values()), 2)
         self._world.note(f"reset: {one.name}, {other.name}")
         self._world.network.reset(one, other)
+
+    def _drop(self) -> None:
+        """Have connections of members and controller be dead without a sign."""
+        hosts = [*(each.host for each in self._world.members), self._world.controller.host]
+        one, other = self._chance.sample(hosts, 2)
+        self._world.note(f"dropped: {one.name}, {other.name}")
+        self._world.network.drop(one, other)
 
     def _slow_disk(self) -> None:
         """Have the disk of a member take seconds for a while."""

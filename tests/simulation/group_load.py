@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from message_store.log.record import decode_record
-from tests.simulation.group_checks import Confirmed
+from tests.simulation.group_checks import READERS, TOPICS, Confirmed
+from tests.simulation.group_decisions import Decisions
+from tests.simulation.group_pops import Pops
+from tests.simulation.group_transactions import Transactions
 from tests.simulation.group_world import GroupWorld
 from tests.support.loopback_broker import pull_request
 from tests.support.send_front import send_request
 
-TOPICS: Final = ("T", "Other")
 QUEUES: Final = 2
 SENDERS: Final = 3
 SEND_S_MAX: Final = 3.0
 TIMERS_MS: Final = (1, 300, 1_500, 4_000, 9_000)
 LEVELS: Final = (1, 2, 3, 4)
 FOUND: Final = 0
-GROUP: Final = "readers"
 
 
 @dataclass(slots=True)
@@ -37,10 +38,21 @@ class Sent:
 
     Attributes:
         offset: Log offset that the acknowledgement named; None: there was none.
+        id: Offset message id, with `offset`.
+        decisions: Codes of the decisions that were sent about it.
+        is_cancelled: Whether one answer was that it is cancelled.
     """
 
     kind: str
     offset: int | None = None
+    id: str = ""
+    decisions: set[int] = field(default_factory=set)
+    is_cancelled: bool = False
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it was acknowledged, and pending then."""
+        return self.offset is not None and self.kind != "plain"
 
 
 class GroupLoad:
@@ -51,45 +63,55 @@ class GroupLoad:
         shown: Body that was shown, by topic, queue and queue offset.
         acknowledged: Number of acknowledgements.
         committed: Highest consumer offset that was sent, by topic and queue.
+        favourite: Address of the member that accepts messages, as far as is known.
+        stops: Whether nothing more is sent and read.
     """
 
     def __init__(self, world: GroupWorld, confirmed: Confirmed) -> None:
-        self._world, self._chance, self._confirmed = world, world.chance, confirmed
+        self._world, self.chance, self.confirmed = world, world.chance, confirmed
         self.sent: dict[bytes, Sent] = {}
         self.shown: dict[tuple[str, int, int], bytes] = {}
         self.acknowledged = 0
         self.committed: dict[tuple[str, int], int] = {}
         self.codes: dict[int, int] = {}
         self._serial = 0
-        self._stops = False
-        self._favourite = world.members[0].address
+        self.stops = False
+        self.favourite = world.members[0].address
+        self.pops, self.transactions = Pops(self), Transactions(self)
+        self.decisions = Decisions(self)
         self.process = world.new_client("client")
         self.process.start(self._run())
 
     def stop(self) -> None:
         """Send and read nothing more."""
-        self._stops = True
+        self.stops = True
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for number in range(SENDERS):
                 tasks.create_task(self._send(), name=f"sender {number}")
             tasks.create_task(self._read(), name="reader")
+            for part in (self.pops, self.transactions, self.decisions):
+                tasks.create_task(part.run(), name=type(part).__name__)
 
-    def _clients(self) -> dict[str, RemotingClient]:
+    def topic(self) -> str:
+        """Return the topic of the next message."""
+        return self.chance.choice(TOPICS)
+
+    def clients(self) -> dict[str, RemotingClient]:
         return {each.address: RemotingClient(each.address) for each in self._world.members}
 
     # -- sending --------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        clients = self._clients()
-        while not self._stops:
-            address = self._favourite
-            if self._chance.random() < 0.1:
-                address = self._chance.choice(list(clients))
-            if not await self._send_one(clients[address]) and address == self._favourite:
-                self._favourite = self._chance.choice(list(clients))
-            await asyncio.sleep(self._chance.choice([0.001, 0.02, 0.1, 0.3]))
+        clients = self.clients()
+        while not self.stops:
+            address = self.favourite
+            if self.chance.random() < 0.1:
+                address = self.chance.choice(list(clients))
+            if not await self._send_one(clients[address]) and address == self.favourite:
+                self.favourite = self.chance.choice(list(clients))
+            await asyncio.sleep(self.chance.choice([0.001, 0.02, 0.1, 0.3]))
         for client in clients.values():
             await client.close()
 
@@ -97,13 +119,13 @@ class GroupLoad:
         """Send a message; return whether it was acknowledged."""
         kind, properties = self._properties()
         self._serial += 1
-        body = b"<%d %s>" % (self._serial, b"x" * self._chance.choice([0, 10, 900]))
+        body = b"<%d %s>" % (self._serial, b"x" * self.chance.choice([0, 10, 900]))
         sent = self.sent[body] = Sent(kind)
         request = send_request(
-            code=self._chance.choice([10, 310]),
+            code=self.chance.choice([10, 310]),
             body=body,
-            topic=self._chance.choice(TOPICS),
-            queueId=str(self._chance.randrange(QUEUES)),
+            topic=self.topic(),
+            queueId=str(self.chance.randrange(QUEUES)),
             properties=f"UNIQ_KEY\x01{self._serial}\x02" + properties,
         )
         try:
@@ -114,16 +136,17 @@ class GroupLoad:
         if answer.code:
             return False
         assert answer.fields is not None
-        sent.offset = int(answer.fields["msgId"][16:], 16)
-        self._confirmed.check_acknowledged(sent.offset, body, client.address)
+        sent.id = answer.fields["msgId"]
+        sent.offset = int(sent.id[16:], 16)
+        self.confirmed.check_acknowledged(sent.offset, body, client.address)
         self.acknowledged += 1
         return True
 
     def _properties(self) -> tuple[str, str]:
-        kind = self._chance.choice(["plain", "level", "level", "delay", "deliver"])
-        delay_ms = self._chance.choice(TIMERS_MS)
+        kind = self.chance.choice(["plain", "level", "level", "delay", "deliver"])
+        delay_ms = self.chance.choice(TIMERS_MS)
         if kind == "level":
-            return kind, f"DELAY\x01{self._chance.choice(LEVELS)}\x02"
+            return kind, f"DELAY\x01{self.chance.choice(LEVELS)}\x02"
         if kind == "delay":
             return kind, f"TIMER_DELAY_MS\x01{delay_ms}\x02"
         if kind == "deliver":
@@ -134,12 +157,12 @@ class GroupLoad:
     # -- reading --------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        clients = self._clients()
+        clients = self.clients()
         ends = {(topic, queue): 0 for topic in TOPICS for queue in range(QUEUES)}
-        while not self._stops:
-            place = self._chance.choice(list(ends))
-            client = self._chance.choice(list(clients.values()))
-            begin = self._chance.choice([ends[place], max(ends[place] - 5, 0)])
+        while not self.stops:
+            place = self.chance.choice(list(ends))
+            client = self.chance.choice(list(clients.values()))
+            begin = self.chance.choice([ends[place], max(ends[place] - 5, 0)])
             request = pull_request(*place, begin, maxMsgNums="32")
             try:
                 answer = await client.call(request, timeout_s=1.0)
@@ -147,8 +170,8 @@ class GroupLoad:
                 continue
             if answer.code == FOUND:
                 ends[place] = max(ends[place], self._take(place, begin, answer, client.address))
-                await self._commit(clients[self._favourite], place, ends[place])
-            await asyncio.sleep(self._chance.choice([0.01, 0.05, 0.2]))
+                await self._commit(clients[self.favourite], place, ends[place])
+            await asyncio.sleep(self.chance.choice([0.01, 0.05, 0.2]))
         for client in clients.values():
             await client.close()
 
@@ -156,7 +179,7 @@ class GroupLoad:
         """Commit an offset at the broker that accepts messages, as far as is known."""
         topic, queue = place
         self.committed[place] = end
-        fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue)}
+        fields = {"consumerGroup": READERS, "topic": topic, "queueId": str(queue)}
         request = Request(RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "commitOffset": str(end)})
         with suppress(OSError):
             await client.call(request, timeout_s=1.0)
@@ -170,6 +193,6 @@ class GroupLoad:
             assert record.queue_offset == at, (place, at, record.queue_offset, where)
             known = self.shown.setdefault((*place, at), record.body)
             assert known == record.body, f"{where} shows {record.body!r} at {place} {at}: {known!r}"
-            self._confirmed.check_shown(record.phys_offset, bytes(view[:size]), where)
+            self.confirmed.check_shown(record.phys_offset, bytes(view[:size]), where)
             view, at = view[size:], at + 1
         return at

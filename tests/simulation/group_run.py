@@ -19,8 +19,12 @@ from tests.simulation.group_checks import (
 from tests.simulation.group_faults import Faults
 from tests.simulation.group_load import GroupLoad
 from tests.simulation.group_moments import SECOND
+from tests.simulation.group_pops import check_pops, undecided_in
+from tests.simulation.group_transactions import PROPERTIES as OF_TRANSACTIONS
+from tests.simulation.group_transactions import check_transactions
 from tests.simulation.group_world import GroupWorld, group_world
 from tests.support.loopback_broker import faults_of
+from tests.support.naive_model import log_records
 
 START_US: Final = 20 * SECOND
 FAULTS_US: Final = 30 * SECOND
@@ -38,6 +42,9 @@ class Outcome:
         epochs: Number of elections.
         offsets: Number of copied tables of consumer offsets that were checked.
         healed_us: Simulated time until the group was whole again.
+        popped: Number of popped messages.
+        ended: Number of transactions that were committed or rolled back.
+        decided: Number of messages that were cancelled, moved or fired.
     """
 
     digest: str
@@ -47,6 +54,9 @@ class Outcome:
     faults: int
     offsets: int
     healed_us: int
+    popped: int
+    ended: int
+    decided: int
     codes: dict[int, int]
     findings: list[Finding]
 
@@ -60,6 +70,7 @@ def run_group(home: Path, seed: int) -> Outcome:
     chance = random.Random(seed)
     flush = chance.choice(["SYNC_FLUSH", "SYNC_FLUSH", "ASYNC_FLUSH"])
     properties = {
+        **OF_TRANSACTIONS,
         "flushDiskType": flush,
         "timerDeliverBatchRecords": chance.choice(["1", "50"]),
         "scheduleDeliverBatchRecords": chance.choice(["3", "2048"]),
@@ -94,7 +105,10 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
     master = world.master()
     assert master is not None
     check_equal(world)
-    check_messages(master.store, load.sent)
+    records = log_records(master.store)
+    arrived = check_messages(records, load.sent)
+    check_transactions(arrived, load.transactions.ends)
+    popped = check_pops(records, load.pops.acknowledged)
     check_offsets(world, load.committed)
     findings = _stop(world)
     return Outcome(
@@ -105,6 +119,9 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
         faults=sum(faults.counts.values()),
         offsets=copied.checks,
         healed_us=healed_us,
+        popped=popped,
+        ended=load.transactions.answered,
+        decided=load.decisions.done,
         codes=load.codes,
         findings=findings,
     )
@@ -120,7 +137,10 @@ def is_whole(world: GroupWorld) -> bool:
         return False
     stores = [member.store for member in world.members]
     ends = {store.max_offset for store in stores} | {store.confirm_offset for store in stores}
-    return len(ends) == 1 and pending_in(master.store) == 0
+    if len(ends) > 1:
+        return False
+    records = log_records(master.store)
+    return not pending_in(records) and not undecided_in(records)
 
 
 def state_of(world: GroupWorld) -> str:
@@ -136,7 +156,7 @@ def state_of(world: GroupWorld) -> str:
         found.append(
             f"{member.host.name}: {broker.runner.role}, log to {store.max_offset}, confirmed to "
             f"{store.confirm_offset}, {broker.service.figures()}, "
-            f"{replica.view() if replica is not None else pending_in(store)}"
+            f"{replica.view() if replica is not None else pending_in(log_records(store))}"
         )
     return "\n".join(found)
 

@@ -410,6 +410,13 @@ class Network:
         if sock.out is not None:
             sock.out.target.host.changed = True
 
+    def drop(self, first: Host, second: Host) -> None:
+        """Have nothing arrive on any connection between two hosts, without a sign of it."""
+        for host, other in ((first, second), (second, first)):
+            for sock in host.sockets.values():
+                if sock.out is not None and sock.out.target.host is other:
+                    sock.out.is_dropped = True
+
     def reset(self, first: Host, second: Host) -> None:
         """Break every connection between two hosts."""
         for host, other in ((first, second), (second, first)):

@@ -108,3 +108,24 @@ def test_without_the_lease_the_set_fences(
     monkeypatch.setattr(GroupService, "holds", lambda self, epoch: True)
     _, afterwards = accepted_by_former_master(tmp_path, is_alone=is_alone)
     assert (afterwards == 0) == is_fenced
+
+
+def test_a_dead_connection_to_the_controller_is_replaced(tmp_path: Path) -> None:
+    """Neither side learns that it is dead; the machines can reach each other all the time."""
+    with group_world(tmp_path, SEED, {"flushDiskType": "SYNC_FLUSH"}) as world:
+        model = world.controller.model
+        world.controller.start()
+        for member in world.members:
+            member.start()
+        assert world.run(STEP_US, lambda: GROUP in model.groups)
+        group = model.groups[GROUP]
+        assert world.run(STEP_US, lambda: world.master() and len(group.in_sync) == 3)
+        for member in world.members:
+            world.network.drop(member.host, world.controller.host)
+        world.run(STEP_US)
+        master = world.master()
+        assert master is not None
+        sender = Sender(world, master)
+        assert world.run(STEP_US, lambda: sender.accepted > 5)
+        sender.ends = True
+        world.stop_members()

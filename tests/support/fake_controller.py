@@ -289,6 +289,8 @@ class FakeLink:
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         await self.connect()
+        if self.address in self._network.silent:
+            raise TimeoutError
         return await self._network.exchange(self.address, request, self.peer)
 
     async def send_oneway(self, request: Request) -> None:
@@ -298,12 +300,16 @@ class FakeLink:
     async def close(self) -> None:
         self._network.cut(self)
 
+    def abort(self) -> None:
+        self._network.cut(self)
+
 
 class FakeControllers:
     """Controllers by address, and the network to them.
 
     Attributes:
         away: Addresses that cannot be reached.
+        silent: Addresses that accept connections and never answer.
         cut_off: Members whose requests are lost; their connections stay open.
         change: Changes an answer before it arrives; raises what the network does.
         before: Called with each request that arrives.
@@ -315,6 +321,7 @@ class FakeControllers:
         self.models = dict(models)
         self.links: list[FakeLink] = []
         self.away: set[str] = set()
+        self.silent: set[str] = set()
         self.cut_off: set[int] = set()
         self.change: Callable[[Request, Response], Response] = lambda request, answer: answer
         self.before: Callable[[Request], None] = lambda request: None

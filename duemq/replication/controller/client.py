@@ -6,6 +6,9 @@
 
 The controllers agree on a leader by DLedger or jRaft. A controller that is not the leader answers
 2007, and the next request looks for the leader again.
+
+RemotingClient closes a connection that is dead without a sign after `SILENT_CALLS_MAX` calls; the
+time limits of as many are the heartbeat limit: the leader counts this member as dead anyway.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class Outbound(Protocol):
     async def call(self, request: Request, *, timeout_s: float) -> Response: ...
     async def send_oneway(self, request: Request) -> None: ...
     async def close(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class ControllerClient:
@@ -109,7 +113,7 @@ class ControllerClient:
                 self.leader = leading[-1]
                 log.info("controller %s leads", self.leader)
             for address in self._clients.keys() - {*self._addresses, self.leader}:
-                await self._disconnect(address)
+                self._clients.pop(address).abort()
             return self.leader
 
     async def announce(self, address: str, request: Request) -> None:
@@ -126,19 +130,15 @@ class ControllerClient:
         address = self.leader
         if address:
             self._forget(address)
-            await self._disconnect(address)
+            client = self._clients.pop(address, None)
+            if client is not None:
+                await client.close()
 
     async def close(self) -> None:
         """Close all connections."""
         clients, self._clients = list(self._clients.values()), {}
         self._forget(self.leader)
-        for client in clients:
-            await client.close()
-
-    async def _disconnect(self, address: str) -> None:
-        client = self._clients.pop(address, None)
-        if client is not None:
-            await client.close()
+        await asyncio.gather(*(client.close() for client in clients))
 
     def _client(self, address: str) -> Outbound:
         if address not in self._clients:
@@ -149,12 +149,12 @@ class ControllerClient:
         client = self._client(address)
         async with asyncio.timeout(timeout_s):
             peer = await client.connect()
-            if address == self.leader and peer is not self._peer:
-                if self._peer is not None:  # it is closed, and not reported yet
-                    self._lost()
-                self._peer = peer
-                peer.on_close(self._closed)
-            return await client.call(request, timeout_s=timeout_s)
+        if address == self.leader and peer is not self._peer:
+            if self._peer is not None:  # it is closed, and not reported yet
+                self._lost()
+            self._peer = peer
+            peer.on_close(self._closed)
+        return await client.call(request, timeout_s=timeout_s)
 
     def _closed(self, peer: Peer) -> None:
         if peer is self._peer:

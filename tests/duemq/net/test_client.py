@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from delivery.plugin import Request, Response
-from duemq.net.client import RemotingClient, split_address
+from duemq.net.client import SILENT_CALLS_MAX, RemotingClient, split_address
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from message_store.clock import FakeClock
@@ -35,6 +35,40 @@ def test_call_oneway_and_reconnect(run: Run) -> None:
                 await asyncio.wait_for(heard.wait(), WAIT_S)
                 (await client.connect()).close()
                 assert (await client.call(Request(11, {}))).code == 0
+
+    run(main())
+
+
+async def calls_in_silence(client: RemotingClient, count: int) -> None:
+    """Let calls at the same time wait for an answer until they are given up."""
+    calls = [client.call(Request(12, {}), timeout_s=0.0) for _ in range(count)]
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(each) for each in found} == {TimeoutError}
+
+
+@pytest.mark.parametrize("at_a_time", [1, 5])
+def test_a_connection_without_answers_is_replaced(run: Run, at_a_time: int) -> None:
+    """Calls at the same time count once, and an answer begins the count again."""
+
+    async def never(request: Request) -> Response:
+        return await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        handlers = Dispatcher({11: echo, 12: never})
+        async with RemotingServer(handlers, clock=FakeClock()) as server:
+            await server.start("127.0.0.1", 0)
+            async with RemotingClient(f"127.0.0.1:{server.ports[0]}") as client:
+                first = await client.connect()
+                for _ in range(SILENT_CALLS_MAX - 1):
+                    await calls_in_silence(client, at_a_time)
+                assert (await client.call(Request(11, {}))).code == 0
+                for _ in range(SILENT_CALLS_MAX - 1):
+                    await calls_in_silence(client, at_a_time)
+                assert await client.connect() is first
+                await calls_in_silence(client, at_a_time)
+                assert first.closed
+                assert (await client.call(Request(11, {}))).code == 0
+                assert await client.connect() is not first
 
     run(main())
 

@@ -27,13 +27,11 @@ class Known:
         until_ms: Time from which it is visible; 0 before the first pop.
         handle: Its newest handle.
         is_acked: Whether it was acknowledged in time.
-        is_loose: Whether a kill may have set its queue's offset back: it may come again.
     """
 
     until_ms: int = 0
     handle: Popped | None = None
     is_acked: bool = False
-    is_loose: bool = False
 
 
 class Model:
@@ -42,7 +40,6 @@ class Model:
     def __init__(self, clock: FakeClock, seed: int) -> None:
         self.clock, self.chance = clock, random.Random(seed)
         self.known: dict[bytes, Known] = {}
-        self.since_persisted: set[bytes] = set()
         self.old: list[Popped] = []
         self.returned = 0
 
@@ -69,14 +66,12 @@ class Model:
         now_ms = self.clock.now_ms()
         for message in found:
             known = self.known[message.body]
-            if not known.is_loose:
-                assert not known.is_acked, f"{message.body!r} was acknowledged"
-                assert known.until_ms <= now_ms, f"{message.body!r} is another consumer's"
+            assert not known.is_acked, f"{message.body!r} was acknowledged"
+            assert known.until_ms <= now_ms, f"{message.body!r} is another consumer's"
             self.returned += known.until_ms > 0
             if known.handle is not None:
                 self.old.append(known.handle)
             known.until_ms, known.handle = now_ms + invisible_ms, message
-            self.since_persisted.add(message.body)
 
     def _check_nothing_is_missing(self) -> None:
         """After a pop that had room for more."""
@@ -127,13 +122,9 @@ class Model:
 
     async def persist(self, broker: Any, asker: Any, client: PopClient) -> None:
         broker.parts.persist()
-        self.since_persisted.clear()
 
     def kill(self) -> None:
-        """The offsets of pops since they were written are gone."""
-        for body in self.since_persisted:
-            self.known[body].is_loose = True
-        self.since_persisted.clear()
+        """The table of offsets is that of the last time it was written."""
         self.clock.advance(self.chance.choice([1, 2_000, 40_000]))
 
     async def drain(self, broker: Any, asker: Any, client: PopClient) -> None:

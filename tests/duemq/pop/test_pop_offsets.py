@@ -34,6 +34,19 @@ def test_a_pop_moves_on_at_once_and_commits_when_it_is_confirmed() -> None:
     assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (7, 7)
 
 
+def test_a_table_never_lacks_a_pop_before_the_offset_that_it_names() -> None:
+    """A pop that is confirmed late is committed before the offset passes it."""
+    world = World(9)
+    before = world.store.max_offset
+    world.store.confirm(before)
+    put(world.store, "T", b"a checkpoint")
+    world.pops.put(before, [(PLACE, 3)])
+    world.pops.move(PLACE, 3)
+    assert (world.pops.before, world.committed) == (before, None)
+    world.store.confirm(world.store.max_offset)
+    assert (world.pops.before, world.committed) == (world.store.max_offset, 3)
+
+
 def test_confirmations_out_of_order_never_go_back() -> None:
     world = World(9)
     world.pops.move(PLACE, 3)

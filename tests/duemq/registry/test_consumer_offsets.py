@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from duemq.registry import consumer_offsets as offsets_module
 from duemq.registry.config_file import ConfigFile
-from duemq.registry.consumer_offsets import COMMITS_PER_VERSION, OffsetManager
+from duemq.registry.consumer_offsets import COMMITS_PER_VERSION, OffsetManager, PopState
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RequestError
@@ -49,6 +49,38 @@ def test_numbers_stand_on_one_line_as_apache_writes_them(offsets: OffsetManager)
     for queue_id in (0, 1):
         offsets.commit("G", "T", queue_id, 5 + queue_id)
     assert '"T@G":{0:5,1:6\n\t\t}' in json_dialect.dumps(offsets.to_json())
+
+
+def test_what_a_commit_of_pops_adds_is_in_the_same_table(offsets: OffsetManager) -> None:
+    """Asking for the state of pops commits those that are confirmed by now."""
+
+    def pops() -> PopState:
+        offsets.commit("G", "T", 0, 5)
+        return PopState(700, {28: 300})
+
+    offsets.pops = pops
+    table = offsets.to_json()
+    assert table["offsetTable"] == {"T@G": {0: 5}}
+    assert table["pops"] == {"before": 700, "first_needed": {28: 300}}
+
+
+def test_the_state_of_pops_is_kept_and_unknown_in_apaches_file(tmp_path: Path) -> None:
+    offsets = manager(tmp_path)
+    assert offsets.pops() == PopState(0, {})  # no file: everything is in the log
+    offsets.pops = lambda: PopState(700, {28: 300})
+    offsets.commit("G", "T", 0, 5)
+    offsets.persist()
+    assert manager(tmp_path).pops() == PopState(700, {28: 300})
+    (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{}}')
+    (tmp_path / "consumerOffset.json.bak").unlink(missing_ok=True)
+    assert manager(tmp_path).pops() is None
+
+
+@pytest.mark.parametrize("pops", [1, {}, {"before": 1}, {"before": "x", "first_needed": {}}])
+def test_a_malformed_state_of_pops_stops_the_broker(tmp_path: Path, pops: Any) -> None:
+    (tmp_path / "consumerOffset.json").write_text(json_dialect.dumps({"pops": pops}))
+    with pytest.raises(CorruptStore, match="pops"):
+        manager(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from delivery.plugin import Request, Response
+from duemq.admin.views import VIEW_REQUEST
 from duemq.net.codes import RequestCode
 from duemq.replication.slave_synchronize import INTERVAL_MS, SHARE, SlaveSynchronize
 from message_store import json_dialect
@@ -37,6 +38,10 @@ class Master:
             RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsets": 1},
             RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {"1": 5}},
         }
+        self.unknown: dict[int, int] = {
+            VIEW_REQUEST: 3,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: 3,
+        }
         self.bounds = [0, 0]
         self.asked: list[int] = []
         self.slow_ms = 0
@@ -48,6 +53,8 @@ class Master:
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         self.asked.append(int(request.code))
         self.clock.advance(self.slow_ms)
+        if code := self.unknown.get(request.code, 0):
+            return Response(code, "not supported")
         first, end = map(str, self.bounds)
         bounds = {"table": {"commitLogMinOffset": first, "commitLogMaxOffset": end}}
         return Response(body=json.dumps(self.answers.get(request.code, bounds)).encode())
@@ -65,9 +72,13 @@ class Setting:
         self.store, self.clock, self.master = store, clock, Master(clock)
         self.tables: list[Any] = []
         self.progress: list[Any] = []
+        self.modes: list[Any] = []
         connect: Any = self.master.connect
         self.synchronize = SlaveSynchronize(
-            {RequestCode.GET_ALL_TOPIC_CONFIG: self.tables.append},
+            {
+                RequestCode.GET_ALL_TOPIC_CONFIG: self.tables.append,
+                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.modes.append,
+            },
             {RequestCode.GET_ALL_CONSUMER_OFFSET: self.progress.append},
             store,
             clock,
@@ -75,7 +86,11 @@ class Setting:
         )
 
     def delay_offsets(self) -> Any:
-        path = self.store.config_path("delayOffset.json")
+        return self.config("delayOffset.json")
+
+    def config(self, name: str) -> Any:
+        """Return what a file of the configuration holds, None without it."""
+        path = self.store.config_path(name)
         return json_dialect.loads(path.read_text()) if path.exists() else None
 
     async def pass_ms(self, step_ms: int) -> None:
@@ -189,7 +204,7 @@ def test_a_slow_master_is_asked_less_often(tmp_path: Path) -> None:
         async with synchronizing(tmp_path) as setting:
             setting.master.slow_ms = 100
             await setting.until_taken(1)
-            asked_ms = 4 * setting.master.slow_ms
+            asked_ms = 6 * setting.master.slow_ms  # requests of one copy
             await setting.pass_ms(SHARE * asked_ms - 500)
             assert setting.master.copies == 1
             await setting.pass_ms(1_000)
@@ -207,5 +222,64 @@ def test_another_master_ends_the_wait_for_the_log(tmp_path: Path) -> None:
             setting.synchronize.follow("other:1")
             await setting.until_taken(1)
             assert setting.master.address == "other:1"
+
+    asyncio.run(main())
+
+
+ORDER = {"table": {"T@g": {"0": {"o": [4, 1], "popTime": 9, "i": 60_000, "l": 9, "cm": 1}}}}
+MODES = {"messageRequestModeMap": {}}
+
+
+def test_state_of_pops_is_copied(tmp_path: Path, log: bytes) -> None:
+    """Modes come as they are; orderly pops, asked for before the offsets, once the log is here."""
+
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            master = setting.master
+            master.unknown.clear()
+            master.answers[VIEW_REQUEST] = ORDER
+            master.answers[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = MODES
+            master.bounds = [0, len(log)]
+            await setting.pass_ms(3_000)
+            assert setting.modes == [MODES]
+            assert setting.config("consumerOrderInfo.json") is None
+            append(setting.store, log)
+            await setting.pass_ms(40)
+            await setting.until_taken(1)
+            assert setting.config("consumerOrderInfo.json") == ORDER
+            asked = master.asked
+            offsets = asked.index(RequestCode.GET_ALL_CONSUMER_OFFSET)
+            assert asked.index(VIEW_REQUEST) < offsets
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("view", [3, 17], ids=["no such code", "no such view"])
+def test_a_master_without_that_state_is_copied_all_the_same(
+    tmp_path: Path, log: bytes, view: int
+) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.unknown[VIEW_REQUEST] = view
+            append(setting.store, log)
+            await setting.pass_ms(40)
+            await setting.until_taken(1)
+            assert setting.synchronize.failure == ""
+            assert setting.modes == []
+            assert setting.config("consumerOrderInfo.json") is None
+
+    asyncio.run(main())
+
+
+def test_malformed_orderly_pops_are_not_written(tmp_path: Path, log: bytes) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.unknown.clear()
+            setting.master.answers[VIEW_REQUEST] = {"table": {"no place": {}}}
+            setting.master.answers[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = MODES
+            append(setting.store, log)
+            await setting.pass_ms(2_000)
+            assert "'no place' is not topic@group" in setting.synchronize.failure
+            assert setting.config("consumerOrderInfo.json") is None
 
     asyncio.run(main())

@@ -241,6 +241,34 @@ def test_a_late_end_of_the_first_copy_ends_the_newest(run, world):
     assert world.service.halves.copies == {}
 
 
+def test_an_end_while_a_half_message_is_put_again_ends_the_copy(run, world):
+    """The copy is in the log and not confirmed: the end waits, and is not lost with the first."""
+
+    async def scene():
+        row, confirmed = world.send(), asyncio.Event()
+        put = world.put
+
+        async def put_slowly(batch):
+            missing = await put(batch)
+            await confirmed.wait()
+            return missing
+
+        world.service._put = put_slowly
+        world.clock.advance(30_000)
+        asking = asyncio.create_task(world.service.check())
+        await settle()
+        ending = asyncio.create_task(world.end(row))
+        await settle()
+        confirmed.set()
+        await asking
+        return await ending
+
+    answer = run(scene())
+    assert (answer.code, answer.remark) == (0, None)
+    (record,) = world.records("T", 1)
+    assert record.prepared_offset == world.records(HALF_TOPIC)[1].phys_offset
+
+
 def test_a_half_message_is_given_up_after_the_last_check(run, tmp_path):
     world = World(tmp_path, transaction_checks_max=2)
     world.send(b"lost", DELAY="3")

@@ -227,3 +227,17 @@ def test_a_closed_client_has_lost_its_leader() -> None:
         assert (await world.ask()).code == 0
 
     run(main())
+
+
+def test_a_controller_that_accepts_and_never_answers_is_passed_over() -> None:
+    async def main() -> None:
+        world = World()
+        world.network.silent = {"c:1"}
+        for _ in range(5):
+            assert await world.find() == "c:2"
+        world.network.silent = {"c:2"}
+        world.lead("c:3")
+        assert await world.find() == "c:3"
+        assert (await world.ask()).code == 0
+
+    run(main())

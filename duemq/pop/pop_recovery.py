@@ -1,0 +1,70 @@
+"""Recovery of pop offsets: pops that the log has, and the table of consumer offsets lacks.
+
+    consumerOffset.json, pops before a log offset   +   checkpoints in the log from there on
+    of this store, or copied from the former master     of this store
+
+So an acknowledged message is not popped again: neither after a kill, nor on a new master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
+from duemq.pop.names import CHECKPOINT_TAG, revive_topic
+from duemq.pop.undecided_pops import UndecidedPops
+from duemq.ports import Identity, Offsets
+from duemq.registry.internal_topics import TIMER_TOPIC
+from message_store.errors import RecordUnreadable, RequestError
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+
+def recover_pops(
+    store: MessageStore, offsets: Offsets, undecided: UndecidedPops, identity: Identity
+) -> int:
+    """Commit the ends of the pops that the table of offsets lacks; return their number.
+
+    A table that does not name what it has, such as Apache's, stays as it is.
+
+    Args:
+        undecided: Takes what the table names, and the checkpoints after that.
+    """
+    pops, count = offsets.pops(), 0
+    if pops is None:
+        return 0
+    undecided.load(pops.first_needed)
+    for checkpoint in _checkpoints(store, pops.before, identity):
+        undecided.add(checkpoint)
+        _, queue_end = store.queue_bounds(checkpoint.topic, checkpoint.queue_id)
+        end = min(max(checkpoint.offsets) + 1, queue_end)
+        known = offsets.query(checkpoint.group, checkpoint.topic, checkpoint.queue_id)
+        if end > (known or 0):
+            offsets.commit(checkpoint.group, checkpoint.topic, checkpoint.queue_id, end)
+            count += 1
+    return count
+
+
+def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterator[Checkpoint]:
+    """Yield the checkpoints in the log: pending timers, and those that were due at once."""
+    topic = revive_topic(identity.cluster_name)
+    wanted = [store.topics.add(TIMER_TOPIC), store.topics.add(topic)]
+    tag, name = f"TAGS\x01{CHECKPOINT_TAG}\x02".encode(), topic.encode()
+    for rows in store.scan(max(begin, store.min_offset)):
+        for row in rows[np.isin(rows["topic_index"], wanted)]:
+            at, size = int(row["phys_offset"]), int(row["record_size"])
+            try:
+                data = bytes(store.record_bytes(at, size))
+                if tag not in data or name not in data:
+                    continue
+                record = store.read_record(at)
+                if record.properties.get("REAL_TOPIC", record.topic) == topic:
+                    found = parse_revive_record(record, identity.broker_name)
+                    if isinstance(found, Checkpoint) and found.offsets:
+                        yield found
+            except (RecordUnreadable, RecordError, RequestError):
+                continue  # the reviver reports it

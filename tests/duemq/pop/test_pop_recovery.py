@@ -1,0 +1,71 @@
+"""Pops that the table of consumer offsets lacks are found in the log at a start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from message_store.clock import FakeClock
+from tests.support.pop_client import PopClient
+from tests.support.running_broker import running, small
+
+OFFSETS = "store/config/consumerOffset.json"
+
+
+def popped_after_a_kill(tmp_path: Path, *, invisible_ms: int, has_member: bool = True) -> list[str]:
+    """Write the table, pop two of three messages, kill; return what the next pop gets."""
+    clock = FakeClock()
+
+    async def before(root: Path) -> None:
+        async with running(small(root), clock=clock) as (broker, asker):
+            client = PopClient(asker, clock)
+            for body in (b"a", b"b", b"c"):
+                assert (await asker.send("T", body)).code == 0
+            broker.parts.persist()
+            await client.pop(maxMsgNums=2, invisibleTime=invisible_ms)
+            shutil.copytree(root, tmp_path / "killed")
+
+    async def afterwards(root: Path) -> list[str]:
+        async with running(small(root), clock=clock) as (_, asker):
+            found = await PopClient(asker, clock).pop()
+            return [message.body.decode() for message in found]
+
+    asyncio.run(before(tmp_path / "broker"))
+    root = tmp_path / "killed"
+    if not has_member:
+        table = json.loads((root / OFFSETS).read_text())
+        del table["pops"]
+        for name in (OFFSETS, f"{OFFSETS}.bak"):
+            (root / name).write_text(json.dumps(table))
+    return asyncio.run(afterwards(root))
+
+
+@pytest.mark.parametrize("invisible_ms", [60_000, 500], ids=["pending", "due at once"])
+def test_a_pop_that_only_the_log_has_is_not_repeated(tmp_path: Path, invisible_ms: int) -> None:
+    assert popped_after_a_kill(tmp_path, invisible_ms=invisible_ms) == ["c"]
+
+
+def test_a_table_of_apaches_stays_as_it_is(tmp_path: Path) -> None:
+    """It does not say what it has: nothing is derived, as in Apache."""
+    assert popped_after_a_kill(tmp_path, invisible_ms=60_000, has_member=False) == ["a", "b", "c"]
+
+
+def test_what_was_reset_and_written_stays_reset(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    async def main() -> None:
+        async with running(small(tmp_path), clock=clock) as (broker, asker):
+            client = PopClient(asker, clock)
+            for body in (b"a", b"b"):
+                assert (await asker.send("T", body)).code == 0
+            await client.pop()
+            broker.parts.offsets.commit("g", "T", 0, 0)
+        async with running(small(tmp_path), clock=clock) as (_, asker):
+            found = await PopClient(asker, clock).pop()
+            assert [message.body for message in found] == [b"a", b"b"]
+
+    asyncio.run(main())

@@ -1,0 +1,111 @@
+"""Retention keeps what undecided checkpoints need, across starts."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from duemq.broker import Broker
+from duemq.pop.checkpoints import Checkpoint
+from duemq.pop.undecided_pops import MINUTE_MS, MINUTES_MAX, UndecidedPops
+from message_store.clock import FakeClock
+from tests.duemq.test_retention import clean, expiring
+from tests.support.fakes import FakeStore, put
+from tests.support.pop_client import PopClient, advance
+from tests.support.running_broker import Asker, running
+
+HOUR_MS = 3_600_000
+
+
+def checkpoint(offset: int, minute: int) -> Checkpoint:
+    return Checkpoint("T", "g", 0, offset, minute * MINUTE_MS, 0, (offset,), "b")
+
+
+@pytest.fixture
+def undecided() -> UndecidedPops:
+    store = FakeStore(FakeClock())
+    put(store, "T", *[b"x"] * 2_000)
+    return UndecidedPops(store)  # type: ignore[arg-type]
+
+
+def log_offset(undecided: UndecidedPops, offset: int) -> int:
+    units = undecided._store.units("T", 0, offset, 1)
+    return int(units[0]["phys_offset"])
+
+
+def test_the_first_message_of_each_minute_is_kept_until_all_of_it_is_decided(
+    undecided: UndecidedPops,
+) -> None:
+    assert undecided.first_needed() is None
+    for offset, minute in [(7, 1), (5, 3), (3, 1), (6, 1)]:
+        undecided.add(checkpoint(offset, minute))
+    assert undecided.first_needed() == log_offset(undecided, 3)
+    undecided.decided(2 * MINUTE_MS - 2)
+    assert undecided.first_needed() == log_offset(undecided, 3)
+    undecided.decided(2 * MINUTE_MS - 1)
+    assert undecided.first_needed() == log_offset(undecided, 5)
+    undecided.decided(4 * MINUTE_MS)
+    assert undecided.first_needed() is None
+
+
+def test_what_is_gone_needs_nothing(undecided: UndecidedPops) -> None:
+    undecided.add(checkpoint(5_000, 1))
+    assert undecided.first_needed() is None
+
+
+def test_the_table_is_bounded_and_forgets_no_offset(undecided: UndecidedPops) -> None:
+    for minute in range(MINUTES_MAX + 50):
+        undecided.add(checkpoint(1_999 - minute, minute))
+    assert len(undecided.table()) == MINUTES_MAX
+    undecided.decided((MINUTES_MAX - 1) * MINUTE_MS)
+    assert undecided.first_needed() == log_offset(undecided, 1_999 - MINUTES_MAX - 49)
+
+
+@pytest.mark.parametrize("is_persisted", [True, False])
+@pytest.mark.parametrize("is_acknowledged", [True, False])
+def test_retention_waits_for_the_decision(
+    tmp_path: Path, is_acknowledged: bool, is_persisted: bool
+) -> None:
+    """A kill between the pop and the end of the invisible time; the table may be older than it."""
+    clock = FakeClock()
+
+    async def before(root: Path) -> None:
+        async with running(expiring(root), clock=clock) as (broker, asker):
+            client = PopClient(asker, clock)
+            assert (await asker.send("T", b"popped")).code == 0
+            await fill(asker)  # the checkpoint is in another file
+            broker.parts.persist()
+            [message] = await client.pop(invisibleTime=HOUR_MS)
+            if is_acknowledged:
+                assert (await client.ack(message)).code == 0
+            if is_persisted:
+                broker.parts.persist()
+            assert_kept(broker)
+            shutil.copytree(root, tmp_path / "killed")
+
+    async def afterwards(root: Path) -> None:
+        async with running(expiring(root), clock=clock) as (broker, asker):
+            client = PopClient(asker, clock)
+            await advance(broker, clock, HOUR_MS // 2, by_ms=60_000)
+            assert_kept(broker)
+            await advance(broker, clock, HOUR_MS, by_ms=60_000)
+            assert broker.parts.pop is not None
+            assert broker.parts.pop.first_needed() is None
+            found = [each.body for each in await client.pop()]
+            assert found == ([] if is_acknowledged else [b"popped"])
+
+    asyncio.run(before(tmp_path / "broker"))
+    asyncio.run(afterwards(tmp_path / "killed"))
+
+
+async def fill(asker: Asker) -> None:
+    for _ in range(8):
+        assert (await asker.send("Other", b"x" * 30_000)).code == 0
+
+
+def assert_kept(broker: Broker) -> None:
+    clean(broker.store)
+    assert broker.store.min_offset == 0

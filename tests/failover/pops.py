@@ -1,0 +1,142 @@
+"""A topic that a group pops while masters fail, and the account of it.
+
+Each call goes to the member that accepted the last one; after a failure to the next, until one
+accepts. The group leaves every fifth message to its invisible time once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from delivery.plugin import Request, Response
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from tests.support.pop_client import Popped, popped
+from tests.support.send_front import send_request
+
+TOPIC: Final = "FailoverPops"
+GROUP: Final = "g"
+BROKER_NAME: Final = "group"
+INVISIBLE_MS: Final = 8_000
+ACK_S_MAX: Final = 6.0  # from the pop to the answer, for an acknowledgement in time
+LEFT_EVERY: Final = 5
+CALL_S_MAX: Final = 3.0
+PAUSE_S: Final = 0.02
+DRAIN_S_MAX: Final = 90.0
+EMPTY: Final = frozenset({209, 210})  # POLLING_FULL, POLLING_TIMEOUT
+
+
+class PopLoad:
+    """A sender and a popping group; both run until `finish`.
+
+    Attributes:
+        sent: Numbers of messages whose send was answered.
+        acknowledged: Numbers of messages whose acknowledgement was answered.
+        uncertain: Numbers of messages whose acknowledgement had no answer in time.
+        repeated: Numbers that were popped although their acknowledgement was answered before.
+        left: Numbers that the group left to their invisible time.
+    """
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._clients = itertools.cycle([RemotingClient(each) for each in addresses])
+        self._client = next(self._clients)
+        self._count = len(addresses)
+        self._sends = True
+        self.sent: set[int] = set()
+        self.acknowledged: set[int] = set()
+        self.uncertain: set[int] = set()
+        self.repeated: set[int] = set()
+        self.left: set[int] = set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Send and pop while the block is open, then pop what is left."""
+        sending = asyncio.create_task(self._send(), name="sender")
+        popping = asyncio.create_task(self._pop(), name="pops")
+        try:
+            yield
+            self._sends = False
+            await sending
+            async with asyncio.timeout(DRAIN_S_MAX):
+                while self.sent - self.acknowledged - self.uncertain:
+                    assert not popping.done(), popping.exception()
+                    await asyncio.sleep(PAUSE_S)
+        finally:
+            for task in (sending, popping):
+                task.cancel()
+            await asyncio.gather(sending, popping, return_exceptions=True)
+            for _ in range(self._count):
+                await next(self._clients).close()
+
+    async def _call(self, request: Request, *good: int) -> Response | None:
+        """Return a good answer; None: the member does not accept it, the next one is asked."""
+        client = self._client
+        try:
+            answer = await client.call(request, timeout_s=CALL_S_MAX)
+            if answer.code in (0, *good):
+                return answer
+        except OSError:
+            pass
+        if client is self._client:
+            self._client = next(self._clients)
+        await asyncio.sleep(PAUSE_S)
+        return None
+
+    async def _send(self) -> None:
+        for number in itertools.count():
+            if not self._sends:
+                return
+            text = f"UNIQ_KEY\x01{number}\x02"
+            request = send_request(
+                code=10, body=b"%d" % number, topic=TOPIC, queueId="0", properties=text
+            )
+            if await self._call(request) is not None:
+                self.sent.add(number)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _pop(self) -> None:
+        fields = {
+            "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": "8",
+            "invisibleTime": str(INVISIBLE_MS), "pollTime": "0", "bornTime": "0", "initMode": "0",
+        }  # fmt: skip
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                answer = await self._call(_request(RequestCode.POP_MESSAGE, fields), *EMPTY)
+                found = []
+                if answer is not None and answer.code == 0:
+                    found = popped(answer, TOPIC, BROKER_NAME)
+                for message in found:
+                    self._take(message, tasks)
+                await asyncio.sleep(PAUSE_S)
+
+    def _take(self, message: Popped, tasks: asyncio.TaskGroup) -> None:
+        number = int(message.body)
+        if number in self.acknowledged:
+            self.repeated.add(number)
+        if number % LEFT_EVERY == 0 and number not in self.left:
+            self.left.add(number)
+        else:
+            tasks.create_task(self._acknowledge(message))
+
+    async def _acknowledge(self, message: Popped) -> None:
+        """Acknowledge a message while its handle is valid."""
+        fields = {
+            "consumerGroup": GROUP, "topic": message.real_topic,
+            "queueId": str(message.queue_id), "offset": str(message.offset),
+            "extraInfo": message.handle,
+        }  # fmt: skip
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + ACK_S_MAX
+        while loop.time() < end_s:
+            if await self._call(_request(RequestCode.ACK_MESSAGE, fields)) is not None:
+                break
+        in_time = self.acknowledged if loop.time() < end_s else self.uncertain
+        in_time.add(int(message.body))
+
+
+def _request(code: RequestCode, fields: Mapping[str, str]) -> Request:
+    return Request(code, dict(fields), version=479)

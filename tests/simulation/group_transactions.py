@@ -1,0 +1,134 @@
+"""A producer of transactions in a simulated group of brokers.
+
+A half message is committed, rolled back or left, at the member that is master by then. A committed
+one is delivered once, at its time if it is delayed; one that is rolled back or left, never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from delivery.plugin import Request
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from tests.support.send_front import send_request
+
+if TYPE_CHECKING:
+    from tests.simulation.group_load import GroupLoad
+
+COMMIT, ROLLBACK = "8", "12"
+DELAYS: Final = ("", "", "DELAY\x012\x02", "TIMER_DELAY_MS\x011500\x02")
+CALL_S_MAX: Final = 2.0
+ATTEMPTS_MAX: Final = 10
+PROPERTIES: Final = {"transactionCheckInterval": "4000", "transactionTimeOut": "3000"}
+"""Of the members: half messages that are left are put again, as if their producer were asked."""
+
+
+class End(Enum):
+    """What became of a half message, as its producer knows."""
+
+    NONE = (0, 0)
+    COMMITTED = (1, 1)
+    MAYBE_COMMITTED = (0, 1)
+    ROLLED_BACK = (0, 0)
+
+    def allows(self, count: int) -> bool:
+        """Return whether the message may have been delivered so often."""
+        least, most = self.value
+        return least <= count <= most
+
+
+@dataclass(slots=True)
+class Half:
+    """A half message that was acknowledged."""
+
+    body: bytes
+    queue_offset: str
+    log_offset: int
+
+
+class Transactions:
+    """The producer.
+
+    Attributes:
+        ends: End of each half message, by body.
+        answered: Number of ends that were answered.
+    """
+
+    def __init__(self, load: GroupLoad) -> None:
+        self._load, self._chance = load, load.chance
+        self.ends: dict[bytes, End] = {}
+        self.answered = 0
+
+    async def run(self) -> None:
+        """Send half messages until the load stops."""
+        clients = self._load.clients()
+        async with asyncio.TaskGroup() as tasks:
+            while not self._load.stops:
+                half = await self._send(clients[self._load.favourite])
+                if half is not None:
+                    tasks.create_task(self._end(clients, half))
+                await asyncio.sleep(self._chance.choice([0.1, 0.5, 1.5]))
+        for client in clients.values():
+            await client.close()
+
+    async def _send(self, client: RemotingClient) -> Half | None:
+        """Send a half message; return it if it was acknowledged."""
+        number = len(self.ends)
+        body = b"<half %d>" % number
+        self.ends[body] = End.NONE
+        text = f"UNIQ_KEY\x01half{number}\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+        request = send_request(
+            code=10, body=body, topic=self._load.topic(), queueId="0", sysFlag="4",
+            properties=text + self._chance.choice(DELAYS),
+        )  # fmt: skip
+        try:
+            answer = await client.call(request, timeout_s=CALL_S_MAX)
+        except OSError:
+            return None
+        if answer.code:
+            return None
+        assert answer.fields is not None
+        log_offset = int(answer.fields["msgId"][16:], 16)
+        self._load.confirmed.check_acknowledged(log_offset, body, client.address)
+        return Half(body, answer.fields["queueOffset"], log_offset)
+
+    async def _end(self, clients: dict[str, RemotingClient], half: Half) -> None:
+        """Commit a half message, roll it back, or leave it."""
+        verdict = self._chance.choice([COMMIT, COMMIT, ROLLBACK, ""])
+        await asyncio.sleep(self._chance.choice([0.0, 0.0, 1.0, 5.0]))
+        if not verdict:
+            return
+        fields = {
+            "producerGroup": "p", "tranStateTableOffset": half.queue_offset,
+            "commitLogOffset": str(half.log_offset), "commitOrRollback": verdict,
+            "fromTransactionCheck": "false", "msgId": half.body.decode(),
+        }  # fmt: skip
+        request = Request(RequestCode.END_TRANSACTION, fields)
+        self.ends[half.body] = End.MAYBE_COMMITTED if verdict == COMMIT else End.ROLLED_BACK
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                answer = await clients[self._load.favourite].call(request, timeout_s=CALL_S_MAX)
+            except OSError:
+                continue
+            if answer.code == 0:
+                self.answered += 1
+                if verdict == COMMIT:
+                    self.ends[half.body] = End.COMMITTED
+                return
+            await asyncio.sleep(0.3)
+
+
+def check_transactions(arrived: Counter[bytes], ends: dict[bytes, End]) -> None:
+    """Check how often half messages were delivered.
+
+    Args:
+        arrived: Number of deliveries by body.
+    """
+    for body, end in ends.items():
+        count = arrived[body]
+        assert end.allows(count), f"{body!r} ({end.name.lower()}) came {count} times"
