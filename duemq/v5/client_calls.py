@@ -66,8 +66,9 @@ class ClientCalls:
                 request = api.TelemetryCommand.FromString(data)
                 client = self._clients.of(context)
                 if request.HasField("settings"):
+                    answer = await self._take_settings(context, client, request.settings)
                     client.command = command
-                    command(await self._take_settings(context, client, request.settings))
+                    command(answer)
         except DecodeError as error:
             raise GrpcError(
                 GrpcStatus.INTERNAL, f"Invalid protobuf byte sequence: {error}"

@@ -25,7 +25,15 @@ from tests.support.certificates import Authority, trusting_context
 from tests.support.free_ports import free_ports
 from tests.support.replica_rig import until
 from tests.support.running_broker import small
-from tests.support.v5_client import message, metadata, sending, signed, typed_topic, v5_caller
+from tests.support.v5_client import (
+    message,
+    metadata,
+    refused_with,
+    sending,
+    signed,
+    typed_topic,
+    v5_caller,
+)
 
 WAIT_S = 60
 SALE = Credentials("sale", "sale-secret")
@@ -106,6 +114,41 @@ def test_calls_need_an_account_with_the_permission(tmp_path: Path) -> None:
     found = asyncio.run(main())
     assert found.pop("allowed") == found.pop("allowed, route") == v2.OK
     assert set(found.values()) == {v2.UNAUTHORIZED}, found
+
+
+def test_peers_without_an_account_do_not_fill_the_table_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("duemq.v5.clients.CLIENTS_MAX", 1)
+    settings = v2.Settings(client_type=v2.PRODUCER)
+    settings.publishing.topics.add(name="orders")
+    command = api.TelemetryCommand(settings=settings).SerializeToString()
+    heartbeat = api.HeartbeatRequest(client_type=v2.PRODUCER)
+
+    async def main() -> list[int]:
+        async with broker_with(tmp_path, **KEYS) as broker:
+            await typed_topic(broker, "orders", "NORMAL")
+            await prepare_all(broker.address, ROOT, user_steps(SALE, {"Topic:orders": ["Pub"]}))
+            found = []
+            for n in range(3):
+                for fields in (metadata(f"x@{n}"), signed(SALE.access_key, "forged", f"x@{n}")):
+                    async with v5_caller(broker.grpc_port, fields) as caller:
+                        found.append(int((await caller.call(heartbeat)).status.code))
+                        stream = caller.telemetry()
+                        await stream.write(command)
+                        with refused_with(grpc.StatusCode.INVALID_ARGUMENT):
+                            await stream.read()
+            async with v5_caller(broker.grpc_port, signed(SALE.access_key, SALE.secret)) as caller:
+                found.append(int((await caller.call(sending(message("orders")))).status.code))
+            return found
+
+    with caplog.at_level("WARNING", "duemq.audit"):
+        *refused, served = asyncio.run(main())
+    assert set(refused) == {v2.UNAUTHORIZED}
+    assert served == v2.OK
+    lines = [each.getMessage() for each in caplog.records if each.name == "duemq.audit"]
+    assert sum("check signature failed." in line for line in lines) == 6
+    assert sum("username cannot be null." in line for line in lines) == 6
 
 
 class SlowPeer:
