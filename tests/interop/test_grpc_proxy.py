@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.interop.apache_proxy import ApacheProxy, typed_topic
-from tests.interop.programs import grpc_java_command, grpc_python_command
+from tests.interop.programs import grpc_go_command, grpc_java_command, grpc_python_command
 from tests.interop.session import ClientSession, Event
 from tests.support.free_ports import LOOPBACK
 from tests.support.remoting_requests import ask, max_offset
 from tests.support.server import Server
 from tests.support.wait_until import until
 
-PYTHON, JAVA = "python", "java"
-FRONT = "front"  # the port of the broker itself; Java connects by TLS, as by default
-PAIRS = (
+PYTHON, JAVA, GO = "python", "java", "go"
+FRONT = "front"  # the port of the broker itself; Java and Go connect by TLS, as by default
+COMPLETE = (
     (PYTHON, FRONT),
     (JAVA, FRONT),
     (PYTHON, "5.3.3"),
     (JAVA, "5.5.0"),
 )  # the other two pass as well
+PAIRS = (*COMPLETE, (GO, FRONT), (GO, "5.3.3"))  # Go 5.1.2 has no recall and no push consumer
 UPDATE_GROUP = 200
 N = 4
 WAIT_S = 60
@@ -50,8 +52,7 @@ def clients(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             address = address_of(version)
             if (language, version) not in sessions:
                 home = tmp_path_factory.mktemp(f"grpc-{language}-{version}")
-                is_java, by_tls = language == JAVA, version == FRONT
-                command = grpc_java_command(home, tls=by_tls) if is_java else grpc_python_command()
+                command = command_of(language, home, tls=version == FRONT)
                 sessions[language, version] = stack.enter_context(
                     ClientSession(f"grpc-{language}", command, namesrv=address, home=home)
                 )
@@ -60,9 +61,22 @@ def clients(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield session
 
 
-@pytest.fixture(params=PAIRS, ids=[f"{language}-{version}" for language, version in PAIRS])
+def command_of(language: str, home: Path, *, tls: bool) -> list[str]:
+    """Return the command that runs the client of a language."""
+    if language == GO:
+        return grpc_go_command(home)
+    return grpc_java_command(home, tls=tls) if language == JAVA else grpc_python_command()
+
+
+@pytest.fixture(params=PAIRS, ids=["-".join(pair) for pair in PAIRS])
 def client(request: pytest.FixtureRequest, clients: Clients) -> ClientSession:
-    """A client of each language at the front, and at the proxy of each version."""
+    """A client of each language at the front, and at a proxy."""
+    return clients(*request.param)
+
+
+@pytest.fixture(params=COMPLETE, ids=["-".join(pair) for pair in COMPLETE])
+def complete(request: pytest.FixtureRequest, clients: Clients) -> ClientSession:
+    """A client with all operations."""
     return clients(*request.param)
 
 
@@ -90,17 +104,21 @@ def test_messages_are_received_once(client: ClientSession, server: Server, name:
     assert receive(client, name, f"g-{name}", until=1, wait_ms=1) == []
 
 
-def test_delayed_messages_are_not_early_and_recalled_ones_do_not_come(
-    client: ClientSession, server: Server, name: str
-) -> None:
+def test_delayed_messages_are_not_early(client: ClientSession, server: Server, name: str) -> None:
     typed_topic(server, name, "DELAY")
-    recalled = client.events("produce", "sent", topic=name, delay_ms=3_000, body="recalled")
-    found = client.events("recall", "recalled", topic=name, handle=recalled[0]["recallHandle"])
-    assert found[0]["msgId"] == recalled[0]["msgId"]
     sent = client.events("produce", "sent", topic=name, n=2, delay_ms=3_500)
     received = receive(client, name, f"g-{name}", until=2)
     assert bodies(received) == series(2)
     assert min(event["at"] for event in received) >= min(e["at"] for e in sent) + 3_000
+
+
+def test_recalled_messages_do_not_come(complete: ClientSession, server: Server, name: str) -> None:
+    typed_topic(server, name, "DELAY")
+    recalled = complete.events("produce", "sent", topic=name, delay_ms=3_000, body="recalled")
+    found = complete.events("recall", "recalled", topic=name, handle=recalled[0]["recallHandle"])
+    assert found[0]["msgId"] == recalled[0]["msgId"]
+    complete.run("produce", topic=name, delay_ms=3_500)
+    assert bodies(receive(complete, name, f"g-{name}", until=1)) == series(1)
 
 
 def test_a_message_that_is_not_acknowledged_comes_again_after_its_new_time(
@@ -139,12 +157,23 @@ def test_a_transaction_is_received_once_it_is_committed(
     assert bodies(receive(client, name, f"g-{name}", until=2)) == series(2)
 
 
-def test_a_push_consumer_retries(client: ClientSession, server: Server, name: str) -> None:
+def test_the_broker_asks_about_a_transaction_that_did_not_end(
+    client: ClientSession, server: Server, name: str
+) -> None:
+    typed_topic(server, name, "TRANSACTION")
+    producing = client.start("produce", topic=name, end="none", linger_ms=WAIT_S * 1_000)
+    [sent] = producing.wait_for("sent")
+    assert producing.wait_for("checked", seconds=WAIT_S)[0]["msgId"] == sent["msgId"]
+    assert bodies(receive(client, name, f"g-{name}", until=1)) == series(1)
+    client.start("stop", target=producing.id)
+
+
+def test_a_push_consumer_retries(complete: ClientSession, server: Server, name: str) -> None:
     typed_topic(server, name, "NORMAL")
-    client.run("produce", topic=name, n=N)
-    consuming = client.start("push-consume", topic=name, group=f"g-{name}", fail_first=1)
+    complete.run("produce", topic=name, n=N)
+    consuming = complete.start("push-consume", topic=name, group=f"g-{name}", fail_first=1)
     received = consuming.wait_for("message", N + 1, seconds=WAIT_S)
-    client.start("stop", target=consuming.id)
+    complete.start("stop", target=consuming.id)
     failed = [event for event in received if event["action"] == "later"]
     assert bodies([event for event in received if event["action"] == "consumed"]) == series(N)
     assert bodies([e for e in received if e["attempt"] == 2]) == bodies(failed)
@@ -165,6 +194,23 @@ def test_a_message_that_always_fails_is_a_dead_letter(
     )
     client.start("stop", target=consuming.id)
     assert len(consuming.named("message")) == 2
+
+
+def test_a_message_that_is_never_acknowledged_is_a_dead_letter(
+    client: ClientSession, server: Server, name: str
+) -> None:
+    group = f"g-{name}"
+    typed_topic(server, name, "NORMAL")
+    create_group(server, group, retryMaxTimes=1)
+    client.run("produce", topic=name)
+    receiving = client.start("receive", topic=name, group=group, hold_first=100, change_ms=1_000)
+    until(
+        lambda: dead_letters(server, group),
+        seconds=WAIT_S,
+        what="the message is in the dead letter topic",
+    )
+    client.start("stop", target=receiving.id)
+    assert [event["attempt"] for event in receiving.named("message")] == [1, 2]
 
 
 def dead_letters(server: Server, group: str) -> int:
