@@ -6,6 +6,7 @@ Source: AckMessageActivity, ChangeInvisibleDurationActivity, ForwardMessageToDLQ
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 from duemq.net.codes import RequestCode, ResponseCode
@@ -140,6 +141,8 @@ class AckCalls:
     ) -> v2.Status:
         """Move a message to the dead letter topic, then acknowledge it; return the status.
 
+        One that cannot be acknowledged comes again, as behind Apache's proxy.
+
         Raises:
             V5Error: The handle does not say which message.
         """
@@ -155,7 +158,8 @@ class AckCalls:
         code = RequestCode.CONSUMER_SEND_MSG_BACK
         response = await self._requests.ask(context, client, code, fields)
         if response.code == ResponseCode.SUCCESS:
-            await self.acknowledge_handle(context, client, group, topic, handle)
+            with suppress(V5Error):
+                await self.acknowledge_handle(context, client, group, topic, handle)
         return status_of(response)
 
 

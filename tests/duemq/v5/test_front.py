@@ -12,6 +12,7 @@ import grpc
 import pytest
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
+from jh2.hpack import Decoder
 from jh2.settings import SettingCodes
 
 from duemq.auth.signature import Credentials
@@ -36,6 +37,7 @@ from tests.support.v5_client import (
 )
 
 WAIT_S = 60
+FRAME_HEAD_BYTES, DATA, HEADERS = 9, 0, 1
 SALE = Credentials("sale", "sale-secret")
 
 
@@ -160,15 +162,14 @@ class SlowPeer:
         self.http2.initiate_connection()
         self.stream_id = -1
 
-    def call(self, name: str, data: bytes) -> bytes:
+    def call(self, name: str, *messages: bytes, end: bool = True) -> bytes:
         """Return the bytes of one call."""
         self.stream_id += 2
         fields = [(":method", "POST"), (":scheme", "http"), (":path", SERVICE + name)]
         fields += [(":authority", "x"), ("content-type", "application/grpc"), ("te", "trailers")]
         self.http2.send_headers(self.stream_id, [*fields, *metadata("slow@1")])
-        self.http2.send_data(
-            self.stream_id, b"\0" + len(data).to_bytes(4, "big") + data, end_stream=True
-        )
+        data = b"".join(b"\0" + len(each).to_bytes(4, "big") + each for each in messages)
+        self.http2.send_data(self.stream_id, data, end_stream=end)
         found: bytes = self.http2.data_to_send()
         return found
 
@@ -204,6 +205,38 @@ def test_a_client_that_does_not_read_is_bounded(
         return used
 
     assert 60_000 < run(main()) < 400_000
+
+
+def test_a_client_that_does_not_read_its_commands_is_bounded(
+    run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.v5.client_calls.UNREAD_BYTES_MAX", 0)
+    settings = v2.Settings(client_type=v2.PRODUCER)
+    settings.publishing.topics.add(name="norm")
+    command = api.TelemetryCommand(settings=settings).SerializeToString()
+
+    async def main() -> tuple[int, dict[bytes, bytes]]:
+        peer, answers, decoder = SlowPeer(), 0, Decoder()
+        decoder.max_allowed_table_size = 1 << 16
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.grpc_port)
+        writer.write(peer.http2.data_to_send())
+        writer.write(peer.call("Telemetry", command, command, command, end=False))
+        while True:
+            head = await asyncio.wait_for(reader.readexactly(FRAME_HEAD_BYTES), WAIT_S)
+            data = await reader.readexactly(int.from_bytes(head[:3], "big"))
+            if head[3] == DATA:
+                answers += 1
+            if head[3] == HEADERS:
+                fields = dict(decoder.decode(data, raw=True))
+                if b"grpc-status" in fields:
+                    writer.close()
+                    return answers, fields
+                window = (1 << 16).to_bytes(4, "big")  # now it reads
+                writer.write(b"\0\0\4\x08\0" + peer.stream_id.to_bytes(4, "big") + window)
+
+    answers, trailers = run(main())
+    assert answers == 1  # of three
+    assert trailers[b"grpc-status"] == b"8"
 
 
 @pytest.mark.parametrize(
