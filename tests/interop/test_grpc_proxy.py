@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from tests.interop.apache_proxy import ApacheProxy, typed_topic
@@ -26,7 +28,13 @@ COMPLETE = (
     (JAVA, "5.5.0"),
 )  # the other two pass as well
 PAIRS = (*COMPLETE, (GO, FRONT), (GO, "5.3.3"))  # Go 5.1.2 has no recall and no push consumer
-UPDATE_GROUP = 200
+SEND_MESSAGE, UPDATE_GROUP = 10, 200
+COMPRESS = 1  # MessageSysFlag.COMPRESSED_FLAG, then the kind
+COMPRESSED: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+    "lz4": (1 << 8, lambda body: bytes(pyarrow.compress(body, "lz4", asbytes=True))),
+    "zstd": (2 << 8, lambda body: bytes(pyarrow.compress(body, "zstd", asbytes=True))),
+    "zlib": (3 << 8, zlib.compress),
+}
 N = 4
 WAIT_S = 60
 Clients = Callable[[str, str], ClientSession]
@@ -102,6 +110,23 @@ def test_messages_are_received_once(client: ClientSession, server: Server, name:
     assert {event["tags"] for event in received} == {"A"}
     assert sorted(event["keys"] for event in received) == [f"k-{i}" for i in range(N)]
     assert receive(client, name, f"g-{name}", until=1, wait_ms=1) == []
+
+
+def test_a_compressed_message_of_a_remoting_client_is_received(
+    client: ClientSession, server: Server, name: str
+) -> None:
+    """The clients for Python and Go decompress only zlib."""
+    typed_topic(server, name, "NORMAL", queue_count=1)
+    kinds = COMPRESSED if client.name == f"grpc-{JAVA}" else ["zlib"]
+    sent = {kind: f"{kind} compressed ".encode() * 400 for kind in kinds}
+    fields = {"producerGroup": "p", "topic": name, "queueId": "0", "bornTimestamp": "1"}
+    fields |= {"defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "flag": "0"}
+    for kind, body in sent.items():
+        flag, compress = COMPRESSED[kind]
+        own = {"sysFlag": str(COMPRESS | flag), "properties": f"UNIQ_KEY\1{kind:0>32}\2"}
+        assert ask(server.broker_port, SEND_MESSAGE, fields | own, compress(body)).code == 0
+    received = receive(client, name, f"g-{name}", until=len(sent))
+    assert bodies(received) == sorted(body.decode() for body in sent.values())
 
 
 def test_delayed_messages_are_not_early(client: ClientSession, server: Server, name: str) -> None:
