@@ -81,7 +81,9 @@ class AckProcessor:
         if receipt.is_orderly:
             self._acknowledge_orderly(Place(group, topic, queue_id), offset, receipt.pop_ms)
             return Response()
-        self._revive_log.put([_acknowledgement(group, topic, queue_id, offset, receipt)])
+        await self._revive_log.put_in_turn(
+            _acknowledgement(group, topic, queue_id, offset, receipt)
+        )
         await self._revive_log.confirm("the message was acknowledged")
         return Response()
 

@@ -1,7 +1,12 @@
-"""Revive log: puts checkpoints and acknowledgements, which are timers of the revive topic."""
+"""Revive log: puts checkpoints and acknowledgements, which are timers of the revive topic.
+
+Acknowledgements of one turn of the event loop are one batch: a client names many messages in one
+call, and has many calls in flight.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 STAGING_BYTES: Final = 1 << 16
+ROWS_MAX: Final = 1_024  # of one batch
 Entry = tuple[int, Checkpoint | Acknowledgement]
 """Revive queue, and the record to put there."""
 
@@ -37,6 +43,7 @@ class ReviveLog:
         self._store, self._put_path = store, put_path
         self._identity, self._clock = identity, clock
         self._topic_index = store.topics.add(revive_topic(identity.cluster_name))
+        self._next: list[tuple[Entry, asyncio.Future[None]]] = []
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Append records: all of them, or none.
@@ -44,6 +51,47 @@ class ReviveLog:
         Raises:
             RequestError: They were refused; with INVALID_PARAMETER if their time is not possible.
         """
+        batch = self._batch(entries)
+        batch.together.append((0, batch.count))
+        self._put_path.put(batch)
+        for row in range(batch.count):
+            if (error := _error(batch, row)) is not None:
+                raise error
+
+    async def put_in_turn(self, entry: Entry) -> None:
+        """Append a record, with those of other callers in this turn of the event loop.
+
+        Raises:
+            RequestError: It was refused; the others are not.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._next.append((entry, future))
+        if len(self._next) == 1:
+            loop.call_soon(self._run_turn)
+        await future
+
+    def _run_turn(self) -> None:
+        current, self._next = self._next, []
+        for first in range(0, len(current), ROWS_MAX):
+            self._put_each(current[first : first + ROWS_MAX])
+
+    def _put_each(self, part: Sequence[tuple[Entry, asyncio.Future[None]]]) -> None:
+        try:
+            batch = self._batch([entry for entry, _ in part])
+            self._put_path.put(batch)
+            errors = [_error(batch, row) for row in range(batch.count)]
+        except Exception as error:
+            errors = [error] * len(part)
+        for (_, future), found in zip(part, errors, strict=True):
+            if future.done():  # cancelled
+                continue
+            if found is None:
+                future.set_result(None)
+            else:
+                future.set_exception(found)
+
+    def _batch(self, entries: Sequence[Entry]) -> PutBatch:
         batch = PutBatch(len(entries), STAGING_BYTES)
         now_ms = self._clock.now_ms()
         for queue_id, record in entries:
@@ -56,15 +104,7 @@ class ReviveLog:
                 born_host=self._identity.host,
                 store_host=self._identity.host,
             )
-        batch.together.append((0, batch.count))
-        self._put_path.put(batch)
-        for row in range(batch.count):
-            fault = refusal(batch, row)
-            if fault is None:
-                continue
-            illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
-            code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR
-            raise RequestError(code, f"the invisible time cannot be kept: {fault}")
+        return batch
 
     async def confirm(self, what: str) -> None:
         """Wait until disk and replicas have everything that was put, as far as they must.
@@ -74,3 +114,13 @@ class ReviveLog:
         """
         if missing := await self._store.wait_confirmed(self._store.max_offset):
             raise not_confirmed(what, missing)
+
+
+def _error(batch: PutBatch, row: int) -> Exception | None:
+    """Return why a row was not stored, None if it was."""
+    fault = refusal(batch, row)
+    if fault is None:
+        return None
+    illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
+    code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR
+    return RequestError(code, f"the invisible time cannot be kept: {fault}")
