@@ -57,7 +57,7 @@ class AckCalls:
     ) -> v2.Status:
         try:
             handle = parse_handle(text, self._broker_name)
-            handle = self.renewals.take(group, topic, handle)
+            handle = await self.renewals.take(group, topic, handle)
             check_not_expired(handle, self._clock.now_ms())
             await self.acknowledge_handle(context, client, group, topic, handle)
         except V5Error as error:
@@ -90,7 +90,7 @@ class AckCalls:
             duration.seconds * 1_000 + duration.nanos // 1_000_000
         )
         handle = parse_handle(request.receipt_handle, self._broker_name)
-        handle = self.renewals.take(group, topic, handle)
+        handle = await self.renewals.take(group, topic, handle)
         check_not_expired(handle, self._clock.now_ms())
         changed = await self._change(context, client, group, topic, handle, invisible_ms)
         return api.ChangeInvisibleDurationResponse(
@@ -132,7 +132,7 @@ class AckCalls:
         """Move a message to the dead letter topic of its group."""
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
         handle = parse_handle(request.receipt_handle, self._broker_name)
-        handle = self.renewals.take(group, topic, handle)
+        handle = await self.renewals.take(group, topic, handle)
         found = await self.forward_handle(context, client, group, topic, handle)
         return api.ForwardMessageToDeadLetterQueueResponse(status=found)
 
