@@ -20,6 +20,7 @@ NEWER_ONLY = {"Timer.java"}  # needs a client of version 5
 SHARED = ("Args.java", "Events.java", "Session.java")  # of all Java programs with sessions
 GO_SESSION = CLIENTS / "go" / "session.go"  # of all Go programs
 GRPC_PYTHON = "rocketmq-python-client==5.1.2"
+GRPC_NODE = "rocketmq-client-nodejs@1.0.8"
 GRPC_JAVA = ("rocketmq-client-java", "5.2.0")
 
 
@@ -61,6 +62,20 @@ def grpc_java_command(home: Path, *, tls: bool = False) -> list[str]:
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
     options += [f"-Dgrpc.tls={str(tls).lower()}"]
     return ["java", *options, "-cp", f"{folder}{os.pathsep}{path}", "GrpcClient", "session"]
+
+
+def grpc_node_command() -> list[str]:
+    """Return the command that runs the gRPC client program for Node.js."""
+    need_commands("node", "npm")
+    folder = cache_dir() / f"node-{GRPC_NODE.replace('@', '-')}"
+    if not folder.is_dir():
+        part = _part(folder)
+        part.mkdir(parents=True)
+        options = ["--prefix", str(part), "--ignore-scripts", "--no-audit", "--no-fund"]
+        _build(["npm", "install", *options, GRPC_NODE])
+        _publish(part, folder)
+    program = str(CLIENTS / "node" / "client.js")
+    return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", program]
 
 
 def _environment(package: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,9 @@ def test_peers_without_an_account_do_not_fill_the_table_of_clients(
 class SlowPeer:
     """An HTTP/2 client that opens no window: answers stay in the broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, window_bytes: int = 0) -> None:
         self.http2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
-        self.http2.local_settings.update({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        self.http2.local_settings.update({SettingCodes.INITIAL_WINDOW_SIZE: window_bytes})
         self.http2.initiate_connection()
         self.stream_id = -1
 
@@ -172,6 +173,48 @@ class SlowPeer:
         self.http2.send_data(self.stream_id, data, end_stream=end)
         found: bytes = self.http2.data_to_send()
         return found
+
+
+async def frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, Any]]:
+    """Yield DATA and HEADERS frames: their type, and bytes or header fields."""
+    decoder = Decoder()
+    decoder.max_allowed_table_size = 1 << 16
+    while True:
+        head = await asyncio.wait_for(reader.readexactly(FRAME_HEAD_BYTES), WAIT_S)
+        data = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        if head[3] == DATA:
+            yield DATA, data
+        elif head[3] == HEADERS:
+            yield HEADERS, dict(decoder.decode(data, raw=True))
+
+
+def test_calls_end_after_their_client_has_sent_goaway(run: Run, broker: Broker) -> None:
+    """As the client for Node.js ends: the end of its stream, GOAWAY, then it waits."""
+    settings = v2.Settings(client_type=v2.PRODUCER)
+    settings.publishing.topics.add(name="norm")
+    command = api.TelemetryCommand(settings=settings).SerializeToString()
+
+    async def main() -> list[Any]:
+        peer = SlowPeer(window_bytes=1 << 16)
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.grpc_port)
+        writer.write(peer.http2.data_to_send() + peer.call("Telemetry", command))
+        peer.http2.ping(b"goodbye!")
+        ping = peer.http2.data_to_send()
+        peer.http2.close_connection()
+        writer.write(peer.http2.data_to_send() + ping)
+        found = []
+        async for kind, content in frames(reader):
+            found.append(content)
+            if kind == HEADERS and b"grpc-status" in content:
+                break
+        assert await asyncio.wait_for(reader.read(), WAIT_S) is not None  # the broker closes
+        writer.close()
+        return found
+
+    headers, answer, trailers = run(main())
+    assert headers[b":status"] == b"200"
+    assert api.TelemetryCommand.FromString(answer[5:]).status.code == v2.OK
+    assert trailers[b"grpc-status"] == b"0"
 
 
 def test_a_client_that_does_not_read_is_bounded(
@@ -216,23 +259,20 @@ def test_a_client_that_does_not_read_its_commands_is_bounded(
     command = api.TelemetryCommand(settings=settings).SerializeToString()
 
     async def main() -> tuple[int, dict[bytes, bytes]]:
-        peer, answers, decoder = SlowPeer(), 0, Decoder()
-        decoder.max_allowed_table_size = 1 << 16
+        peer, answers = SlowPeer(), 0
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.grpc_port)
         writer.write(peer.http2.data_to_send())
         writer.write(peer.call("Telemetry", command, command, command, end=False))
-        while True:
-            head = await asyncio.wait_for(reader.readexactly(FRAME_HEAD_BYTES), WAIT_S)
-            data = await reader.readexactly(int.from_bytes(head[:3], "big"))
-            if head[3] == DATA:
+        async for kind, content in frames(reader):
+            if kind == DATA:
                 answers += 1
-            if head[3] == HEADERS:
-                fields = dict(decoder.decode(data, raw=True))
-                if b"grpc-status" in fields:
-                    writer.close()
-                    return answers, fields
+            elif b"grpc-status" in content:
+                break
+            else:
                 window = (1 << 16).to_bytes(4, "big")  # now it reads
                 writer.write(b"\0\0\4\x08\0" + peer.stream_id.to_bytes(4, "big") + window)
+        writer.close()
+        return answers, content
 
     answers, trailers = run(main())
     assert answers == 1  # of three
