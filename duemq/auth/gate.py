@@ -82,6 +82,21 @@ class Gate:
             if not CHANGES.isdisjoint(access.actions) and not is_of_clients(request.code):
                 self._audit.allowed(entry_of(request, access))
 
+    def authenticate(self, request: Request) -> None:
+        """Check the signature of a request, not its permissions.
+
+        One without a signature is accepted if some codes need none: its requests are checked.
+
+        Raises:
+            RequestError: With NO_PERMISSION.
+        """
+        if ACCESS_KEY not in request.fields and self._rules.unsigned_codes:
+            return
+        try:
+            self._authenticate(request)
+        except Refused as refusal:
+            raise self._error(request, refusal) from None
+
     def check_record(self, request: Request, topic: str, *actions: Action) -> None:
         """Check a request that names a record by its offset, once the topic of that is known.
 

@@ -83,6 +83,17 @@ class PlainGate:
             for access in accesses(request.code, request.fields, request.body, self._cluster):
                 self._audit.allowed(entry_of(request, access))
 
+    def authenticate(self, request: Request) -> None:
+        """Check the signature of a request, not its permissions.
+
+        Raises:
+            RequestError: With SYSTEM_ERROR.
+        """
+        try:
+            self._authenticate(request)
+        except PlainRefused as refusal:
+            raise self._error(request, refusal) from None
+
     def check_record(self, request: Request, topic: str, *actions: Action) -> None:
         """Check a request that names a record by its offset, once the topic of that is known.
 
@@ -117,16 +128,22 @@ class PlainGate:
         text = f"{EXCEPTION}: {refusal}"[:REMARK_CHARACTERS_MAX]
         return RequestError(ResponseCode.SYSTEM_ERROR, text)
 
-    def _check(self, request: Request) -> None:
-        rules = self._rules()
-        address = _address(request)
+    def _authenticate(self, request: Request) -> PlainAccount | None:
+        """Return the account that has signed a request; None: its address is free."""
+        rules, address = self._rules(), _address(request)
         if rules.is_free(address):
-            return
+            return None
         account = _account(rules, request)
         if account.is_free(address):
-            return
+            return None
         if not is_signed(request.fields, request.body, VERSION_4_9_3, account.secret):
             raise PlainRefused(f"Check signature failed for accessKey={account.access_key}")
+        return account
+
+    def _check(self, request: Request) -> None:
+        account = self._authenticate(request)
+        if account is None:
+            return
         needed = needed_permissions(request)
         if needed.get(TRACE_TOPIC) != PUB:
             account.check(request.code, needed, needs_admin=needs_admin(request.code))

@@ -77,7 +77,7 @@ class AckProcessor:
         """Put the acknowledgement of one message."""
         entry = self.admit(request)
         if entry is not None:
-            self._revive_log.put([entry])
+            await self._revive_log.put_in_turn(entry)
             await self._revive_log.confirm("the message was acknowledged")
         return Response()
 

@@ -23,6 +23,10 @@ class ReceiptError(ValueError):
     """A text that is not a receipt handle of this broker."""
 
 
+class ForeignReceipt(ReceiptError):
+    """A receipt handle of another broker."""
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """One pop of one queue.
@@ -61,7 +65,8 @@ def parse_receipt(text: str, broker_name: str) -> Receipt:
     """Return the receipt in a handle.
 
     Raises:
-        ReceiptError: It is malformed, or another broker's.
+        ReceiptError: It is malformed.
+        ForeignReceipt: It is another broker's.
     """
     if len(text) > HANDLE_CHARS_MAX:
         raise ReceiptError(f"it has {len(text)} characters; the limit is {HANDLE_CHARS_MAX}")
@@ -79,7 +84,7 @@ def parse_receipt(text: str, broker_name: str) -> Receipt:
     )
     check_revive_queue(receipt.revive_queue)
     if receipt.broker_name != broker_name:
-        raise ReceiptError(f"it names broker {parts[5][:64]!r}; this is {broker_name!r}")
+        raise ForeignReceipt(f"it names broker {parts[5][:64]!r}; this is {broker_name!r}")
     return receipt
 
 

@@ -1,8 +1,13 @@
-"""Revive log: puts checkpoints and acknowledgements, which are timers of the revive topic."""
+"""Revive log: puts checkpoints and acknowledgements, which are timers of the revive topic.
+
+Acknowledgements of one turn of the event loop are one batch: a client names many messages in one
+call, and has many calls in flight.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from duemq.messages.copies import not_confirmed, refusal
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 STAGING_BYTES: Final = 1 << 16
+ROWS_MAX: Final = 1_024  # of one batch
 Entry = tuple[int, Checkpoint | Acknowledgement]
 """Revive queue, and the record to put there."""
 
@@ -48,6 +54,7 @@ class ReviveLog:
         self._store, self._put_path = store, put_path
         self._identity, self._clock = identity, clock
         self._topic_index = store.topics.add(revive_topic(identity.cluster_name))
+        self._next: list[tuple[Entry, asyncio.Future[None]]] = []
 
     @property
     def end(self) -> int:
@@ -62,6 +69,38 @@ class ReviveLog:
         """
         for error in self.put_each(entries, together=(0, len(entries))).values():
             raise error
+
+    async def put_in_turn(self, entry: Entry) -> None:
+        """Append a record, with those of other callers in this turn of the event loop.
+
+        Raises:
+            RequestError: It was refused; the others are not.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._next.append((entry, future))
+        if len(self._next) == 1:
+            loop.call_soon(self._run_turn)
+        await future
+
+    def _run_turn(self) -> None:
+        current, self._next = self._next, []
+        for first in range(0, len(current), ROWS_MAX):
+            self._put_each(current[first : first + ROWS_MAX])
+
+    def _put_each(self, part: Sequence[tuple[Entry, asyncio.Future[None]]]) -> None:
+        errors: Mapping[int, Exception]
+        try:
+            errors = self.put_each([entry for entry, _ in part], together=(0, 0))
+        except Exception as error:
+            errors = dict.fromkeys(range(len(part)), error)
+        for index, (_, future) in enumerate(part):
+            if future.done():  # cancelled
+                continue
+            if index in errors:
+                future.set_exception(errors[index])
+            else:
+                future.set_result(None)
 
     def put_each(
         self, entries: Sequence[Entry], *, together: tuple[int, int]

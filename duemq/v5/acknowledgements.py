@@ -6,6 +6,7 @@ Source: AckMessageActivity, ChangeInvisibleDurationActivity, ForwardMessageToDLQ
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 from duemq.net.codes import RequestCode, ResponseCode
@@ -56,7 +57,7 @@ class AckCalls:
     ) -> v2.Status:
         try:
             handle = parse_handle(text, self._broker_name)
-            handle = self.renewals.take(group, topic, handle)
+            handle = await self.renewals.take(group, topic, handle)
             check_not_expired(handle, self._clock.now_ms())
             await self.acknowledge_handle(context, client, group, topic, handle)
         except V5Error as error:
@@ -89,7 +90,7 @@ class AckCalls:
             duration.seconds * 1_000 + duration.nanos // 1_000_000
         )
         handle = parse_handle(request.receipt_handle, self._broker_name)
-        handle = self.renewals.take(group, topic, handle)
+        handle = await self.renewals.take(group, topic, handle)
         check_not_expired(handle, self._clock.now_ms())
         changed = await self._change(context, client, group, topic, handle, invisible_ms)
         return api.ChangeInvisibleDurationResponse(
@@ -131,7 +132,7 @@ class AckCalls:
         """Move a message to the dead letter topic of its group."""
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
         handle = parse_handle(request.receipt_handle, self._broker_name)
-        handle = self.renewals.take(group, topic, handle)
+        handle = await self.renewals.take(group, topic, handle)
         found = await self.forward_handle(context, client, group, topic, handle)
         return api.ForwardMessageToDeadLetterQueueResponse(status=found)
 
@@ -139,6 +140,8 @@ class AckCalls:
         self, context: CallContext, client: V5Client, group: str, topic: str, handle: Handle
     ) -> v2.Status:
         """Move a message to the dead letter topic, then acknowledge it; return the status.
+
+        One that cannot be acknowledged comes again, as behind Apache's proxy.
 
         Raises:
             V5Error: The handle does not say which message.
@@ -155,7 +158,8 @@ class AckCalls:
         code = RequestCode.CONSUMER_SEND_MSG_BACK
         response = await self._requests.ask(context, client, code, fields)
         if response.code == ResponseCode.SUCCESS:
-            await self.acknowledge_handle(context, client, group, topic, handle)
+            with suppress(V5Error):
+                await self.acknowledge_handle(context, client, group, topic, handle)
         return status_of(response)
 
 

@@ -1,6 +1,6 @@
 """Requests of v5 calls to the processors of this broker, as remoting clients would send them.
 
-    call --signature of its metadata--> request, signed for the account --access--> processor
+    call --signature of its metadata--> client --> request, signed for the account --> processor
 
 A request that needs credentials is signed with the secret of the account whose signature the call
 has, so authentication and permissions are those of remoting clients, and so are their audit lines.
@@ -10,11 +10,11 @@ Source: LocalMessageService of Apache's proxy, which calls the broker's processo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from delivery.plugin import Peer, Request, Response
-from duemq.auth.signature import Credentials
+from duemq.auth.signature import ACCESS_KEY, Credentials
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher
 from duemq.registry.versions import NAMES
@@ -29,6 +29,14 @@ VERSION: Final = NAMES.index("v5_3_3")
 
 class Secrets(AccessCheck, Protocol):
     """Checks requests, and names the secrets that sign them."""
+
+    def authenticate(self, request: Request) -> None:
+        """Check the signature of a request, not its permissions.
+
+        Raises:
+            RequestError: The account is unknown, or the signature is not its own.
+        """
+        ...
 
     def secret(self, access_key: str) -> str | None:
         """Return the secret of an account, None if it may do nothing."""
@@ -46,6 +54,20 @@ class BrokerRequests:
     dispatcher: Dispatcher
     sends: DecodedSends
     access: Secrets | None
+
+    def verify(self, context: CallContext, peer: Peer) -> None:
+        """Check the signature of a call, before anything is kept about its client.
+
+        Raises:
+            V5Error: It is not that of its account, or it is missing.
+        """
+        if self.access is None or self._secret(context) is not None:
+            return
+        request = self._request(context, peer, RequestCode.HEART_BEAT, {}, b"")
+        try:
+            self.access.authenticate(request)
+        except RequestError as error:
+            raise V5Error(v2.UNAUTHORIZED, error.remark) from error
 
     async def ask(
         self,
@@ -116,14 +138,19 @@ class BrokerRequests:
         body: bytes,
     ) -> Request:
         request = Request(code, fields, body, language=context.language, version=VERSION, peer=peer)
+        if self.access is None or context.signature is None:
+            return request
+        secret = self._secret(context)
+        if secret is None:  # not signed: the access check refuses it, and logs that
+            return replace(request, fields=fields | {ACCESS_KEY: context.access_key})
+        return Credentials(context.access_key, secret).sign(request)
+
+    def _secret(self, context: CallContext) -> str | None:
+        """Return the secret that has signed a call; None: none has."""
         if self.access is None or (signature := context.signature) is None:
-            return request  # the access check says what is missing
+            return None
         secret = self.access.secret(signature.access_key)
-        if secret is None:
-            raise V5Error(v2.UNAUTHORIZED, f"User:{signature.access_key[:255]} is not found.")
-        if not signature.is_of(secret):
-            raise V5Error(v2.UNAUTHORIZED, "check signature failed.")
-        return Credentials(signature.access_key, secret).sign(request)
+        return secret if secret is not None and signature.is_of(secret) else None
 
     def _check(self, request: Request) -> None:
         if self.access is None:

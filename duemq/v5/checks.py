@@ -14,7 +14,7 @@ from message_store.text import GROUP_BYTES_MAX, name_fault
 INVISIBLE_MS_MIN: Final = 10_000  # minInvisibleTimeMillsForRecv
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000  # maxInvisibleTimeMills
 MESSAGE_GROUP_BYTES_MAX: Final = 64  # maxMessageGroupSize: it must be shorter
-DURATION_S_MAX: Final = 10_000 * 366 * 86_400  # as protobuf defines them
+TIME_MS_MAX: Final = 253_402_300_799_999  # the last of year 9999: protobuf has no later times
 
 
 def topic_of(resource: v2.Resource) -> str:

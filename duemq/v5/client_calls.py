@@ -29,6 +29,7 @@ from duemq.v5.settings import merged
 from duemq.v5.status import V5Error, status
 
 CONSUMER_TYPES = {v2.PUSH_CONSUMER: "CONSUME_PASSIVELY", v2.SIMPLE_CONSUMER: "CONSUME_ACTIVELY"}
+UNREAD_BYTES_MAX = 1 << 20  # of a telemetry stream; a client that reads has none
 FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
 
 
@@ -58,20 +59,28 @@ class ClientCalls:
         client: V5Client | None = None
 
         def command(found: api.TelemetryCommand) -> None:
-            call.send(found.SerializeToString())
+            if len(call.unsent) <= UNREAD_BYTES_MAX:  # checks of transactions come again
+                call.send(found.SerializeToString())
 
         try:
             context = context_of(call)
+        except V5Error as error:
+            command(api.TelemetryCommand(status=status(error.code, error.text)))
+            return
+        try:
             while (data := await call.receive()) is not None:
                 request = api.TelemetryCommand.FromString(data)
                 client = self._clients.of(context)
+                if len(call.unsent) > UNREAD_BYTES_MAX:
+                    text = "the client does not read its telemetry stream"
+                    raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
                 if request.HasField("settings"):
+                    answer = await self._take_settings(context, client, request.settings)
                     client.command = command
-                    command(await self._take_settings(context, client, request.settings))
+                    command(answer)
         except DecodeError as error:
-            raise GrpcError(
-                GrpcStatus.INTERNAL, f"Invalid protobuf byte sequence: {error}"
-            ) from error
+            text = f"Invalid protobuf byte sequence: {error}"
+            raise GrpcError(GrpcStatus.UNKNOWN, text) from error
         except V5Error as error:
             text = f"process client telemetryCommand failed. {error.text}"
             is_clients = v2.BAD_REQUEST <= error.code < v2.INTERNAL_ERROR
@@ -90,6 +99,8 @@ class ClientCalls:
                 checks.topic_of(topic)
         elif settings.HasField("subscription"):
             group = self._find_group(checks.group_of(settings.subscription.group))
+            for entry in settings.subscription.subscriptions:
+                checks.topic_of(entry.topic)
         else:
             text = "there is no publishing or subscription data in settings"
             raise V5Error(v2.BAD_REQUEST, text)

@@ -2,7 +2,7 @@
 
 A client has any number of connections and calls; its id, and its account, hold them together. It is
 forgotten when it says that it ends, or when it has no telemetry stream and
-has made no call for `EXPIRES_MS`.
+has made no call for `EXPIRES_MS`. Only clients whose signature is verified are in the table.
 
 Source: GrpcChannelManager, GrpcClientChannel
 """
@@ -10,6 +10,7 @@ Source: GrpcChannelManager, GrpcClientChannel
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +23,7 @@ from message_store.clock import Clock
 
 EXPIRES_MS: Final = 120_000  # grpcClientIdleTimeMills
 CLIENTS_MAX: Final = 20_000
+CONNECTION_CLIENTS_MAX: Final = 256  # a gateway has the clients of many on one connection
 Command = Callable[[api.TelemetryCommand], None]
 
 
@@ -87,12 +89,19 @@ class V5Clients:
     """All clients of one front.
 
     Args:
+        verify: Raises V5Error if the signature of a call is not that of its account.
         on_request: Called with one-way requests of the broker to a client.
     """
 
-    def __init__(self, clock: Clock, on_request: Callable[[V5Client, Request], None]) -> None:
-        self._clock, self._on_request = clock, on_request
+    def __init__(
+        self,
+        clock: Clock,
+        verify: Callable[[CallContext, Peer], None],
+        on_request: Callable[[V5Client, Request], None],
+    ) -> None:
+        self._clock, self._verify, self._on_request = clock, verify, on_request
         self._clients: dict[tuple[str, str], V5Client] = {}
+        self._counts: Counter[tuple[str, int]] = Counter()  # by the connection of the first call
 
     def __len__(self) -> int:
         """Return the number of clients."""
@@ -102,22 +111,28 @@ class V5Clients:
         """Return the client that makes a call.
 
         Raises:
-            V5Error: There are too many clients.
+            V5Error: Its signature is not valid, or there are too many clients.
         """
         key = context.client_id, context.access_key
-        client = self._clients.get(key)
-        if client is None:
+        known = self._clients.get(key)
+        client = known or V5Client(context, self._on_request)
+        self._verify(context, client)  # before the table: it is no place for unknown peers
+        if known is None:
+            if self._counts[context.address] >= CONNECTION_CLIENTS_MAX:
+                text = f"the connection has {CONNECTION_CLIENTS_MAX} clients"
+                raise V5Error(v2.TOO_MANY_REQUESTS, text)
             if len(self._clients) >= CLIENTS_MAX:
                 raise V5Error(v2.TOO_MANY_REQUESTS, f"there are {CLIENTS_MAX} clients")
-            client = self._clients[key] = V5Client(context, self._on_request)
+            self._clients[key] = client
+            self._counts[context.address] += 1
         client.touched_ms = self._clock.steady_ms()
         return client
 
     def remove(self, context: CallContext) -> None:
         """Forget the client that makes a call."""
-        client = self._clients.pop((context.client_id, context.access_key), None)
-        if client is not None:
-            client.close()
+        key = context.client_id, context.access_key
+        if key in self._clients:
+            self._remove(key)
 
     def expire(self) -> None:
         """Forget the clients without a stream that have made no call for long."""
@@ -128,13 +143,19 @@ class V5Clients:
             if each.touched_ms < limit_ms and each.command is None
         ]
         for key in silent:
-            self._clients.pop(key).close()
+            self._remove(key)
 
     def close(self) -> None:
         """Forget all."""
-        for client in self._clients.values():
-            client.close()
-        self._clients.clear()
+        for key in list(self._clients):
+            self._remove(key)
+
+    def _remove(self, key: tuple[str, str]) -> None:
+        client = self._clients.pop(key)
+        self._counts[client.address] -= 1
+        if not self._counts[client.address]:
+            del self._counts[client.address]
+        client.close()
 
 
 def _host_of(address: tuple[str, int]) -> tuple[bytes, int]:

@@ -77,7 +77,7 @@ class V5Front:
         self._clock = clock
         self._transactions = TransactionCalls(requests)
         self._acks = AckCalls(requests, identity.broker_name, clock)
-        self.clients = V5Clients(clock, self._on_request)
+        self.clients = V5Clients(clock, requests.verify, self._on_request)
         self._service = MessagingService(
             self.clients,
             RouteCalls(requests, topics.find, groups.find, identity, config),

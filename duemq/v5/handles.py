@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from duemq.pop.names import topic_of_flag
-from duemq.pop.receipts import NUMBER_DIGITS_MAX, Receipt, ReceiptError, parse_receipt
+from duemq.pop.receipts import (
+    NUMBER_DIGITS_MAX,
+    ForeignReceipt,
+    Receipt,
+    ReceiptError,
+    parse_receipt,
+)
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
 
@@ -44,7 +50,7 @@ def parse_handle(text: str, broker_name: str) -> Handle:
     """Return the handle in a text.
 
     Raises:
-        V5Error: It is malformed, or another broker's. Apache's proxy has this code for it, too.
+        V5Error: It is malformed, or another broker's. Apache's proxy has these codes for it, too.
     """
     try:
         receipt = parse_receipt(text, broker_name)
@@ -53,6 +59,8 @@ def parse_handle(text: str, broker_name: str) -> Handle:
             raise ReceiptError(f"it has {len(parts)} parts, not {LOG_OFFSET_PART + 1}")
         log_offset = _number(parts[LOG_OFFSET_PART]) if len(parts) > LOG_OFFSET_PART else -1
         return Handle(text, receipt, _number(parts[OFFSET_PART]), log_offset)
+    except ForeignReceipt as error:
+        raise V5Error(v2.INVALID_RECEIPT_HANDLE, f"receipt handle: {error}") from error
     except ReceiptError as error:
         text = f"the receipt handle is malformed: {error}"
         raise V5Error(v2.INTERNAL_SERVER_ERROR, text) from error

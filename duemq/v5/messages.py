@@ -7,11 +7,16 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Final
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from duemq.v5.checks import TIME_MS_MAX
 from duemq.v5.protocol import definition as v2
 from message_store.layout import SYS_COMPRESSED
 from message_store.log.record import Host, Record
 from message_store.text import encode_offset_id
 
+INT32_MAX: Final = (1 << 31) - 1
+TIME_DIGITS_MAX: Final = 18
 RESERVED: Final = frozenset(
     {
         *("TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC"),
@@ -32,7 +37,9 @@ RESERVED: Final = frozenset(
 
 
 def message_of(record: Record, *, topic: str, receipt_handle: str = "") -> v2.Message:
-    """Return a record as a message.
+    """Return a record as a message; numbers that a message cannot hold are cut.
+
+    Any producer can store them, and one such record must not stop the messages around it.
 
     Args:
         topic: Topic that the client knows it by.
@@ -51,16 +58,21 @@ def message_of(record: Record, *, topic: str, receipt_handle: str = "") -> v2.Me
     )
     system.body_encoding = v2.GZIP if record.sys_flag & SYS_COMPRESSED else v2.IDENTITY
     system.message_type = message_type(properties)
-    system.born_timestamp.FromMilliseconds(max(record.born_ms, 0))
-    system.store_timestamp.FromMilliseconds(max(record.store_ms, 0))
-    if (deliver_ms := properties.get("TIMER_DELIVER_MS", "")).isdigit():
-        system.delivery_timestamp.FromMilliseconds(int(deliver_ms[:15]))
+    _set_time(system.born_timestamp, record.born_ms)
+    _set_time(system.store_timestamp, record.store_ms)
+    deliver_ms = properties.get("TIMER_DELIVER_MS", "")
+    if deliver_ms.isascii() and deliver_ms.isdigit():
+        _set_time(system.delivery_timestamp, int(deliver_ms[:TIME_DIGITS_MAX]))
     system.store_host = host_text(record.store_host)
     system.queue_id, system.queue_offset = record.queue_id, record.queue_offset
-    system.delivery_attempt = record.reconsume_times + 1
+    system.delivery_attempt = min(record.reconsume_times + 1, INT32_MAX)
     if receipt_handle:
         system.receipt_handle = receipt_handle
     return message
+
+
+def _set_time(field: Timestamp, time_ms: int) -> None:
+    field.FromMilliseconds(min(max(time_ms, 0), TIME_MS_MAX))
 
 
 def _set_texts(system: v2.SystemProperties, record: Record, properties: Mapping[str, str]) -> None:

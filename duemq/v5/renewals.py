@@ -47,12 +47,14 @@ class Renewal:
         handle: The newest.
         since_ms: When it was received.
         context: Of the call that received it.
+        in_flight: Done when a renewal has ended; None: there is none.
     """
 
     handle: Handle
     since_ms: int
     client: V5Client
     context: CallContext
+    in_flight: asyncio.Future[None] | None = None
 
 
 @dataclass(slots=True)
@@ -77,10 +79,14 @@ class Renewals:
             renewal = Renewal(handle, self.clock.now_ms(), client, context)
             self.table[group, topic, handle.text] = renewal
 
-    def take(self, group: str, topic: str, handle: Handle) -> Handle:
+    async def take(self, group: str, topic: str, handle: Handle) -> Handle:
         """Return the newest handle of a message, whose time is no longer renewed."""
         found = self.table.pop((group, topic, handle.text), None)
-        return handle if found is None else found.handle
+        if found is None:
+            return handle
+        if found.in_flight is not None:  # the older handle would not end the new time
+            await found.in_flight
+        return found.handle
 
     async def renew(self) -> None:
         """Renew the times that are nearly over; have those of forgotten clients end."""
@@ -102,6 +108,7 @@ class Renewals:
         if is_over:
             return
         invisible_ms = CLEARED_MS if renewal.client.closed else RENEWED_MS
+        renewal.in_flight = asyncio.get_running_loop().create_future()
         try:
             context, client = renewal.context, renewal.client
             handle = renewal.handle
@@ -110,6 +117,9 @@ class Renewals:
         except V5Error as error:
             self.table.pop(key, None)
             self._failed("%r: the time of a message was not renewed: %s", renewal.client, error)
+        finally:
+            renewal.in_flight.set_result(None)
+            renewal.in_flight = None
 
     async def run(self) -> None:
         """Renew until stopped."""

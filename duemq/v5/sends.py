@@ -61,7 +61,7 @@ class SendCalls:
             raise V5Error(v2.TOO_MANY_REQUESTS, f"one call has at most {MESSAGES_MAX} messages")
         name = checks.topic_of(messages[0].topic)
         topic = self._topic(name)
-        if any(each.topic.name != name for each in messages):
+        if any(each.topic != messages[0].topic for each in messages):
             raise V5Error(v2.MESSAGE_CORRUPTED, "topic in message is not same")
         checked = [self._fields(context, topic, each) for each in messages]
         answer = api.SendMessageResponse()
@@ -169,9 +169,11 @@ def properties_of(message: v2.Message, topic: str, address: str) -> dict[str, st
         checks.check_property(name, text)
         if text:
             properties[name] = text
-    if system.HasField("born_timestamp") and system.born_timestamp.seconds > 0:
+    if system.HasField("born_timestamp"):
         time = system.born_timestamp
-        properties["BORN_TIMESTAMP"] = str(time.seconds * 1_000 + time.nanos // 1_000_000)
+        born_ms = time.seconds * 1_000 + time.nanos // 1_000_000
+        if 0 < born_ms <= checks.TIME_MS_MAX:
+            properties["BORN_TIMESTAMP"] = str(born_ms)
     return properties
 
 

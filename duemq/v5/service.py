@@ -118,4 +118,5 @@ async def _request_of(call: GrpcCall, request_type: type[RequestT]) -> RequestT:
         request: RequestT = request_type.FromString(data)
         return request
     except DecodeError as error:
-        raise GrpcError(GrpcStatus.INTERNAL, f"Invalid protobuf byte sequence: {error}") from error
+        text = f"Invalid protobuf byte sequence: {error}"  # UNKNOWN: as Apache's proxy
+        raise GrpcError(GrpcStatus.UNKNOWN, text) from error

@@ -111,6 +111,7 @@ class ApacheProxy:
             "remotingListenPort": self._remoting_port,
             "topicConfigCacheRefreshSeconds": 1,
             "topicRouteServiceCacheRefreshSeconds": 1,
+            "transactionHeartbeatPeriodSecond": 1,
         }
         conf.write_text(json.dumps(keys))
         (conf.parent / "rmq.proxy.logback.xml").write_text(LOGBACK)

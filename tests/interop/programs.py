@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.interop.apache import OPEN_JDK, artifact_jars, cache_dir, classpath, jars
@@ -18,7 +18,9 @@ BUILD_S = 600
 ROOT = Path(__file__).parents[2]
 NEWER_ONLY = {"Timer.java"}  # needs a client of version 5
 SHARED = ("Args.java", "Events.java", "Session.java")  # of all Java programs with sessions
+GO_SESSION = CLIENTS / "go" / "session.go"  # of all Go programs
 GRPC_PYTHON = "rocketmq-python-client==5.1.2"
+GRPC_NODE = "rocketmq-client-nodejs@1.0.8"
 GRPC_JAVA = ("rocketmq-client-java", "5.2.0")
 
 
@@ -70,6 +72,20 @@ def v5_load_command(source: Path) -> list[str]:
     return ["java", "-Xmx512m", "-cp", f"{folder}{os.pathsep}{path}", "V5Load"]
 
 
+def grpc_node_command() -> list[str]:
+    """Return the command that runs the gRPC client program for Node.js."""
+    need_commands("node", "npm")
+    folder = cache_dir() / f"node-{GRPC_NODE.replace('@', '-')}"
+    if not folder.is_dir():
+        part = _part(folder)
+        part.mkdir(parents=True)
+        options = ["--prefix", str(part), "--ignore-scripts", "--no-audit", "--no-fund"]
+        _build(["npm", "install", *options, GRPC_NODE])
+        _publish(part, folder)
+    program = str(CLIENTS / "node" / "client.js")
+    return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", program]
+
+
 def _environment(package: str) -> Path:
     """Return a Python environment that has one package."""
     folder = cache_dir() / f"python-{package.replace('==', '-')}"
@@ -103,18 +119,33 @@ def _javac(name: str, path: str, sources: list[Path]) -> Path:
     return folder
 
 
-def go_program(source: Path, *, tls: bool = False) -> Path:
-    """Return the binary of the Go module in folder `source`; with `tls` by its `go_tls.mod`."""
+def grpc_go_command(home: Path) -> list[str]:
+    """Return the command that runs the gRPC client program for Go, which connects by TLS."""
+    program = str(go_program(CLIENTS / "go_v5", shared=[GO_SESSION]))
+    return ["env", f"rocketmq.client.logRoot={home}", program, "session"]
+
+
+def go_program(source: Path, *, tls: bool = False, shared: Sequence[Path] = ()) -> Path:
+    """Return the binary of the Go module in folder `source`.
+
+    Args:
+        tls: Whether it is built by its `go_tls.mod`.
+        shared: Sources of other folders that are part of it.
+    """
     need_commands("go")
     sources = sorted(p for p in source.iterdir() if p.suffix in {".go", ".mod", ".sum"})
+    sources += shared
     options = ["-tags", "tls", "-modfile", "go_tls.mod"] if tls else []
     folder = cache_dir() / f"go-{source.name}{'-tls' if tls else ''}-{_digest(sources)}"
     binary = folder / source.name
     if not folder.is_dir():
         part = _part(folder)
-        part.mkdir(parents=True)
+        module = part / "module"
+        module.mkdir(parents=True)
+        for path in sources:
+            shutil.copy(path, module)
         output = ["-o", str(part / source.name), "."]
-        _build(["go", "build", "-C", str(source), *options, *output])
+        _build(["go", "build", "-C", str(module), *options, *output])
         _publish(part, folder)
     return binary
 

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
+import pyarrow
 import pytest
 
 from tests.interop.apache_proxy import ApacheProxy, typed_topic
-from tests.interop.programs import grpc_java_command, grpc_python_command
+from tests.interop.programs import (
+    grpc_go_command,
+    grpc_java_command,
+    grpc_node_command,
+    grpc_python_command,
+)
 from tests.interop.session import ClientSession, Event
 from tests.support.free_ports import LOOPBACK
 from tests.support.remoting_requests import ask, max_offset
 from tests.support.server import Server
 from tests.support.wait_until import until
 
-PYTHON, JAVA = "python", "java"
-FRONT = "front"  # the port of the broker itself; Java connects by TLS, as by default
-PAIRS = (
+PYTHON, JAVA, GO, NODE = "python", "java", "go", "node"
+FRONT = "front"  # the port of the broker itself; Java and Go connect by TLS, as by default
+COMPLETE = (
     (PYTHON, FRONT),
     (JAVA, FRONT),
     (PYTHON, "5.3.3"),
     (JAVA, "5.5.0"),
+    (NODE, FRONT),
+    (NODE, "5.3.3"),
 )  # the other two pass as well
-UPDATE_GROUP = 200
+PAIRS = (*COMPLETE, (GO, FRONT), (GO, "5.3.3"))  # Go 5.1.2 has no recall and no push consumer
+SEND_MESSAGE, UPDATE_GROUP = 10, 200
+COMPRESS = 1  # MessageSysFlag.COMPRESSED_FLAG, then the kind
+COMPRESSED: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+    "gzip": (0, gzip.compress),
+    "lz4": (1 << 8, lambda body: bytes(pyarrow.compress(body, "lz4", asbytes=True))),
+    "zstd": (2 << 8, lambda body: bytes(pyarrow.compress(body, "zstd", asbytes=True))),
+    "zlib": (3 << 8, zlib.compress),
+}
+KINDS = {
+    PYTHON: ("gzip", "zlib"), GO: ("gzip", "zlib"), NODE: ("gzip",), JAVA: tuple(COMPRESSED),
+}  # fmt: skip
 N = 4
 WAIT_S = 60
 Clients = Callable[[str, str], ClientSession]
@@ -50,8 +72,7 @@ def clients(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             address = address_of(version)
             if (language, version) not in sessions:
                 home = tmp_path_factory.mktemp(f"grpc-{language}-{version}")
-                is_java, by_tls = language == JAVA, version == FRONT
-                command = grpc_java_command(home, tls=by_tls) if is_java else grpc_python_command()
+                command = command_of(language, home, tls=version == FRONT)
                 sessions[language, version] = stack.enter_context(
                     ClientSession(f"grpc-{language}", command, namesrv=address, home=home)
                 )
@@ -60,9 +81,24 @@ def clients(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield session
 
 
-@pytest.fixture(params=PAIRS, ids=[f"{language}-{version}" for language, version in PAIRS])
+def command_of(language: str, home: Path, *, tls: bool) -> list[str]:
+    """Return the command that runs the client of a language."""
+    if language == GO:
+        return grpc_go_command(home)
+    if language == NODE:
+        return grpc_node_command()
+    return grpc_java_command(home, tls=tls) if language == JAVA else grpc_python_command()
+
+
+@pytest.fixture(params=PAIRS, ids=["-".join(pair) for pair in PAIRS])
 def client(request: pytest.FixtureRequest, clients: Clients) -> ClientSession:
-    """A client of each language at the front, and at the proxy of each version."""
+    """A client of each language at the front, and at a proxy."""
+    return clients(*request.param)
+
+
+@pytest.fixture(params=COMPLETE, ids=["-".join(pair) for pair in COMPLETE])
+def complete(request: pytest.FixtureRequest, clients: Clients) -> ClientSession:
+    """A client with all operations."""
     return clients(*request.param)
 
 
@@ -90,17 +126,38 @@ def test_messages_are_received_once(client: ClientSession, server: Server, name:
     assert receive(client, name, f"g-{name}", until=1, wait_ms=1) == []
 
 
-def test_delayed_messages_are_not_early_and_recalled_ones_do_not_come(
+def test_a_compressed_message_of_a_remoting_client_is_received(
     client: ClientSession, server: Server, name: str
 ) -> None:
+    """Each client gets what it can decompress; gzip is what a v5 client sends."""
+    typed_topic(server, name, "NORMAL", queue_count=1)
+    kinds = KINDS[client.name.removeprefix("grpc-")]
+    sent = {kind: f"{kind} compressed ".encode() * 400 for kind in kinds}
+    fields = {"producerGroup": "p", "topic": name, "queueId": "0", "bornTimestamp": "1"}
+    fields |= {"defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "flag": "0"}
+    for kind, body in sent.items():
+        flag, compress = COMPRESSED[kind]
+        own = {"sysFlag": str(COMPRESS | flag), "properties": f"UNIQ_KEY\1{kind:0>32}\2"}
+        assert ask(server.broker_port, SEND_MESSAGE, fields | own, compress(body)).code == 0
+    received = receive(client, name, f"g-{name}", until=len(sent))
+    assert bodies(received) == sorted(body.decode() for body in sent.values())
+
+
+def test_delayed_messages_are_not_early(client: ClientSession, server: Server, name: str) -> None:
     typed_topic(server, name, "DELAY")
-    recalled = client.events("produce", "sent", topic=name, delay_ms=3_000, body="recalled")
-    found = client.events("recall", "recalled", topic=name, handle=recalled[0]["recallHandle"])
-    assert found[0]["msgId"] == recalled[0]["msgId"]
     sent = client.events("produce", "sent", topic=name, n=2, delay_ms=3_500)
     received = receive(client, name, f"g-{name}", until=2)
     assert bodies(received) == series(2)
     assert min(event["at"] for event in received) >= min(e["at"] for e in sent) + 3_000
+
+
+def test_recalled_messages_do_not_come(complete: ClientSession, server: Server, name: str) -> None:
+    typed_topic(server, name, "DELAY")
+    recalled = complete.events("produce", "sent", topic=name, delay_ms=3_000, body="recalled")
+    found = complete.events("recall", "recalled", topic=name, handle=recalled[0]["recallHandle"])
+    assert found[0]["msgId"] == recalled[0]["msgId"]
+    complete.run("produce", topic=name, delay_ms=3_500)
+    assert bodies(receive(complete, name, f"g-{name}", until=1)) == series(1)
 
 
 def test_a_message_that_is_not_acknowledged_comes_again_after_its_new_time(
@@ -139,12 +196,23 @@ def test_a_transaction_is_received_once_it_is_committed(
     assert bodies(receive(client, name, f"g-{name}", until=2)) == series(2)
 
 
-def test_a_push_consumer_retries(client: ClientSession, server: Server, name: str) -> None:
+def test_the_broker_asks_about_a_transaction_that_did_not_end(
+    client: ClientSession, server: Server, name: str
+) -> None:
+    typed_topic(server, name, "TRANSACTION")
+    producing = client.start("produce", topic=name, end="none", linger_ms=WAIT_S * 1_000)
+    [sent] = producing.wait_for("sent")
+    assert producing.wait_for("checked", seconds=WAIT_S)[0]["msgId"] == sent["msgId"]
+    assert bodies(receive(client, name, f"g-{name}", until=1)) == series(1)
+    client.start("stop", target=producing.id)
+
+
+def test_a_push_consumer_retries(complete: ClientSession, server: Server, name: str) -> None:
     typed_topic(server, name, "NORMAL")
-    client.run("produce", topic=name, n=N)
-    consuming = client.start("push-consume", topic=name, group=f"g-{name}", fail_first=1)
+    complete.run("produce", topic=name, n=N)
+    consuming = complete.start("push-consume", topic=name, group=f"g-{name}", fail_first=1)
     received = consuming.wait_for("message", N + 1, seconds=WAIT_S)
-    client.start("stop", target=consuming.id)
+    complete.start("stop", target=consuming.id)
     failed = [event for event in received if event["action"] == "later"]
     assert bodies([event for event in received if event["action"] == "consumed"]) == series(N)
     assert bodies([e for e in received if e["attempt"] == 2]) == bodies(failed)
@@ -165,6 +233,23 @@ def test_a_message_that_always_fails_is_a_dead_letter(
     )
     client.start("stop", target=consuming.id)
     assert len(consuming.named("message")) == 2
+
+
+def test_a_message_that_is_never_acknowledged_is_a_dead_letter(
+    client: ClientSession, server: Server, name: str
+) -> None:
+    group = f"g-{name}"
+    typed_topic(server, name, "NORMAL")
+    create_group(server, group, retryMaxTimes=1)
+    client.run("produce", topic=name)
+    receiving = client.start("receive", topic=name, group=group, hold_first=100, change_ms=1_000)
+    until(
+        lambda: dead_letters(server, group),
+        seconds=WAIT_S,
+        what="the message is in the dead letter topic",
+    )
+    client.start("stop", target=receiving.id)
+    assert [event["attempt"] for event in receiving.named("message")] == [1, 2]
 
 
 def dead_letters(server: Server, group: str) -> int:

@@ -57,6 +57,19 @@ _RESPONSE_HEADERS: Final = ((b":status", b"200"), (b"content-type", CONTENT_TYPE
 _NOT_GRPC: Final = ((b":status", b"415"),)
 
 
+class _Connection(H2Connection):  # type: ignore[misc]  # jh2 has no types
+    """HTTP/2 of a server that finishes the streams in flight after a GOAWAY of its peer.
+
+    RFC 9113, 6.8, allows that, and the client for Node.js waits for it; jh2 sends nothing any more.
+    """
+
+    def _receive_goaway_frame(self, frame: object) -> tuple[list[object], list[Event]]:
+        state = self.state_machine.state
+        found: tuple[list[object], list[Event]] = super()._receive_goaway_frame(frame)
+        self.state_machine.state = state
+        return found
+
+
 class GrpcConnection(asyncio.Protocol):
     """The protocol of one socket.
 
@@ -86,7 +99,7 @@ class GrpcConnection(asyncio.Protocol):
         self._on_open, self._on_lost = on_open, on_lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._http2 = H2Connection(_CONFIGURATION)
+        self._http2 = _Connection(_CONFIGURATION)
         self._calls: dict[int, GrpcCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._dirty: dict[int, GrpcCall] = {}  # have something to send

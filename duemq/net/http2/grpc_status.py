@@ -9,6 +9,7 @@ class GrpcStatus(IntEnum):
     """Status codes of gRPC that this server sends."""
 
     OK = 0
+    UNKNOWN = 2
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
     RESOURCE_EXHAUSTED = 8

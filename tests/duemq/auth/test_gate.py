@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -162,3 +163,22 @@ def test_refusals_and_administration_are_logged(caplog: pytest.LogCaptureFixture
         "event": "allowed", "user": "root", "from": "10.0.0.7:5012", "code": 17,
         "resource": "Topic:T", "action": "Create",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "unsigned_codes", "passes"),
+    [
+        (request(SEND, ALICE), frozenset(), True),  # without the permission
+        (request(SEND, Credentials("alice", "x")), frozenset(), False),
+        (request(SEND, Credentials("alice", "x")), frozenset({105}), False),
+        (request(SEND, Credentials("eve", "x")), frozenset(), False),
+        (request(SEND, None), frozenset(), False),
+        (request(SEND, None), frozenset({105}), True),  # each of its requests is checked
+    ],
+)
+def test_a_signature_is_checked_without_permissions(
+    asked: Request, unsigned_codes: frozenset[int], passes: bool
+) -> None:
+    checked = gate(unsigned_codes=unsigned_codes)
+    with nullcontext() if passes else pytest.raises(RequestError):
+        checked.authenticate(asked)

@@ -223,3 +223,23 @@ def test_a_broker_uses_the_files(tmp_path: Path) -> None:
             assert found["duemq_access_reload_failures_total"] == 1
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("asked_", "why"),
+    [
+        (asked(310, ALICE, b="closed"), ""),  # without the permission
+        (asked(310, Credentials("alice12", "x")), "Check signature failed for accessKey=alice12"),
+        (asked(310, None), "No accessKey is configured"),
+        (asked(310, None, at="10.1.1.5"), ""),
+        (asked(310, Credentials("free123", "x"), at="10.2.2.2"), ""),
+        (asked(310, Credentials("free123", "x")), "Check signature failed for accessKey=free123"),
+    ],
+)
+def test_a_signature_is_checked_without_permissions(asked_: Request, why: str) -> None:
+    if not why:
+        gate().authenticate(asked_)
+        return
+    with pytest.raises(RequestError) as caught:
+        gate().authenticate(asked_)
+    assert caught.value.remark == EXCEPTION + why

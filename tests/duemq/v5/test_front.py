@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import grpc
 import pytest
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
+from jh2.hpack import Decoder
 from jh2.settings import SettingCodes
 
 from duemq.auth.signature import Credentials
@@ -25,9 +27,18 @@ from tests.support.certificates import Authority, trusting_context
 from tests.support.free_ports import free_ports
 from tests.support.replica_rig import until
 from tests.support.running_broker import small
-from tests.support.v5_client import message, metadata, sending, signed, typed_topic, v5_caller
+from tests.support.v5_client import (
+    message,
+    metadata,
+    refused_with,
+    sending,
+    signed,
+    typed_topic,
+    v5_caller,
+)
 
 WAIT_S = 60
+FRAME_HEAD_BYTES, DATA, HEADERS = 9, 0, 1
 SALE = Credentials("sale", "sale-secret")
 
 
@@ -108,26 +119,102 @@ def test_calls_need_an_account_with_the_permission(tmp_path: Path) -> None:
     assert set(found.values()) == {v2.UNAUTHORIZED}, found
 
 
+def test_peers_without_an_account_do_not_fill_the_table_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("duemq.v5.clients.CLIENTS_MAX", 1)
+    settings = v2.Settings(client_type=v2.PRODUCER)
+    settings.publishing.topics.add(name="orders")
+    command = api.TelemetryCommand(settings=settings).SerializeToString()
+    heartbeat = api.HeartbeatRequest(client_type=v2.PRODUCER)
+
+    async def main() -> list[int]:
+        async with broker_with(tmp_path, **KEYS) as broker:
+            await typed_topic(broker, "orders", "NORMAL")
+            await prepare_all(broker.address, ROOT, user_steps(SALE, {"Topic:orders": ["Pub"]}))
+            found = []
+            for n in range(3):
+                for fields in (metadata(f"x@{n}"), signed(SALE.access_key, "forged", f"x@{n}")):
+                    async with v5_caller(broker.grpc_port, fields) as caller:
+                        found.append(int((await caller.call(heartbeat)).status.code))
+                        stream = caller.telemetry()
+                        await stream.write(command)
+                        with refused_with(grpc.StatusCode.INVALID_ARGUMENT):
+                            await stream.read()
+            async with v5_caller(broker.grpc_port, signed(SALE.access_key, SALE.secret)) as caller:
+                found.append(int((await caller.call(sending(message("orders")))).status.code))
+            return found
+
+    with caplog.at_level("WARNING", "duemq.audit"):
+        *refused, served = asyncio.run(main())
+    assert set(refused) == {v2.UNAUTHORIZED}
+    assert served == v2.OK
+    lines = [each.getMessage() for each in caplog.records if each.name == "duemq.audit"]
+    assert sum("check signature failed." in line for line in lines) == 6
+    assert sum("username cannot be null." in line for line in lines) == 6
+
+
 class SlowPeer:
     """An HTTP/2 client that opens no window: answers stay in the broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, window_bytes: int = 0) -> None:
         self.http2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
-        self.http2.local_settings.update({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        self.http2.local_settings.update({SettingCodes.INITIAL_WINDOW_SIZE: window_bytes})
         self.http2.initiate_connection()
         self.stream_id = -1
 
-    def call(self, name: str, data: bytes) -> bytes:
+    def call(self, name: str, *messages: bytes, end: bool = True) -> bytes:
         """Return the bytes of one call."""
         self.stream_id += 2
         fields = [(":method", "POST"), (":scheme", "http"), (":path", SERVICE + name)]
         fields += [(":authority", "x"), ("content-type", "application/grpc"), ("te", "trailers")]
         self.http2.send_headers(self.stream_id, [*fields, *metadata("slow@1")])
-        self.http2.send_data(
-            self.stream_id, b"\0" + len(data).to_bytes(4, "big") + data, end_stream=True
-        )
+        data = b"".join(b"\0" + len(each).to_bytes(4, "big") + each for each in messages)
+        self.http2.send_data(self.stream_id, data, end_stream=end)
         found: bytes = self.http2.data_to_send()
         return found
+
+
+async def frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, Any]]:
+    """Yield DATA and HEADERS frames: their type, and bytes or header fields."""
+    decoder = Decoder()
+    decoder.max_allowed_table_size = 1 << 16
+    while True:
+        head = await asyncio.wait_for(reader.readexactly(FRAME_HEAD_BYTES), WAIT_S)
+        data = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        if head[3] == DATA:
+            yield DATA, data
+        elif head[3] == HEADERS:
+            yield HEADERS, dict(decoder.decode(data, raw=True))
+
+
+def test_calls_end_after_their_client_has_sent_goaway(run: Run, broker: Broker) -> None:
+    """As the client for Node.js ends: the end of its stream, GOAWAY, then it waits."""
+    settings = v2.Settings(client_type=v2.PRODUCER)
+    settings.publishing.topics.add(name="norm")
+    command = api.TelemetryCommand(settings=settings).SerializeToString()
+
+    async def main() -> list[Any]:
+        peer = SlowPeer(window_bytes=1 << 16)
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.grpc_port)
+        writer.write(peer.http2.data_to_send() + peer.call("Telemetry", command))
+        peer.http2.ping(b"goodbye!")
+        ping = peer.http2.data_to_send()
+        peer.http2.close_connection()
+        writer.write(peer.http2.data_to_send() + ping)
+        found = []
+        async for kind, content in frames(reader):
+            found.append(content)
+            if kind == HEADERS and b"grpc-status" in content:
+                break
+        assert await asyncio.wait_for(reader.read(), WAIT_S) is not None  # the broker closes
+        writer.close()
+        return found
+
+    headers, answer, trailers = run(main())
+    assert headers[b":status"] == b"200"
+    assert api.TelemetryCommand.FromString(answer[5:]).status.code == v2.OK
+    assert trailers[b"grpc-status"] == b"0"
 
 
 def test_a_client_that_does_not_read_is_bounded(
@@ -161,6 +248,35 @@ def test_a_client_that_does_not_read_is_bounded(
         return used
 
     assert 60_000 < run(main()) < 400_000
+
+
+def test_a_client_that_does_not_read_its_commands_is_bounded(
+    run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.v5.client_calls.UNREAD_BYTES_MAX", 0)
+    settings = v2.Settings(client_type=v2.PRODUCER)
+    settings.publishing.topics.add(name="norm")
+    command = api.TelemetryCommand(settings=settings).SerializeToString()
+
+    async def main() -> tuple[int, dict[bytes, bytes]]:
+        peer, answers = SlowPeer(), 0
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.grpc_port)
+        writer.write(peer.http2.data_to_send())
+        writer.write(peer.call("Telemetry", command, command, command, end=False))
+        async for kind, content in frames(reader):
+            if kind == DATA:
+                answers += 1
+            elif b"grpc-status" in content:
+                break
+            else:
+                window = (1 << 16).to_bytes(4, "big")  # now it reads
+                writer.write(b"\0\0\4\x08\0" + peer.stream_id.to_bytes(4, "big") + window)
+        writer.close()
+        return answers, content
+
+    answers, trailers = run(main())
+    assert answers == 1  # of three
+    assert trailers[b"grpc-status"] == b"8"
 
 
 @pytest.mark.parametrize(

@@ -321,6 +321,35 @@ def test_sends_of_one_turn_are_one_batch(
     assert max(counts) == 20
 
 
+def test_acknowledgements_of_one_call_are_one_batch(
+    run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    put = broker.parts.put_path.put
+
+    def counted(batch: Any) -> None:
+        counts.append(batch.count)
+        put(batch)
+
+    async def main() -> tuple[list[int], int]:
+        async with v5_caller(broker.grpc_port) as caller:
+            group = "g-acks"
+            await caller.receive("norm", group, invisible_s=600)  # those of other tests
+            await caller.call(sending(*(message("norm", b"%d" % n) for n in range(20))))
+            _, found = await caller.receive("norm", group)
+            handles = [each.system_properties.receipt_handle for each in found]
+            expired = " ".join(["0", "1", *handles[0].split(" ")[2:]])
+            monkeypatch.setattr(broker.parts.put_path, "put", counted)
+            codes = await caller.ack("norm", group, *handles[:10], expired, "x", *handles[10:])
+            return codes, len(handles)
+
+    codes, received = run(main())
+    assert received == 20
+    assert codes[10:12] == [v2.INVALID_RECEIPT_HANDLE, v2.INTERNAL_SERVER_ERROR]
+    assert codes[:10] + codes[12:] == [v2.OK] * 20
+    assert max(counts) == 20
+
+
 async def refusal(broker: Broker, request: Any) -> int:
     async with v5_caller(broker.grpc_port) as caller:
         return int((await caller.call(request)).status.code)
@@ -366,7 +395,7 @@ def test_properties_of_the_system_cannot_be_set(run: Run, broker: Broker) -> Non
         ("0 1 2", v2.INTERNAL_SERVER_ERROR),
         ("0 x 60000 0 0 test 0 0 0", v2.INTERNAL_SERVER_ERROR),
         ("0 1 60000 0 0 test 0 0 0", v2.INVALID_RECEIPT_HANDLE),  # expired in 1970
-        ("0 99999999999999 60000 0 0 other 0 0 0", v2.INTERNAL_SERVER_ERROR),
+        ("0 99999999999999 60000 0 0 other 0 0 0", v2.INVALID_RECEIPT_HANDLE),
         ("0 99999999999999 60000 0 0 test 7 0 0", v2.INTERNAL_SERVER_ERROR),
         ("0 99999999999999 60000 0 0 test 0 999999 0", v2.INTERNAL_SERVER_ERROR),
     ],
@@ -415,13 +444,13 @@ def test_a_malformed_message_ends_the_call(run: Run, broker: Broker) -> None:
     async def main() -> None:
         async with v5_caller(broker.grpc_port) as caller:
             for name in ("SendMessage", "AckMessage", "QueryRoute"):
-                with refused_with(grpc.StatusCode.INTERNAL):
+                with refused_with(grpc.StatusCode.UNKNOWN):
                     await caller.raw(name, b"\xff\xff\xff")
             with refused_with(grpc.StatusCode.UNIMPLEMENTED):
                 await caller.raw("PullMessage", b"")
             stream = caller.telemetry()
             await stream.write(b"\xff\xff\xff")
-            with refused_with(grpc.StatusCode.INTERNAL):
+            with refused_with(grpc.StatusCode.UNKNOWN):
                 await stream.read()
             stream = caller.telemetry()
             await stream.write(api.TelemetryCommand(settings=v2.Settings()).SerializeToString())
