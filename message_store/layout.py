@@ -57,6 +57,7 @@ assert RECORD_HEAD.itemsize == 88
 RECORD_AT: Final = positions(RECORD_HEAD)
 RECORD_HEAD_BYTES: Final = 88
 CRC_MASK: Final = 0x7FFF_FFFF  # brokers clear the highest bit of the CRC of a body
+PROPERTIES_LENGTH = np.dtype([("properties_len", ">i2")])  # after the topic
 RECORD_FIXED_BYTES: Final = 91  # head + topic length (1) + properties length (2)
 TOPIC_BYTES_V1_MAX: Final = 127  # longer topics have a length of two bytes and MAGIC_V2
 IPV6_EXTRA_BYTES: Final = 12  # each host grows from 4 to 16 address bytes

@@ -158,7 +158,7 @@ class AckTurns:
     # -- at its end -----------------------------------------------------------------------------
 
     def taken(self) -> TakenAcks:
-        """Return what the turn took, and begin anew."""
+        """Return what the turn took; the next turn begins empty."""
         offsets, self._offsets = self._offsets, {}
         answers, self._answers = self._answers, {}
         pieces = [

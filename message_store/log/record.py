@@ -50,7 +50,7 @@ class Record:
 _HEAD: Final = layout.packer(layout.RECORD_HEAD)
 _BORN_IP, _STORE_IP = layout.RECORD_AT.born_ip, layout.RECORD_AT.store_ip
 _IPV6_BITS: Final = layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6
-_PROPERTIES_LEN: Final = struct.Struct(">h")
+_PROPERTIES_LEN: Final = layout.packer(layout.PROPERTIES_LENGTH)
 ENCODED_FIELDS = {field.name for field in fields(Record)} - {"total_size", "magic", "body_crc"}
 
 

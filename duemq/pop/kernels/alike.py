@@ -51,7 +51,7 @@ def match_header(data: Bytes, pos: int, end: int, template: Template, numbers: A
             at += 1
             literal += 1
         if part == template.columns.size:
-            return True
+            return at == end
         start = at
         value = np.int64(0)
         while at < end and at - start <= DIGITS_MAX:

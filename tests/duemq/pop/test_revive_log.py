@@ -10,7 +10,9 @@ import pytest
 
 from duemq.net.codes import ResponseCode
 from duemq.pop.checkpoints import Acknowledgement
+from duemq.pop.figures import PopFigures
 from duemq.pop.revive_log import ROWS_MAX, Entry, ReviveLog
+from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Identity
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
@@ -48,7 +50,7 @@ def path() -> PutPath:
 def log(path: PutPath) -> ReviveLog:
     store: Any = SimpleNamespace(topics=SimpleNamespace(add=lambda name: 0))
     fake: Any = path
-    return ReviveLog(store, fake, IDENTITY, FakeClock())
+    return ReviveLog(store, fake, UndecidedPops(store), IDENTITY, FakeClock(), PopFigures(0))
 
 
 def entry(queue: int, *offsets: int) -> Entry:
