@@ -110,3 +110,15 @@ def test_creation_of_topics_is_timed() -> None:
         ("success",): 50,
         ("failure",): 50,
     }
+
+
+def test_requests_that_are_answered_together_are_counted_each() -> None:
+    clock = FakeClock()
+    meter = RpcMeter(clock)
+    since_ms = meter.start()
+    clock.advance(3)
+    meter.together(200_051, 0, 5, since_ms)
+    meter.together(200_051, 208, 1, since_ms)
+    meter.together(200_051, 0, 2, since_ms + 10)  # the clock was set back
+    found = {labels: (int(buckets[-1][1]), total) for labels, buckets, total in meter.ms}
+    assert found == {(200_051, 0, False, False): (7, 15), (200_051, 208, False, False): (1, 3)}

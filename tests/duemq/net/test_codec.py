@@ -211,3 +211,8 @@ def test_answer_header_is_compact_and_all_text() -> None:
         "version": 479,
     }
     assert b" " not in bytes(data)[8:]
+
+
+@given(st.integers(-(1 << 31), (1 << 31) - 1))
+def test_a_success_is_the_answer_without_anything(opaque: int) -> None:
+    assert codec.encode_success(opaque) == b"".join(codec.encode_response(Response(), opaque))

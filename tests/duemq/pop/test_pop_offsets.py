@@ -92,3 +92,35 @@ def test_a_new_group_begins_where_apaches_does(
     world = World(9)
     world.store.first[0] = removed
     assert world.pops.following(place, mode) == first
+
+
+def test_what_is_given_back_is_popped_again_with_what_was_skipped_after_it() -> None:
+    world = World(9)
+    world.pops.move(PLACE, 3)
+    world.pops.skip(PLACE, 5)
+    world.pops.move_back(PLACE, 0, 3)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (0, None)
+    world.pops.move(PLACE, 2)
+    world.pops.commit(PLACE, 2)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (2, 2)
+
+
+def test_pops_are_given_back_from_the_last_to_the_first() -> None:
+    world = World(9)
+    world.pops.move(PLACE, 2)  # of an earlier turn, confirmed below
+    world.pops.move(PLACE, 4)
+    world.pops.move(PLACE, 7)
+    world.pops.move_back(PLACE, 4, 7)
+    world.pops.move_back(PLACE, 2, 4)
+    assert world.pops.following(PLACE, FROM_FIRST) == 2
+    world.pops.commit(PLACE, 2)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (2, 2)
+
+
+def test_a_reset_is_not_undone_by_giving_back() -> None:
+    world = World(9)
+    world.pops.move(PLACE, 7)
+    world.offsets.set_reset("g", "T", 0, 1)
+    assert world.pops.following(PLACE, FROM_FIRST) == 1
+    world.pops.move_back(PLACE, 5, 7)
+    assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (1, 1)

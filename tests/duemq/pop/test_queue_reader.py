@@ -9,7 +9,7 @@ from duemq.pop.receipts import Receipt
 from duemq.registry.subscriptions import Subscription, parse_expression
 from message_store.clock import FakeClock
 from message_store.errors import RecordUnreadable
-from message_store.log.record import decode_record
+from message_store.log.record import decode_record, split_records
 from tests.support.fakes import FakeStore, put
 from tests.support.stores import open_store, put_one
 
@@ -90,3 +90,37 @@ def test_handles_of_producers_are_removed_and_those_of_retries_added(tmp_path):
         again = decode_record(memoryview(reader.retry_records(found, "U", receipt)), 0)
         assert again.topic == "U"
         assert again.properties == {"KEYS": "k", "POP_CK": "0 1 2 3 1 b 0 0"}
+
+
+def test_chosen_messages_are_read_at_once(store):
+    for body in (b"a", b"b", b"c", b"d"):
+        put(store, "T", body)
+    reader = QueueReader(store)
+    found = reader.messages("T", 0, [1, 3])
+    assert [(record.body, record.queue_offset) for record in found] == [(b"b", 1), (b"d", 3)]
+    assert found == [reader.message("T", 0, offset) for offset in (1, 3)]
+    assert reader.messages("T", 0, [2, 4]) is None, "there is no offset 4"
+
+
+def test_with_a_damaged_message_each_must_be_read_alone():
+    store = FakeStore(FakeClock())
+    batch = put(store, "T", b"a", b"b", b"c")
+    store.damaged.add(int(batch.rows[1]["phys_offset"]))
+    reader = QueueReader(store)
+    assert reader.messages("T", 0, [0, 1, 2]) is None
+    assert [record.body for record in reader.messages("T", 0, [0, 2])] == [b"a", b"c"]
+
+
+def test_all_retries_of_a_read_get_their_own_handle(tmp_path):
+    with open_store(tmp_path) as store:
+        for body in (b"a", b"bb", b"ccc"):
+            put_one(store, "T", body=body)
+        reader = QueueReader(store)
+        data = reader.retry_records(
+            reader.read("T", 0, 0, 9, ALL), "U", Receipt(0, 1, 2, 3, "1", "b", 0)
+        )
+        found = [(r.body, r.topic, r.properties["POP_CK"]) for r in split_records(data)]
+        assert found == [
+            (body, "U", f"0 1 2 3 1 b 0 {offset}")
+            for offset, body in enumerate((b"a", b"bb", b"ccc"))
+        ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import zlib
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.kernels import encode
 from message_store.log.batch import PutBatch
-from message_store.log.record import decode_record, encode_again, encode_record
+from message_store.log.record import decode_record, encode_again, encode_record, split_records
 from message_store.queues.topic_table import TopicTable
 from tests.support.stores import LOOPBACK
 
@@ -290,3 +292,88 @@ def test_prepared_and_rollback_records_take_no_queue_offset(kind):
 def test_an_empty_body_has_crc_0():
     assert zlib.crc32(b"") == 0
     assert decode_record(memoryview(plain_record(body=b"")), 0).body_crc == 0
+
+
+WHOLE = {bits: st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64)}
+ADDRESSES = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
+FIELDS = st.fixed_dictionaries(
+    {
+        "topic": st.one_of(st.text(max_size=8), st.sampled_from(["x" * 127, "x" * 128, "é" * 64])),
+        "queue_id": WHOLE[32],
+        "body": st.binary(max_size=20),
+        "property_text": st.binary(max_size=20),
+        "queue_offset": WHOLE[64],
+        "phys_offset": WHOLE[64],
+        "born_ms": WHOLE[64],
+        "born_host": st.tuples(ADDRESSES, WHOLE[32]),
+        "store_ms": WHOLE[64],
+        "store_host": st.tuples(ADDRESSES, WHOLE[32]),
+        "flag": WHOLE[32],
+        "sys_flag": WHOLE[32],
+        "reconsume_times": WHOLE[32],
+        "prepared_offset": WHOLE[64],
+    }
+)
+MODULE = "message_store.log.record"
+
+
+class NoHead:
+    """A packer that no record fits."""
+
+    def pack(self, *values):
+        raise struct.error
+
+
+def decoded(data, *, by_field):
+    """Return the record, or why there is none."""
+    with contextlib.ExitStack() as stack:
+        if by_field:
+            stack.enter_context(patch(f"{MODULE}._decode_plain", lambda data, size: None))
+        try:
+            return decode_record(memoryview(data), 0, check_crc=False)
+        except RecordUnreadable as error:
+            return str(error)
+
+
+@given(FIELDS)
+def test_the_plain_form_is_encoded_as_field_by_field(fields):
+    with patch(f"{MODULE}._HEAD", NoHead()):
+        expected = encode_record(**fields)
+    assert encode_record(**fields) == expected
+
+
+@given(FIELDS, st.data())
+def test_the_plain_form_is_decoded_as_field_by_field(fields, data):
+    found = bytearray(encode_record(**fields))
+    for _ in range(data.draw(st.integers(0, 2))):
+        found[data.draw(st.integers(0, len(found) - 1))] = data.draw(st.integers(0, 255))
+    found = bytes(found[: data.draw(st.integers(len(found) - 3, len(found)))])
+    assert decoded(found, by_field=False) == decoded(found, by_field=True)
+
+
+@pytest.mark.parametrize("name", ["queue_id", "flag", "queue_offset", "born_ms", "reconsume_times"])
+def test_a_number_that_does_not_fit_is_refused(name):
+    for value in (1 << 63, -(1 << 63) - 1):
+        with pytest.raises(OverflowError):
+            plain_record(**{name: value})
+    with pytest.raises(OverflowError):
+        plain_record(property_text=b"x" * 32_768)
+
+
+@given(st.lists(FIELDS.filter(lambda fields: fields["topic"]), max_size=4))
+def test_records_without_gaps_are_split(all_fields):
+    records = [encode_record(**fields) for fields in all_fields]
+    found = split_records(b"".join(records))
+    assert [record.body for record in found] == [fields["body"] for fields in all_fields]
+    assert [encode_again(record) for record in found] == records
+
+
+def test_a_cut_or_damaged_record_is_not_split():
+    data = PLAIN_RECORD + SCHEDULE_RECORD
+    assert len(split_records(data)) == 2
+    assert split_records(b"") == []
+    for cut in range(len(PLAIN_RECORD) + 1, len(data)):
+        with pytest.raises(RecordUnreadable):
+            split_records(data[:cut])
+    with pytest.raises(RecordUnreadable, match="CRC"):
+        split_records(data.replace(b"hello", b"jello"))

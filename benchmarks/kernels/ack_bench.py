@@ -1,0 +1,63 @@
+"""How fast acknowledgements are read: by the kernel, and by the codec. No socket, no disk.
+
+python -m benchmarks.kernels.ack_bench [frames per call]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from benchmarks.kernels.ingest_bench import measure
+from delivery.plugin import Request
+from duemq.net import codec
+from duemq.net.codes import RequestCode
+from duemq.pop.ack_templates import COLUMNS, AckTemplate
+from duemq.pop.kernels.alike import take_alike
+
+
+def acknowledgement(opaque: int) -> Request:
+    """Return the acknowledgement of a message as the Java client writes it."""
+    queue_id, offset = opaque % 4, 1_000_000 + opaque
+    handle = f"{offset - offset % 32} 1700000000000 60000 {opaque % 8} 0 broker-a {queue_id}"
+    fields = {
+        "consumerGroup": "g_bench",
+        "extraInfo": f"{handle} {offset}",
+        "offset": str(offset),
+        "queueId": str(queue_id),
+        "topic": "bench",
+    }
+    return Request(RequestCode.ACK_MESSAGE, fields, opaque=opaque)
+
+
+def main(count: int) -> None:
+    """Measure both ways with `count` frames a call."""
+    frames = [codec.encode_request(acknowledgement(opaque)) for opaque in range(count)]
+    template = AckTemplate.of(frames[0], acknowledgement(0))
+    assert template is not None
+    parts = template.parts
+    data = np.frombuffer(b"".join(frames), np.uint8).copy()
+    numbers, ends = np.zeros((count, COLUMNS), np.int64), np.zeros(count, np.int64)
+    assert take_alike(data, 0, data.size, parts, numbers, ends) == count
+    print(f"{count} frames of {data.size // count} bytes a call")
+
+    def by_kernel() -> None:
+        take_alike(data, 0, data.size, parts, numbers, ends)
+
+    def by_codec() -> None:
+        at = 0
+        while (frame := codec.next_frame(data.data, at, data.size)) is not None:
+            codec.decode_frame(data.data, frame)
+            at = frame.end
+
+    def templates() -> None:
+        AckTemplate.of(frames[0], acknowledgement(0))
+
+    measure("acknowledgements, kernel", count, by_kernel)
+    measure("acknowledgements, codec", count, by_codec)
+    measure("template of a frame", 1, templates)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 512)
