@@ -65,7 +65,8 @@ class ClientCalls:
         try:
             context = context_of(call)
         except V5Error as error:
-            command(api.TelemetryCommand(status=status(error.code, error.text)))
+            if await call.receive() is not None:  # not before: the client is still sending
+                command(api.TelemetryCommand(status=status(error.code, error.text)))
             return
         try:
             while (data := await call.receive()) is not None:

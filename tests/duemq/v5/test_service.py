@@ -440,6 +440,16 @@ def test_a_call_without_a_client_id_is_refused(run: Run, broker: Broker) -> None
     assert run(main()) == (v2.CLIENT_ID_REQUIRED, v2.CLIENT_ID_REQUIRED)
 
 
+def test_a_telemetry_stream_without_a_client_id_is_answered_once(run: Run, broker: Broker) -> None:
+    async def main() -> tuple[int, Any]:
+        async with v5_caller(broker.grpc_port, metadata("")) as caller:
+            stream = caller.telemetry()
+            await stream.write(api.TelemetryCommand(settings=producer("norm")).SerializeToString())
+            return (await stream.read()).status.code, await stream.read()
+
+    assert run(main()) == (v2.CLIENT_ID_REQUIRED, grpc.aio.EOF)
+
+
 def test_a_malformed_message_ends_the_call(run: Run, broker: Broker) -> None:
     async def main() -> None:
         async with v5_caller(broker.grpc_port) as caller:
