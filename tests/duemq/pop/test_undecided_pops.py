@@ -24,20 +24,27 @@ def checkpoint(offset: int, minute: int) -> Checkpoint:
     return Checkpoint("T", "g", 0, offset, minute * MINUTE_MS, 0, (offset,), "b")
 
 
+class ReadablePops(UndecidedPops):
+    """Undecided pops of a store with 2,000 messages that the test can read as well."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore(FakeClock())
+        put(self.store, "T", *[b"x"] * 2_000)
+        super().__init__(self.store)  # type: ignore[arg-type]
+
+
 @pytest.fixture
-def undecided() -> UndecidedPops:
-    store = FakeStore(FakeClock())
-    put(store, "T", *[b"x"] * 2_000)
-    return UndecidedPops(store)  # type: ignore[arg-type]
+def undecided() -> ReadablePops:
+    return ReadablePops()
 
 
-def log_offset(undecided: UndecidedPops, offset: int) -> int:
-    units = undecided._store.units("T", 0, offset, 1)
+def log_offset(undecided: ReadablePops, offset: int) -> int:
+    units = undecided.store.units("T", 0, offset, 1)
     return int(units[0]["phys_offset"])
 
 
 def test_the_first_message_of_each_minute_is_kept_until_all_of_it_is_decided(
-    undecided: UndecidedPops,
+    undecided: ReadablePops,
 ) -> None:
     assert undecided.first_needed() is None
     for offset, minute in [(7, 1), (5, 3), (3, 1), (6, 1)]:
@@ -51,12 +58,12 @@ def test_the_first_message_of_each_minute_is_kept_until_all_of_it_is_decided(
     assert undecided.first_needed() is None
 
 
-def test_what_is_gone_needs_nothing(undecided: UndecidedPops) -> None:
+def test_what_is_gone_needs_nothing(undecided: ReadablePops) -> None:
     undecided.add(checkpoint(5_000, 1))
     assert undecided.first_needed() is None
 
 
-def test_the_table_is_bounded_and_forgets_no_offset(undecided: UndecidedPops) -> None:
+def test_the_table_is_bounded_and_forgets_no_offset(undecided: ReadablePops) -> None:
     for minute in range(MINUTES_MAX + 50):
         undecided.add(checkpoint(1_999 - minute, minute))
     assert len(undecided.table()) == MINUTES_MAX

@@ -29,6 +29,7 @@ class World:
         self.offsets, self.clients, self.topics = FakeOffsets(), ClientTable(), FakeTopics()
         self.config, self.peer = BrokerConfig(**config), FakePeer()
         self.hooks = []
+        self.confirmed = None  # an event that puts wait for
         self.clients.heartbeat(
             Heartbeat("c", ("P",), ()), self.peer, language="JAVA", version=479, now_ms=0
         )
@@ -50,6 +51,8 @@ class World:
         for hook in [*self.hooks, self.service.put_hook]:
             hook(batch, self.clock.now_ms())
         self.store.put(batch)
+        if self.confirmed is not None:
+            await self.confirmed.wait()
 
     def send(self, body=b"x", key="u", topic="T", queue_id=1, **properties):
         batch = PutBatch(1)
@@ -245,21 +248,13 @@ def test_an_end_while_a_half_message_is_put_again_ends_the_copy(run, world):
     """The copy is in the log and not confirmed: the end waits, and is not lost with the first."""
 
     async def scene():
-        row, confirmed = world.send(), asyncio.Event()
-        put = world.put
-
-        async def put_slowly(batch):
-            missing = await put(batch)
-            await confirmed.wait()
-            return missing
-
-        world.service._put = put_slowly
+        row, world.confirmed = world.send(), asyncio.Event()
         world.clock.advance(30_000)
         asking = asyncio.create_task(world.service.check())
         await settle()
         ending = asyncio.create_task(world.end(row))
         await settle()
-        confirmed.set()
+        world.confirmed.set()
         await asking
         return await ending
 

@@ -66,7 +66,8 @@ def naive_taken(data: bytes, frames_max: int = FRAMES_MAX) -> tuple[list[list[in
         header_bytes = int.from_bytes(data[at + 5 : at + 8], "big")
         header = data[at + 8 : at + 8 + header_bytes]
         match = pattern.fullmatch(header)
-        if serialize_type or length != 4 + header_bytes or not match:
+        is_whole = len(header) == header_bytes
+        if serialize_type or length != 4 + header_bytes or not is_whole or not match:
             break
         offset, opaque = map(int, match.groups())
         if opaque > INT_MAX:
