@@ -179,7 +179,7 @@ class PopTurns:
         acks_refused = {index: error for index, error in refused.items() if index < first}
         if len(acks_refused) == len(refused):
             return acks_refused, pops
-        for pop in reversed(pops):
+        for pop in pops:
             self._processor.give_back(pop.popped)
         for pop in pops:
             pop.connection.dispatch(pop.request, pop.serialize_type)
