@@ -220,8 +220,8 @@ class PopProcessor:
         self._offsets.put(log_offset, ends)
 
     def give_back(self, popped: Popped) -> None:
-        """Have the next pop begin where this one did. Undoes the latest pop of its queues."""
-        for piece in reversed(popped.pieces):
+        """Have the next pop begin where this one did; later pops of its queues are undone, too."""
+        for piece in popped.pieces:
             self._offsets.move_back(piece.place, piece.found.start, piece.found.end)
 
     def found(self, wanted: PopRequest, popped: Popped) -> Response:

@@ -181,7 +181,7 @@ class PopTurns:
             for pop in pops:
                 self._processor.stored(pop.popped, log_offset)
             return acks_refused, pops
-        for pop in reversed(pops):
+        for pop in pops:
             self._processor.give_back(pop.popped)
         for pop in pops:
             pop.connection.dispatch(pop.request, pop.serialize_type)

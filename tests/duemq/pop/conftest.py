@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.pop_client import PopClient
 from tests.support.pop_frames import PopRig, pop_rig
 from tests.support.running_broker import asking, running, small
 
+TURN_S = 600.0
 RunScene = Callable[..., None]
 
 
@@ -23,8 +25,9 @@ async def _never(kernels: Sequence[Listed], niceness: int) -> None:
 
 
 @pytest.fixture
-def rig(tmp_path) -> RunScene:
-    """Run a scene with a `PopRig`."""
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScene:
+    """Run a scene with a `PopRig`; no turn is cut short, however slow the machine is."""
+    monkeypatch.setattr("duemq.send.ingest.TURN_S", TURN_S)
 
     def run(
         scene: Callable[[PopRig], Awaitable[None]],

@@ -105,13 +105,14 @@ def test_what_is_given_back_is_popped_again_with_what_was_skipped_after_it() -> 
     assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (2, 2)
 
 
-def test_pops_are_given_back_from_the_last_to_the_first() -> None:
-    world = World(9)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_pops_are_given_back_in_any_order(order: tuple[int, int]) -> None:
+    world, pops = World(9), ((2, 4), (4, 7))
     world.pops.move(PLACE, 2)  # of an earlier turn, confirmed below
-    world.pops.move(PLACE, 4)
-    world.pops.move(PLACE, 7)
-    world.pops.move_back(PLACE, 4, 7)
-    world.pops.move_back(PLACE, 2, 4)
+    for _, end in pops:
+        world.pops.move(PLACE, end)
+    for index in order:
+        world.pops.move_back(PLACE, *pops[index])
     assert world.pops.following(PLACE, FROM_FIRST) == 2
     world.pops.commit(PLACE, 2)
     assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (2, 2)

@@ -143,8 +143,9 @@ def test_an_append_that_fails_harms_no_pop(rig):
     rig(scene)
 
 
-def test_what_a_later_pop_skipped_does_not_keep_messages_from_being_given_back(rig):
+def test_what_a_later_pop_skipped_does_not_keep_messages_from_being_given_back(rig, monkeypatch):
     """A pop of the same turn that finds nothing moves on as well."""
+    monkeypatch.setattr("duemq.pop.queue_reader.UNITS_LOOKED_AT_MAX", 2)
 
     async def scene(rig):
         await rig.broker.parts.topics.ensure("One", queues=1)
