@@ -157,6 +157,8 @@ class Transactions:
         verdict = fields.integer(request, "commitOrRollback")
         if verdict not in (COMMIT, ROLLBACK):
             return None
+        if self._store.read_only:  # its ops are newer than its copies
+            raise RequestError(ResponseCode.SLAVE_NOT_AVAILABLE, self._store.read_only)
         half = self._half_of(request)
         self._records.check_record(request, half.properties.get("REAL_TOPIC", ""), Action.PUB)
         self._check_immunity(request, half)

@@ -150,7 +150,7 @@ class Faults:
             self._block({names, names[::-1]})
 
     def _lose_disk(self) -> None:
-        """Have a member continue with an empty disk, unless it alone has what was confirmed."""
+        """Have a member continue with an empty disk, unless it may be the only one of its set."""
         found = [each for each in self._running() if self._is_replaceable(each)]
         if found:
             member = self._chance.choice(found)
@@ -161,14 +161,12 @@ class Faults:
             self._start_later(member)
 
     def _is_replaceable(self, member: Member) -> bool:
-        """Return whether another member of the sync state set has its store."""
+        """Return whether another member is the master: it has what is confirmed."""
         group = self._world.controller.model.groups.get(GROUP)
-        if group is None:
+        if group is None or group.master is None:
             return False
-        newest = {address: each for each, (address, _) in sorted(group.members.items())}
-        return any(
-            address != member.address and each in group.in_sync for address, each in newest.items()
-        )
+        address, _ = group.members[group.master]
+        return address != member.address
 
     def _pause_one(self, member: Member) -> None:
         process = member.process

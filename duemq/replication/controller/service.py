@@ -334,6 +334,9 @@ class GroupService:
         self._hint.set()
 
     async def _alter(self) -> None:
+        self.check_in_sync()  # more may be confirmed by now, without who had caught up then
+        if self.member.proposal is None:
+            return
         proposal, commands = self.member.send_proposal()
         self._carry_out(commands)
         self._sent_proposals[proposal.number] = self._clock.steady_ms()

@@ -244,6 +244,16 @@ def test_a_late_end_of_the_first_copy_ends_the_newest(run, world):
     assert world.service.halves.copies == {}
 
 
+def test_a_replica_ends_nothing(run, world):
+    """Not even a half message whose op record it has: that one may have been put again."""
+    row = world.send()
+    run(world.end(row))
+    world.store.read_only = "this broker is a replica"
+    with pytest.raises(RequestError, match="replica") as refused:
+        run(world.end(row))
+    assert refused.value.code == 11
+
+
 def test_an_end_while_a_half_message_is_put_again_ends_the_copy(run, world):
     """The copy is in the log and not confirmed: the end waits, and is not lost with the first."""
 

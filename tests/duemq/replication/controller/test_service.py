@@ -71,6 +71,26 @@ def test_a_replica_that_caught_up_is_required_before_the_controller_hears_of_it(
     asyncio.run(main())
 
 
+def test_a_replica_that_fell_behind_before_the_proposal_is_sent_is_not_proposed(
+    tmp_path: Path,
+) -> None:
+    """More was confirmed meanwhile: by the former broker of the process, or while a call hung."""
+
+    async def main() -> None:
+        rig = Rig(tmp_path)
+        async with rig.pair(in_sync=False) as ((first, host), _):
+            host.caught_up = frozenset({2})
+            first.check_in_sync()
+            host.caught_up = frozenset()
+            assert first.member.proposal is not None
+            await rig.run(5_000)
+            assert first.member.proposal is None
+            assert rig.controller.groups[GROUP.broker_name].in_sync_epoch == 1
+            assert first.required_ids == {1}
+
+    asyncio.run(main())
+
+
 def test_a_lost_answer_leaves_both_sets_required(tmp_path: Path) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
