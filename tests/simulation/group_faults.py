@@ -16,6 +16,7 @@ from tests.simulation.group_world import GROUP, GroupWorld, Member
 HOUR_MS: Final = 3_600_000
 MOMENTS_US: Final = 4 * SECOND
 DRIFT_PPM_MAX: Final = 20_000
+EMPTY_US: Final = 6 * SECOND  # the controller counts the member as dead after 3 s
 
 
 class Faults:
@@ -54,7 +55,7 @@ class Faults:
             "clock": self._step_clock,
         }
         if not cuts_power:
-            del kinds["power"]
+            del kinds["power"], kinds["empty disk"]
         self._kinds = kinds
         chosen = [name for name in kinds if self._chance.random() < 0.6] or ["kill master"]
         self.weights = {name: self._chance.choice([1, 2, 5]) for name in chosen}
@@ -150,23 +151,27 @@ class Faults:
             self._block({names, names[::-1]})
 
     def _lose_disk(self) -> None:
-        """Have a member continue with an empty disk, unless it may be the only one of its set."""
-        found = [each for each in self._running() if self._is_replaceable(each)]
-        if found:
-            member = self._chance.choice(found)
+        """Have a member lose power, and continue with an empty disk once it has left the set.
+
+        An election makes a set of the elected member alone, which may have died seconds before: a
+        disk that is lost then is the only one.
+        """
+        if running := self._running():
+            member = self._chance.choice(running)
             member.die(is_cut=True)
-            self._world.note(f"{member.host.name} loses its disk")
+            self._world.timeline.after(EMPTY_US, lambda: self._start_empty(member))
+
+    def _start_empty(self, member: Member) -> None:
+        group = self._world.controller.model.groups.get(GROUP)
+        if member.process is not None or group is None or not self._goes_on:
+            self._start(member)
+            return
+        in_sync = {group.members[each][0] for each in group.in_sync}
+        if in_sync and member.address not in in_sync:
+            self._world.note(f"{member.host.name} has an empty disk")
             shutil.rmtree(member.root)
             member.synced = 0
-            self._start_later(member)
-
-    def _is_replaceable(self, member: Member) -> bool:
-        """Return whether another member is the master: it has what is confirmed."""
-        group = self._world.controller.model.groups.get(GROUP)
-        if group is None or group.master is None:
-            return False
-        address, _ = group.members[group.master]
-        return address != member.address
+        self._start(member)
 
     def _pause_one(self, member: Member) -> None:
         process = member.process
