@@ -43,7 +43,6 @@ class Faults:
             "pause": self._pause,
             "pause master": self._pause_master,
             "pause cut off": self._pause_and_cut_off,
-            "empty disk": self._lose_disk,
             "partition": self._partition,
             "one way": self._block_one_way,
             "isolate": self._isolate,
@@ -55,12 +54,12 @@ class Faults:
             "clock": self._step_clock,
         }
         if not cuts_power:
-            del kinds["power"], kinds["empty disk"]
+            del kinds["power"]
         self._kinds = kinds
         chosen = [name for name in kinds if self._chance.random() < 0.6] or ["kill master"]
         self.weights = {name: self._chance.choice([1, 2, 5]) for name in chosen}
         self._pause_us = self._chance.choice([SECOND // 2, SECOND, 3 * SECOND])
-        self._moments = [self.moments.await_succession]
+        self._moments = [self.moments.await_succession, self._lose_disk]
         if cuts_power:
             self._moments.append(self.moments.await_outage)
         self._set_up()
@@ -151,14 +150,14 @@ class Faults:
             self._block({names, names[::-1]})
 
     def _lose_disk(self) -> None:
-        """Have a member lose power, and continue with an empty disk once it has left the set.
+        """End a member, and have it continue with an empty disk once it has left the set.
 
         An election makes a set of the elected member alone, which may have died seconds before: a
         disk that is lost then is the only one.
         """
         if running := self._running():
             member = self._chance.choice(running)
-            member.die(is_cut=True)
+            member.die(is_cut=False)
             self._world.timeline.after(EMPTY_US, lambda: self._start_empty(member))
 
     def _start_empty(self, member: Member) -> None:
