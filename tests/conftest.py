@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--failovers", type=int, default=50, help="number of failures of a group's master"
     )
     group.addoption(
-        "--group-seeds", type=int, default=9, help="number of seeds of a simulated group"
+        "--group-seeds", type=int, default=8, help="number of seeds of a simulated group"
     )
     group.addoption("--decisions", type=int, default=600, help="number of random decisions")
     group.addoption("--mutations", action="store_true", help="test each condition of the audit")

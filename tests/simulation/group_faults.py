@@ -16,6 +16,7 @@ from tests.simulation.group_world import GROUP, GroupWorld, Member
 HOUR_MS: Final = 3_600_000
 MOMENTS_US: Final = 4 * SECOND
 DRIFT_PPM_MAX: Final = 20_000
+EMPTY_US: Final = 6 * SECOND  # the controller counts the member as dead after 3 s
 
 
 class Faults:
@@ -42,7 +43,6 @@ class Faults:
             "pause": self._pause,
             "pause master": self._pause_master,
             "pause cut off": self._pause_and_cut_off,
-            "empty disk": self._lose_disk,
             "partition": self._partition,
             "one way": self._block_one_way,
             "isolate": self._isolate,
@@ -59,7 +59,7 @@ class Faults:
         chosen = [name for name in kinds if self._chance.random() < 0.6] or ["kill master"]
         self.weights = {name: self._chance.choice([1, 2, 5]) for name in chosen}
         self._pause_us = self._chance.choice([SECOND // 2, SECOND, 3 * SECOND])
-        self._moments = [self.moments.await_succession]
+        self._moments = [self.moments.await_succession, self._lose_disk]
         if cuts_power:
             self._moments.append(self.moments.await_outage)
         self._set_up()
@@ -150,23 +150,27 @@ class Faults:
             self._block({names, names[::-1]})
 
     def _lose_disk(self) -> None:
-        """Have a member continue with an empty disk, unless it may be the only one of its set."""
-        found = [each for each in self._running() if self._is_replaceable(each)]
-        if found:
-            member = self._chance.choice(found)
-            member.die(is_cut=True)
-            self._world.note(f"{member.host.name} loses its disk")
+        """End a member, and have it continue with an empty disk once it has left the set.
+
+        An election makes a set of the elected member alone, which may have died seconds before: a
+        disk that is lost then is the only one.
+        """
+        if running := self._running():
+            member = self._chance.choice(running)
+            member.die(is_cut=False)
+            self._world.timeline.after(EMPTY_US, lambda: self._start_empty(member))
+
+    def _start_empty(self, member: Member) -> None:
+        group = self._world.controller.model.groups.get(GROUP)
+        if member.process is not None or group is None or not self._goes_on:
+            self._start(member)
+            return
+        in_sync = {group.members[each][0] for each in group.in_sync}
+        if in_sync and member.address not in in_sync:
+            self._world.note(f"{member.host.name} has an empty disk")
             shutil.rmtree(member.root)
             member.synced = 0
-            self._start_later(member)
-
-    def _is_replaceable(self, member: Member) -> bool:
-        """Return whether another member is the master: it has what is confirmed."""
-        group = self._world.controller.model.groups.get(GROUP)
-        if group is None or group.master is None:
-            return False
-        address, _ = group.members[group.master]
-        return address != member.address
+        self._start(member)
 
     def _pause_one(self, member: Member) -> None:
         process = member.process

@@ -24,51 +24,51 @@ def checkpoint(offset: int, minute: int) -> Checkpoint:
     return Checkpoint("T", "g", 0, offset, minute * MINUTE_MS, 0, (offset,), "b")
 
 
-class ReadablePops(UndecidedPops):
-    """Undecided pops of a store with 2,000 messages that the test can read as well."""
-
-    def __init__(self) -> None:
-        self.store = FakeStore(FakeClock())
-        put(self.store, "T", *[b"x"] * 2_000)
-        super().__init__(self.store)  # type: ignore[arg-type]
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore(FakeClock())
+    put(store, "T", *[b"x"] * 2_000)
+    return store
 
 
 @pytest.fixture
-def undecided() -> ReadablePops:
-    return ReadablePops()
+def undecided(store: FakeStore) -> UndecidedPops:
+    return UndecidedPops(store)  # type: ignore[arg-type]
 
 
-def log_offset(undecided: ReadablePops, offset: int) -> int:
-    units = undecided.store.units("T", 0, offset, 1)
+def log_offset(store: FakeStore, offset: int) -> int:
+    units = store.units("T", 0, offset, 1)
     return int(units[0]["phys_offset"])
 
 
 def test_the_first_message_of_each_minute_is_kept_until_all_of_it_is_decided(
-    undecided: ReadablePops,
+    store: FakeStore, undecided: UndecidedPops
 ) -> None:
     assert undecided.first_needed() is None
     for offset, minute in [(7, 1), (5, 3), (3, 1), (6, 1)]:
         undecided.add(checkpoint(offset, minute))
-    assert undecided.first_needed() == log_offset(undecided, 3)
+    assert undecided.first_needed() == log_offset(store, 3)
     undecided.decided(2 * MINUTE_MS - 2)
-    assert undecided.first_needed() == log_offset(undecided, 3)
+    assert undecided.first_needed() == log_offset(store, 3)
     undecided.decided(2 * MINUTE_MS - 1)
-    assert undecided.first_needed() == log_offset(undecided, 5)
+    assert undecided.first_needed() == log_offset(store, 5)
     undecided.decided(4 * MINUTE_MS)
     assert undecided.first_needed() is None
 
 
-def test_what_is_gone_needs_nothing(undecided: ReadablePops) -> None:
+def test_what_is_gone_needs_nothing(undecided: UndecidedPops) -> None:
     undecided.add(checkpoint(5_000, 1))
     assert undecided.first_needed() is None
 
 
-def test_the_table_is_bounded_and_forgets_no_offset(undecided: ReadablePops) -> None:
+def test_the_table_is_bounded_and_forgets_no_offset(
+    store: FakeStore, undecided: UndecidedPops
+) -> None:
     for minute in range(MINUTES_MAX + 50):
         undecided.add(checkpoint(1_999 - minute, minute))
     assert len(undecided.table()) == MINUTES_MAX
     undecided.decided((MINUTES_MAX - 1) * MINUTE_MS)
-    assert undecided.first_needed() == log_offset(undecided, 1_999 - MINUTES_MAX - 49)
+    assert undecided.first_needed() == log_offset(store, 1_999 - MINUTES_MAX - 49)
 
 
 @pytest.mark.parametrize("is_persisted", [True, False])

@@ -29,7 +29,6 @@ class World:
         self.offsets, self.clients, self.topics = FakeOffsets(), ClientTable(), FakeTopics()
         self.config, self.peer = BrokerConfig(**config), FakePeer()
         self.hooks = []
-        self.confirmed = None  # an event that puts wait for
         self.clients.heartbeat(
             Heartbeat("c", ("P",), ()), self.peer, language="JAVA", version=479, now_ms=0
         )
@@ -51,8 +50,10 @@ class World:
         for hook in [*self.hooks, self.service.put_hook]:
             hook(batch, self.clock.now_ms())
         self.store.put(batch)
-        if self.confirmed is not None:
-            await self.confirmed.wait()
+        await self.confirm()
+
+    async def confirm(self):
+        """Wait for the disk and replicas: nothing to wait for, unless a test replaces it."""
 
     def send(self, body=b"x", key="u", topic="T", queue_id=1, **properties):
         batch = PutBatch(1)
@@ -258,13 +259,14 @@ def test_an_end_while_a_half_message_is_put_again_ends_the_copy(run, world):
     """The copy is in the log and not confirmed: the end waits, and is not lost with the first."""
 
     async def scene():
-        row, world.confirmed = world.send(), asyncio.Event()
+        row, confirmed = world.send(), asyncio.Event()
+        world.confirm = confirmed.wait
         world.clock.advance(30_000)
         asking = asyncio.create_task(world.service.check())
         await settle()
         ending = asyncio.create_task(world.end(row))
         await settle()
-        world.confirmed.set()
+        confirmed.set()
         await asking
         return await ending
 
