@@ -172,7 +172,7 @@ def test_only_the_first_status_counts() -> None:
 def test_a_client_that_has_gone_cancels_the_handler() -> None:
     async def main() -> None:
         found = call()
-        found.task = asyncio.create_task(asyncio.sleep(3_600))
+        found.task = asyncio.create_task(asyncio.Event().wait())
         found.lose()
         found.finish(GrpcStatus.OK)
         assert found.trailers is None
