@@ -80,6 +80,7 @@ class RemotingClient:
             if self._connection is None or self._connection.closed:
                 loop = asyncio.get_running_loop()
                 self._lost = lost = asyncio.Event()
+                self._silent_calls = 0
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     _, self._connection = await loop.create_connection(
                         lambda: Connection(

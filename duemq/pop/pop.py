@@ -192,7 +192,7 @@ class PopProcessor:
                 log_offset = self._revive_log.end
                 self._revive_log.put(entries)
                 self.stored(popped, log_offset)
-        except RequestError:
+        except Exception:
             self.give_back(popped)
             raise
         return popped
@@ -204,9 +204,11 @@ class PopProcessor:
         for topic, queue_id in self._queues.of(wanted.target, self._pops):
             self._read(wanted, popped, Place(wanted.target.group, topic, queue_id))
         for piece in popped.pieces:
-            move = self._offsets.move if piece.found.offsets else self._offsets.skip
-            move(piece.place, piece.found.end)
+            if not piece.found.offsets:
+                self._offsets.skip(piece.place, piece.found.end)
         popped.pieces = [piece for piece in popped.pieces if piece.found.offsets]
+        for piece in popped.pieces:
+            self._offsets.move(piece.place, piece.found.end)
         return popped
 
     def checkpoints(self, wanted: PopRequest, popped: Popped) -> list[Entry]:

@@ -9,6 +9,7 @@ reads the checkpoints after `before`. Source: PopMessageProcessor.getPopOffset
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING
 
 from duemq.pop.names import RETRY_PREFIX
 from duemq.ports import Offsets
+from message_store.errors import RequestError
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
+log = logging.getLogger(__name__)
 FROM_FIRST, FROM_LAST = 0, 1  # ConsumeInitMode
 MEMORY_SPAN_BYTES = 1 << 30  # a log of this size counts as in memory
 
@@ -44,6 +47,7 @@ class PopOffsets:
         self._store, self._offsets = store, offsets
         self._ends: dict[Place, int] = {}  # of pops that are not confirmed
         self._unconfirmed = deque[Unconfirmed]()
+        self._refusal = ""  # of the table, the last that was logged
 
     def __len__(self) -> int:
         """Return the number of pops that are not confirmed."""
@@ -92,7 +96,10 @@ class PopOffsets:
         while self._unconfirmed and self._unconfirmed[0][1] <= self._store.confirm_offset:
             _, _, ends = self._unconfirmed.popleft()
             for place, end in ends:
-                self.commit(place, end)
+                try:
+                    self.commit(place, end)
+                except RequestError as error:
+                    self._warn(error)
 
     @property
     def before(self) -> int:
@@ -134,8 +141,18 @@ class PopOffsets:
         """Continue at `end`: the messages before it do not pass the filter."""
         if place in self._ends:  # a pop before them is not confirmed
             self._ends[place] = end
-        else:
+            return
+        try:
             self._offsets.commit(place.group, place.topic, place.queue_id, end)
+        except RequestError as error:
+            self._ends[place] = end
+            self._warn(error)
+
+    def _warn(self, error: RequestError) -> None:
+        """Log that the table refuses offsets: pops continue in memory."""
+        if error.remark != self._refusal:
+            self._refusal = error.remark
+            log.warning("offsets of pops are not kept, a restart repeats pops: %s", error)
 
     def commit(self, place: Place, end: int) -> None:
         """Commit the end of a pop that is confirmed now, unless a reset came between."""

@@ -9,7 +9,7 @@ So an acknowledged message is not popped again: neither after a kill, nor on a n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from message_store.errors import RecordUnreadable, RequestError
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
+
+
+COPIED: Final = frozenset({"TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"})
+"""Properties of copies that timers made."""
 
 
 def recover_pops(
@@ -50,7 +54,10 @@ def recover_pops(
 
 
 def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterator[Checkpoint]:
-    """Yield the checkpoints in the log: pending timers, and those that were due at once."""
+    """Yield the checkpoints that pops put into the log from an offset on.
+
+    Their copies are left out: those that timers delivered or rolled, whose pops may be older.
+    """
     topic = revive_topic(identity.cluster_name)
     wanted = [store.topics.add(TIMER_TOPIC), store.topics.add(topic)]
     tag, name = f"TAGS\x01{CHECKPOINT_TAG}\x02".encode(), topic.encode()
@@ -62,7 +69,9 @@ def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterato
                 if tag not in data or name not in data:
                     continue
                 record = store.read_record(at)
-                if record.properties.get("REAL_TOPIC", record.topic) == topic:
+                if COPIED.isdisjoint(record.properties) and (
+                    record.properties.get("REAL_TOPIC", record.topic) == topic
+                ):
                     found = parse_revive_record(record, identity.broker_name)
                     if isinstance(found, Checkpoint) and found.offsets:
                         yield found

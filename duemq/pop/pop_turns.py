@@ -26,9 +26,9 @@ from duemq.pop.pop import Popped, PopProcessor, PopRequest
 from duemq.pop.revive_log import ReviveLog
 from message_store.errors import RequestError
 
-POPS_MAX: Final = 64  # of one turn
+POPS_MAX: Final = 32  # of one turn
 UNSENT_BYTES_MAX: Final = 1 << 18  # of a connection; beyond, its pops wait
-UNCONFIRMED_MAX: Final = 16_384  # acknowledgements that wait for disk or replicas
+UNCONFIRMED_MAX: Final = 16_384  # acknowledgements, and KiB of messages, that wait to be confirmed
 
 
 class PopMeter(Protocol):
@@ -111,6 +111,8 @@ class PopTurns:
                 self._access(request)
             if is_pop:
                 wanted = self._processor.admit(request)
+                if wanted.subscription.filter is not None:
+                    return False  # it may read and evaluate much
                 self._asked[connection] = request, serialize_type, wanted
             else:
                 self._acks.take(connection, request, serialize_type, frame)
@@ -194,7 +196,9 @@ class PopTurns:
         refused: dict[int, RequestError],
         since_ms: int,
     ) -> None:
-        count, unconfirmed = acks.count, None
+        pieces = [piece for pop in pops for piece in pop.popped.pieces]
+        popped = sum(1 + len(piece.found.data) // 1_024 for piece in pieces)
+        count, unconfirmed = acks.count + popped, None
         self._unconfirmed += count
         try:
             await self._revive_log.confirm("the request was carried out")

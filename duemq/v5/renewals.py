@@ -54,7 +54,7 @@ class Renewal:
     since_ms: int
     client: V5Client
     context: CallContext
-    in_flight: asyncio.Future[None] | None = None
+    in_flight: asyncio.Event | None = None
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Renewals:
         if found is None:
             return handle
         if found.in_flight is not None:  # the older handle would not end the new time
-            await found.in_flight
+            await found.in_flight.wait()
         return found.handle
 
     async def renew(self) -> None:
@@ -108,7 +108,7 @@ class Renewals:
         if is_over:
             return
         invisible_ms = CLEARED_MS if renewal.client.closed else RENEWED_MS
-        renewal.in_flight = asyncio.get_running_loop().create_future()
+        renewal.in_flight = in_flight = asyncio.Event()
         try:
             context, client = renewal.context, renewal.client
             handle = renewal.handle
@@ -118,7 +118,7 @@ class Renewals:
             self.table.pop(key, None)
             self._failed("%r: the time of a message was not renewed: %s", renewal.client, error)
         finally:
-            renewal.in_flight.set_result(None)
+            in_flight.set()
             renewal.in_flight = None
 
     async def run(self) -> None:

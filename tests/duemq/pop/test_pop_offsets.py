@@ -6,6 +6,7 @@ import pytest
 
 from duemq.pop.pop_offsets import FROM_FIRST, FROM_LAST, Place, PopOffsets
 from message_store.clock import FakeClock
+from message_store.errors import RequestError
 from tests.support.fakes import FakeOffsets, FakeStore, put
 
 PLACE = Place("g", "T", 0)
@@ -125,3 +126,28 @@ def test_a_reset_is_not_undone_by_giving_back() -> None:
     assert world.pops.following(PLACE, FROM_FIRST) == 1
     world.pops.move_back(PLACE, 5, 7)
     assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (1, 1)
+
+
+class FullOffsets(FakeOffsets):
+    """Takes no new pair of a group and a topic, as when consumerOffsetsMax is reached."""
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        if self.query(group, topic, queue_id) is None:
+            raise RequestError(1, "full")
+        super().commit(group, topic, queue_id, offset)
+
+
+def test_a_full_table_stops_no_other_pop() -> None:
+    """Pops continue where they are until a restart; those of known places are committed."""
+    world, other = World(9), Place("g", "U", 0)
+    world.offsets = FullOffsets({("g", "U", 0): 0})
+    pops = PopOffsets(world.store, world.offsets)  # type: ignore[arg-type]
+    for place in (PLACE, other):
+        pops.move(place, 3)
+    pops.put(0, [(PLACE, 3), (other, 3)])
+    assert pops.before == world.store.max_offset
+    assert world.offsets.query("g", "U", 0) == 3
+    assert pops.following(PLACE, FROM_FIRST) == 3
+    skipped = Place("g", "V", 0)
+    pops.skip(skipped, 5)
+    assert pops.following(skipped, FROM_FIRST) == 5

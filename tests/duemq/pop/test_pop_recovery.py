@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from message_store.clock import FakeClock
-from tests.support.pop_client import PopClient
+from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import running, small
 
 OFFSETS = "store/config/consumerOffset.json"
@@ -69,3 +69,28 @@ def test_what_was_reset_and_written_stays_reset(tmp_path: Path) -> None:
             assert [message.body for message in found] == [b"a", b"b"]
 
     asyncio.run(main())
+
+
+def test_the_delivery_of_an_older_checkpoint_is_no_pop(tmp_path: Path) -> None:
+    """After a reset the group pops again; the checkpoint of its first pop is delivered later."""
+    clock = FakeClock()
+
+    async def before() -> None:
+        async with running(small(tmp_path / "broker"), clock=clock) as (broker, asker):
+            client = PopClient(asker, clock)
+            for body in (b"a", b"b", b"c"):
+                assert (await asker.send("T", body)).code == 0
+            for message in await client.pop(invisibleTime=10_000):
+                assert (await client.ack(message)).code == 0
+            broker.parts.offsets.commit("g", "T", 0, 0)
+            await client.pop(maxMsgNums=1, invisibleTime=600_000)
+            broker.parts.persist()
+            await advance(broker, clock, 11_000)
+            shutil.copytree(tmp_path / "broker", tmp_path / "killed")
+
+    async def afterwards() -> list[bytes]:
+        async with running(small(tmp_path / "killed"), clock=clock) as (_, asker):
+            return [message.body for message in await PopClient(asker, clock).pop()]
+
+    asyncio.run(before())
+    assert asyncio.run(afterwards()) == [b"b", b"c"]

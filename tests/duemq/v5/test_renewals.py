@@ -70,6 +70,26 @@ class Rig:
             await self.renewals.renew()
 
 
+def test_a_caller_that_goes_during_a_renewal_stops_no_other() -> None:
+    async def main() -> None:
+        rig = Rig()
+        handle = rig.note(1)
+        rig.gate.clear()
+        rig.clock.advance(RENEWED_MS - LOOK_MS)
+        renewing = asyncio.create_task(rig.renewals.renew())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        taking = asyncio.create_task(rig.renewals.take("g", "T", handle))
+        await asyncio.sleep(0)
+        taking.cancel()
+        await asyncio.sleep(0)
+        assert taking.cancelled()
+        rig.gate.set()
+        await renewing
+
+    asyncio.run(main())
+
+
 def test_a_time_is_renewed_shortly_before_it_is_over() -> None:
     async def main() -> None:
         rig = Rig()
