@@ -147,6 +147,15 @@ class Parts:
         for table in (self.topics, self.groups, self.filters):
             await table.save()
 
+    async def save_all(self) -> None:
+        """Write all changed tables, in threads.
+
+        Raises:
+            OSError: The disk refused one.
+        """
+        await self.save()
+        await self.offsets.save()
+
     def persist(self) -> None:
         """Write every changed table now.
 
@@ -424,7 +433,7 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
         ),
         AdminProcessor(views),
         AbsentParts(
-            parts.save,
+            parts.save_all,
             is_master=parts.replica is None,
             has_controller=around.membership is not None,
             has_accounts=around.access is not None and around.access.accounts is not None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.admin.absent_parts import REASONS, AbsentParts
 from duemq.net.codes import RequestCode
+from message_store.clock import FakeClock
 from tests.support.running_broker import running, small
 
 
@@ -70,3 +72,16 @@ def test_a_broker_answers_them(tmp_path: Path) -> None:
             return {code: (await asker.ask(code)).code for code in (355, 513, 908, 1007, 200_056)}
 
     assert asyncio.run(main()) == {355: 0, 513: 3, 908: 0, 1007: 1, 200_056: 0}
+
+
+def test_an_export_has_the_offsets(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path), clock=FakeClock()) as (broker, asker):
+            assert (await asker.send("T", b"a")).code == 0
+            broker.parts.offsets.commit("g", "T", 0, 1)
+            asked = {"configType": "consumerOffsets"}
+            assert (await asker.ask(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, asked)).code == 0
+            table = json.loads((tmp_path / "store/config/consumerOffset.json").read_text())
+            assert table["offsetTable"]["T@g"] == {"0": 1}
+
+    asyncio.run(main())

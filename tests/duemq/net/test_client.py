@@ -73,6 +73,25 @@ def test_a_connection_without_answers_is_replaced(run: Run, at_a_time: int) -> N
     run(main())
 
 
+def test_calls_of_a_lost_connection_do_not_count_for_the_next(run: Run) -> None:
+    async def never(request: Request) -> Response:
+        return await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        handlers = Dispatcher({12: never})
+        async with RemotingServer(handlers, clock=FakeClock()) as server:
+            await server.start("127.0.0.1", 0)
+            async with RemotingClient(f"127.0.0.1:{server.ports[0]}") as client:
+                for _ in range(SILENT_CALLS_MAX - 1):
+                    await calls_in_silence(client, 1)
+                (await client.connect()).close()
+                second = await client.connect()
+                await calls_in_silence(client, 1)
+                assert not second.closed
+
+    run(main())
+
+
 def test_client_answers_the_server(run: Run) -> None:
     async def main() -> None:
         async def ask_back(request: Request) -> Response:
