@@ -38,6 +38,7 @@ FILE_NAME = "consumerOffset.json"
 PAIRS_MAX = 1_000_000
 PAIRS_PER_TURN = 4_096  # copied within one turn of the loop
 NOTICES_MAX = 10
+POPS_SPAN_BYTES = 64 << 20  # of log that a start searches for pops, while no group commits
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
 SEPARATOR = "@"
 POPS = "pops"
@@ -105,6 +106,7 @@ class OffsetManager(Saved):
         self._commits = 0
         self.version = DataVersion()
         self.pops: Callable[[], PopState | None] = lambda: None
+        self._written_before = 0  # log offset of the pops in the file
 
     # -- file ---------------------------------------------------------------------------------
 
@@ -132,6 +134,7 @@ class OffsetManager(Saved):
         version, pops, self._extra, self._table = content
         self.version = version or self.version
         self.pops = lambda: pops
+        self._written_before = 0 if pops is None else pops.before
 
     def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
         """Set offsets after the end of their queue to that end; return their number.
@@ -187,6 +190,7 @@ class OffsetManager(Saved):
         Raises:
             OSError: The disk refused one of both.
         """
+        self._note_pops()
         if self._dirty and self._store is not None:
             self._store.flush()
         super().persist()
@@ -199,6 +203,7 @@ class OffsetManager(Saved):
         Raises:
             OSError: The disk refused the file.
         """
+        self._note_pops()
         if not self._dirty:
             return
         self._dirty = False
@@ -212,6 +217,12 @@ class OffsetManager(Saved):
         except BaseException:
             self._dirty = True
             raise
+
+    def _note_pops(self) -> None:
+        """Have the file written if a start would search much of the log for pops."""
+        pops = self.pops()
+        if pops is not None and pops.before - self._written_before > POPS_SPAN_BYTES:
+            self._dirty = True
 
     async def _snapshot(self) -> dict[str, Any]:
         """Return `to_json()` made in short turns of the loop, other tasks between them.
@@ -253,6 +264,7 @@ class OffsetManager(Saved):
         offsets: Mapping[str, dict[int, int]],
         pops: PopState | None,
     ) -> dict[str, Any]:
+        self._written_before = 0 if pops is None else pops.before
         own = {} if pops is None else {POPS: pops._asdict()}
         return {
             "dataVersion": self.version.to_json(),

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from duemq.registry import consumer_offsets as offsets_module
 from duemq.registry.config_file import ConfigFile
-from duemq.registry.consumer_offsets import COMMITS_PER_VERSION, OffsetManager, PopState
+from duemq.registry.consumer_offsets import (
+    COMMITS_PER_VERSION,
+    POPS_SPAN_BYTES,
+    OffsetManager,
+    PopState,
+)
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RequestError
@@ -74,6 +79,26 @@ def test_the_state_of_pops_is_kept_and_unknown_in_apaches_file(tmp_path: Path) -
     (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{}}')
     (tmp_path / "consumerOffset.json.bak").unlink(missing_ok=True)
     assert manager(tmp_path).pops() is None
+
+
+def test_the_file_follows_a_log_that_grows_without_commits(tmp_path: Path) -> None:
+    """So that a start does not search all of it for pops."""
+    offsets, end = manager(tmp_path), 0
+    offsets.pops = lambda: PopState(end, {})
+    asyncio.run(offsets.save())
+    for grown, written in (
+        (POPS_SPAN_BYTES, 0),
+        (1, POPS_SPAN_BYTES + 1),
+        (9, POPS_SPAN_BYTES + 1),
+    ):
+        end += grown
+        asyncio.run(offsets.save())
+        state = manager(tmp_path).pops()
+        assert state is not None
+        assert state.before == written
+    end += POPS_SPAN_BYTES
+    offsets.persist()
+    assert manager(tmp_path).pops() == PopState(end, {})
 
 
 @pytest.mark.parametrize("pops", [1, {}, {"before": 1}, {"before": "x", "first_needed": {}}])
