@@ -157,7 +157,7 @@ class AckTurns:
 
     # -- at its end -----------------------------------------------------------------------------
 
-    def taken(self) -> TakenAcks:
+    def take_all(self) -> TakenAcks:
         """Return what the turn took; the next turn begins empty."""
         offsets, self._offsets = self._offsets, {}
         answers, self._answers = self._answers, {}

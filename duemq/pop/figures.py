@@ -43,7 +43,7 @@ class PopFigures:
         if status != PUT:
             return
         if isinstance(record, Acknowledgement):
-            self._land(record, len(record.offsets))
+            self._remove(record, len(record.offsets))
             return
         topic = normal_topic(record.topic, record.group)
         if len(self._pairs) < PAIRS_MAX:
@@ -58,9 +58,9 @@ class PopFigures:
 
     def note_settled(self, checkpoint: Checkpoint, count: int) -> None:
         """Have `count` messages of a checkpoint no longer in flight: they are visible again."""
-        self._land(checkpoint, count)
+        self._remove(checkpoint, count)
 
-    def _land(self, record: Checkpoint | Acknowledgement, count: int) -> None:
+    def _remove(self, record: Checkpoint | Acknowledgement, count: int) -> None:
         key = record.group, record.topic, record.queue_id
         found = self._in_flight.get(key, 0)
         if record.pop_ms < self._started_ms or not found:

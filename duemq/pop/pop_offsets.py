@@ -50,7 +50,7 @@ class PopOffsets:
         self._refusal = ""  # of the table, the last that was logged
 
     def __len__(self) -> int:
-        """Return the number of pops that are not confirmed."""
+        """Return the number of queues with pops that are not confirmed."""
         return len(self._ends)
 
     def popped(self, place: Place) -> int | None:

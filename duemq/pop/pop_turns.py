@@ -128,7 +128,7 @@ class PopTurns:
 
     def finish(self) -> None:
         """Append the records of the turn, and answer, now or when they are confirmed."""
-        acks, pops = self._acks.taken(), self._collect()
+        acks, pops = self._acks.take_all(), self._collect()
         if not acks.answers and not acks.entries and not pops:
             return
         refused, pops = self._put(acks, pops)

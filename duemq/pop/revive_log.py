@@ -86,9 +86,9 @@ class ReviveLog:
     def _run_turn(self) -> None:
         current, self._next = self._next, []
         for first in range(0, len(current), ROWS_MAX):
-            self._put_each(current[first : first + ROWS_MAX])
+            self._put_waiting(current[first : first + ROWS_MAX])
 
-    def _put_each(self, part: Sequence[tuple[Entry, asyncio.Future[None]]]) -> None:
+    def _put_waiting(self, part: Sequence[tuple[Entry, asyncio.Future[None]]]) -> None:
         errors: Mapping[int, Exception]
         try:
             errors = self.put_each([entry for entry, _ in part], together=(0, 0))

@@ -381,14 +381,14 @@ class Ingest:
                 connection.spawn(self._prepare(connection, command, frame, wait))
                 return
         elif isinstance(command, Request):
-            if not self._is_run(connection, command, frame):
+            if not self._take_run(connection, command, frame):
                 self._asked.add(connection, (command, frame.serialize_type))
         else:
             connection.dispatch(command, frame.serialize_type)
         received.take(end)
 
-    def _is_run(self, connection: Connection, request: Request, frame: codec.Frame) -> bool:
-        """Return whether a request is handled together with others of its code."""
+    def _take_run(self, connection: Connection, request: Request, frame: codec.Frame) -> bool:
+        """Have a request handled together with others of its code; return whether it is."""
         if self._runs is None or request.code not in self._runs.codes:
             return False
         start = frame.header_start - PREFIX_BYTES

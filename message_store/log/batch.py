@@ -22,7 +22,7 @@ TIMER_STALE_NAMES = ("DUEMQ_DUE_MS", "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TI
 NUMBER_DIGITS_MAX = 18
 IPV6_BYTES = 16
 WRITTEN_COLUMNS = ("out_ms", "due_ms", "enqueue_ms", "dequeue_ms")
-NO_COLUMNS = dict.fromkeys(layout.PUT.names or (), 0) | dict.fromkeys(
+EMPTY_COLUMNS = dict.fromkeys(layout.PUT.names or (), 0) | dict.fromkeys(
     ("real_topic_index", "due_delay_ms", "phys_offset", *WRITTEN_COLUMNS), -1
 )
 """Columns of a message without anything, in the order of the layout."""
@@ -112,7 +112,7 @@ class PutBatch:
                 `sys_flag`.
         """
         self.reserve(1, len(body) + len(properties))
-        columns = NO_COLUMNS | {
+        columns = EMPTY_COLUMNS | {
             "body_pos": self.stage(body),
             "body_len": len(body),
             "topic_index": topic_index,

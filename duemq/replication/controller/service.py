@@ -334,7 +334,7 @@ class GroupService:
         self._hint.set()
 
     async def _alter(self) -> None:
-        self.check_in_sync()  # more may be confirmed by now, without who had caught up then
+        self.check_in_sync()  # the log may have grown since: a member of the proposal may lag now
         if self.member.proposal is None:
             return
         proposal, commands = self.member.send_proposal()
