@@ -87,11 +87,16 @@ class Group:
         return None
 
     async def wait_in_sync(self) -> None:
-        """Return when one member is the master and all others are in its sync state set."""
+        """Return when one member is the master and all others are in its sync state set.
+
+        A member that was paused takes itself for the master until it hears of the other.
+        """
         async for _ in looks(LOOK_S):
-            for view in await self.views():
-                if view and len(view.get("syncStateSet") or ()) == len(self.members):
-                    return
+            views = [view for view in await self.views() if view]
+            masters = [view for view in views if view["role"] == MASTER and view.get("leaseMs")]
+            in_sync = masters[0].get("syncStateSet") or () if len(masters) == 1 else ()
+            if len(views) == len(in_sync) == len(self.members):
+                return
             for member in self.members:
                 member.process.check()
 
