@@ -88,7 +88,7 @@ def test_ids_roles_and_elections(
                 await second.until_role("replica", 1, first.host.address)
 
     async def lose_connection(master: Member, other: Member) -> None:
-        """Close the master's connection; a controller that sees the next one first elects nobody."""
+        """Close the master's connection: a controller that sees the next one first elects none."""
         for _ in range(LOSSES_MAX):
             await master.service.close_connections()
             with suppress(WaitedTooLong):
