@@ -1,15 +1,15 @@
-# DueMQ. Needs make and Python 3.11, 3.12 or 3.13; everything else is put into .venv.
+# DueMQ. Requires make and Python 3.11, 3.12 or 3.13; dependencies are installed into .venv.
 #
-#   make demo        a broker, a real RocketMQ client, messages of several levels, a live table
-#   make demo-ha     a group of two brokers: the master is killed under load (needs Java and Maven)
-#   make test        all tests
-#   make test-fast   tests without Java, real clients, kills and floods
-#   make lint        format, style and types
-#   make bench       figures beside Apache's broker
-#   make soak        hours of kills, power cuts, failovers, damaged files and clock steps
+#   make demo        run a broker and a RocketMQ client; show delayed messages in a live table
+#   make demo-ha     kill the master of a group of two brokers under load (needs Java and Maven)
+#   make test        run all tests
+#   make test-fast   run the tests without Java, real clients, kills, floods and slow files
+#   make lint        check format, style and types
+#   make bench       compare performance with Apache's broker
+#   make soak        run hours of kills, power cuts, failovers, damaged files and clock steps
 #   make docs        write the generated reference pages
 #   make lock        write constraints.txt from the environment
-#   make newest      lint and fast tests with the newest versions of everything, in .venv-newest
+#   make newest      run lint and the fast and slow tests with the newest dependencies, in .venv-newest
 #   make clean       remove the environment and caches
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -25,14 +25,19 @@ SOAK_CONSUMER_KILLS ?= 500
 SOAK_POP_KILLS ?= 200
 SOAK_POWER_CUTS ?= 1000
 SOAK_FAILOVERS ?= 1000
+SOAK_MIGRATION_FAILOVERS ?= 200
 SOAK_BIT_FLIPS ?= 10000
 SOAK_PAGES ?= 2000
 SOAK_SECTORS ?= 1000
 SOAK_GROUP_SEEDS ?= 5000
 SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
-# One more than there are cores, at most 4: many tests wait for the times of messages.
+NOT_FAST ?= interop or crash or spark or slow
+# Number of cores plus one, at most 4: many tests wait for other processes and delivery times.
 TEST_WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
+
+# Without bytecode files, each test process would compile all its imports again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: env demo demo-ha test test-fast lint bench soak docs lock newest clean help
 .DEFAULT_GOAL := help
@@ -47,9 +52,9 @@ $(VENV)/ready: $(VENV)/demo
 	$(INSTALL) '.[dev]'
 	@touch $(VENV)/demo $@
 
-# What a broker and the demo need; all else is installed by the first `make test`, `lint` or `bench`.
+# Dependencies of the broker and the demo; the first `make test`, `lint` or `bench` installs the others.
 $(VENV)/demo: pyproject.toml $(CONSTRAINTS)
-	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 found; install one, or say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 found; install one, or run make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[demo]'
@@ -66,7 +71,7 @@ test: env
 
 test-fast: env
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-		-m "not (interop or crash or spark)" --ignore=tests/fuzz --ignore=tests/simulation $(PYTEST_ARGS)
+		-m "not ($(NOT_FAST))" --ignore=tests/fuzz --ignore=tests/simulation $(PYTEST_ARGS)
 
 lint: env
 	$(BIN)/ruff format --check .
@@ -79,7 +84,8 @@ bench: env
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \
 		--consumer-kills=$(SOAK_CONSUMER_KILLS) --pop-kills=$(SOAK_POP_KILLS) --power-cuts=$(SOAK_POWER_CUTS) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest tests/failover --failovers=$(SOAK_FAILOVERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/failover --failovers=$(SOAK_FAILOVERS) \
+		--migration-failovers=$(SOAK_MIGRATION_FAILOVERS) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.storage_faults.campaign --all
 	$(BIN)/python -m tests.storage_faults.bit_flips --count=$(SOAK_BIT_FLIPS)
 	$(BIN)/python -m tests.storage_faults.bit_flips --damage=page --count=$(SOAK_PAGES)
@@ -88,6 +94,7 @@ soak: env
 	$(BIN)/python -m pytest tests/simulation/test_group.py --group-seeds=$(SOAK_GROUP_SEEDS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/duemq/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-inputs=$(SOAK_FUZZ_INPUTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/interop/test_rust_client.py --rust-client $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_on_spark.py -k among_many --planted=1000000 $(PYTEST_ARGS)
 
@@ -95,12 +102,12 @@ docs: env
 	$(BIN)/python -m duemq.cli.reference docs/reference
 
 lock: env
-	@{ echo "# Versions that CI tests. Written by \`make lock\`; \`make env\` installs them, \`make newest\` ignores them."; \
+	@{ echo "# Versions tested in CI. Written by \`make lock\`; \`make env\` installs them, \`make newest\` ignores them."; \
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v "^pip=\|^setuptools="; } > constraints.new
 	@mv constraints.new constraints.txt
 
 newest:
-	$(MAKE) lint test-fast VENV=.venv-newest CONSTRAINTS=
+	$(MAKE) lint test-fast VENV=.venv-newest CONSTRAINTS= NOT_FAST="interop or crash or spark"
 
 clean:
 	rm -rf $(VENV) .venv-newest build *.egg-info

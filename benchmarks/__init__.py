@@ -1,1 +1,1 @@
-"""Our broker and Apache's under the same loads in one run: `python -m benchmarks.run --help`."""
+"""Benchmarks of DueMQ and Apache RocketMQ; see `python -m benchmarks.run --help`."""

@@ -1,9 +1,10 @@
-"""The pictures of docs/how-to/audit.md: a store, the real command over it, its report as an image.
+"""Screenshots of an audit report for docs/how-to/audit.md.
 
     python -m benchmarks.audit_figures      writes docs/figures/audit-report.png and -due.png
 
-A day of two topics on a clock moved by hand: levels and timers, a pause of two minutes, a level
-that becomes timers meanwhile, and timers that wait for the next days. Needs Java and Chromium.
+The program fills a store with one simulated day of two topics: levels and timers, a pause of
+deliveries of two minutes, a level migrated to timers, and timers that are due in the next days. It
+then runs `duemq reconcile` on the store. It needs Java and Chromium.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DAY_MS, MINUTE_MS = 86_400_000, 60_000
 WIDTH, HEIGHT = 1_060, 2_830
 PARTS = {"audit-report": (0, 2_088), "audit-report-due": (2_092, HEIGHT)}
-"""Picture -> from where to where on the page, in pixels."""
+"""Top and bottom of each screenshot on the page, in pixels."""
 COLOURS_MAX = 128
 
 
 def main() -> int:
-    """Make the store, audit it, take the pictures."""
+    """Fill a store, audit it, and take the screenshots."""
     with tempfile.TemporaryDirectory(prefix="audit-figures-") as folder:
         home = Path(folder)
         fill(home / "store")
@@ -44,7 +45,7 @@ def main() -> int:
 
 
 def fill(root: Path) -> None:
-    """Write a day of messages, and the timers of three more."""
+    """Write one day of messages, and timers that are due within three more days."""
     chance = random.Random(7)
     rig = MigrationRig(root, log_file_bytes=52 * 10_000)
     rig.topics = ["T", "U"]
@@ -62,7 +63,7 @@ def fill(root: Path) -> None:
 
 
 def timers(rig: Any, chance: random.Random, count: int) -> None:
-    """Put timers for the next hours and days."""
+    """Put timers that are due in the next hours and days."""
     batch = PutBatch(count)
     for _ in range(count):
         due_ms = rig.clock.now_ms() + int(chance.triangular(MINUTE_MS, 3 * DAY_MS, 3_600_000))
@@ -72,7 +73,7 @@ def timers(rig: Any, chance: random.Random, count: int) -> None:
 
 
 def picture(page: Path, target: Path) -> Path:
-    """Take a picture of a page with Chromium, without a network."""
+    """Take a screenshot of a page with Chromium, without network access."""
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:
         raise SystemExit("no Chromium is installed")
@@ -86,7 +87,7 @@ def picture(page: Path, target: Path) -> Path:
 
 
 def cut(whole: Path) -> None:
-    """Write the parts of a picture that the pages show, small."""
+    """Crop a screenshot into the figures of the docs, and reduce their colours."""
     from PIL import Image
 
     for name, (top, bottom) in PARTS.items():

@@ -1,4 +1,4 @@
-"""What a load has at hand: a running broker, the load generator, and a way to report figures."""
+"""Benchmark loads, metrics, and the driver of the load generator `wireload`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One figure that a load found."""
+    """One measured figure."""
 
     name: str
     value: float
@@ -55,31 +55,32 @@ class Metric:
     better: Literal["more", "less"]
 
 
-class Group(Protocol):
-    """Measures a group of brokers in an empty folder."""
+class GroupRun(Protocol):
+    """Function that measures a group of brokers in an empty folder."""
 
     def __call__(self, home: Path, scale: float, *, is_apache: bool) -> list[Metric]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A work item of the benchmark, selectable by its name.
+    """Benchmark, selectable by name; exactly one of `run`, `alone` and `group` is set.
 
     Attributes:
-        run: what it does with a broker that is warmed up.
-        alone: instead: what it does with our library in an empty folder, in a scale.
-        group: instead: what it does with a group of Apache's brokers, or of ours.
-        keys: More keys of broker.conf. The load warms such a broker up itself.
-        signed: With accounts: a user that is no super user signs every request.
-        ours_only: Apache's broker cannot do it, or not in bearable time.
-        apaches_only: Our broker refuses it.
+        what: Description.
+        run: Function that measures a warmed-up broker.
+        alone: Function that measures the library, given an empty folder and the scale.
+        group: Function that measures a group of brokers.
+        keys: Additional keys of broker.conf; if there are any, `run` warms up the broker itself.
+        signed: Whether the broker has accounts, and an ordinary user signs every request.
+        ours_only: Whether Apache's broker does not support the load, or takes too long.
+        apaches_only: Whether DueMQ refuses the load.
     """
 
     name: str
     what: str
     run: Callable[[Bench], list[Metric]] | None = None
     alone: Callable[[Path, float], list[Metric]] | None = None
-    group: Group | None = None
+    group: GroupRun | None = None
     default: bool = True
     timers: bool = False
     migration: bool = False
@@ -92,21 +93,22 @@ class Load:
 
 @dataclass(slots=True)
 class Bench:
-    """A broker under test and the load generator.
+    """Driver of the load generator against one running broker.
 
     Args:
-        scale: Every count of messages is multiplied by this.
-        who: Signs every request; None: the server has no accounts.
+        wireload: Path of the load generator.
+        scale: Factor of all message counts.
+        credentials: Credentials that sign every request; None: the server has no accounts.
     """
 
     server: Server
     wireload: Path
     scale: float
-    who: Credentials | None = None
+    credentials: Credentials | None = None
     _topics: int = field(default=0)
 
     def count(self, messages: int) -> int:
-        """Return a count of messages in the scale of this run."""
+        """Return a message count multiplied by the scale, at least 16."""
         return max(16, int(messages * self.scale))
 
     def topic(self) -> str:
@@ -117,51 +119,51 @@ class Bench:
         return name
 
     def send(self, topic: str, count: int, **options: object) -> Found:
-        """Send `count` messages and return what the load generator found."""
+        """Send `count` messages and return the load generator's report."""
         return self._finish(self._spawn("send", topic, count, options))
 
     def recv(self, topic: str, count: int, **options: object) -> Found:
-        """Receive until `count` messages came or nothing comes any more."""
+        """Receive until `count` messages have arrived, or none arrives for a while."""
         return self._finish(self._spawn("recv", topic, count, options))
 
     def pop(self, topic: str, count: int, **options: object) -> Found:
-        """Pop and acknowledge until `count` messages came or nothing comes any more."""
+        """Pop and acknowledge until `count` messages have arrived, or none arrives for a while."""
         options |= {"broker_name": BROKER_NAME}
         return self._finish(self._spawn("pop", topic, count, options))
 
     def resend(self, level: int, delay_ms: int, count: int) -> Found:
-        """Read `count` messages that wait in a level, and send each again as a timer."""
+        """Read `count` pending messages of a level, and send each again as a timer."""
         options: dict[str, object] = {"level": level, "level_delay": delay_ms}
         return self._finish(self._spawn("resend", "-", count, options))
 
     def receiving(
         self, topic: str, count: int, **options: object
-    ) -> AbstractContextManager[Meanwhile]:
-        """Receive in the background; what the block gets waits for the result when called."""
-        return self._meanwhile(self._spawn("recv", topic, count, options))
+    ) -> AbstractContextManager[BackgroundLoad]:
+        """Receive in the background while the block is active."""
+        return self._in_background(self._spawn("recv", topic, count, options))
 
     def sending(
         self, topic: str, count: int, **options: object
-    ) -> AbstractContextManager[Meanwhile]:
-        """Send in the background, as `receiving` receives."""
-        return self._meanwhile(self._spawn("send", topic, count, options))
+    ) -> AbstractContextManager[BackgroundLoad]:
+        """Send in the background while the block is active."""
+        return self._in_background(self._spawn("send", topic, count, options))
 
     @contextmanager
-    def _meanwhile(self, process: subprocess.Popen[str]) -> Iterator[Meanwhile]:
+    def _in_background(self, process: subprocess.Popen[str]) -> Iterator[BackgroundLoad]:
         try:
-            yield Meanwhile(process, self._finish)
+            yield BackgroundLoad(process, self._finish)
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
 
     def warm_up(self) -> None:
-        """Let a compiler at run time see every kind of work before it is measured."""
+        """Send and receive every kind of message, so that JIT compilers finish before the load."""
         self._warm({})
         self._warm({"level": 1})
 
     def warm_up_timers(self) -> float:
-        """The same for timers, where the first ones are not what is measured; return sends/s."""
+        """Send and receive timers, for loads that do not measure the first ones; return sends/s."""
         return self._warm({"delay": WARM_DELAY_MS})
 
     def _warm(self, options: dict[str, int]) -> float:
@@ -171,13 +173,13 @@ class Bench:
         return float(sent["per_second"])
 
     def delivered(self, topic: str) -> int:
-        """Return how many messages the queues of a topic have."""
+        """Return the number of messages in the queues of a topic."""
         queues = range(QUEUE_COUNT)
         return sum(max_offset(self.server.broker_port, topic, queue) for queue in queues)
 
     @contextmanager
     def cpu(self) -> Iterator[list[float]]:
-        """Measure the broker's processor seconds of the block, appended at its end."""
+        """Measure the broker's processor seconds during the block; append them at its end."""
         found: list[float] = []
         before = self.server.broker.cpu_seconds()
         yield found
@@ -194,8 +196,9 @@ class Bench:
     def _words(self, mode: str, topic: str) -> list[str]:
         words = [str(self.wireload), mode, "-addr", self.server.broker_address]
         words += ["-topic", topic, "-queues", str(QUEUE_COUNT)]
-        if self.who is not None:
-            words += ["-access-key", self.who.access_key, "-secret-key", self.who.secret]
+        if self.credentials is not None:
+            words += ["-access-key", self.credentials.access_key]
+            words += ["-secret-key", self.credentials.secret]
         return words
 
     def _run(self, words: list[str]) -> None:
@@ -215,8 +218,8 @@ class Bench:
 
 
 @dataclass(frozen=True, slots=True)
-class Meanwhile:
-    """The load generator at work in the background; call it to wait for what it found."""
+class BackgroundLoad:
+    """Load generator in the background; call it to wait for its report."""
 
     process: subprocess.Popen[str]
     finish: Callable[[subprocess.Popen[str]], Found]
@@ -225,21 +228,21 @@ class Meanwhile:
         return self.finish(self.process)
 
     def stop(self) -> Found:
-        """Interrupt it; return what it found."""
+        """Interrupt the load generator and return its report."""
         self.process.send_signal(signal.SIGINT)
         return self()
 
 
 def level_of_at_least(seconds: float) -> tuple[int, int]:
-    """Return the first level with such a delay, and its delay in ms."""
+    """Return the first level with a delay of at least `seconds`, and its delay in ms."""
     for index, delay_s in enumerate(LEVELS_S):
         if delay_s >= seconds:
             return index + 1, delay_s * 1_000
-    raise ValueError(f"no level waits {seconds} s")
+    raise ValueError(f"no level has a delay of {seconds} s or more")
 
 
 def delivery_faults(received: Found, sent: Found) -> list[Metric]:
-    """Return the counts that must be 0: accepted messages lost, duplicated, early or damaged."""
+    """Return counts of delivery errors: accepted messages lost, duplicated, early or corrupt."""
     counts = {
         "lost": received["lost"] - sent["rejected"],
         "duplicates": received["duplicates"],

@@ -1,7 +1,7 @@
-"""Fills a store with timers through the library: a million in a few seconds.
+"""Filler that puts timers into a store through the library: a million in a few seconds.
 
-A batch is made once; for the next one only the digits of keys and times are written anew, for all
-rows at a time. So what it takes is what the store takes.
+The filler encodes a batch once. For each further batch it overwrites only the digits of keys and
+times, for all rows at once, so that nearly all of the time is spent in the store.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ KEY_HEAD, KEY_DIGITS, TIME_DIGITS = "7F000001", 24, 13
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 BODY_BYTES = 100
 HOUR_MS = 3_600_000
-FAR_MS = (HOUR_MS, 47 * HOUR_MS)  # nothing is delivered while we measure, nothing rolls
+FAR_MS = (HOUR_MS, 47 * HOUR_MS)  # no delivery and no roll during the measurement
 
 
 class Filler:
-    """Puts timers into an open store.
+    """Writer of timers into an open store.
 
     Attributes:
-        count: how many it has put; timer n has the key `key(n)`.
+        count: Number of timers put; timer n has the key `key(n)`.
     """
 
     def __init__(
@@ -63,29 +63,29 @@ class Filler:
                 born_ms=self._clock.now_ms(), born_host=LOOPBACK, store_host=LOOPBACK,
             )  # fmt: skip
         width = body_bytes + len(text)
-        self._made = self._batch.rows.copy()
+        self._template_rows = self._batch.rows.copy()
         self._texts = self._batch.staging[: ROWS * width].reshape(ROWS, width)
         self._key_at = body_bytes + text.index(key(0).encode()) + len(KEY_HEAD)
         self._due_at = body_bytes + text.index(b"0" * TIME_DIGITS + b"\x02")
 
     def put(self, due_ms: Times) -> PutBatch:
-        """Append at most ROWS timers as one batch and return it."""
+        """Append at most ROWS timers as one batch, and return the batch."""
         self.make(due_ms)
         self.append()
         return self._batch
 
     def make(self, due_ms: Times) -> None:
-        """Make the batch, as clients' sends would."""
+        """Fill the batch as sends of clients would."""
         size = int(due_ms.size)
         batch, numbers = self._batch, np.arange(self.count, self.count + size)
-        batch.rows[:size] = self._made[:size]
+        batch.rows[:size] = self._template_rows[:size]
         batch.rows["timer_value"][:size] = due_ms
         batch.count = size
         write_digits(self._texts[:size, self._key_at :], numbers, KEY_DIGITS, 16)
         write_digits(self._texts[:size, self._due_at :], due_ms, TIME_DIGITS, 10)
 
     def append(self) -> None:
-        """Put the batch that was made, hook first, as a broker does."""
+        """Run the put hook and append the batch, as the broker does."""
         self._hook(self._batch, self._clock.now_ms())
         self._store.put(self._batch)
         refused = self._batch.filled["status"] != 0
@@ -96,19 +96,20 @@ class Filler:
         self,
         count: int,
         due_of: Callable[[Times], Times],
-        seen: Callable[[Any], None] | None = None,
+        on_batch: Callable[[Any], None] | None = None,
     ) -> None:
-        """Put `count` timers; `due_of` is given their numbers.
+        """Put `count` timers.
 
         Args:
-            seen: called with the log offsets of each batch.
+            due_of: Returns the delivery times of timers by number, in ms since the epoch.
+            on_batch: Called with the log offsets of each batch.
         """
         end = self.count + count
         while self.count < end:
             numbers = np.arange(self.count, min(self.count + ROWS, end))
             batch = self.put(due_of(numbers))
-            if seen is not None:
-                seen(batch.filled["phys_offset"].copy())
+            if on_batch is not None:
+                on_batch(batch.filled["phys_offset"].copy())
 
 
 def key(number: int) -> str:
@@ -117,19 +118,19 @@ def key(number: int) -> str:
 
 
 def far(now_ms: int, seed: int = 4) -> Callable[[Times], Times]:
-    """Return times at random between an hour and two days from now."""
+    """Return a function of random delivery times, 1 to 47 hours from now."""
     random = np.random.default_rng(seed)
     return lambda numbers: now_ms + random.integers(*FAR_MS, numbers.size)
 
 
 def catch_up_index(store: MessageStore) -> None:
-    """Have all keys in the index, as after a quiet second."""
+    """Index all keys, as the broker does within an idle second."""
     while store.index.behind_bytes:
         store.index.catch_up()
 
 
 def fill_store(root: Path, count: int, topic: str) -> None:
-    """Put `count` timers into the store of a stopped broker, and close it in order."""
+    """Put `count` timers into the store of a stopped broker, and close the store cleanly."""
     clock = SystemClock()
     with MessageStore(StoreConfig(root_text=str(root)), clock) as store:
         timers = TimerStore(store, clock, TimerConfig())
@@ -151,10 +152,10 @@ def _note(timers: TimerStore, batch: PutBatch) -> None:
 
 def write_digits(out: npt.NDArray[np.uint8], numbers: Times, count: int, base: int) -> None:
     """Write numbers with `count` digits to the start of each row of `out`."""
-    left = numbers.copy()
+    remaining = numbers.copy()
     for at in range(count - 1, -1, -1):
-        if not left.any():
+        if not remaining.any():
             out[:, at] = HEX[0]
             continue
-        left, digit = np.divmod(left, base)
+        remaining, digit = np.divmod(remaining, base)
         out[:, at] = HEX[digit]

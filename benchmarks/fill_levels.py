@@ -1,7 +1,7 @@
-"""Fills a store with messages that wait in one level, through the library: a million in seconds.
+"""Filler that puts pending level messages into a store: a million in a few seconds.
 
-The clock is set for each batch, so that they fall due one after the other over most of the level's
-delay, as traffic of an hour and more would leave them.
+The filler sets the clock for each batch, so that the delivery times are spread over most of the
+level's delay, as with traffic of an hour and more.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from schedule_service.config import DEFAULT_LEVELS
-from schedule_service.levels import LevelHistory, Promise, parse_levels
+from schedule_service.levels import LevelHistory, LevelText, parse_levels
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.put_hook import LevelHook
 from tests.support.wait_until import now_ms
 
 LEVEL = 18
 QUEUES = 4
-FIRST_DUE_MS = 30 * 60_000  # from now: nothing is delivered while we measure
+FIRST_DUE_MS = 30 * 60_000  # from now: no delivery during the measurement
 LAST_BORN_MS = 10_000  # before now
-APACHES_OWN = ("commitlog", "consumequeue", "index", "config", "checkpoint")
+APACHE_ENTRIES = ("commitlog", "consumequeue", "index", "config", "checkpoint")
 PERM = 6
 
 
@@ -40,8 +40,8 @@ def fill_levels(root: Path, count: int, topic: str) -> None:
     first_ms = end_ms - delay_ms + FIRST_DUE_MS
     clock.set_ms(first_ms)
     with MessageStore(StoreConfig(root_text=str(root)), clock) as store:
-        hook = LevelHook(store.topics, LevelHistory([Promise(0, DEFAULT_LEVELS)]))
-        _know(store, topic)
+        hook = LevelHook(store.topics, LevelHistory([LevelText(0, DEFAULT_LEVELS)]))
+        _create_topics(store, topic)
         batch = PutBatch(ROWS)
         text = encode_properties({"UNIQ_KEY": key(0), "WAIT": "true", "DELAY": str(LEVEL)})
         for n in range(ROWS):
@@ -66,10 +66,10 @@ def fill_levels(root: Path, count: int, topic: str) -> None:
 
 
 def fill_apache_store(root: Path, count: int, topic: str) -> None:
-    """Make a store as Apache's 4.9.7 leaves it after an orderly stop: its files and no others."""
+    """Make a store with the files that Apache RocketMQ 4.9.7 leaves after a clean stop."""
     fill_levels(root, count, topic)
     for path in root.iterdir():
-        if path.name not in APACHES_OWN:
+        if path.name not in APACHE_ENTRIES:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     config = root / "config"
     for path in config.iterdir():
@@ -85,7 +85,7 @@ def _queues(topic: str) -> dict[str, int]:
     return {SCHEDULE_TOPIC: len(parse_levels(DEFAULT_LEVELS)) - 1, topic: QUEUES}
 
 
-def _know(store: Any, topic: str) -> None:
+def _create_topics(store: Any, topic: str) -> None:
     for name, queues in _queues(topic).items():
         store.topics.set_routing(name, write_queues=queues, read_queues=queues, perm=PERM)
 

@@ -1,9 +1,9 @@
-"""How late timers are, as a chart: measured side by side, or drawn again from the numbers.
+"""Chart of timer lateness, for DueMQ and Apache RocketMQ.
 
-    python -m benchmarks.lateness              both brokers, a minute of 500 timers a second each
-    python -m benchmarks.lateness --draw-only  from docs/figures/timer-lateness.json
+    python -m benchmarks.lateness              measure both brokers (500 timers/s for 60 s), draw
+    python -m benchmarks.lateness --draw-only  draw from docs/figures/timer-lateness.json
 
-Writes timer-lateness.json, .svg and .png into docs/figures. Drawing needs matplotlib.
+The program writes timer-lateness.json, .svg and .png to docs/figures. Drawing needs matplotlib.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ TAIL = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
 
 
 def main(words: list[str]) -> int:
-    """Measure, unless skipped, and draw."""
+    """Measure, except with --draw-only, and draw the chart."""
     parser = argparse.ArgumentParser(prog="benchmarks.lateness")
-    parser.add_argument("--draw-only", action="store_true", help="draw what was measured before")
+    parser.add_argument("--draw-only", action="store_true", help="draw earlier measurements")
     parser.add_argument("--scale", type=float, default=1.0, help="share of a minute")
     parser.add_argument("--out", type=Path, default=FIGURES, help="folder of the figures")
     args = parser.parse_args(words)
@@ -48,7 +48,7 @@ def main(words: list[str]) -> int:
 
 
 def measured(scale: float) -> dict[str, Any]:
-    """Return what both brokers came to, one right after the other, and where."""
+    """Measure both brokers, one after the other; return the lateness and facts of the machine."""
     about, wireload = machine.describe(), go_program(WIRELOAD)
     found: dict[str, Found] = {}
     with machine.shared_with_others() as shared:
@@ -71,19 +71,19 @@ def measured(scale: float) -> dict[str, Any]:
 
 
 def summary(received: Found) -> Found:
-    """Return the distribution, and what must be 0."""
+    """Return the distribution of lateness, and counts of delivery errors."""
     kept = ("received", "lost", "duplicates", "early", "late_at_store_ms", "late_counts")
     return {name: received[name] for name in kept}
 
 
 def as_text(numbers: dict[str, Any]) -> str:
-    """Return JSON with a line for each pair of lateness and count."""
+    """Return JSON with each pair of lateness and count on one line."""
     text = json.dumps(numbers, indent=1) + "\n"
     return re.sub(r"\[\s+(-?\d+),\s+(\d+)\s+\]", r"[\1, \2]", text)
 
 
 def draw(numbers: dict[str, Any], folder: Path) -> None:
-    """Draw the share of timers that were later than so much, both axes logarithmic."""
+    """Draw the share of timers by minimum lateness, on logarithmic axes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -95,7 +95,9 @@ def draw(numbers: dict[str, Any], folder: Path) -> None:
         late_ms, counts = np.array(found["late_counts"]).T
         later = 1 - np.cumsum(counts) / counts.sum()
         shares = np.concatenate([[1.0], later]).clip(0.5 / counts.sum())
-        late = np.concatenate([[0], late_ms.clip(0)]) + 1  # 0 has no logarithm
+        late = (
+            np.concatenate([[0], late_ms.clip(0)]) + 1
+        )  # shifted by 1 ms: a logarithmic axis has no 0
         axes.step(late, shares, where="post", color=COLOURS[name], label=label(name, found))
         axes.fill_between(late, shares, 1e-6, step="post", color=COLOURS[name], alpha=0.08)
     axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.2), xlim=(1, None))
@@ -112,16 +114,16 @@ def draw(numbers: dict[str, Any], folder: Path) -> None:
     axes.set_title(f"Timers at {TRICKLE_PER_S}/s: how late they are stored", loc="left")
     about = numbers["machine"]
     busy, stolen = about["work of others, cores"], about.get("stolen by the host, cores")
-    told = f"{about['cores']} cores, {busy} busy with other work"
-    told += f", {stolen} stolen by the host" if stolen else ""
-    axes.set_title(told, loc="right", fontsize=8)
+    facts = f"{about['cores']} cores, {busy} busy with other work"
+    facts += f", {stolen} stolen by the host" if stolen else ""
+    axes.set_title(facts, loc="right", fontsize=8)
     figure.tight_layout()
     figure.savefig(folder / f"{NAME}.svg", metadata={"Date": None})
     figure.savefig(folder / f"{NAME}.png", dpi=130, metadata={"Software": None})
 
 
 def label(name: str, found: Found) -> str:
-    """Return a line of the legend."""
+    """Return the legend text of one broker."""
     late = found["late_at_store_ms"]
     marks = ", ".join(f"{mark} {late[mark.replace('.', '')]:,.0f}" for mark in MARKS)
     return f"{TITLES[name]}: {marks} ms"

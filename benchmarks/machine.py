@@ -1,4 +1,4 @@
-"""What a figure was measured on and with."""
+"""Description of the machine, and processor use by other programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("numpy", "numba", "uvloop", "msgspec")
 
 
 def describe() -> dict[str, str]:
-    """Return the machine, its kernel and the versions that matter."""
+    """Return the hardware, the kernel, and the versions of the relevant software."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = {
         "cpu": _cpu(),
@@ -39,24 +39,24 @@ def describe() -> dict[str, str]:
 
 
 def load() -> str:
-    """Return how busy the machine was over the last 1, 5 and 15 minutes."""
+    """Return the load averages of the last 1, 5 and 15 minutes."""
     return " ".join(f"{each:.2f}" for each in os.getloadavg())
 
 
 @dataclass(slots=True)
 class Shared:
-    """Who else had the processors during a block, set at its end, as cores that were kept busy.
+    """Processor use by others during a block, in cores; set when the block ends.
 
     Attributes:
-        others: other programs of this machine.
-        stolen: the host that this virtual machine runs on: for other guests, without notice.
+        others: Cores used by other programs.
+        stolen: Cores taken by the hypervisor (steal time).
     """
 
     others: float = 0.0
     stolen: float = 0.0
 
     def as_text(self) -> dict[str, str]:
-        """Return it as facts about the machine."""
+        """Return the values as text, by description."""
         return {
             "work of others, cores": f"{self.others:.2f}",
             "stolen by the host, cores": f"{self.stolen:.2f}",
@@ -65,9 +65,9 @@ class Shared:
 
 @contextmanager
 def shared_with_others() -> Iterator[Shared]:
-    """Measure the use of the processors by others during the block.
+    """Measure the processor use by others during the block. Linux only.
 
-    Ours are this process and its children that have ended by then. Linux only.
+    This process and its children that have ended before the end of the block are excluded.
     """
     found, start = Shared(), time.monotonic()
     (busy, stolen), ours = _busy_s(), _ours_s()
@@ -79,7 +79,7 @@ def shared_with_others() -> Iterator[Shared]:
 
 
 def _busy_s() -> tuple[float, float]:
-    """Return the processor time of everything on this machine, and what its host took from it."""
+    """Return the processor time of all programs and the steal time, in seconds."""
     fields = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     user, nice, system, _, _, irq, softirq, stolen = fields
     ticks = os.sysconf("SC_CLK_TCK")

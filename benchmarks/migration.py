@@ -1,11 +1,12 @@
-"""Measures migration and writes what came out into docs/reference/migration-figures.md.
+"""Migration benchmarks, and generator of docs/reference/migration-figures.md.
 
-    python -m benchmarks.migration               all loads at full size, then the page
-    python -m benchmarks.migration --scale 0.01  a quick look whether everything works
-    python -m benchmarks.migration --fill-only   the page again, from the newest figures
+    python -m benchmarks.migration               run all loads at full size, write the page
+    python -m benchmarks.migration --scale 0.01  quick functional check
+    python -m benchmarks.migration --fill-only   write the page from the newest figures
 
-The page keeps its words; what stands between its two marks is made here, from the figures it names
-and from docs/figures/migration-kills.json. A test makes it again and compares.
+The program generates the text between the two markers of the page, from a file in
+benchmarks/results and from docs/figures/migration-kills.json. A test checks that the page is
+up to date.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ GOALS = (
 
 
 def main(words: list[str]) -> int:
-    """Measure, unless skipped, and write the page; return 1 if a load failed."""
+    """Measure, except with --fill-only, and write the page; return 1 if a load failed."""
     parser = argparse.ArgumentParser(prog="benchmarks.migration")
-    parser.add_argument("--fill-only", action="store_true", help="take the newest figures")
+    parser.add_argument("--fill-only", action="store_true", help="use the newest figures")
     parser.add_argument("--scale", default="1.0", help="multiplies counts of messages")
     parser.add_argument("--work-dir", help="folder for the stores; default: temporary")
     args = parser.parse_args(words)
@@ -58,7 +59,7 @@ def main(words: list[str]) -> int:
 
 
 def filled(text: str, name: str) -> str:
-    """Return a page with the figures of a file in benchmarks/results between its marks."""
+    """Return a page with the figures of a file in benchmarks/results between its markers."""
     found = page.read(name)
     kills = json.loads(KILLS.read_text()) if KILLS.exists() else None
     parts = [page.about(name, found, LOADS), page.goals_table(found, GOALS)]
@@ -68,7 +69,7 @@ def filled(text: str, name: str) -> str:
 
 
 def _by_hand(found: Found) -> str:
-    """Return the table of what can be done without migration, beside ours."""
+    """Return the table that compares migration with reading and resending by a client."""
     theirs, ours = (figures(found, BY_HAND, server) for server in (run.APACHE, run.OURS))
     live = figures(found, LIVE)
     moved = {
@@ -81,8 +82,8 @@ def _by_hand(found: Found) -> str:
         "| `migrate-by-hand` | Apache 5.3.3, by hand | DueMQ, by hand | DueMQ, live backfill |",
         "|---|---|---|---|",
     ]
-    for name, ours_too in moved.items():
-        cells = [_cell(each) for each in (theirs.get(name), ours.get(name), ours_too)]
+    for name, migrated in moved.items():
+        cells = [_cell(each) for each in (theirs.get(name), ours.get(name), migrated)]
         rows.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -93,16 +94,16 @@ def _cell(value: tuple[float, str] | None) -> str:
 
 def _kills(kills: Found) -> str:
     rows = [
-        f"`kill -9` {kills['kills']} times at random under traffic, both directions (seed "
-        f"{kills['seed']}; `tests/crash/test_kill_migration.py`). A level's state, as it was told "
-        "last before a kill; a kill counts once for each state that a level was in:",
+        f"`kill -9` {kills['kills']} times at random under traffic, in both directions (seed "
+        f"{kills['seed']}; `tests/crash/test_kill_migration.py`). States of levels, as last "
+        "reported before a kill; a kill counts once for each state of a level:",
         "",
         "| state | kills |",
         "|---|---|",
         *(f"| {state} | {n} |" for state, n in sorted(kills["kills_by_state"].items())),
         "",
         f"Sent {kills['sent']:,}, acknowledged {kills['acknowledged']:,}, arrived "
-        f"{kills['arrived']:,}; lost, doubled, early: {'; '.join(kills['faults']) or 'none'}.",
+        f"{kills['arrived']:,}; lost, duplicated, early: {'; '.join(kills['faults']) or 'none'}.",
     ]
     return "\n".join(rows)
 

@@ -1,4 +1,4 @@
-"""Pages of figures: words that are kept, and between two marks what a file of figures says."""
+"""Generated text and tables of the figure pages, written between two markers of a page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from benchmarks import run
 from benchmarks.report import RESULTS
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+EMPTY = f"\n{BEGIN}\n{END}\n"
 SERVERS = (run.OURS, run.APACHE)
 BUSY_CORES = 0.3
 Found = dict[str, Any]
@@ -19,21 +20,24 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A line of what must be reached.
+    """Performance goal.
 
     Attributes:
-        names: of figures, added up.
-        factor: from the figure's unit to that of the goal.
-        any_size: it can be judged at a small scale, too.
-        to_apache: the figure is divided by Apache's.
+        names: Names of the figures, which are added.
+        required: Required value.
+        target: Target value.
+        more: Whether larger values are better.
+        factor: Factor from the unit of the figures to the unit of the goal.
+        any_size: Whether the goal also applies at a small scale.
+        to_apache: Whether the value is divided by Apache's.
     """
 
     work: str
     load: str
     names: tuple[str, ...]
     unit: str
-    must: float
-    aim: float
+    required: float
+    target: float
     more: bool = False
     factor: float = 1.0
     any_size: bool = False
@@ -41,18 +45,18 @@ class Goal:
 
 
 def newest(loads: set[str]) -> str:
-    """Return the name of the newest figures that contain all of these loads."""
+    """Return the name of the newest file of figures that contains all of the given loads."""
     for path in sorted(RESULTS.glob("*.json"), reverse=True):
         if loads <= {outcome["load"] for outcome in json.loads(path.read_text())["outcomes"]}:
             return path.name
-    raise SystemExit(f"{RESULTS} has no figures of {', '.join(sorted(loads))}")
+    raise SystemExit(f"no file in {RESULTS} has figures of {', '.join(sorted(loads))}")
 
 
 def named(page: str) -> str:
-    """Return the name of the figures that a page was made from."""
+    """Return the name of the file of figures that a page links to."""
     found = re.search(r"\(\.\./\.\./benchmarks/results/(\S+\.json)\)", page)
     if found is None:
-        raise ValueError("the page names no figures")
+        raise ValueError("the page has no link to a file in benchmarks/results")
     return found[1]
 
 
@@ -63,7 +67,7 @@ def read(name: str) -> Found:
 
 
 def replaced(page: str, parts: Iterable[str]) -> str:
-    """Return a page with these parts between its marks."""
+    """Return a page with new parts between its markers."""
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -72,7 +76,7 @@ def replaced(page: str, parts: Iterable[str]) -> str:
 
 
 def figures(found: Found, load: str, server: str = run.OURS) -> dict[str, tuple[float, str]]:
-    """Return (value, unit) of a load by the figure's name; none if it failed."""
+    """Return the figures of a load, (value, unit) by name; empty if the load failed."""
     for outcome in found["outcomes"]:
         if (outcome["load"], outcome["server"]) == (load, server):
             return {m["name"]: (float(m["value"]), str(m["unit"])) for m in outcome["median"]}
@@ -80,36 +84,38 @@ def figures(found: Found, load: str, server: str = run.OURS) -> dict[str, tuple[
 
 
 def about(name: str, found: Found, loads: Sequence[str]) -> str:
-    """Return where the figures come from, and whether the machine was busy."""
+    """Return the source of the figures, and a note if the machine was busy."""
     machine = found["machine"]
     busy = _cores("work of others", found, loads)
     stolen = _cores("stolen by the host", found, loads)
-    took = f", the host took up to {max(stolen):.1f}" if stolen else ""
+    took = f"; the hypervisor took up to {max(stolen):.1f}" if stolen else ""
     text = (
         f"`{found['command']}` at commit {machine['commit']}: {machine['cores']} cores of "
         f"{machine['cpu']}, {machine['memory']}, {machine['kernel']}; other programs kept "
-        f"{min(busy, default=0):.1f} to {max(busy, default=0):.1f} cores busy{took}. All of it: "
+        f"{min(busy, default=0):.1f} to {max(busy, default=0):.1f} cores busy{took}. All figures: "
         f"[{name}](../../benchmarks/results/{name})."
     )
     if max([*busy, *stolen], default=0) > BUSY_CORES:
-        text += "\n\n**The machine was busy**: read ratios and processor times, not times."
+        text += (
+            "\n\n**The machine was busy**: rely on ratios and processor times, not on wall times."
+        )
     if found["scale"] != 1.0:
         text += (
-            f"\n\n**Scale {found['scale']:g}**, not the full sizes: whole commands are mostly their"
-            " start, and times say little."
+            f"\n\n**Scale {found['scale']:g}**, not full size: most of a command's time is"
+            " its start, and wall times are not meaningful."
         )
     return text
 
 
 def _cores(name: str, found: Found, loads: Sequence[str]) -> list[float]:
-    """Return how many cores were kept busy so, in each load."""
+    """Return the values of a figure in cores, for each load."""
     known = [figures(found, load, server) for load in loads for server in SERVERS]
     return [each[name][0] for each in known if name in each]
 
 
 def goals_table(found: Found, goals: Sequence[Goal]) -> str:
-    """Return a table of the goals and whether they are reached."""
-    rows = ["| work | came out | must | aim | |", "|---|---|---|---|---|"]
+    """Return a table of the goals and whether they are met."""
+    rows = ["| work | measured | required | target | |", "|---|---|---|---|---|"]
     for goal in goals:
         value = value_of(goal, found)
         if value is None:
@@ -122,7 +128,7 @@ def goals_table(found: Found, goals: Sequence[Goal]) -> str:
 
 
 def value_of(goal: Goal, found: Found) -> float | None:
-    """Return what came out, in the unit of the goal; None if a load failed."""
+    """Return the measured value, in the unit of the goal; None if a load failed."""
     ours, base = _sum(goal, found, run.OURS), _sum(goal, found, run.APACHE)
     if not goal.to_apache:
         return ours
@@ -137,16 +143,16 @@ def _sum(goal: Goal, found: Found, server: str) -> float | None:
 
 
 def _limits(goal: Goal) -> str:
-    return f"{number(goal.must)} | {number(goal.aim)}"
+    return f"{number(goal.required)} | {number(goal.target)}"
 
 
 def verdict_of(goal: Goal, value: float) -> str:
-    """Return in a word whether a goal is reached."""
+    """Return whether a goal is met: target met, met, or missed."""
 
-    def reached(limit: float) -> bool:
+    def is_met(limit: float) -> bool:
         return value >= limit if goal.more else value <= limit
 
-    return "aim reached" if reached(goal.aim) else "reached" if reached(goal.must) else "**missed**"
+    return "target met" if is_met(goal.target) else "met" if is_met(goal.required) else "**missed**"
 
 
 def all_figures(found: Found, loads: Sequence[str]) -> str:
@@ -161,5 +167,5 @@ def all_figures(found: Found, loads: Sequence[str]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three digits at least."""
+    """Return a number rounded to an integer, or to three digits if it is below 100."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"

@@ -1,4 +1,4 @@
-"""Replicas for the benchmark: of the same implementation as their master."""
+"""Replicas for benchmarks, of the same implementation as their master."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ HEAP = "4g"
 RUNTIME_INFO = 28
 COPIED_S = 300.0
 SYNC_KEYS = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
-"""Every send waits for one replica; with Apache's default of 1 it waits for none."""
+"""Sends wait for one replica. With Apache's default (`inSyncReplicas` = 1), they wait for none."""
 
 
 def replica_of(master: Server, home: Path, keys: Mapping[str, str]) -> Server:
-    """Return a replica with an empty store, not started."""
+    """Return a replica with an empty store; it is not started."""
     if isinstance(master, Apache):
         return ApacheReplica(master.version, master, home, keys=keys)
     return OurReplica(master, home, keys=keys)
 
 
 def broker_like(server: Server, home: Path, keys: Mapping[str, str]) -> Server:
-    """Return a broker of the same implementation with its own name server, not started."""
+    """Return a broker of the same implementation with its own name server; it is not started."""
     if isinstance(server, Apache):
         return Apache(server.version, home, keys=keys, heap=HEAP)
     return DueMQ(home, keys=keys)
 
 
 def log_end(server: Server) -> int:
-    """Return the end of the log; 0 while the broker does not answer."""
+    """Return the end offset of a broker's log; 0 while the broker does not respond."""
     try:
         answer = ask(server.broker_port, RUNTIME_INFO, {})
     except OSError:
@@ -44,10 +44,10 @@ def log_end(server: Server) -> int:
 
 
 def wait_copied(master: Server, replica: Server) -> None:
-    """Return when the replica has all of the master's log."""
+    """Wait until a replica has copied its master's whole log."""
     until(
         lambda: 0 < log_end(master) <= log_end(replica),
         seconds=COPIED_S,
-        what="all of the log copied",
+        what="the whole log copied",
         poll_s=0.01,
     )

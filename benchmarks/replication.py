@@ -1,24 +1,20 @@
-"""Measures replicas and failover, and writes docs/reference/replication-figures.md.
+"""Replication and failover benchmarks, and generator of docs/reference/replication-figures.md.
 
-    python -m benchmarks.replication               all loads (10 minutes), then the page
-    python -m benchmarks.replication --scale 0.01   a quick look whether everything works
-    python -m benchmarks.replication --fill-only    the page again, from the newest figures
+    python -m benchmarks.replication               run all loads (10 minutes), write the page
+    python -m benchmarks.replication --scale 0.01  quick functional check
+    python -m benchmarks.replication --fill-only   write the page from the newest figures
 
-A test fills the page again and compares.
+A test checks that the page is up to date.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
-from benchmarks import page, run
+from benchmarks.comparison import REFERENCE, ComparisonPage
 from benchmarks.loads import LOADS
-from benchmarks.page import Found, Goal, figures, number
+from benchmarks.page import Goal
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "replication-figures.md"
-NAMES = tuple(name for name, load in LOADS.items() if load.replication)
 GOALS = (
     Goal(
         "ingest 4 x 64 with an asynchronous replica, to ingest without", "replica-async",
@@ -49,41 +45,11 @@ GOALS = (
     ),
 )  # fmt: skip
 
-
-def main(words: list[str]) -> int:
-    """Measure, unless skipped, and write the page; return 1 if a load failed."""
-    parser = argparse.ArgumentParser(prog="benchmarks.replication")
-    parser.add_argument("--fill-only", action="store_true", help="take the newest figures")
-    parser.add_argument("--scale", default="1.0", help="multiplies counts of messages")
-    args = parser.parse_args(words)
-    failed = 0 if args.fill_only else run.main(["--replication", "--scale", args.scale])
-    PAGE.write_text(filled(PAGE.read_text(), page.newest(set(NAMES))))
-    print(f"written: {PAGE}")
-    return failed
-
-
-def filled(text: str, name: str) -> str:
-    """Return a page with the figures of a file in benchmarks/results between its marks."""
-    found = page.read(name)
-    parts = [page.about(name, found, NAMES), page.goals_table(found, GOALS), _beside(found)]
-    return page.replaced(text, parts)
-
-
-def _beside(found: Found) -> str:
-    """Return a table of every figure, of Apache and of DueMQ."""
-    rows = ["| load | figure | Apache 5.3.3 | DueMQ |", "|---|---|---|---|"]
-    for load in NAMES:
-        theirs, ours = (figures(found, load, server) for server in (run.APACHE, run.OURS))
-        title = f"`{load}`"
-        for name, (_, unit) in (theirs | ours).items():
-            cells = [
-                f"{number(known[name][0])} {unit}" if name in known else "-"
-                for known in (theirs, ours)
-            ]
-            rows.append(f"| {title} | {name} | {' | '.join(cells)} |")
-            title = ""
-    return "\n".join(rows)
-
+PAGE = ComparisonPage(
+    REFERENCE / "replication-figures.md",
+    [name for name, load in LOADS.items() if load.replication],
+    GOALS,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(PAGE.main("benchmarks.replication", sys.argv[1:]))

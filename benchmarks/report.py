@@ -1,4 +1,4 @@
-"""From figures to a table and a file."""
+"""Benchmark report: comparison table and JSON file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(slots=True)
 class Outcome:
-    """What one load found at one server, over all repetitions."""
+    """Figures of one load on one server, of all repetitions."""
 
     load: Load
     server: str
@@ -26,7 +26,7 @@ class Outcome:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The median of each figure."""
+        """Medians of the figures."""
         found = {}
         for metric in self.runs[0] if self.runs else []:
             values = [m.value for run in self.runs for m in run if m.name == metric.name]
@@ -37,7 +37,7 @@ class Outcome:
 
 
 def table(outcomes: list[Outcome], *, base: str, ours: str) -> str:
-    """Return the figures of two servers side by side; ratio is ours divided by the base."""
+    """Return a table of the figures of two servers, with the ratio of ours to the base."""
     rows: list[Row] = [("work", "figure", "unit", base, ours, "ratio", "")]
     loads = dict.fromkeys(outcome.load.name for outcome in outcomes)
     for name in loads:
@@ -72,7 +72,7 @@ def _value(metric: Metric | None) -> str:
 
 
 def _ratio(base: Metric | None, ours: Metric | None) -> tuple[str, str]:
-    """Return ours / base and the name of the better one."""
+    """Return the ratio ours / base, and whether ours is better."""
     if base is None or ours is None:
         return "", ""
     if base.value == ours.value:
@@ -83,7 +83,7 @@ def _ratio(base: Metric | None, ours: Metric | None) -> tuple[str, str]:
 
 
 def save(outcomes: list[Outcome], facts: dict[str, Any], folder: Path) -> Path:
-    """Write everything as JSON and return the path."""
+    """Write all outcomes as JSON and return the path of the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
     found = [

@@ -1,16 +1,16 @@
-"""Runs the same loads against Apache's broker and ours, one after the other, and compares.
+"""Comparison of DueMQ and Apache RocketMQ under the same loads.
 
-    python -m benchmarks.run                      the default loads, full size (about 30 minutes)
-    python -m benchmarks.run --scale 0.01         a quick look whether everything works
-    python -m benchmarks.run --only drain,crash   some loads; --list names them
-    python -m benchmarks.run --timers             everything about timers (about 20 minutes)
+    python -m benchmarks.run                      default loads, full size (about 30 minutes)
+    python -m benchmarks.run --scale 0.01         quick functional check
+    python -m benchmarks.run --only drain,crash   selected loads; --list prints their names
+    python -m benchmarks.run --timers             timers (about 20 minutes)
     python -m benchmarks.run --migration          migration of levels (about 15 minutes)
     python -m benchmarks.run --replication        replicas and failover (about 10 minutes)
 
-Each load gets a fresh broker with an empty store for each server, warmed up, so that no load
-profits or suffers from another; both servers do a load right after each other, and repetitions go
-through all loads in turn, so that a busy machine is busy for all. Judge by ratio, and only on a
-quiet machine.
+Each load runs on a fresh, warmed-up broker with an empty store, so that loads do not affect each
+other. The two servers run a load one directly after the other, and repetitions cycle through all
+loads, so that other programs affect all of them alike. Compare ratios, on an otherwise idle
+machine.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
 APACHE, OURS = "apache-5.3.3", "duemq"
-KEYS = {"timerWheelEnable": "true"}  # all else is what each broker ships
+KEYS = {"timerWheelEnable": "true"}  # other keys have the defaults of each broker
 ACCOUNTS = {APACHE: accounts.KEYS | accounts.PROVIDERS, OURS: accounts.KEYS}
-WHO = Credentials("bench", "bench-secret")
+USER = Credentials("bench", "bench-secret")
 PERMISSIONS = {"Topic:bench*": ["Pub", "Sub", "Create", "Get"], "Group:g_wireload": ["Sub"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to run."""
+    """Options of a run."""
 
     loads: list[Load]
     servers: list[str]
@@ -56,7 +56,7 @@ class Options:
 
 
 def main(words: list[str]) -> int:
-    """Run, print the table, save the figures; 1 if a load failed."""
+    """Run the loads, print the table, save the figures; return 1 if a load failed."""
     options = parse(words)
     about = machine.describe()
     facts = {"machine": about, "scale": options.scale, "heap": options.heap, "keys": KEYS}
@@ -76,26 +76,26 @@ def main(words: list[str]) -> int:
 
 
 def servers_of(load: Load, options: Options) -> list[str]:
-    """Return the servers that a load can be measured with."""
+    """Return the selected servers that support a load."""
     servers = [OURS] if load.ours_only else options.servers
     return [server for server in servers if server != OURS or not load.apaches_only]
 
 
 def try_once(outcome: Outcome, options: Options, wireload: Path) -> None:
-    """Add one run to the outcome, or the reason why there is none."""
+    """Run a load once; add its figures or its error to the outcome."""
     try:
         with machine.shared_with_others() as shared:
             found = measure(outcome.load, outcome.server, options, wireload)
         named = {"work of others": shared.others, "stolen by the host": shared.stolen}
         found += [Metric(name=n, value=v, unit="cores", better="less") for n, v in named.items()]
         outcome.runs.append(found)
-    except Exception as error:  # one load that fails must not cost the others
+    except Exception as error:  # a failed load does not stop the others
         outcome.error = f"{type(error).__name__}: {error}"
         print(outcome.error, file=sys.stderr)
 
 
 def measure(load: Load, name: str, options: Options, wireload: Path) -> list[Metric]:
-    """Run one load against a fresh server, or alone in a fresh folder."""
+    """Run one load on a fresh server or group, or without a server, in an empty folder."""
     home = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=options.work_dir))
     try:
         if load.alone is not None:
@@ -117,9 +117,9 @@ def _with_server(load: Load, server: Server, options: Options, wireload: Path) -
         with server:
             bench = Bench(server, wireload, options.scale)
             if load.signed:
-                steps = accounts.user_steps(WHO, PERMISSIONS)
+                steps = accounts.user_steps(USER, PERMISSIONS)
                 accounts.prepare(server.broker_address, accounts.ROOT, steps)
-                bench.who = WHO
+                bench.credentials = USER
             if not load.keys:
                 bench.warm_up()
             return load.run(bench)
@@ -128,12 +128,12 @@ def _with_server(load: Load, server: Server, options: Options, wireload: Path) -
 
 
 def apache(home: Path, options: Options) -> Server:
-    """Return Apache's broker with all of its heap from the start."""
+    """Return Apache's broker, with a heap of fixed size."""
     return Apache("5.3.3", home, keys=KEYS, heap=options.heap, fixed_heap=True)
 
 
 def ours(home: Path, options: Options) -> Server:
-    """Return our broker."""
+    """Return a DueMQ broker."""
     del options
     return DueMQ(home, keys=KEYS)
 
@@ -142,18 +142,22 @@ SERVERS: dict[str, Callable[[Path, Options], Server]] = {APACHE: apache, OURS: o
 
 
 def parse(words: list[str]) -> Options:
-    """Return the options, or end the program with a message."""
+    """Parse the command line; exit with a message if it is invalid."""
     parser = argparse.ArgumentParser(
         prog="benchmarks.run", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--only", default="", help="names of loads, separated by commas")
-    parser.add_argument("--all", action="store_true", help="also the loads that are not default")
-    parser.add_argument("--timers", action="store_true", help="the loads about timers")
-    parser.add_argument("--migration", action="store_true", help="the loads about migration")
-    parser.add_argument("--replication", action="store_true", help="replicas and failover")
-    parser.add_argument("--list", action="store_true", help="name the loads and end")
-    parser.add_argument("--servers", default=f"{APACHE},{OURS}", help="which, first is the base")
-    parser.add_argument("--scale", type=float, default=1.0, help="multiplies counts of messages")
+    parser.add_argument("--only", default="", help="comma-separated names of loads")
+    parser.add_argument(
+        "--all", action="store_true", help="also run the loads that are not default"
+    )
+    parser.add_argument("--timers", action="store_true", help="run the timer loads")
+    parser.add_argument("--migration", action="store_true", help="run the migration loads")
+    parser.add_argument("--replication", action="store_true", help="run the replication loads")
+    parser.add_argument("--list", action="store_true", help="list the loads and exit")
+    parser.add_argument(
+        "--servers", default=f"{APACHE},{OURS}", help="comma-separated; the first is the base"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of message counts")
     parser.add_argument("--repeat", type=int, default=1, help="runs per load; medians are shown")
     parser.add_argument("--heap", default="4g", help="heap of Apache's broker")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the figures")
@@ -166,8 +170,8 @@ def parse(words: list[str]) -> Options:
     names = [name for name in args.only.split(",") if name]
     servers = args.servers.split(",")
     for unknown in [n for n in names if n not in LOADS] + [s for s in servers if s not in SERVERS]:
-        parser.error(f"no such load or server: {unknown}")
-    chosen = [LOADS[n] for n in names] or [x for x in LOADS.values() if _is_wanted(x, args)]
+        parser.error(f"unknown load or server: {unknown}")
+    chosen = [LOADS[n] for n in names] or [x for x in LOADS.values() if _is_selected(x, args)]
     return Options(
         loads=chosen,
         servers=servers,
@@ -180,19 +184,19 @@ def parse(words: list[str]) -> Options:
 
 
 def _command(words: list[str]) -> str:
-    """Return what was asked for, without the folders of this machine."""
+    """Return the command line without local paths."""
     text = " ".join(["python -m benchmarks.run", *words])
     return re.sub(r" --(out|work-dir)[ =]\S+", "", text)
 
 
-def _is_wanted(load: Load, args: argparse.Namespace) -> bool:
-    asked = [
+def _is_selected(load: Load, args: argparse.Namespace) -> bool:
+    kinds = [
         (args.timers, load.timers),
         (args.migration, load.migration),
         (args.replication, load.replication),
     ]
-    if any(kind for kind, _ in asked):
-        return any(kind and is_of_kind for kind, is_of_kind in asked)
+    if any(is_selected for is_selected, _ in kinds):
+        return any(is_selected and is_of_kind for is_selected, is_of_kind in kinds)
     return bool(load.default or args.all)
 
 

@@ -1,4 +1,4 @@
-"""Looks at a process again and again: processor time, memory, what it had written. Linux only."""
+"""Periodic samples of a process: processor time, memory, bytes written. Linux only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Protocol
 
 from tests.support.wait_until import now_ms
 
-EVERY_S = 0.05
+SAMPLE_INTERVAL_S = 0.05
 
 
 class Process(Protocol):
-    """What is looked at; `tests.support.child_process.Child` is one."""
+    """Interface of a sampled process, such as `tests.support.child_process.Child`."""
 
     @property
     def pid(self) -> int: ...
@@ -26,7 +26,11 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look; `written_bytes`: of pages that the process made dirty, or wrote."""
+    """Sample of a process.
+
+    Attributes:
+        written_bytes: Bytes that the process wrote, including pages it dirtied in mapped files.
+    """
 
     at_ms: int
     cpu_s: float
@@ -36,41 +40,41 @@ class Sample:
 
 @dataclass(slots=True)
 class Watch:
-    """All looks at one process, in order."""
+    """Samples of one process, in order of time."""
 
     samples: list[Sample] = field(default_factory=list)
 
-    def at(self, moment_ms: int) -> Sample:
-        """Return the first look at a moment or behind it, else the last."""
-        found = bisect_left(self.samples, moment_ms, key=lambda sample: sample.at_ms)
+    def at(self, time_ms: int) -> Sample:
+        """Return the first sample at or after a time; if there is none, the last sample."""
+        found = bisect_left(self.samples, time_ms, key=lambda sample: sample.at_ms)
         return self.samples[min(found, len(self.samples) - 1)]
 
     def cpu_s(self, first_ms: int, end_ms: int) -> float:
-        """Return the processor time between two moments."""
+        """Return the processor time between two times, in seconds."""
         return self.at(end_ms).cpu_s - self.at(first_ms).cpu_s
 
     def peak_bytes(self, first_ms: int, end_ms: int) -> int:
-        """Return the most anonymous memory between two moments."""
+        """Return the peak anonymous memory between two times, in bytes."""
         inside = [s.anonymous_bytes for s in self.samples if first_ms <= s.at_ms <= end_ms]
         return max([self.at(first_ms).anonymous_bytes, *inside])
 
 
 @contextmanager
 def watching(process: Process) -> Iterator[Watch]:
-    """Look at a process while the block runs."""
+    """Sample a process while the block is active."""
     watch, ended = Watch(), threading.Event()
 
-    def look() -> None:
+    def take_samples() -> None:
         while True:
             try:
                 watch.samples.append(sample(process))
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 return
-            if ended.wait(EVERY_S):
+            if ended.wait(SAMPLE_INTERVAL_S):
                 return
 
     watch.samples.append(sample(process))
-    thread = threading.Thread(target=look, name="watch", daemon=True)
+    thread = threading.Thread(target=take_samples, name="watch", daemon=True)
     thread.start()
     try:
         yield watch
@@ -80,7 +84,7 @@ def watching(process: Process) -> Iterator[Watch]:
 
 
 def sample(process: Process) -> Sample:
-    """Look once."""
+    """Take one sample."""
     return Sample(
         now_ms(), process.cpu_seconds(), process.memory_bytes().get("anonymous", 0),
         written_bytes(process.pid),
@@ -88,7 +92,7 @@ def sample(process: Process) -> Sample:
 
 
 def written_bytes(pid: int) -> int:
-    """Return what a process caused to be written, pages that it made dirty in mapped files too."""
+    """Return the bytes a process wrote, including pages it dirtied in mapped files."""
     for line in Path(f"/proc/{pid}/io").read_text().splitlines():
         if line.startswith("write_bytes"):
             return int(line.split()[1])

@@ -1,1 +1,1 @@
-"""What levels and timers share: redirected records, ownership, quarantine, pending, lateness."""
+"""Shared code of levels and timers: redirected records, ownership, quarantine, lateness."""

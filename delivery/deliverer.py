@@ -1,13 +1,13 @@
-"""Delivery of due messages: the part that levels and timers share.
+"""Delivery of due messages one at a time, and the outcome of a delivery.
 
     due units --levels: read_due, timers: gather--> batch ----put--> topics
         |                                                       |
         +-- skipped: one at a time, `SingleDeliverer` ----------+--> quarantine
                                                                 +--> refused: ends the `Outcome`
 
-Levels and timers determine which units are due, and read their records by kernels of their own. A
-message is delivered when its record is appended: the record names its origin, so no recovery
-delivers the message again.
+Levels and timers select the due units and read their records with their own kernels; units that
+these kernels skip are delivered by `SingleDeliverer`. A message is delivered when its record is
+appended: the record names its origin, so no recovery delivers the message again.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Outcome:
         units: Number of units.
 
     Attributes:
-        done: Leading units that are settled: delivered, in quarantine, lost, or no message at all.
-        delivered: Number of them that reached their topic.
+        done: Number of leading units that are settled: delivered, in quarantine, lost, or skipped.
+        delivered: Number of them that were delivered.
         quarantined: Messages that went to quarantine.
         lost: Number of messages whose record retention had removed.
         refusal: Reason why the store refused the next unit, or empty.
@@ -84,13 +84,13 @@ class Outcome:
         self.delivered += 0 if store_ms == NOT_PUT else count
 
     def note_batch(self, batch: PutBatch, elsewhere: Mapping[int, int] = NO_ROWS) -> int:
-        """Settle the leading rows of a batch after the put; a row after them is the refusal.
+        """Settle the leading rows of a batch after the put, up to the first refused row.
 
         Args:
             elsewhere: Rows that are not deliveries (quarantine, lost), with their real topic.
 
         Returns:
-            Number of rows that are settled.
+            Number of settled rows.
         """
         first = self.done
         count, illegal = settle(
@@ -132,7 +132,7 @@ class UnitReader(Protocol[UnitIn]):
         """Return the record.
 
         Raises:
-            RecordUnreadable: The record is damaged, or not the one that the unit names.
+            RecordUnreadable: The record is damaged, or does not match the unit.
         """
 
     def undeliverable(self, reason: Reason, detail: str, unit: UnitIn) -> Undeliverable:
@@ -145,7 +145,7 @@ class UnitReader(Protocol[UnitIn]):
 def build(
     reader: UnitReader[Unit], unit: Unit, convert: Convert[Unit], batch: PutBatch
 ) -> Undeliverable | None:
-    """Add the message of a unit to `batch`, or return why it cannot be delivered."""
+    """Add the message of a unit to `batch`, or return its quarantine item."""
     try:
         record = reader.read(unit)
     except RecordUnreadable as error:

@@ -7,8 +7,8 @@ counts, ledgers) is a projection of the records in the order of this queue. This
 their format and reads them; `delivery.ownership_projection` defines their meaning. Ranges are
 queue offsets of a level's queue.
 
-    Transfer      (`handover`) the timers own a range, except for units settled before
-    Return        (`giveback`) the level owns these ranges again, except for units settled meanwhile
+    Transfer      (`handover`) the timers own a range, except units that were settled before
+    Return        (`giveback`) the level owns ranges again, except units that were settled meanwhile
     Route         (`route`) new messages of a level become timers, or level messages again
     StateRecord   (`state`) the migration of a level changed its state
 """
@@ -68,9 +68,9 @@ class Transfer:
 
     Attributes:
         first, end: Queue offsets.
-        excluded: Ranges of it that were settled before (cancelled, moved, fired); they have no
-            owner.
-        count: Number of messages that change their owner.
+        excluded: Ranges between them that were settled before (cancelled, moved, fired); they have
+            no owner.
+        count: Number of transferred messages.
         checksum: Checksum of these messages, see `migration.ownership.checksum`.
         promised: Due times of units whose tags code is not a time, by queue offset.
     """
@@ -93,7 +93,7 @@ class Return:
         first, end: Queue offsets.
         pending: Ranges that were still pending as timers; the level owns them again.
         count, checksum: Number and checksum of messages in `pending`.
-        gone, gone_sum: Number and checksum of messages of the range that were settled since the
+        gone, gone_sum: Number and checksum of the other messages, which were settled since the
             transfer; they have no owner.
     """
 
@@ -130,7 +130,7 @@ class Route:
 class StateRecord:
     """Record: the migration of a level changed from state `source` to `target`.
 
-    If both are equal, the level was paused (`why` is the cause) or resumed (`why` is empty).
+    If both are equal, the migration was paused (`why` is the cause) or resumed (`why` is empty).
     """
 
     migration: str
@@ -195,7 +195,7 @@ def decode(body: bytes) -> OwnershipRecord:
 
 
 def _check(record: OwnershipRecord) -> None:
-    """Check the type and the bounds of every field, which code that applies records relies on.
+    """Check the type and the bounds of every field.
 
     Raises:
         ValueError: A field is malformed; the text names it.
@@ -246,7 +246,7 @@ def entry_of(record: Record, queue_offset: int) -> JournalEntry:
     """Return the journal entry of a record in the ownership topic.
 
     Raises:
-        ValueError: It is malformed, or a client sent it: records of a broker have no born host.
+        ValueError: The record is malformed, or has a born host, so that a client sent it.
     """
     if record.born_host != NO_HOST:
         address, port = record.born_host
@@ -255,7 +255,7 @@ def entry_of(record: Record, queue_offset: int) -> JournalEntry:
 
 
 def append(store: MessageStore, record: OwnershipRecord, now_ms: int) -> JournalEntry:
-    """Append a record; it is in force from now on.
+    """Append a record, which takes effect at once.
 
     Raises:
         OwnershipRefused: The store is not writable; nothing has changed.
@@ -277,7 +277,7 @@ def bounds(store: StoreReader) -> Range:
 def read(store: StoreReader, start: int = 0, *, quiet: bool = False) -> Iterator[JournalEntry]:
     """Yield the retained journal from a queue offset on, without malformed records.
 
-    A record is after the messages that it names: if retention removed it, they are removed as well.
+    A record is after its messages in the log: if retention has removed it, they are removed, too.
 
     Args:
         quiet: Do not log skipped records, because another reader does.

@@ -1,15 +1,15 @@
-"""Projection of the ownership journal: the only definition of what its records mean.
+"""Projection of the ownership journal: owners and counts that its records define.
 
     records --apply, in order--> Ownership         ranges of each level's queue that timers own
                                  JournalProjection  state, route and counts of each level
 
-Rules (`change_of`): after a `Transfer`, the timers own its range without `excluded`. After a
-`Return`, they own nothing of its range; the level owns `pending` again. The last record that names
-a unit counts. The journal does not show whether a unit is settled (delivered, cancelled, in
-quarantine): origins in the log do.
+Rules (`change_of`): after a `Transfer`, the timers own its range except `excluded`. After a
+`Return`, they own no unit of its range; the level owns `pending` again. The last record whose range
+includes a unit applies. The journal does not show whether a unit is settled (delivered, cancelled,
+in quarantine); origins in the log do.
 
-Readers apply the journal at different times (a checkpoint of the timers is older than the log), so
-each has an `Ownership` of its own. No I/O, no clock.
+Each reader has its own `Ownership`, because readers apply the journal at different times (a
+checkpoint of the timers is older than the end of the log). No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CHECKSUM_MASK: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Messages and their checksum; tallies of disjoint sets add up."""
+    """Number of messages and their checksum; tallies of disjoint sets can be added."""
 
     count: int = 0
     sum: int = 0
 
     def plus(self, other: Tally) -> Tally:
-        """Return the tally of two disjoint sets together."""
+        """Return the tally of the union with a disjoint set."""
         return Tally(self.count + other.count, (self.sum + other.sum) & CHECKSUM_MASK)
 
     def minus(self, other: Tally) -> Tally:
-        """Return the tally without a part."""
+        """Return the tally without a subset."""
         return Tally(self.count - other.count, (self.sum - other.sum) & CHECKSUM_MASK)
 
 
@@ -54,43 +54,43 @@ class Change:
     """Change that a record makes in the queue of its level.
 
     Attributes:
-        first, end: Range that the record names.
-        gained: Ranges that the timers own from now on; the level loses them.
+        first, end: Range of the record.
+        to_timers: Ranges that the timers own after it.
         lost: Ranges that the timers no longer own.
         regained: Part of `lost` that the level owns again.
-        over: Messages that became timers.
-        back: Messages that the level owns again.
+        transferred: Messages that became timers.
+        returned: Messages that the level owns again.
         gone: Messages of `lost` that were settled.
     """
 
     level: int
     first: int
     end: int
-    gained: list[Range] = field(default_factory=list)
+    to_timers: list[Range] = field(default_factory=list)
     lost: list[Range] = field(default_factory=list)
     regained: list[Range] = field(default_factory=list)
-    over: Tally = Tally()
-    back: Tally = Tally()
+    transferred: Tally = Tally()
+    returned: Tally = Tally()
     gone: Tally = Tally()
 
     def in_level(self, ranges: list[Range], first: int = 0, end: int = NO_END) -> list[Range]:
         """Return the pending ranges of the level after the change, given the ranges before.
 
         Args:
-            first, end: Bounds of the ranges that the level owns again.
+            first, end: Bounds of the ranges that the level may own again.
         """
-        return plus(minus(ranges, self.gained), within(self.regained, first, end))
+        return plus(minus(ranges, self.to_timers), within(self.regained, first, end))
 
 
 def change_of(record: OwnershipRecord) -> Change | None:
-    """Return the change that a record makes in a queue, None if it transfers nothing."""
+    """Return the change that a record makes in a queue, None if it changes no owner."""
     if isinstance(record, Transfer):
         return Change(
             record.level,
             record.first,
             record.end,
-            gained=minus([(record.first, record.end)], record.excluded),
-            over=Tally(record.count, record.checksum),
+            to_timers=minus([(record.first, record.end)], record.excluded),
+            transferred=Tally(record.count, record.checksum),
         )
     if isinstance(record, Return):
         return Change(
@@ -99,7 +99,7 @@ def change_of(record: OwnershipRecord) -> Change | None:
             record.end,
             lost=joined([(record.first, record.end)]),
             regained=list(record.pending),
-            back=Tally(record.count, record.checksum),
+            returned=Tally(record.count, record.checksum),
             gone=Tally(record.gone, record.gone_sum),
         )
     return None
@@ -135,7 +135,7 @@ class Ownership:
         """Apply the next record; a record before `next_offset` changes nothing.
 
         Returns:
-            Change that it made, None if it transferred nothing.
+            Change made by the record, None if it changed no owner.
         """
         if entry.queue_offset < self.next_offset:
             return None
@@ -143,16 +143,22 @@ class Ownership:
         change = change_of(entry.record)
         if change is None:
             return None
-        self._remove(change.level, change.lost or change.gained)
-        if change.gained:
-            pieces = self.pieces.setdefault(change.level, [])
-            is_ascending = not pieces or pieces[-1][1] <= change.gained[0][0]
-            pieces += [(first, end, entry.queue_offset) for first, end in change.gained]
-            if not is_ascending:
-                pieces.sort()
+        self._remove(change.level, change.lost)
+        self.add(change.level, change.to_timers, entry.queue_offset)
         if isinstance(entry.record, Transfer) and entry.record.promised:
             self.promised.setdefault(change.level, {}).update(entry.record.promised)
         return change
+
+    def add(self, level: int, ranges: list[Range], queue_offset: int) -> None:
+        """Add ranges that the timers own by the record at a queue offset of the journal."""
+        if not ranges:
+            return
+        self._remove(level, ranges)
+        pieces = self.pieces.setdefault(level, [])
+        is_ascending = not pieces or pieces[-1][1] <= ranges[0][0]
+        pieces += [(first, end, queue_offset) for first, end in ranges]
+        if not is_ascending:
+            pieces.sort()
 
     def remove(self, level: int, first: int, end: int) -> None:
         """Remove a range that the timers own, without a record."""
@@ -245,17 +251,17 @@ class LevelProjection:
     end: int = 0
 
     @property
-    def over(self) -> Tally:
+    def transferred_tally(self) -> Tally:
         """Messages that became timers."""
         return Tally(self.handed, self.handed_sum)
 
     @property
-    def back(self) -> Tally:
+    def returned_tally(self) -> Tally:
         """Messages that the level owns again."""
         return Tally(self.returned, self.returned_sum)
 
     @property
-    def settled(self) -> Tally:
+    def gone_tally(self) -> Tally:
         """Messages that were settled before their range was returned."""
         return Tally(self.gone, self.gone_sum)
 
@@ -279,11 +285,13 @@ class LevelProjection:
             )  # fmt: skip
         change = change_of(record)
         assert change is not None
-        over, back = before.over.plus(change.over), before.back.plus(change.back)
-        gone = before.settled.plus(change.gone)
+        transferred = before.transferred_tally.plus(change.transferred)
+        returned = before.returned_tally.plus(change.returned)
+        gone = before.gone_tally.plus(change.gone)
         counted = replace(
-            before, handed=over.count, handed_sum=over.sum, returned=back.count,
-            returned_sum=back.sum, gone=gone.count, gone_sum=gone.sum,
+            before, handed=transferred.count, handed_sum=transferred.sum,
+            returned=returned.count,
+            returned_sum=returned.sum, gone=gone.count, gone_sum=gone.sum,
         )  # fmt: skip
         if not isinstance(record, Transfer):
             return counted

@@ -30,7 +30,7 @@ Hooks = Callable[["PutBatch", int], None]
 class Verdict(IntEnum):
     """State of a message, or result of a decision about it."""
 
-    DONE = 0  # the decision is made now; of a lookup: pending
+    DONE = 0  # the decision was made; in a lookup: the message is pending
     CANCELLED = 1  # it was cancelled before
     DELIVERED = 2  # it is no longer pending: delivered, fired, or in quarantine
     UNKNOWN = 3  # no such pending message is known
@@ -81,7 +81,7 @@ class PendingMessages(Protocol):
     """Lookup and decisions of one component. Belongs to the event loop's thread."""
 
     async def by_offset(self, offsets: Offsets) -> Found:
-        """Find messages by the log offset of the record that their producer got as an answer.
+        """Find messages by log offset, as in the offset message id that a send returns.
 
         A message that was moved is found by the offsets of all its records.
         """
@@ -98,7 +98,7 @@ class PendingMessages(Protocol):
         """Find messages by UNIQ_KEY (`unique`) or by one of their KEYS.
 
         Args:
-            topic: Topic to which they will be delivered; empty: any.
+            topic: Real topic of the messages; empty for any topic.
 
         Raises:
             StoreError: The key index is switched off or too far behind the log, or too many
@@ -122,7 +122,7 @@ class PendingMessages(Protocol):
 
         Args:
             due_ms: (n,) i8: new due time of each message.
-            hooks: Put hooks for records that another component stores until their new due time.
+            hooks: Put hooks that redirect a moved message to the component that stores it.
         """
         ...
 

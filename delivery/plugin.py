@@ -1,4 +1,4 @@
-"""The interface between the broker and its plugins: put hooks, dispatchers, tasks, request codes.
+"""Interface between the broker and its plugins: put hooks, dispatchers, tasks, request codes.
 
 A plugin is found through the entry point group `duemq.broker_plugins`; the entry point names a
 factory `create_plugin(host: PluginHost) -> BrokerPlugin`. Order of the calls:
@@ -9,8 +9,8 @@ factory `create_plugin(host: PluginHost) -> BrokerPlugin`. Order of the calls:
     put_hooks(), dispatchers(), request_handlers(), admin_views()    called once
     running(store)             entered before the port listens, left after it closed
 
-A replica calls `open_replica` instead of `running`, and `follow_master` before each connection to
-its master.
+A replica calls `open_replica` and enters `following` instead of `running`, and calls
+`follow_master` before each connection to its master.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from message_store.clock import Clock
-from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
-from message_store.kernels.preparation import Preparation
-from message_store.retention.pins import FirstPending
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a client starts without the compiler
     from delivery.pending import PendingMessages
+    from message_store.clock import Clock
+    from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
+    from message_store.kernels.preparation import Preparation
+    from message_store.retention.pins import FirstPending
     from message_store.store import MessageStore
 
 ENTRY_POINT_GROUP = "duemq.broker_plugins"
@@ -58,13 +57,13 @@ class Peer(Protocol):
         ...
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
-        """Have `callback` called once when the connection has closed."""
+        """Register a function that is called once when the connection has closed."""
         ...
 
 
 @dataclass(slots=True)
 class Request:
-    """One request of the wire, whatever its encoding. `fields` are the extFields as text."""
+    """One request, in either header encoding. `fields` are the extFields as text."""
 
     code: int
     fields: dict[str, str]
@@ -89,7 +88,7 @@ class Response:
 
 
 RequestHandler = Callable[[Request], Awaitable[Response | None]]
-"""Answers one request; None: no answer now (one-way). RequestError becomes its code and remark."""
+"""Answers one request; None sends no response now (one-way). A RequestError becomes a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +109,14 @@ class Recalled(Enum):
 
 
 class Recalls(Protocol):
-    """Cancel of pending messages by topic, time and unique key, as their producers have them."""
+    """Cancellation of pending messages by topic, time and unique key, as in a recall handle."""
 
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
         """Cancel a message; return DONE once the decision is stored.
 
         Args:
-            topic: Topic to which it will be delivered.
-            time_ms: TIMER_OUT_MS + 1; the due time is within one slot after it.
+            topic: Real topic of the message.
+            time_ms: TIMER_OUT_MS + 1; the due time is at most one slot later.
             unique_id: UNIQ_KEY of the message.
         """
         ...
@@ -165,11 +164,16 @@ class PluginHost(Protocol):
         """Preparation of kernels: a first start compiles some while it serves."""
         ...
 
-    def plugin(self, name: str) -> BrokerPlugin | None:
-        """Return another plugin of this broker, None if there is none of that name.
+    @property
+    def master_address(self) -> str | None:
+        """`host:port` of this replica's master, empty if it is unknown; None on a master."""
+        ...
 
-        All plugins exist once the broker has been assembled; in `running`, plugins that precede
-        this one run already.
+    def plugin(self, name: str) -> BrokerPlugin | None:
+        """Return another plugin of this broker, None if no plugin has that name.
+
+        All plugins exist once the broker is assembled; in `running`, plugins that precede
+        this one are already running.
         """
         ...
 
@@ -206,7 +210,8 @@ class BrokerPlugin(Protocol):
     def follow_master(
         self, properties: Mapping[str, str], store: MessageStore, log_end: int
     ) -> None: ...
-    def running(self, store: MessageStore) -> AbstractAsyncContextManager[Any]: ...
+    def following(self, store: MessageStore) -> AbstractAsyncContextManager[None]: ...
+    def running(self, store: MessageStore) -> AbstractAsyncContextManager[None]: ...
 
 
 class PluginBase:
@@ -251,11 +256,10 @@ class PluginBase:
         """Apply a changed configuration."""
 
     def first_pending_offset(self) -> FirstPending:
-        """Return the lowest log offset that this plugin still needs, None if it needs nothing.
+        """Return the lowest log offset that this plugin still needs, None if it needs none.
 
-        Called at any time while the store is open, so also before and after `running`. A plugin
-        that does not know returns `message_store.retention.pins.UNKNOWN`: then no log file is
-        removed.
+        Called at any time while the store is open, also before and after `running`. If the offset
+        is unknown, return `message_store.retention.pins.UNKNOWN`: then no log file is removed.
         """
         return None
 
@@ -268,27 +272,33 @@ class PluginBase:
         return None
 
     def delivered_ms(self, now_ms: int) -> int:
-        """Return a time, `now_ms` at most: every message that was due by it has been delivered."""
+        """Return a time, at most `now_ms`, up to which every due message has been delivered."""
         return now_ms
 
     def open_replica(self, store: MessageStore) -> None:
         """Prepare the store of a replica, which copies a master's log; `running` is not entered.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: A file cannot be written.
         """
 
     def follow_master(
         self, properties: Mapping[str, str], store: MessageStore, log_end: int
     ) -> None:
-        """Take the configuration of the master whose log this store is about to copy.
+        """Apply the configuration of the master before its log is copied.
 
         Args:
-            properties: The master's, before its log ended at `log_end`.
+            properties: Configuration of the master.
+            log_end: End of the master's log, requested after `properties`.
         Raises:
             ConfigError: A value cannot be used; nothing is copied.
-            OSError: The disk refused it.
+            OSError: A file cannot be written.
         """
+
+    @asynccontextmanager
+    async def following(self, store: MessageStore) -> AsyncIterator[None]:
+        """Run this plugin's tasks on a replica, whose store takes no messages."""
+        yield
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:

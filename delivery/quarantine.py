@@ -1,7 +1,7 @@
 """Quarantine topic: undeliverable messages, each with its reason.
 
-A quarantine record names the same origin as a delivery would: a message is delivered or
-quarantined, exactly once. Its body is the whole pending record as it is in the log.
+A quarantine record names the same origin as a delivery would, so a message is either delivered or
+quarantined, exactly once. Its body is the complete pending record, as stored in the log.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def quarantine(batch: PutBatch, topics: TopicTable, item: Undeliverable, *, now_
 def put_quarantined(
     store: MessageStore, batch: PutBatch, item: Undeliverable, *, now_ms: int
 ) -> str:
-    """Append the quarantine record of `item`; return why the store refused it, or ''.
+    """Append the quarantine record of `item`; return the reason if it is refused, otherwise ''.
 
-    The record has no body if the store refuses its size with the body.
+    If the store refuses the size of the record, it is appended without a body.
 
     Args:
         batch: Batch with room for one message; its contents are cleared.

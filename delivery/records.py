@@ -1,7 +1,4 @@
-"""Reader of single redirected records: checked, or as raw bytes for quarantine.
-
-Levels and timers use it for records that their kernels skip.
-"""
+"""Reader of single redirected records that the kernels skip: decoded, or bytes for quarantine."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ def read_record(store: MessageStore, phys_offset: int, size: int) -> Record:
     """Return the record at a log offset.
 
     Raises:
-        RecordUnreadable: The record is damaged, or not the record of that offset.
+        RecordUnreadable: The record is damaged, or contains another log offset.
     """
     record = decode_record(store.record_bytes(phys_offset, size), phys_offset)
     if record.phys_offset != phys_offset:

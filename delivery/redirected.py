@@ -1,4 +1,4 @@
-"""Redirected records: the target that a record in a schedule or timer queue names."""
+"""Redirected records: real topic and queue of records in a schedule or timer queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOVED_NAME: Final = b"DELAy"  # name of DELAY in the record of a level message t
 
 @dataclass(frozen=True, slots=True)
 class NoTarget:
-    """Reason why a record has no target."""
+    """Reason for which a record has no target."""
 
     reason: Reason
     detail: str
@@ -29,8 +29,8 @@ def real_target(
 ) -> tuple[int, int] | NoTarget:
     """Return (topic_index, queue_id) that REAL_TOPIC and REAL_QID name.
 
-    A queue beyond the topic's write queues is created, as in Apache: the producer chose it when it
-    existed.
+    A queue beyond the topic's write queues is created, as in Apache: it existed when the producer
+    chose it.
 
     Args:
         held_topic: Topic of the record; it cannot be its own target.
@@ -51,10 +51,10 @@ def real_target(
 
 
 def owner_letter(property_text: bytes) -> int:
-    """Return where the one byte of a level message is that changes with its owner, -1 without one.
+    """Return the position of the last letter of DELAY or DELAy, which differs by owner; -1 if none.
 
-    It is the last letter of DELAY or DELAy. A record with both names, or with a CRC of its
-    properties, stays as it is; `timer_store.kernels.transfer.read_level_text` is the kernel.
+    A record with both names, or with a CRC of its properties, is not changed. The kernel is
+    `timer_store.kernels.transfer.read_level_text`.
     """
     found, at = [], 0
     for entry in property_text.split(ENTRY_END):

@@ -4,7 +4,7 @@
     from duemq import TimerDirectory    # timers in your own program, without a broker
     python -m duemq --help              # the command
 
-Names are loaded at their first use, so that `import duemq` costs nothing.
+Public names are imported at their first use, so that `import duemq` is fast.
 """
 
 from __future__ import annotations

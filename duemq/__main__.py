@@ -1,4 +1,4 @@
-"""`python -m duemq` is the command `duemq`."""
+"""Entry point of `python -m duemq`, the command `duemq`."""
 
 from duemq.cli import main
 

@@ -1,9 +1,9 @@
-"""The C library's allocator: large blocks go back to the operating system when they are freed.
+"""Allocator settings of the C library, so that freed large blocks return to the operating system.
 
-glibc raises the size from which it maps a block by itself to that of the largest block freed so
-far, at most 32 MiB. After the first large frame, later ones come from the heap, where what lies
-behind a freed block keeps it resident: 64 MiB of half-sent frames took 155 MiB. A fixed size ends
-that. Source: mallopt(3).
+glibc allocates large blocks as separate mappings, but raises the threshold to the size of the
+largest freed block, up to 32 MiB. After the first large frame, later frames would come from the
+heap, where a freed block stays resident if another block follows it: 64 MiB of incomplete frames
+took 155 MiB. A fixed threshold prevents this. Source: mallopt(3)
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 
 M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
-MAPPED_BYTES: Final = 1 << 20  # a block of at least this size has its own mapping
-KEPT_BYTES: Final = 32 << 20  # free at the end of the heap, kept for the next small blocks
+MAPPED_BYTES: Final = 1 << 20  # minimum size of a separately mapped block
+KEPT_BYTES: Final = 32 << 20  # free memory kept at the end of the heap
 
 
 def return_large_blocks() -> bool:
-    """Fix the thresholds of the allocator; return False where the C library has no `mallopt`."""
+    """Set fixed allocator thresholds; return False if the C library has no `mallopt`."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

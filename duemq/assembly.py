@@ -1,8 +1,8 @@
-"""Assembly of a broker: managers, processors and plugins, created and connected.
+"""Assembly of a broker: creates and connects managers, processors and plugins.
 
-store --- put path (plugins' hooks) --- send, send-back, transactions
+store --- put path (hooks of plugins) --- send, send-back, transactions
   |   \\-- dispatchers: held pulls, statistics, plugins
-topics, groups, offsets (files below config/) --- pull, clients, offsets, admin, ...
+topics, groups, offsets (files in config/) --- pull, clients, offsets, admin, ...
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from duemq.admin.absent_parts import AbsentParts
+from duemq.admin.absent_features import AbsentFeatures
 from duemq.admin.client_admin import ClientAdminProcessor
 from duemq.admin.config_admin import ConfigProcessor
 from duemq.admin.consume_report import ConsumeReport
@@ -26,8 +26,8 @@ from duemq.admin.views import AdminProcessor
 from duemq.auth.access import AccessControl
 from duemq.auth.account_requests import AccountRequests
 from duemq.auth.local_administration import LocalAdministration
-from duemq.auth.plain_requests import BrokerName, PlainRequests
-from duemq.auth.record_access import EveryRecord, RecordAccess
+from duemq.auth.plain_requests import BrokerNames, PlainRequests
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.decide import ACTIONS, DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
@@ -69,7 +69,7 @@ from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.member_requests import member_requests, with_group
 from duemq.replication.membership import Membership
 from duemq.replication.replica import Replica, master_view, replica_of
-from duemq.send.own_properties import own_suffix
+from duemq.send.broker_properties import configured_suffix
 from duemq.send.put_path import PutPath
 from duemq.send.reply import ReplyProcessor
 from duemq.send.send_back import SendBackProcessor
@@ -86,28 +86,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 REPLICATION_VIEW = "replication"
-RUNTIME_VIEW = ".runtime"  # a plugin's view of this name adds pairs to runtime info (28)
+RUNTIME_VIEW = ".runtime"  # a plugin view with this suffix adds entries to runtime info (28)
 
 
 class Processor(Protocol):
-    """Answers some request codes."""
+    """Interface of a processor: handlers by request code."""
 
     def handlers(self) -> Mapping[int, Handler]: ...
 
 
-HELD_CODES: Final = frozenset(
+DELAYED_CODES: Final = frozenset(
     {
         *(RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.RECALL_MESSAGE),
         *(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.END_TRANSACTION),
         *ACTIONS,
     }
 )
-"""Codes that call more kernels than a send and a pull: held while those are compiled."""
+"""Codes that need more kernels than send and pull; delayed until those are compiled."""
 
 
 @dataclass(slots=True)
-class Parts:
-    """The joined parts of one broker; they run while `tasks` are entered."""
+class BrokerComponents:
+    """Components of one broker; they run while `tasks` are entered."""
 
     store: MessageStore
     topics: TopicManager
@@ -133,16 +133,21 @@ class Parts:
     replication: Callable[[], dict[str, object]] = dict
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
-    async def keep_snapshots(self) -> None:
-        """Have the log hold topics and groups as far as replicas need them."""
-        await self.topics.keep_snapshot()
-        await self.groups.keep_snapshot()
+    @property
+    def master_address(self) -> str | None:
+        """Address of this replica's master, empty if it is unknown; None on a master."""
+        return None if self.replica is None else self.replica.tables.address
+
+    async def append_snapshots(self) -> None:
+        """Append snapshots of topics and groups to the log if replicas need them."""
+        await self.topics.snapshot_if_needed()
+        await self.groups.snapshot_if_needed()
 
     async def save(self) -> None:
-        """Write the changed tables that have no interval of their own, in threads.
+        """Write changed tables except consumer offsets, in threads.
 
         Raises:
-            OSError: The disk refused one.
+            OSError: A write failed.
         """
         for table in (self.topics, self.groups, self.filters):
             await table.save()
@@ -151,24 +156,24 @@ class Parts:
         """Write all changed tables, in threads.
 
         Raises:
-            OSError: The disk refused one.
+            OSError: A write failed.
         """
         await self.save()
         await self.offsets.save()
 
     def persist(self) -> None:
-        """Write every changed table now.
+        """Write all changed tables.
 
         Raises:
-            OSError: The disk refused one.
+            OSError: A write failed.
         """
         for table in (self.topics, self.groups, self.offsets, self.filters):
             table.persist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What the parts need of the broker around them."""
+class BrokerContext:
+    """Context of the components: configuration, clock, plugins, sockets and role of the broker."""
 
     config: Callable[[], BrokerConfig]
     store_config: StoreConfig
@@ -190,8 +195,8 @@ class Surroundings:
 
     @property
     def records(self) -> RecordAccess:
-        """What decides about records that requests name by their offset."""
-        return self.access.gate if self.access is not None else EveryRecord()
+        """Access check for records requested by offset."""
+        return self.access.gate if self.access is not None else UnrestrictedAccess()
 
     @property
     def epoch(self) -> int:
@@ -199,59 +204,61 @@ class Surroundings:
         return self.membership.role.epoch if self.membership is not None else 0
 
 
-def _access_of(around: Surroundings) -> AccessCheck:
-    """Return what checks the requests that the dispatcher handles."""
-    if around.access is not None:
-        return around.access.gate
-    config = around.config()
+def _access_of(context: BrokerContext) -> AccessCheck:
+    """Return the access check of the dispatcher."""
+    if context.access is not None:
+        return context.access.gate
+    config = context.config()
     return LocalAdministration(config.administer_from, (config.broker_ip,))
 
 
-def assemble(store: MessageStore, around: Surroundings) -> Parts:
-    """Join the parts of a broker on an open store.
+def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
+    """Create the components of a broker on an open store.
 
     Raises:
-        CorruptStore: A file below config/ cannot be used.
+        CorruptStore: A file in config/ cannot be used.
     """
-    parts = _join_managers(store, around)
-    if around.replication().is_replica:
+    parts = _create_managers(store, context)
+    if context.replication().is_replica:
         tables = parts.topics, parts.groups, parts.offsets, parts.modes
-        plugins = around.plugins
+        plugins = context.plugins
         plugins.open_replica(store)
         parts.replica = replica_of(
-            store, tables, parts.held, around.replication(), around.clock, around.connect,
-            around.membership,
-            follow=lambda properties, log_end: plugins.follow_master(properties, store, log_end),
+            store, tables, parts.held, context.replication(), context.clock, context.connect,
+            context.membership,
+            apply_master_config=lambda properties, log_end: plugins.follow_master(
+                properties, store, log_end
+            ),
         )  # fmt: skip
-    elif around.ha_socket is not None:
+    elif context.ha_socket is not None:
         parts.ha_server = HaServer(
-            around.ha_socket, store, around.replication(), around.ha_server, around.clock,
-            own_addresses=(around.config().broker_ip,), member=around.membership,
+            context.ha_socket, store, context.replication(), context.ha_server, context.clock,
+            own_addresses=(context.config().broker_ip,), member=context.membership,
         )  # fmt: skip
     store.add_dispatcher(parts.held.on_append)
     store.add_dispatcher(parts.stats.on_append)
-    for dispatcher in around.plugins.dispatchers():
+    for dispatcher in context.plugins.dispatchers():
         store.add_dispatcher(dispatcher)
-    for processor in _processors(parts, around):
+    for processor in _processors(parts, context):
         parts.dispatcher.add(processor.handlers())
-    of_plugins = around.plugins.request_handlers(set(parts.dispatcher))
-    parts.dispatcher.add(of_plugins)
-    if not around.kernels.is_done:
-        parts.dispatcher.hold(of_plugins.keys() | HELD_CODES, around.kernels.wait_for_all)
+    plugin_handlers = context.plugins.request_handlers(set(parts.dispatcher))
+    parts.dispatcher.add(plugin_handlers)
+    if not context.kernels.is_done:
+        parts.dispatcher.delay(plugin_handlers.keys() | DELAYED_CODES, context.kernels.wait_for_all)
     return parts
 
 
 def _load_tables(
-    store: MessageStore, around: Surroundings
+    store: MessageStore, context: BrokerContext
 ) -> tuple[TopicManager, GroupManager, OffsetManager]:
-    config, clock = around.config(), around.clock
-    journal_log, epoch = StoreLog(store, clock), around.epoch
+    config, clock = context.config(), context.clock
+    journal_log, epoch = StoreLog(store, clock), context.epoch
     topics = TopicManager(
         config,
         store.topics,
         ConfigFile(store.config_path("topics.json")),
         clock,
-        system_topics=[*around.plugins.system_topics(), JOURNAL_TOPIC],
+        system_topics=[*context.plugins.system_topics(), JOURNAL_TOPIC],
         journal=TableJournal(TableKind.TOPIC, journal_log, TopicConfig.from_json, epoch=epoch),
     )
     topics.load()
@@ -271,15 +278,15 @@ def _load_tables(
     return topics, groups, offsets
 
 
-def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
-    config, clock = around.config(), around.clock
-    topics, groups, offsets = _load_tables(store, around)
+def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerComponents:
+    config, clock = context.config(), context.clock
+    topics, groups, offsets = _load_tables(store, context)
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     filters = FilterFile.loaded(store.config_path, clock)
-    hooks = list(around.plugins.put_hooks())
-    if not timers_are_held(around.plugins.system_topics()):
+    hooks = list(context.plugins.put_hooks())
+    if not timers_are_held(context.plugins.system_topics()):
         hooks.append(refuse_timers)
-    return Parts(
+    return BrokerComponents(
         store=store,
         topics=topics,
         groups=groups,
@@ -299,37 +306,37 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         locks=LockTable(),
         meters=Meters(),
         rpc=rpc,
-        dispatcher=Dispatcher(meter=rpc, access=_access_of(around)),
+        dispatcher=Dispatcher(meter=rpc, access=_access_of(context)),
         identity=Identity(
             broker_name=config.broker_name,
             cluster_name=config.cluster_name,
             broker_id=config.broker_id,
-            host=(ipaddress.ip_address(config.broker_ip).packed, around.port),
+            host=(ipaddress.ip_address(config.broker_ip).packed, context.port),
         ),
     )
 
 
-def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
-    config, clock = around.config, around.clock
+def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Processor]:
+    config, clock = context.config, context.clock
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
     identity, put = parts.identity, parts.put_path.put_confirmed
     clients = ClientProcessor(parts.clients, topics, groups, clock, config)
-    records = around.records
+    records = context.records
     transactions = Transactions(
         store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters, records
     )
     parts.transactions = transactions
     transactions.recover()  # before plugins append anything
-    parts.hooks.append(transactions.put_hook)  # the last: it reads the refusals of the others
+    parts.hooks.append(transactions.put_hook)  # last, as it reads the refusals of the others
     parts.tasks += [parts.held.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())
     pull = PullProcessor(
         store, topics, groups, offsets, parts.clients, parts.held, parts.stats, config,
-        replication=around.replication, access_version=lambda: records.version,
-        compiled=lambda: around.kernels.is_done,
+        replication=context.replication, access_version=lambda: records.version,
+        compiled=lambda: context.kernels.is_done,
     )  # fmt: skip
-    parts.pop = PopService(parts, around)
+    parts.pop = PopService(parts, context)
     if parts.replica is None:
         parts.pop.recover()
         store.retention.add_pin(parts.pop.first_needed, owner="pop")
@@ -337,21 +344,21 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     return [
         clients,
         transactions,
-        HistoryProcessor(store, around.plugins.waiting, transactions.halves.is_finished),
+        HistoryProcessor(store, context.plugins.waiting, transactions.halves.is_finished),
         pull,
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
-        RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
+        RecallProcessor(store, topics, put, identity, clock, config, context.plugins.recalls()),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
         parts.pop,
         ReplyProcessor(
-            store, topics, parts.clients, put, identity, clock, suffix=own_suffix(config())
+            store, topics, parts.clients, put, identity, clock, suffix=configured_suffix(config())
         ),
-        *_admin_processors(parts, around),
+        *_admin_processors(parts, context),
     ]
 
 
-def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
+def _admin_processors(parts: BrokerComponents, context: BrokerContext) -> list[Processor]:
     store, identity = parts.store, parts.identity
     groups = GroupAdminProcessor(
         store,
@@ -360,7 +367,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
         parts.offsets,
         parts.clients,
         identity,
-        around.clock,
+        context.clock,
         consume_tps=parts.stats.group_tps,
     )
     return [
@@ -368,8 +375,8 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             store,
             parts.clients,
             lambda: (store.index.safe_ms, store.max_offset),
-            count_default=around.store_config.query_count_max,
-            records=around.records,
+            count_default=context.store_config.query_count_max,
+            records=context.records,
         ),
         ResetProcessor(
             store,
@@ -379,15 +386,15 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.clients,
             parts.held,
             identity,
-            push=lambda: not around.config().server_side_reset,
+            push=lambda: not context.config().server_side_reset,
         ),
-        ClientAdminProcessor(parts.clients, store, identity, around.records),
+        ClientAdminProcessor(parts.clients, store, identity, context.records),
         TopicAdminProcessor(
             store,
             parts.topics,
             parts.offsets,
             identity,
-            groups_online=parts.clients.groups_on,
+            groups_online=parts.clients.groups_subscribed_to,
             put_tps=parts.stats.topic_tps,
         ),
         groups,
@@ -398,75 +405,78 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             parts.offsets,
             parts.clients,
             groups.consume_stats,
-            f"{around.config().broker_ip}:{around.port}",
+            f"{context.config().broker_ip}:{context.port}",
         ),
-        *_operating_processors(parts, around),
+        *_operating_processors(parts, context),
     ]
 
 
-def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
-    """Return what shows the broker to an operator and takes his decisions."""
-    store, views = parts.store, around.plugins.admin_views()
-    as_master = master_view(store, parts.ha_server, around.clock)
-    of_role = parts.replica.view if parts.replica else as_master
-    parts.replication = with_group(of_role, around.membership)
+def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> list[Processor]:
+    """Return the processors for operators: views, configuration, runtime info, decisions."""
+    store, views = parts.store, context.plugins.admin_views()
+    master = master_view(store, parts.ha_server, context.clock)
+    role_view = parts.replica.view if parts.replica else master
+    parts.replication = with_group(role_view, context.membership)
     assert parts.pop is not None
     views |= {REPLICATION_VIEW: parts.replication}
     views |= {ORDER_INFO_VIEW: parts.pop.orderly.table.to_json}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     return [
-        *_account_processors(parts, around),
-        _member_requests(parts, around),
+        *_account_processors(parts, context),
+        _member_requests(parts, context),
         RuntimeInfo(
             store,
             parts.stats,
-            around.config,
-            around.clock,
-            started_ms=around.started_ms,
+            context.config,
+            context.clock,
+            started_ms=context.started_ms,
             figures=figures,
             ha_client=parts.replica.ha if parts.replica is not None else None,
             ha_server=parts.ha_server,
         ),
         ConfigProcessor(
-            around.values, around.version, around.reconfigure, lambda: around.config().frozen_keys
+            context.values,
+            context.version,
+            context.reconfigure,
+            lambda: context.config().frozen_keys,
         ),
         AdminProcessor(views),
-        AbsentParts(
+        AbsentFeatures(
             parts.save_all,
             is_master=parts.replica is None,
-            has_controller=around.membership is not None,
-            has_accounts=around.access is not None and around.access.accounts is not None,
+            has_controller=context.membership is not None,
+            has_accounts=context.access is not None and context.access.accounts is not None,
         ),
         DecideProcessor(
-            store, around.plugins.waiting, parts.hooks, around.clock, parts.identity.broker_name
+            store, context.plugins.waiting, parts.hooks, context.clock, parts.identity.broker_name
         ),
     ]
 
 
-def _member_requests(parts: Parts, around: Surroundings) -> Processor:
-    """Return what answers the requests that members of a group send each other."""
-    ip = around.config().broker_ip
+def _member_requests(parts: BrokerComponents, context: BrokerContext) -> Processor:
+    """Return the processor of requests between members of a group."""
+    ip = context.config().broker_ip
     return member_requests(
         parts.store,
-        around.membership,
-        f"{ip}:{around.port}",
-        f"{ip}:{around.ha_port}",
+        context.membership,
+        f"{ip}:{context.port}",
+        f"{ip}:{context.ha_port}",
         is_master=parts.replica is None,
         registered_id=parts.identity.broker_id,
     )
 
 
-def _account_processors(parts: Parts, around: Surroundings) -> list[Processor]:
-    """Return what shows and changes the accounts."""
-    access, config = around.access, around.config()
+def _account_processors(parts: BrokerComponents, context: BrokerContext) -> list[Processor]:
+    """Return the processors of account requests."""
+    access, config = context.access, context.config()
     if access is not None and access.accounts is not None:
         return [AccountRequests(access.accounts)]
     if access is None or access.files is None:
         return []
-    us = BrokerName(
+    names = BrokerNames(
         cluster=config.cluster_name,
         broker=parts.identity.broker_name,
-        address=f"{config.broker_ip}:{around.port}",
+        address=f"{config.broker_ip}:{context.port}",
     )
-    return [PlainRequests(access.files, us, around.clock)]
+    return [PlainRequests(access.files, names, context.clock)]

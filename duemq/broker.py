@@ -1,15 +1,15 @@
-"""The broker process: starts and stops all parts in order.
+"""Broker process: starts its components in order and stops them in reverse.
 
-bind ports      a port in use is found before the store is touched
+bind ports      before the store is opened, so that a port in use is reported first
 plugins         created; they add system topics and tags code rules
 store           locked, recovered
-parts           managers and processors on the store (assembly)
-name server     the embedded one, if wanted
-scheduler       APScheduler: persistence, statistics, the look at the disk
-plugins run     the level service delivers from here on
+components      managers and processors on the store (`duemq.assembly`)
+name server     the embedded one, if enabled
+scheduler       APScheduler: persistence, statistics, disk check
+plugins run     levels and timers are delivered from here on
 listen, register, /metrics
-retention       last in, first out, as is the watch of the configuration file: they use all parts
-...             stop(): all of it in reverse; work in progress is finished, files are written
+retention       and the watch of the configuration file: they use all components
+...             stop: in reverse order; requests in flight are finished, files are written
 
 async with Broker({"storePathRootDir": "/data/store"}) as broker: ...
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from duemq.assembly import Parts, Surroundings, assemble
+from duemq.assembly import BrokerComponents, BrokerContext, assemble
 from duemq.auth.access import AccessControl, open_access
 from duemq.auth.plain_files import POLL_MS
 from duemq.clock_steps import watching_clock
@@ -38,12 +38,12 @@ from duemq.configuration.settings import (
     Settings,
     changed_values,
     check_directories,
-    in_force,
+    current_values,
     in_role,
     key_notices,
     resolved,
     settings_from,
-    values_in_force,
+    with_live_changes,
 )
 from duemq.exposure import local_only_notice, warn_if_exposed
 from duemq.name_servers import addresses_of, embedded_name_server, peer_client, registrar
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 VIP_PORT_DISTANCE = 2
-KERNELS = "send", "ingest"  # groups of what is between a request and its answer
+KERNELS = "send", "ingest"  # kernel groups of request processing
 PERSIST_MS = 3_000
 RESIGNED = "another member of the group is the master now: send to it"
 STATS_MS = 10_000
@@ -83,23 +83,24 @@ ACCOUNTS_JOB = "accounts"
 
 
 class Broker:
-    """One broker. A context manager: serves while the block is open; then all data is on the disk.
+    """Broker; an async context manager. On exit, all data is synced to disk.
 
     Args:
-        properties: `key=value` as in broker.conf; absent keys have their defaults.
-        clock: the machine's, unless a test hands one in.
-        plugins: the installed ones, unless named here.
-        config_file: where `properties` came from; changes by request 25 are written there.
-        read_again: reads the configuration again, for `reload`.
-        membership: Of a broker in controller mode: its role and its group; None: as configured.
+        properties: Keys and values as in broker.conf; absent keys have their defaults.
+        clock: Clock; None: the system clock.
+        plugins: Plugins to load; None: the installed ones.
+        config_file: File of `properties`, to which request 25 writes changes.
+        read_again: Reads the configuration again, for `reload`.
+        kernels: Preparation of the kernels; None: they are compiled.
+        membership: Role and group of a broker in controller mode; None: as configured.
     Attributes:
-        settings: the configuration in force.
-        failure: Cause of a stop; empty while the broker runs or after a requested stop.
-        metrics: what /metrics shows, from the start on.
+        settings: Current configuration.
+        failure: Cause of a stop; empty while the broker runs and after a requested stop.
+        metrics: Registry of /metrics.
     Raises (on entering):
-        ConfigError: A value that cannot be used.
-        UsageError: A port in use.
-        PluginError: A plugin that cannot be loaded or started.
+        ConfigError: A value is invalid.
+        UsageError: A port is in use.
+        PluginError: A plugin cannot be loaded or started.
         StoreError: The store is locked or damaged.
     """
 
@@ -114,8 +115,7 @@ class Broker:
         kernels: Preparation | None = None,
         membership: Membership | None = None,
     ) -> None:
-        self._kernels = kernels or Preparation()
-        self._membership = membership
+        self._kernels, self._membership = kernels or Preparation(), membership
         self.settings = self._settings_from(properties)
         self.clock = clock or SystemClock()
         self.failure = ""
@@ -138,18 +138,18 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The broker's section in force."""
+        """Current broker section."""
         return self.settings.broker
 
     @property
     def port(self) -> int:
-        """The port that clients connect to."""
+        """Port for clients."""
         port: int = self._socket.getsockname()[1]
         return port
 
     @property
     def ha_port(self) -> int:
-        """The port that replicas connect to while this broker is a master."""
+        """Port for replicas while this broker is a master."""
         if self._ha_socket is not None:
             port: int = self._ha_socket.getsockname()[1]
             return port
@@ -157,12 +157,12 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Address that clients connect to."""
+        """Address for clients, `host:port`."""
         return f"{self.config.broker_ip}:{self.port}"
 
     @property
     def connections(self) -> frozenset[Connection]:
-        """The connections that are open now."""
+        """Open connections."""
         return self._server.connections
 
     def _settings_from(self, properties: Mapping[str, str]) -> Settings:
@@ -216,7 +216,7 @@ class Broker:
         stack.callback(self.scheduler.shutdown, wait=False)
         self._add_jobs()
         await self._run_role(stack)
-        await self.parts.keep_snapshots()
+        await self.parts.append_snapshots()
         await self._listen(stack)
         await self._register(stack)
         await self._serve_metrics(stack)
@@ -225,8 +225,9 @@ class Broker:
         await stack.enter_async_context(self._kernels.running(*KERNELS))
 
     async def _run_role(self, stack: AsyncExitStack) -> None:
-        """Run what a master runs, or what a replica runs."""
+        """Start the tasks of a master or of a replica."""
         if self.parts.replica is not None:
+            await stack.enter_async_context(self.plugins.following(self.store))
             await stack.enter_async_context(self.parts.replica.running())
         if self.parts.ha_server is not None:
             await stack.enter_async_context(self.parts.ha_server.running())
@@ -249,8 +250,9 @@ class Broker:
             scheduler=self.scheduler,
             metrics=self.metrics,
             on_stop=self.stop,
-            find=lambda name: self.plugins.plugins.get(name),  # noqa: PLW0108  (they come later)
+            find=lambda name: self.plugins.plugins.get(name),  # noqa: PLW0108  (`self.plugins` is set later)
             kernels=self._kernels,
+            find_master=lambda: self.parts.master_address,
         )
 
     def _new_store(self) -> MessageStore:
@@ -265,12 +267,12 @@ class Broker:
         directory, cluster = self.store.config_path("."), self.config.cluster_name
         return open_access(self.settings.auth, directory, cluster, self.clock.now_ms)
 
-    def _assemble(self) -> Parts:
+    def _assemble(self) -> BrokerComponents:
         if not self.settings.replication.is_replica:  # a replica has its master's pins
             pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
             for name, pin in pins.items():
                 self.store.retention.add_pin(pin, owner=name)
-        around = Surroundings(
+        context = BrokerContext(
             config=lambda: self.settings.broker,
             store_config=self.settings.store,
             port=self.port,
@@ -289,18 +291,18 @@ class Broker:
             connect=peer_client(self.settings.auth, self.tls.client),
             membership=self._membership,
         )
-        self._around = around
-        return assemble(self.store, around)
+        self._context = context
+        return assemble(self.store, context)
 
     def _persist(self) -> None:
         try:
             self.parts.persist()
         except OSError as error:
-            log.error("progress of the last seconds is lost: %s", error)
+            log.error("topics, groups or offsets were not written: %s", error)
 
     def new_ingest(self) -> Ingest:
-        """Return a front that takes the sends of connections in batches."""
-        return make_ingest(self.parts, self._around)
+        """Return the batching ingest of sends."""
+        return make_ingest(self.parts, self._context)
 
     async def _listen(self, stack: AsyncExitStack) -> None:
         self._server = server = RemotingServer(
@@ -313,9 +315,9 @@ class Broker:
             proxies=parse_sources("proxyProtocolFrom", self.config.proxy_protocol_from),
         )
         await stack.enter_async_context(server)
-        v5 = serving_v5(self._v5_socket, self.parts, self._around, self.tls.server)
+        v5 = serving_v5(self._v5_socket, self.parts, self._context, self.tls.server)
         self.grpc_port = await stack.enter_async_context(v5)
-        stack.callback(self.parts.held.stop)  # held pulls are answered before the server drains
+        stack.callback(self.parts.held.stop)  # responds to held pulls before the server drains
         await server.start(self.config.bind_address, self.port, bound=self._socket)
         checked = self.access is not None
         if not checked and "bindAddress" not in self.settings.properties:
@@ -326,7 +328,7 @@ class Broker:
             try:
                 await server.start(self.config.bind_address, vip_port)
             except UsageError as error:
-                log.warning("%s; going on without the VIP channel", error)
+                log.warning("%s; continuing without the VIP channel", error)
                 return
             purpose, off = "the VIP channel of the broker", "vipChannelEnable=false"
             warn_if_exposed(purpose, self.config.bind_address, vip_port, off=off, checked=checked)
@@ -339,7 +341,7 @@ class Broker:
         try:
             self.namesrv = await stack.enter_async_context(server)
         except UsageError as error:
-            raise UsageError(f"{error}: here the key is embeddedNamesrvPort") from error
+            raise UsageError(f"{error} (embeddedNamesrvPort)") from error
         self.namesrv_address = f"{self.config.broker_ip}:{self.namesrv.port}"
         purpose, off = "the embedded name server", "embeddedNamesrvEnable=false"
         address, checked = self.config.bind_address, self.access is not None
@@ -373,15 +375,15 @@ class Broker:
         store = self.settings.store
         self._every(PERSIST_MS, self._persist_tables, PERSIST_JOB)
         self._every(self.config.flush_consumer_offset_ms, self.parts.offsets.save, OFFSETS_JOB)
-        self._every(store.clean_interval_ms, self._look_at_disk, DISK_JOB)
+        self._every(store.clean_interval_ms, self._check_disk, DISK_JOB)
         self._every(STATS_MS, self._sample, STATS_JOB)
         if self.access is not None and self.access.files is not None:
             self._every(POLL_MS, self.access.poll, ACCOUNTS_JOB)
 
     def _add_last_jobs(self, stack: AsyncExitStack) -> None:
-        """Add the jobs that need all of a running broker; the first thing a stop does is end them.
+        """Add the jobs that need a complete broker; a stop ends them first.
 
-        A round of retention that began before that finds pins unknown from then on.
+        A retention round in progress at that time finds pins unknown from then on.
         """
         self._every(self.settings.store.clean_interval_ms, self._retain, RETENTION_JOB)
         stack.push_async_callback(self.store.retention.finish)
@@ -395,9 +397,9 @@ class Broker:
 
     async def _persist_tables(self) -> None:
         await self.parts.save()
-        await self.parts.keep_snapshots()
+        await self.parts.append_snapshots()
 
-    async def _look_at_disk(self) -> None:
+    async def _check_disk(self) -> None:
         self.store.check_disk()
 
     async def _retain(self) -> None:
@@ -409,19 +411,19 @@ class Broker:
     # -- stopping -----------------------------------------------------------------------------
 
     def stop(self, why: str = "") -> None:
-        """Ask the broker to stop; `why` is kept as its failure."""
+        """Request a stop; `why` becomes the failure."""
         if why and not self.failure:
             self.failure = why
             log.error("stopping: %s", why)
         self._stop.set()
 
     def stop_for_signal(self, name: str) -> None:
-        """Stop because of a signal: no failure."""
+        """Request a stop because of a signal, without a failure."""
         log.info("%s: stopping", name)
         self._stop.set()
 
     def resign(self) -> None:
-        """Refuse all messages and end all waits for replicas: another member is the master."""
+        """Refuse all messages and end all waits for replicas, as another member is the master."""
         if not self.settings.replication.is_replica:
             self.store.read_only = RESIGNED
             self.store.replicated.give_up()
@@ -433,9 +435,9 @@ class Broker:
     # -- configuration ------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Read the configuration again (SIGHUP, a changed file); a bad one changes nothing.
+        """Reload the configuration (SIGHUP, changed file); an invalid one changes nothing.
 
-        While the broker starts, it is read again once the start has ended.
+        During startup, the reload is postponed to its end.
         """
         self._reload_due = not self._serves
         if self._read_again is None or self._reload_due:
@@ -444,13 +446,13 @@ class Broker:
         try:
             self.apply(self._read_again())
         except DueMQError as error:
-            log.error("the configuration stays as it is: %s", error)
+            log.error("the configuration is not reloaded: %s", error)
             return
         changes = changed_values(before, self.shown_properties())
-        log.info("configuration read again: %s", "; ".join(changes) or "nothing in force changed")
+        log.info("configuration reloaded: %s", "; ".join(changes) or "no effective change")
 
     async def reconfigure(self, changes: Mapping[str, str]) -> None:
-        """Change keys while running (request 25) and keep them in the configuration file.
+        """Change keys at run time (request 25) and in the configuration file.
 
         Raises:
             RequestError: A key may not be changed, or the file cannot be written; nothing changed.
@@ -467,12 +469,12 @@ class Broker:
             self._file_state = file_state(self._config_file)
 
     def apply(self, properties: Properties) -> None:
-        """Put a new configuration in force as far as a running broker can.
+        """Apply the live keys of a new configuration.
 
         Raises:
             DueMQError: A value is invalid; nothing was changed.
         """
-        settings, later = in_force(self.settings, self._settings_from(properties))
+        settings, later = with_live_changes(self.settings, self._settings_from(properties))
         self.plugins.reconfigure(properties, self.settings.properties)
         self.settings = settings
         self.store.config = settings.store
@@ -480,14 +482,14 @@ class Broker:
         self.registrar.set_addresses(addresses_of(self.config))
         self.parts.groups.auto_create = self.config.auto_create_group
         if later:
-            log.warning("in force after a restart: %s", ", ".join(later))
+            log.warning("effective after a restart: %s", ", ".join(later))
 
     def all_properties(self) -> dict[str, str]:
-        """Return every key with the value in force."""
-        return values_in_force(self.settings, self.plugins.sections())
+        """Return every key with its current value."""
+        return current_values(self.settings, self.plugins.sections())
 
     def shown_properties(self) -> dict[str, str]:
-        """Return `all_properties` without passwords, as request 26 answers."""
+        """Return `all_properties` with passwords masked, as in the response to 26."""
         return {key: masked(key, value) for key, value in self.all_properties().items()}
 
     async def _watch_file(self) -> None:

@@ -1,8 +1,8 @@
-"""Watch for a wall clock that is set back: periodic jobs would pause for as long as the step.
+"""Rescheduling of periodic jobs after the wall clock is set back.
 
-APScheduler computes the next run of a job on the wall clock. After a step back of an hour every job
-would wait for an hour: no progress is written, no file removed, no full disk looked at again. So
-after such a step the jobs are scheduled again, from the time that the clock shows now.
+APScheduler computes the next run of a job in wall clock time. After a step back of an hour, no job
+would run for an hour: no offsets written, no files removed, no disk checks. The jobs are therefore
+rescheduled from the current time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from apscheduler.schedulers.base import BaseScheduler
 
 log = logging.getLogger(__name__)
-WATCH_MS: Final = 60_000  # the clock's wait ends within a second of a step back
-STEP_MS_MIN: Final = 1_000  # smaller steps pause jobs for less than that
+WATCH_MS: Final = 60_000  # `Clock.wait` ends within a second of a step back
+STEP_MS_MIN: Final = 1_000  # smaller steps are ignored
 
 
 @asynccontextmanager
 async def watching_clock(clock: Clock, scheduler: BaseScheduler) -> AsyncIterator[None]:
-    """Keep the jobs of a scheduler going while the block is open."""
+    """Reschedule jobs after clock steps while the block is active."""
     stopped = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(watch_clock(clock, scheduler, stopped), name="clock watch")
@@ -36,22 +36,22 @@ async def watching_clock(clock: Clock, scheduler: BaseScheduler) -> AsyncIterato
 
 
 async def watch_clock(clock: Clock, scheduler: BaseScheduler, stopped: asyncio.Event) -> None:
-    """Schedule the jobs again whenever the clock was set back, until `stopped` is set."""
+    """Reschedule the jobs whenever the clock is set back, until `stopped` is set."""
     latest_ms = clock.now_ms()
     while not stopped.is_set():
         await clock.wait(stopped, until_ms=clock.now_ms() + WATCH_MS)
         now_ms = clock.now_ms()
         if now_ms < latest_ms - STEP_MS_MIN:
             log.warning("the clock was set back by %d s", (latest_ms - now_ms) // 1_000)
-            schedule_again(scheduler)
+            reschedule_jobs(scheduler)
         latest_ms = now_ms
 
 
-def schedule_again(scheduler: BaseScheduler) -> None:
-    """Have every job run as if it had been added now."""
+def reschedule_jobs(scheduler: BaseScheduler) -> None:
+    """Reschedule every job from now."""
     for job in scheduler.get_jobs():
         interval = getattr(job.trigger, "interval", None)
-        if interval is None:  # at times of day
+        if interval is None:  # a cron trigger
             job.reschedule(job.trigger)
         else:
             job.reschedule("interval", seconds=interval.total_seconds())

@@ -1,4 +1,4 @@
-"""Warnings about ports that other machines can reach without authentication."""
+"""Warnings about ports reachable by other machines without authentication."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ EVERY_ADDRESS: Final = "0.0.0.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One port that listens.
+    """Listening port.
 
     Attributes:
-        purpose: Name of the service on the port, for the message.
-        address: IP address that it is bound to.
-        port: port number.
-        key: configuration key of the address.
-        off: setting that closes the port, or "" if it cannot be closed.
+        purpose: Name of the service on the port.
+        address: IP address it is bound to.
+        port: Port number.
+        key: Configuration key of the address.
+        off: Setting that closes the port; empty if there is none.
     """
 
     purpose: str
@@ -32,7 +32,7 @@ class Listener:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether an address is reachable from this machine only."""
     if address == "localhost":
         return True
     try:
@@ -42,12 +42,12 @@ def is_loopback(address: str) -> bool:
 
 
 def listening_address(configured: str, *, has_accounts: bool) -> str:
-    """Return the address to listen on: without a word, other machines need accounts."""
+    """Return the address to listen on; by default loopback unless there are accounts."""
     return configured or (EVERY_ADDRESS if has_accounts else LOOPBACK)
 
 
 def local_only_notice(purpose: str) -> str:
-    """Return what to log about a port that nothing opens to other machines."""
+    """Return the log text for a port that listens on loopback by default."""
     return (
         f"{purpose} listens on {LOOPBACK} only, so clients on other machines cannot connect: there "
         "are no accounts, and bindAddress is not set. Switch accounts on "
@@ -65,10 +65,10 @@ def warn_if_exposed(
     off: str = "",
     checked: bool = False,
 ) -> None:
-    """Log a warning about a port that other machines reach; most arguments are `Listener`'s.
+    """Log a warning if other machines can reach a port; see `Listener` for the arguments.
 
     Args:
-        checked: Whether requests there need an account; then there is no warning.
+        checked: Whether requests need an account; then there is no warning.
     """
     if checked:
         return
@@ -79,7 +79,7 @@ def warn_if_exposed(
 
 
 def exposure_warning(listener: Listener) -> str | None:
-    """Return a warning about an exposed port; None if only this machine reaches it."""
+    """Return the warning about an exposed port; None for loopback."""
     if is_loopback(listener.address):
         return None
     every = listener.address in ("0.0.0.0", "::")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from message_store.kernels.kernel import kernel
 from message_store.layout import PROP_SHARDED, PROP_TRAN_MSG, SYS_TRANSACTION_MASK
 
-LISTED = 2  # value of a watched slot that is in the result already
+LISTED = 2  # value of a watched slot that is already in the result
 # Message types, rows of `traffic`. TopicMessageType
 NORMAL, FIFO, DELAY, TRANSACTION = range(4)
 TYPES = 4
@@ -21,7 +21,7 @@ DELAY_BOUNDS_S = np.array([60, 600, 3_600, 43_200, 86_400, 259_200], np.int64)
 
 @kernel
 def message_type(row: Any, delivered: bool) -> int:
-    """Return the type of a stored message: its row in `traffic`."""
+    """Return the type of a stored message, an index into `traffic`."""
     if row["prop_flags"] & PROP_TRAN_MSG != 0 or row["sys_flag"] & SYS_TRANSACTION_MASK != 0:
         return TRANSACTION
     if delivered or row["real_topic_index"] >= 0:
@@ -31,7 +31,7 @@ def message_type(row: Any, delivered: bool) -> int:
 
 @kernel
 def bucket(value: int, bounds: npt.NDArray[np.int64]) -> int:
-    """Return the index of the first bound that is at least `value`, their number without one."""
+    """Return the index of the first bound >= `value`, or the number of bounds."""
     for i in range(bounds.size):
         if value <= bounds[i]:
             return i
@@ -47,10 +47,10 @@ def count_puts(
     traffic: npt.NDArray[np.int64],
     delays: npt.NDArray[np.int64],
 ) -> Any:
-    """Count the stored rows of a batch; return (messages, bytes) of all.
+    """Count the stored rows of a batch; return (messages, bytes).
 
     Args:
-        delivered: The batch has deliveries of pending messages.
+        delivered: Whether the batch contains deliveries of pending messages.
         puts: (topics, 2): messages and bytes.
         traffic: (topics, TYPES, 2 + size buckets): messages, bytes, messages by record size.
         delays: (topics, 1 + delay buckets): sum of requested delays in seconds, and timers by
@@ -92,12 +92,12 @@ def count_timers(rows: npt.NDArray[Any], count: int) -> int:
 def leading_units(
     units: npt.NDArray[Any], log_min: int, blank_size: int, count_max: int, bytes_max: int
 ) -> int:
-    """Return the number of leading units for a pull of everything, -1 if one is not a message.
+    """Return the number of leading units for a pull without filter; -1 if one is not a message.
 
     Args:
         units: (n,) layout.UNIT, n >= 1.
-        log_min: Units of records before it are not messages, because they were removed.
-        blank_size: Size of units that are not messages.
+        log_min: Minimum log offset; earlier records were removed.
+            blank_size: Size of padding units.
         count_max, bytes_max: Limits of one answer; a single unit may exceed them.
     """
     total = np.int64(0)
@@ -114,10 +114,10 @@ def leading_units(
 
 @kernel
 def watched_slots(rows: npt.NDArray[Any], count: int, watched: Any, out: Any) -> int:
-    """List the watched queue slots of stored rows, without repetitions; return their number.
+    """Write the distinct watched queue slots of stored rows to `out`; return their number.
 
     Args:
-        watched: (slots,) u1: 1 if a pull is on hold there; set to LISTED for those in `out`.
+        watched: (slots,) u1: 1 if the slot has held pulls; set to LISTED for slots in `out`.
         out: (n,) i4, n >= count.
     """
     found = 0

@@ -1,7 +1,7 @@
 """Log formatter: one line per message, control characters escaped.
 
-Names, ids and remarks of clients end up in messages. A line feed in one would forge a line of the
-log, an escape sequence would reach the terminal of its reader.
+Log messages contain names, ids and remarks of clients. Unescaped, a line feed could forge a log
+line, and an escape sequence could control the terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LINE_FEED: Final = "\n"
 class OneLineFormatter(logging.Formatter):
     """Formatter whose messages are bounded and have no control characters.
 
-    A traceback keeps its lines; each of them is escaped alike and indented by the traceback itself.
+    Each line of a traceback is escaped and prefixed.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -37,5 +37,5 @@ class OneLineFormatter(logging.Formatter):
 
 
 def escaped(text: str) -> str:
-    """Return text with its control characters as escapes."""
+    """Return a text with its control characters escaped."""
     return _NOT_SHOWN.sub(lambda found: ascii(found.group())[1:-1], text)

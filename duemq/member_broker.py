@@ -36,16 +36,16 @@ from message_store.replication.truncation import truncate_store
 
 
 class MemberBroker:
-    """A broker whose role its group decides (a `GroupHost`).
+    """Broker with a role assigned by its group (a `GroupHost`).
 
     Args:
-        properties, clock, plugins, config_file, read_again, kernels: As of `Broker`.
+        properties, clock, plugins, config_file, read_again, kernels: See `Broker`.
         on_serving: Called with each broker when it serves.
     Attributes:
-        runner: Runs a broker of the newest role.
+        runner: Runner of a broker in the current role.
         epochs: Epochs of the log.
     Raises:
-        ConfigError: A value that cannot be used, or a store of another group.
+        ConfigError: A value is invalid, or the store belongs to another group.
         CorruptStore: The identity or the epochs of the store are damaged.
     """
 
@@ -82,7 +82,7 @@ class MemberBroker:
         self.runner = RoleRunner(self._new_broker, waiting, on_serving)
 
     async def run(self) -> str:
-        """Serve until a stop; return why the broker ended, empty after a requested stop.
+        """Serve until a stop; return the failure, empty after a requested stop.
 
         Raises:
             DueMQError: A broker cannot start in its role.
@@ -91,11 +91,11 @@ class MemberBroker:
             return await self.runner.run()
 
     def stop_for_signal(self, name: str) -> None:
-        """Stop because of a signal: no failure."""
+        """Request a stop because of a signal, without a failure."""
         self.runner.stop()
 
     def reload(self) -> None:
-        """Read the configuration again (SIGHUP)."""
+        """Reload the configuration (SIGHUP)."""
         if self.runner.broker is not None:
             self.runner.broker.reload()
 
@@ -112,23 +112,23 @@ class MemberBroker:
         return self._make(properties, read_again=self._read_again, membership=membership)
 
     def _truncate(self, offset: int) -> None:
-        """Close the broker, cut its log at `offset`, and start it again as a replica."""
+        """Close the broker, truncate its log at `offset`, and restart it as a replica."""
         self.runner.restart(partial(self._truncate_closed, offset))
 
     def _truncate_closed(self, offset: int) -> None:
         truncate_store(self.settings.store, self._clock, offset)
         self.epochs.truncate_from(offset)
 
-    # -- what the group asks of the broker --------------------------------------------------------
+    # -- `GroupHost` ------------------------------------------------------------------------------
 
     @property
     def max_offset(self) -> int:
-        """End of the log; during a change of role, the last one that was known."""
+        """End of the log; during a change of role, the last known one."""
         return self._offsets_now()[0]
 
     @property
     def confirm_offset(self) -> int:
-        """End of what every required member has."""
+        """Log offset up to which every required member has the log."""
         return self._offsets_now()[1]
 
     def _offsets_now(self) -> tuple[int, int]:
@@ -139,19 +139,19 @@ class MemberBroker:
 
     @property
     def last_epoch(self) -> int:
-        """Last epoch of the log; 0: it has none."""
+        """Last epoch of the log; 0 without epochs."""
         return max(self.epochs.epochs.last_epoch, 0)
 
     @property
     def caught_up(self) -> frozenset[int]:
-        """Ids of the replicas that belong into the sync state set."""
+        """Ids of the replicas that qualify for the sync state set."""
         server = self._ha_server
         if server is None or not isinstance(server.in_sync, SyncStateSetReplicas):
             return frozenset()
         return server.in_sync.caught_up
 
     def require(self, ids: frozenset[int]) -> None:
-        """Confirm from now on only what all these members have."""
+        """Require all these members for confirmations from now on."""
         if self._ha_server is not None:
             self._ha_server.in_sync.update()
 
@@ -161,11 +161,11 @@ class MemberBroker:
         return broker.parts.ha_server if broker is not None else None
 
     async def become_master(self, epoch: int) -> None:
-        """Return when the broker serves as the master of an epoch."""
+        """Become the master of an epoch; return when the broker serves."""
         await self._become(self._role(is_replica=False, epoch=epoch))
 
     async def become_replica(self, master_id: int, address: str, epoch: int) -> None:
-        """Return when the broker serves as a replica of a master."""
+        """Become a replica of a master; return when the broker serves."""
         role = self._role(is_replica=True, epoch=epoch)
         await self._become(replace(role, master_address=address))
 
@@ -182,9 +182,9 @@ def _fixed_address(settings: Settings) -> str:
     """Return `host:port` for clients.
 
     Raises:
-        ConfigError: The port may change at each start.
+        ConfigError: The port is not fixed.
     """
     if not settings.broker.listen_port:
-        why = "a member of a group keeps its port when its role changes: name a fixed one"
+        why = "a member of a group must keep its port when its role changes: set a fixed port"
         raise ConfigError("listenPort", "0", why)
     return f"{settings.broker.broker_ip}:{settings.broker.listen_port}"

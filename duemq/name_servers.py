@@ -1,4 +1,4 @@
-"""Name servers of a broker: the embedded one, and the registration with all of them."""
+"""Name servers: the embedded and the standalone one, and the registration of a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duemq.auth.config import AuthConfig, inner_client
 from duemq.configuration.config import BrokerConfig
 from duemq.exposure import listening_address, local_only_notice
 from duemq.namesrv.config import NamesrvConfig
-from duemq.namesrv.registration import Answered, BrokerAddress, Registrar
+from duemq.namesrv.registration import BrokerAddress, OnRegistered, Registrar
 from duemq.net.client import RemotingClient
 from duemq.net.tls import ServerTls
 from duemq.registry.topics import TopicManager
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 def embedded_name_server(
     config: BrokerConfig, kv_path: Path, clock: Clock, access: AccessControl | None, tls: ServerTls
 ) -> NameServer:
-    """Return the name server inside the broker, not started; it checks requests as the broker."""
+    """Return the embedded name server, not started; it uses the broker's access check."""
     from duemq.namesrv.server import NameServer
 
     section = NamesrvConfig.embedded_in(config, str(kv_path))
@@ -48,15 +48,15 @@ def _access_of(config: NamesrvConfig, auth: AuthConfig, clock: Clock) -> AccessC
 async def name_server(
     config: NamesrvConfig, auth: AuthConfig, clock: Clock, tls: ServerTls
 ) -> AsyncIterator[NameServer]:
-    """Serve a name server of its own while the block is open.
+    """Run a standalone name server while the block is active.
 
     Args:
-        auth: Its accounts: `duemq.accounts.json` in the directory of the key-value file, or
-            `accountsFile`.
+        auth: Access control; the accounts are in `accountsFile`, or in `duemq.accounts.json` next
+            to the key-value file.
 
     Raises:
-        CorruptStore: The key-value file or the file of accounts cannot be used.
-        UsageError: The port cannot be had.
+        CorruptStore: The key-value file or the accounts file cannot be used.
+        UsageError: The port cannot be bound.
     """
     from duemq.namesrv.server import NameServer
 
@@ -66,17 +66,17 @@ async def name_server(
     config = replace(config, bind_address=address)
     access = _access_of(config, auth, clock)
     users = access.accounts if access is not None else None
-    more = AccountRequests(users).handlers() if users is not None else {}
+    account_handlers = AccountRequests(users).handlers() if users is not None else {}
     gate = access.gate if access is not None else None
     async with AsyncExitStack() as stack:
         if access is not None:
             await stack.enter_async_context(access.polling(clock))
-        server = NameServer(config, clock, access=gate, more=more, tls=tls)
+        server = NameServer(config, clock, access=gate, extra_handlers=account_handlers, tls=tls)
         yield await stack.enter_async_context(server)
 
 
 def peer_client(auth: AuthConfig, tls: ssl.SSLContext | None) -> Callable[[str], RemotingClient]:
-    """Return what makes clients of name servers and brokers, which sign as this broker does."""
+    """Return a factory of clients for name servers and brokers, with this broker's credentials."""
     inner = inner_client(auth)
 
     def connect(address: str) -> RemotingClient:
@@ -95,19 +95,19 @@ def registrar(
     ha_port: int,
     local: NameServer | None,
     tls: ssl.SSLContext | None,
-    answered: Answered = lambda fields: None,
+    answered: OnRegistered = lambda fields: None,
 ) -> Registrar:
-    """Return what registers the broker, not started; it reports changed topics from now on.
+    """Return the registrar of the broker, not started, and connect it to topic changes.
 
     Args:
-        port: Port that clients connect to.
-        ha_port: Port that replicas connect to.
+        port: Port for clients.
+            ha_port: Port for replicas.
         local: The embedded name server.
         tls: Context of connections to name servers; None: plaintext.
-        answered: Called with each answer.
+        answered: Called with the header fields of each response.
     """
     now = config()
-    us = BrokerAddress(
+    broker_address = BrokerAddress(
         cluster=now.cluster_name,
         broker_name=now.broker_name,
         address=f"{now.broker_ip}:{port}",
@@ -115,7 +115,7 @@ def registrar(
         broker_id=now.broker_id,
     )
     made = Registrar(
-        us,
+        broker_address,
         topics,
         clock,
         addresses=addresses_of(now),

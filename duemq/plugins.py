@@ -1,14 +1,14 @@
-"""Plugin host: finds plugins by entry point, collects their parts, runs them.
+"""Plugin host: finds plugins by entry point, collects their contributions, runs them.
 
     installed distributions --entry points--> PluginSet.load --> hooks, dispatchers, codes, views
                                                      |
     store is open --> PluginSet.running(store) ------+  entered in order, left in reverse
 
-Order: a plugin names those that it must precede (`before`) and those that precede it (`after`);
-plugins without such a relation are in the order of their names.
+Order: a plugin lists the plugins that must follow (`before`) and precede it (`after`); plugins
+without such a relation are ordered by name.
 
-A plugin that cannot be loaded or started prevents the broker's start, because a broker without it
-must not accept its messages. Every error names the plugin and its distribution.
+A broker does not start if a plugin cannot be loaded or started, because it must not accept the
+plugin's messages without it. Every error contains the plugin and its distribution.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PLUGINS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What one plugin gets from the broker. The `PluginHost` of delivery/plugin.py."""
+    """Services of the broker for one plugin, the `PluginHost` of delivery/plugin.py."""
 
     plugin_name: str
     clock: Clock
@@ -50,9 +50,15 @@ class Host:
     on_stop: Callable[[str], None]
     find: Callable[[str], BrokerPlugin | None] = lambda name: None
     kernels: Preparation = field(default_factory=Preparation)
+    find_master: Callable[[], str | None] = lambda: None
+
+    @property
+    def master_address(self) -> str | None:
+        """Address of this replica's master, empty if it is unknown; None on a master."""
+        return self.find_master()
 
     def plugin(self, name: str) -> BrokerPlugin | None:
-        """Return another plugin of this broker, None if there is none of that name."""
+        """Return another plugin of this broker, or None."""
         return self.find(name)
 
     def stop(self, why: str) -> None:
@@ -62,7 +68,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A plugin that some distribution offers."""
+    """Installed plugin."""
 
     name: str
     entry_point: EntryPoint
@@ -78,7 +84,7 @@ def installed_plugins(disabled: frozenset[str] = frozenset()) -> list[Installed]
     """Return the installed plugins that are not disabled, by name.
 
     Raises:
-        PluginError: Two distributions offer a plugin of the same name, or there are too many.
+        PluginError: Two distributions have a plugin of the same name, or there are too many.
     """
     found: dict[str, Installed] = {}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
@@ -88,7 +94,7 @@ def installed_plugins(disabled: frozenset[str] = frozenset()) -> list[Installed]
         other = found.setdefault(plugin.name, plugin)
         if other.entry_point.value != entry_point.value:
             why = (
-                f"is offered twice: by {other.origin} and by {plugin.origin}. Uninstall one, or "
+                f"is installed twice: {other.origin} and {plugin.origin}. Uninstall one, or "
                 f"disable both with brokerPluginDisabled={plugin.name}"
             )
             raise PluginError(plugin.name, why)
@@ -101,7 +107,7 @@ def installed_sections(properties: Mapping[str, str], disabled: frozenset[str]) 
     """Return the configuration classes of the installed plugins, without a broker.
 
     Raises:
-        PluginError: One cannot be loaded.
+        PluginError: A plugin cannot be loaded.
     """
 
     def bare_host(name: str) -> Host:
@@ -122,8 +128,7 @@ def load_plugin(installed: Installed, host: Host) -> BrokerPlugin:
     """Import a plugin's factory and call it.
 
     Raises:
-        PluginError: It cannot be imported or its factory fails; configuration errors pass as
-            they are.
+        PluginError: The import or the factory fails; configuration errors are not converted.
     """
     try:
         factory = installed.entry_point.load()
@@ -158,18 +163,18 @@ _METHODS = (
     "delivered_ms",
     "open_replica",
     "follow_master",
+    "following",
     "running",
 )
 
 
 def in_declared_order(plugins: Mapping[str, BrokerPlugin]) -> dict[str, BrokerPlugin]:
-    """Return the plugins so that each one follows all that must precede it.
+    """Return the plugins ordered by their `before` and `after`.
 
-    Names in `before` and `after` of plugins that are not loaded are ignored. Plugins without a
-    relation keep the given order.
+    Plugins that are not loaded are ignored. Plugins without a relation keep their order.
 
     Raises:
-        PluginError: Some plugins must precede each other.
+        PluginError: The relations are cyclic.
     """
     earlier = {name: set(plugin.after) & plugins.keys() for name, plugin in plugins.items()}
     for name, plugin in plugins.items():
@@ -180,7 +185,7 @@ def in_declared_order(plugins: Mapping[str, BrokerPlugin]) -> dict[str, BrokerPl
         left = [name for name in plugins if name not in ordered]
         following = next((name for name in left if earlier[name] <= ordered.keys()), None)
         if following is None:
-            why = f"cannot be ordered: {', '.join(left)} precede each other; change before, after"
+            why = f"cannot be ordered: {', '.join(left)} precede each other; change before or after"
             raise PluginError(left[0], why)
         ordered[following] = plugins[following]
     return ordered
@@ -193,7 +198,7 @@ class PluginSet:
         plugins: Plugins by name.
 
     Attributes:
-        plugins: The same in the order in which hooks run.
+        plugins: Plugins in hook order.
 
     Raises:
         PluginError: The plugins cannot be ordered.
@@ -204,13 +209,13 @@ class PluginSet:
 
     @classmethod
     def load(cls, installed: Iterable[Installed], make_host: Callable[[str], Host]) -> PluginSet:
-        """Load all of them."""
+        """Load installed plugins."""
         return cls({item.name: load_plugin(item, make_host(item.name)) for item in installed})
 
-    def _ask(self, method: str) -> list[tuple[str, Any]]:
-        return [(name, self._ask_one(name, method)) for name in self.plugins]
+    def _collect(self, method: str) -> list[tuple[str, Any]]:
+        return [(name, self._collect_one(name, method)) for name in self.plugins]
 
-    def _ask_one(self, name: str, method: str) -> Any:
+    def _collect_one(self, name: str, method: str) -> Any:
         try:
             return getattr(self.plugins[name], method)()
         except DueMQError:
@@ -225,16 +230,16 @@ class PluginSet:
 
     def sections(self) -> list[type]:
         """Return the plugins' configuration classes."""
-        return [section for _, section in self._ask("config_class") if section is not None]
+        return [section for _, section in self._collect("config_class") if section is not None]
 
     def system_topics(self) -> list[SystemTopic]:
         """Return the topics that must exist before the store recovers."""
-        return [topic for _, topics in self._ask("system_topics") for topic in topics]
+        return [topic for _, topics in self._collect("system_topics") for topic in topics]
 
     def tags_code_rules(self) -> list[TagsCodeRule]:
-        """Return how tags codes are made; at most one rule a topic."""
+        """Return the rules for tags codes, at most one per topic."""
         rules: dict[str, TagsCodeRule] = {}
-        for name, brought in self._ask("tags_code_rules"):
+        for name, brought in self._collect("tags_code_rules"):
             for rule in brought:
                 if rule.topic in rules:
                     raise PluginError(name, f"another plugin has a tags code rule for {rule.topic}")
@@ -242,57 +247,57 @@ class PluginSet:
         return list(rules.values())
 
     def put_hooks(self) -> list[PutHook]:
-        """Return the put hooks in the order in which they run."""
-        return [hook for _, hooks in self._ask("put_hooks") for hook in hooks]
+        """Return the put hooks in call order."""
+        return [hook for _, hooks in self._collect("put_hooks") for hook in hooks]
 
     def dispatchers(self) -> list[Dispatcher]:
         """Return the callables for every appended batch."""
-        return [dispatcher for _, some in self._ask("dispatchers") for dispatcher in some]
+        return [dispatcher for _, some in self._collect("dispatchers") for dispatcher in some]
 
     def request_handlers(self, taken: Container[int]) -> dict[int, RequestHandler]:
-        """Return the plugins' request codes.
+        """Return the plugins' handlers by request code.
 
         Raises:
-            PluginError: A code is in `taken`, or two plugins want it.
+            PluginError: A code is in `taken`, or two plugins have it.
         """
         handlers: dict[int, RequestHandler] = {}
-        for name, brought in self._ask("request_handlers"):
+        for name, brought in self._collect("request_handlers"):
             for code, handler in brought.items():
                 if code in taken or code in handlers:
-                    raise PluginError(name, f"request code {code} is already answered")
+                    raise PluginError(name, f"request code {code} already has a handler")
                 handlers[code] = handler
         return handlers
 
     def admin_views(self) -> dict[str, Callable[[], Any]]:
-        """Return the plugins' views: `plugin.view` to a function that returns plain data."""
+        """Return the functions of the plugins' views by `plugin.view`; they return plain data."""
         return {
             f"{name}.{view}": function
-            for name, views in self._ask("admin_views")
+            for name, views in self._collect("admin_views")
             for view, function in views.items()
         }
 
     def reconfigure(
         self, properties: Mapping[str, str], before: Mapping[str, str] | None = None
     ) -> None:
-        """Hand the new configuration to every plugin: all of them take it, or none.
+        """Apply a new configuration to all plugins or none.
 
-        Every plugin's section is checked before the first plugin takes anything.
+        The sections of all plugins are validated first.
 
         Args:
-            before: the configuration in force, which plugins are given again if one refuses.
+            before: Current configuration, restored if a plugin refuses the new one.
         Raises:
-            ConfigError: A plugin refuses it.
+            ConfigError: A plugin refuses the configuration.
             PluginError: A plugin failed.
         """
         for section in self.sections():
             from_properties(section, properties)
-        asked: list[str] = []
+        changed: list[str] = []
         try:
             for name in self.plugins:
-                asked.append(name)
+                changed.append(name)
                 self._reconfigure_one(name, properties)
         except DueMQError:
-            for name in reversed(asked) if before is not None else ():
+            for name in reversed(changed) if before is not None else ():
                 self._restore(name, before or {})
             raise
 
@@ -309,30 +314,32 @@ class PluginSet:
         try:
             self._reconfigure_one(name, before)
         except DueMQError as error:
-            log.error("plugin %s did not take its former configuration again: %s", name, error)
+            log.error("plugin %s did not restore its previous configuration: %s", name, error)
 
     def log_pins(self) -> dict[str, Pin]:
-        """Return the pin of each plugin: what answers the first log offset that it still needs."""
-        return {name: partial(self._ask_one, name, "first_pending_offset") for name in self.plugins}
+        """Return the pin of each plugin, which returns the first log offset that it needs."""
+        return {
+            name: partial(self._collect_one, name, "first_pending_offset") for name in self.plugins
+        }
 
     def recalls(self) -> Recalls | None:
-        """Return the plugin's `Recalls`, None if no plugin offers any.
+        """Return the `Recalls` of a plugin, or None.
 
         Raises:
-            PluginError: Two plugins offer it.
+            PluginError: Two plugins have one.
         """
-        offered = [(name, port) for name, port in self._ask("recalls") if port is not None]
+        offered = [(name, port) for name, port in self._collect("recalls") if port is not None]
         if len(offered) > 1:
-            raise PluginError(offered[1][0], f"{offered[0][0]} answers recalls already")
+            raise PluginError(offered[1][0], f"{offered[0][0]} already handles recalls")
         return offered[0][1] if offered else None
 
     def waiting(self) -> list[PendingMessages]:
-        """Return the owners of pending messages that can be decided now, timers before levels."""
-        offered = [port for _, port in self._ask("waiting") if port is not None]
+        """Return the owners of pending messages for decisions, timers before levels."""
+        offered = [port for _, port in self._collect("waiting") if port is not None]
         return offered[::-1]  # hooks run levels first
 
     def delivered_ms(self, now_ms: int) -> int:
-        """Return a time, `now_ms` at most: every message that was due by it has been delivered."""
+        """Return the time, at most `now_ms`, up to which all due messages are delivered."""
         return min(
             (plugin.delivered_ms(now_ms) for plugin in self.plugins.values()), default=now_ms
         )
@@ -349,7 +356,7 @@ class PluginSet:
     def follow_master(
         self, properties: Mapping[str, str], store: MessageStore, log_end: int
     ) -> None:
-        """Hand the master's configuration to every plugin of a replica.
+        """Pass the master's configuration to every plugin of a replica.
 
         Raises:
             DueMQError: A plugin cannot use it.
@@ -367,16 +374,28 @@ class PluginSet:
             raise PluginError(name, why) from error
 
     @asynccontextmanager
+    async def following(self, store: MessageStore) -> AsyncIterator[None]:
+        """Run what plugins do on a replica while the block is active; stop it in reverse order."""
+        async with self._entered("following", store):
+            yield
+
+    @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
-        """Run all plugins; leaving stops them in reverse order."""
+        """Run all plugins while the block is active; stop them in reverse order."""
+        async with self._entered("running", store):
+            for name in self.plugins:
+                log.info("plugin %s is running", name)
+            yield
+
+    @asynccontextmanager
+    async def _entered(self, method: str, store: MessageStore) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             for name, plugin in self.plugins.items():
                 try:
-                    await stack.enter_async_context(plugin.running(store))
+                    await stack.enter_async_context(getattr(plugin, method)(store))
                 except DueMQError:
                     raise
                 except Exception as error:
                     why = f"cannot start: {type(error).__name__}: {error}"
                     raise PluginError(name, why) from error
-                log.info("plugin %s runs", name)
             yield

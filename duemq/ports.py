@@ -1,4 +1,4 @@
-"""Protocols of the managers that processors use."""
+"""Interfaces of the managers that processors use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PERM_READ = 4
 PERM_WRITE = 2
 
 Putter = Callable[[PutBatch], Awaitable[Missing | None]]
-"""Runs the put hooks, appends, waits until confirmed unless WAIT=false; results are in the rows.
+"""Runs the put hooks, appends, and waits for confirmation unless WAIT=false.
 
-It returns what is missing when something was stored, but not confirmed in time."""
+Results are in the rows. Returns the missing confirmation after a timeout, else None."""
 
 
 class TopicView(Protocol):
-    """A topic's configuration."""
+    """Configuration of a topic."""
 
     @property
     def name(self) -> str: ...
@@ -36,20 +36,20 @@ class TopicView(Protocol):
 
 
 class Topics(Protocol):
-    """The topic manager."""
+    """Interface of the topic manager."""
 
     def find(self, name: str) -> TopicView | None: ...
     async def ensure(self, name: str, *, queues: int, perm: int) -> TopicView:
-        """Return the topic, created and registered with the name servers if it is new."""
+        """Return the topic, created and announced if it is new."""
         ...
 
     async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
-        """Create those of the topics that do not exist, in one write."""
+        """Create the missing topics in one write."""
         ...
 
 
 class GroupView(Protocol):
-    """A consumer group's configuration."""
+    """Configuration of a consumer group."""
 
     @property
     def name(self) -> str: ...
@@ -72,10 +72,10 @@ class GroupView(Protocol):
 
 
 class Groups(Protocol):
-    """The group manager."""
+    """Interface of the group manager."""
 
     def find(self, name: str) -> GroupView | None:
-        """Return the group, created if it is new and may be; None if it may not."""
+        """Return the group, created if necessary and allowed; None if it is not allowed."""
         ...
 
     def known(self, name: str) -> GroupView | None:
@@ -84,7 +84,7 @@ class Groups(Protocol):
 
 
 class Offsets(Protocol):
-    """Progress of consumer groups."""
+    """Interface of the offset manager."""
 
     pops: Callable[[], PopState | None]
 
@@ -99,7 +99,7 @@ class Offsets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Names of this broker. `host` is what store hosts and offset ids name: address bytes, port."""
+    """Names of this broker; `host` is (address bytes, port) in store hosts and offset ids."""
 
     broker_name: str
     cluster_name: str

@@ -1,6 +1,6 @@
-"""Services that a broker process shares with its plugins: scheduler and metrics registry.
+"""Scheduler and metrics registry, shared by a broker process and its plugins.
 
-Their libraries are imported on use: a command that reads a configuration needs neither.
+Their libraries are imported at first use, since most commands do not need them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def new_registry(config: BrokerConfig) -> CollectorRegistry:
-    """Return the registry of /metrics, which adds Apache's names."""
+    """Return the registry of /metrics, which includes Apache's series."""
     from duemq.metrics.native_metrics import NativeRegistry
 
     return NativeRegistry(config.cluster_name, config.broker_name)

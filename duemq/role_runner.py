@@ -1,11 +1,14 @@
-"""Role runner: one broker at a time, in the role that was assigned last.
+"""Role runner: runs one broker at a time, in the last assigned role.
 
-    assign(role) --> leave the broker of the old role --> enter a broker of the new role
-                     (connections and store are closed)   (the store is opened as at every start)
+assign(role) --> stop the broker of the old role     --> start a broker of the new role
+                     (connections and store are closed)   (the store is opened as at every
+                     start)
 
-A change of role is a stop and a start inside the process: recovery derives the progress of levels
-and timers from the log, as it does after a crash. Compiled kernels stay in memory, so the change
-takes a few hundred milliseconds.
+A change of role is a stop and a start within the process: recovery derives the cursors of
+levels and
+timers from the log, as after a crash. Compiled kernels stay in memory, so the change takes a
+few
+hundred milliseconds.
 """
 
 from __future__ import annotations
@@ -21,15 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class RoleRunner:
-    """Runs brokers on one directory until a stop.
+    """Runner of brokers on one store directory.
 
     Args:
-        new_broker: Returns a broker of a role, not entered.
-        role: The first role.
+        new_broker: Returns a broker in a role, not started.
+        role: First role.
         on_serving: Called with each broker when it serves.
     Attributes:
-        new_broker: As given.
-        broker: The broker that serves; None during a change of role.
+        new_broker: Factory, replaceable by tests.
+        broker: Serving broker; None during a change of role.
     """
 
     def __init__(
@@ -40,38 +43,39 @@ class RoleRunner:
     ) -> None:
         self.new_broker, self._on_serving = new_broker, on_serving
         self._while_closed: Callable[[], None] | None = None
-        self._wanted = role
+        self._assigned = role
         self._changed, self._serving = asyncio.Event(), asyncio.Event()
         self._stops = False
         self.role = role
         self.broker: Broker | None = None
 
     def assign(self, role: Role) -> None:
-        """Change to this role; a role that is already wanted changes nothing."""
-        if role != self._wanted:
-            self._wanted = role
+        """Change to a role; ignored if it is already assigned."""
+        if role != self._assigned:
+            self._assigned = role
             if self.broker is not None:
                 self.broker.resign()
             self._serving.clear()
             self._changed.set()
 
     def restart(self, work: Callable[[], None]) -> None:
-        """Close the broker, call `work` in a thread, and start it again in the newest role."""
+        """Close the broker, call `work` in a thread, and start it again in the last assigned
+        role."""
         self._while_closed = work
         self._serving.clear()
         self._changed.set()
 
     async def serves(self) -> None:
-        """Wait until a broker of the newest role serves, or `run` has ended."""
+        """Wait until a broker of the last assigned role serves, or `run` has ended."""
         await self._serving.wait()
 
     def stop(self) -> None:
-        """Make `run` return after the broker has stopped."""
+        """Stop the broker; `run` then returns."""
         self._stops = True
         self._changed.set()
 
     async def run(self) -> str:
-        """Run brokers until `stop`; return why the last one ended, empty after a stop.
+        """Run brokers until `stop`; return the failure of the last one, empty after a stop.
 
         Raises:
             DueMQError: A broker cannot start in its role.
@@ -79,7 +83,7 @@ class RoleRunner:
         try:
             return await self._run()
         finally:
-            self._serving.set()  # a change of role that a stop interrupts ends, too
+            self._serving.set()  # also end an interrupted change of role
 
     async def _run(self) -> str:
         while not self._stops:
@@ -87,7 +91,7 @@ class RoleRunner:
             if self._while_closed is not None:
                 work, self._while_closed = self._while_closed, None
                 await asyncio.to_thread(work)
-            self.role = role = self._wanted
+            self.role = role = self._assigned
             log.info("this broker becomes %s", _described(role))
             broker = self.new_broker(role)
             async with broker:
@@ -103,7 +107,7 @@ class RoleRunner:
         return ""
 
     async def _until_changed(self, broker: Broker) -> bool:
-        """Wait for another role or a stop; return whether the broker itself ended."""
+        """Wait for another role or a stop; return whether the broker stopped."""
         waits = [
             asyncio.create_task(self._changed.wait(), name="change of role"),
             asyncio.create_task(broker.stopped(), name="stop of the broker"),

@@ -1,52 +1,58 @@
-"""Assembly of what appends the sends of clients: frames of remoting, and decoded sends."""
+"""Assembly of the send processing: ingest of remoting frames, and in-process sends."""
 
 from __future__ import annotations
 
-from duemq.assembly import Parts, Surroundings
+from duemq.assembly import BrokerComponents, BrokerContext
 from duemq.net.limits import body_bytes_max
+from duemq.pop.ack_batch import AckBatch
 from duemq.pop.pop_turns import PopTurns
-from duemq.send.answers import Answering, SendSettings
+from duemq.send.answers import SendResponses, SendSettings
+from duemq.send.broker_properties import configured_suffix
 from duemq.send.decoded_sends import DecodedSends
 from duemq.send.ingest import KERNELS, Ingest
-from duemq.send.own_properties import own_suffix
 from duemq.send.send import SendProcessor, SendRules
-from duemq.transactions.half_messages import as_half
+from duemq.transactions.half_messages import to_half_message
 
 
-def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
-    """Return what takes the sends of all connections together."""
-    access = around.access.gate if around.access else None
+def make_ingest(parts: BrokerComponents, context: BrokerContext) -> Ingest:
+    """Return the ingest of all connections."""
+    access = context.access.gate if context.access else None
     return Ingest(
-        parts.put_path, parts.store.topics, _sender(parts, around), _settings(parts, around),
-        parts.rpc, access=access, kernels=around.kernels, runs=_pop_turns(parts, around),
+        parts.put_path, parts.store.topics, _sender(parts, context), _settings(parts, context),
+        parts.rpc, access=access, kernels=context.kernels, batched=_pop_turns(parts, context),
     )  # fmt: skip
 
 
-def _pop_turns(parts: Parts, around: Surroundings) -> PopTurns | None:
-    """Return what takes the pops and acknowledgements of a turn together."""
+def _pop_turns(parts: BrokerComponents, context: BrokerContext) -> PopTurns | None:
+    """Return the batched processing of pops and acknowledgements, if POP is enabled."""
     if parts.pop is None:
         return None
     return parts.pop.turns(
         parts.rpc,
-        access=around.access.gate if around.access else None,
-        is_ready=lambda: around.kernels.is_ready(KERNELS),
-        confirms=_confirms(parts, around),
+        access=context.access.gate if context.access else None,
+        is_ready=lambda: context.kernels.is_ready(KERNELS),
+        confirms=_confirms(parts, context),
     )
 
 
-def make_decoded_sends(parts: Parts, around: Surroundings) -> DecodedSends:
-    """Return what appends the sends of callers in this process."""
-    answering = Answering(
-        parts.store, parts.store.topics, _settings(parts, around), lambda: None, parts.rpc
+def make_ack_batch(parts: BrokerComponents, context: BrokerContext) -> AckBatch | None:
+    """Return the batched acknowledgements of v5 clients, if POP is enabled."""
+    return parts.pop.ack_batch(confirms=_confirms(parts, context)) if parts.pop else None
+
+
+def make_decoded_sends(parts: BrokerComponents, context: BrokerContext) -> DecodedSends:
+    """Return the batching of in-process sends."""
+    responses = SendResponses(
+        parts.store, parts.store.topics, _settings(parts, context), lambda: None, parts.rpc
     )
-    return DecodedSends(parts.put_path, _sender(parts, around), answering)
+    return DecodedSends(parts.put_path, _sender(parts, context), responses)
 
 
-def _sender(parts: Parts, around: Surroundings) -> SendProcessor:
-    suffix = own_suffix(around.config())
+def _sender(parts: BrokerComponents, context: BrokerContext) -> SendProcessor:
+    suffix = configured_suffix(context.config())
 
     def rules() -> SendRules:
-        now = around.config()
+        now = context.config()
         return SendRules(
             suffix=suffix,
             store_host=parts.identity.host,
@@ -59,27 +65,27 @@ def _sender(parts: Parts, around: Surroundings) -> SendProcessor:
         parts.store.topics,
         parts.topics,
         parts.groups,
-        half=as_half,
+        half=to_half_message,
         run_hooks=parts.put_path.run_hooks,
-        group_locked=lambda group: parts.locks.any_alive(group, around.clock.steady_ms()),
+        group_locked=lambda group: parts.locks.any_alive(group, context.clock.steady_ms()),
         rules=rules,
-        clock=around.clock,
+        clock=context.clock,
     )
 
 
-def _settings(parts: Parts, around: Surroundings) -> SendSettings:
-    config, store_config = around.config(), around.store_config
+def _settings(parts: BrokerComponents, context: BrokerContext) -> SendSettings:
+    config, store_config = context.config(), context.store_config
     return SendSettings(
-        suffix=own_suffix(config),
+        suffix=configured_suffix(config),
         store_host=parts.identity.host,
         broker_name=parts.identity.broker_name,
         region=config.region_id,
         trace_on=config.trace_on,
         body_bytes_max=body_bytes_max(store_config.message_bytes_max),
-        confirmed=_confirms(parts, around),
+        confirmed=_confirms(parts, context),
     )
 
 
-def _confirms(parts: Parts, around: Surroundings) -> bool:
-    """Return whether answers wait for the disk or for replicas."""
-    return around.store_config.sync_flush or parts.store.replicated.required
+def _confirms(parts: BrokerComponents, context: BrokerContext) -> bool:
+    """Return whether responses wait for disk or replicas."""
+    return context.store_config.sync_flush or parts.store.replicated.required

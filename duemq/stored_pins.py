@@ -1,10 +1,10 @@
-"""Pins for messages that are pending in a store whose plugin is not loaded.
+"""Retention pins for pending messages of plugins that are not loaded.
 
-A plugin that is installed but disabled (`brokerPluginDisabled`) cannot be asked what it needs. What
-it left in the store is still acknowledged: retention keeps it, and the log names the plugin.
+A disabled plugin (`brokerPluginDisabled`) may have pending messages in the store. They were
+acknowledged, so retention must keep them; a log line reports the plugin.
 
-    entry point   timer_store.plugin:create_plugin         not imported
-    its package   timer_store.stored_pin:stored_pin        reads the store's files, if there is one
+    entry point   timer_store.plugin:create_plugin      not imported
+    same package  timer_store.stored_pin:stored_pin     optional: reads the pin from the store
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MODULE: Final = "stored_pin"
 
 
 def stored_pins(store: MessageStore, loaded: Collection[str]) -> dict[str, Pin]:
-    """Return the pins of the plugins that are not loaded. Nothing of theirs changes while it runs.
+    """Return constant pins of the plugins that are not loaded.
 
     Args:
-        loaded: names of the plugins that answer for themselves.
+        loaded: Names of the loaded plugins, which provide their own pins.
     """
     found = entry_points(group=ENTRY_POINT_GROUP)
     return {item.name: _constant(_read(store, item)) for item in found if item.name not in loaded}
@@ -43,22 +43,22 @@ def _read(store: MessageStore, item: EntryPoint) -> FirstPending:
         found = None if reader is None else reader(store)
     except Exception as error:
         log.error(
-            "plugin %s is not loaded, and what it left in %s cannot be read (%s: %s): no log file "
-            "is removed. Enable or uninstall it",
+            "plugin %s is not loaded, and its messages in %s cannot be read (%s: %s): no log file "
+                        "is removed. Enable or uninstall it",
             item.name, store.root, type(error).__name__, error,
         )  # fmt: skip
         return UNKNOWN
     if found is not None:
         log.warning(
-            "plugin %s is not loaded, but messages of it are pending in %s: their log files stay. "
-            "Remove it from brokerPluginDisabled to have them delivered",
+            "plugin %s is not loaded, but has pending messages in %s: their log files are kept. "
+                        "Remove it from brokerPluginDisabled to deliver them",
             item.name, store.root,
         )  # fmt: skip
     return found
 
 
 def _reader(item: EntryPoint) -> Reader | None:
-    """Return what reads a plugin's pin from a store, None if its package brings no such thing."""
+    """Return a plugin's function that reads its pin from a store; None if it has none."""
     package, dot, _ = item.module.rpartition(".")
     name = f"{package}.{MODULE}"
     if not dot or find_spec(name) is None:

@@ -1,7 +1,7 @@
 """Put hook that refuses messages with timer properties if no plugin stores timers.
 
-Storing it in its topic would deliver it at once, that is early. This is what Apache 5.x answers
-with `timerWheelEnable=false` (HookUtils.handleScheduleMessage); 4.9.x would deliver it at once.
+Without it, the message would be stored in its topic and delivered early, as Apache 4.9.x does.
+Apache 5.x refuses it with `timerWheelEnable=false` (HookUtils.handleScheduleMessage).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def timers_are_held(topics: Iterable[SystemTopic]) -> bool:
 
 
 def refuse_timers(batch: PutBatch, now_ms: int) -> None:
-    """Refuse every message with timer properties. A put hook after those of the plugins."""
+    """Refuse every message with timer properties; a put hook that runs after those of plugins."""
     if not count_timers(batch.rows, batch.count):
         return
     rows = batch.filled
-    asks = (rows["timer_kind"] != TIMER_NONE) & (rows["prop_flags"] & PROP_TIMER_OUT == 0)
-    for index in np.flatnonzero(asks & (rows["status"] == 0)).tolist():
+    requests_timer = (rows["timer_kind"] != TIMER_NONE) & (rows["prop_flags"] & PROP_TIMER_OUT == 0)
+    for index in np.flatnonzero(requests_timer & (rows["status"] == 0)).tolist():
         batch.refuse(index, ResponseCode.SYSTEM_ERROR, REMARK)

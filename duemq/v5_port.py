@@ -1,6 +1,6 @@
-"""The port of RocketMQ 5 clients: `grpcServerPort`.
+"""Port of RocketMQ 5 clients (`grpcServerPort`).
 
-The library for HTTP/2 and that for protocol buffers are imported only when the port is configured.
+The HTTP/2 and protocol buffer libraries are imported only if the port is configured.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from duemq.assembly import Parts, Surroundings
+from duemq.assembly import BrokerComponents, BrokerContext
 from duemq.configuration.config import BrokerConfig
 from duemq.exposure import warn_if_exposed
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.bound_socket import bind
 from duemq.net.limits import body_bytes_max, limits_of
 from duemq.net.tls import ServerTls
-from duemq.send_assembly import make_decoded_sends
+from duemq.send_assembly import make_ack_batch, make_decoded_sends
 
 log = logging.getLogger(__name__)
 PORT_KEY = "grpcServerPort"
@@ -25,10 +25,10 @@ PORT_KEY = "grpcServerPort"
 
 @contextmanager
 def bind_v5(config: BrokerConfig) -> Iterator[socket.socket | None]:
-    """Yield a socket that has the port but does not listen yet; None: v5 clients are not served.
+    """Yield a socket bound to the port, not listening; None if the port is not configured.
 
     Raises:
-        UsageError: The port cannot be had.
+        UsageError: The port cannot be bound.
     """
     if not config.grpc_port:
         yield None
@@ -39,27 +39,27 @@ def bind_v5(config: BrokerConfig) -> Iterator[socket.socket | None]:
 
 @asynccontextmanager
 async def serving_v5(
-    bound: socket.socket | None, parts: Parts, around: Surroundings, tls: ServerTls
+    bound: socket.socket | None, parts: BrokerComponents, context: BrokerContext, tls: ServerTls
 ) -> AsyncIterator[int]:
-    """Serve v5 clients on a bound socket while the block is open; yield the port.
+    """Serve v5 clients on a bound socket while the block is active; yield the port.
 
     Args:
-        bound: The socket; None: they are not served, and the port is 0.
+        bound: The socket; None: v5 clients are not served, and the port is 0.
     Raises:
-        UsageError: The port cannot be had.
+        UsageError: The socket cannot listen.
     """
     if bound is None:
         yield 0
         return
     from duemq.net.http2.grpc_call import GrpcLimits
-    from duemq.v5.front import V5Front
-    from duemq.v5.front_config import FrontConfig
+    from duemq.v5.config import V5Config
+    from duemq.v5.server import V5Server
 
     port = int(bound.getsockname()[1])
 
-    def config() -> FrontConfig:
-        now = around.config()
-        return FrontConfig(
+    def config() -> V5Config:
+        now = context.config()
+        return V5Config(
             host="",
             port=port,
             body_bytes_max=body_bytes_max(parts.store.config.message_bytes_max),
@@ -67,13 +67,14 @@ async def serving_v5(
             permission=now.permission,
         )
 
-    broker = around.config()
+    broker = context.config()
     limits = limits_of(broker)
-    front = V5Front(
-        parts.dispatcher, make_decoded_sends(parts, around), around.access, parts.topics,
-        parts.groups, parts.identity, around.clock, config,
+    server = V5Server(
+        parts.dispatcher, make_decoded_sends(parts, context), context.access, parts.topics,
+        parts.groups, parts.identity, context.clock, config, make_ack_batch(parts, context),
+        parts.rpc,
     )  # fmt: skip
-    serving = front.running(
+    serving = server.running(
         bound,
         GrpcLimits(
             connections_max=limits.connections_max,
@@ -85,7 +86,7 @@ async def serving_v5(
         proxies=parse_sources("proxyProtocolFrom", broker.proxy_protocol_from),
     )
     async with serving:
-        address, checked = broker.bind_address, around.access is not None
+        address, checked = broker.bind_address, context.access is not None
         off = f"{PORT_KEY}=0"
         warn_if_exposed("the port of v5 clients", address, port, off=off, checked=checked)
         log.info("v5 clients are served on port %d", port)

@@ -1,1 +1,1 @@
-"""Message store: the commit log, and its projections: queues, indexes, retention, checks."""
+"""Message store: the commit log, its queues and indexes, recovery, retention, verification."""

@@ -17,23 +17,22 @@ class Clock(Protocol):
         ...
 
     def steady_ms(self) -> int:
-        """Return milliseconds of a clock that is never set and counts the machine's sleep."""
+        """Return milliseconds of a clock that is never set and also runs while suspended."""
         ...
 
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
         """Return when `event` is set or the clock reaches `until_ms` (None: never).
 
-        Also return soon after the clock was set back; the caller has to check again. Otherwise a
-        wait of a second would last as long as the clock was set back.
+        Also return soon after the clock was set back, so that the wait does not become longer by
+        the step; the caller must check the time again.
         """
         ...
 
 
 class Signal(asyncio.Event):
-    """Event for one task that often waits for it with a deadline.
+    """Event for a single task that often waits with a deadline.
 
-    With an asyncio.Event the clock cancels the wait at the deadline, which takes more time than the
-    rest of a short sleep.
+    For an asyncio.Event, the clock cancels the wait at the deadline, which is slower.
     """
 
     def __init__(self) -> None:
@@ -68,7 +67,7 @@ def _finish(sleeper: asyncio.Future[None]) -> None:
 class SystemClock:
     """The machine's clock."""
 
-    WAIT_MS_MAX = 1_000  # then read the wall clock again: it may have been stepped
+    WAIT_MS_MAX = 1_000  # then the wall clock is read again, because it may have been set
     STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has no such clock
 
     def now_ms(self) -> int:
@@ -137,9 +136,9 @@ class FakeClock:
                 wait.cancel()
 
     def set_ms(self, now_ms: int) -> None:
-        """Step to `now_ms`; wake waits whose time has come; a step back wakes all.
+        """Step to `now_ms`; end waits that are due; a step back ends all waits.
 
-        A step back leaves the steady clock as it is.
+        A step back does not change the steady clock.
         """
         back = now_ms < self._now_ms
         self._steady_ms += max(now_ms - self._now_ms, 0)

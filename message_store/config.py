@@ -1,4 +1,4 @@
-"""Configuration: Java properties text becomes frozen dataclasses, checked once.
+"""Configuration sections: frozen dataclasses parsed from Java properties text, checked once.
 
     text --parse_properties--> Properties --from_properties--> StoreConfig, BrokerConfig, ...
 
@@ -80,7 +80,7 @@ def option(
         default: The value when the key is absent.
         key: RocketMQ's name of the key (or ours, with `own`).
         doc: One sentence for the reference.
-        unit: `ms`, `bytes`, `%`, ...; by default what the name of the field ends in.
+        unit: `ms`, `bytes`, `%`, ...; by default the suffix of the field's name.
         live: Whether a running broker applies a new value.
         wire: A request (25, 318) may change it as well. Never for a key that names a path, an
             address, a command or a class: the network is not trusted with those.
@@ -201,7 +201,7 @@ def _of(item: Option) -> str:
 class StoreConfig:
     """Directories, file sizes, flushing and retention of the store.
 
-    File sizes are part of the format: a directory must be opened with those it was made with.
+    File sizes are part of the format: a directory must be opened with the sizes of its creation.
     Source: MessageStoreConfig.
     """
 
@@ -369,7 +369,7 @@ class StoreConfig:
 
     @property
     def sync_flush(self) -> bool:
-        """A send is answered only when its message is on the disk."""
+        """Whether a send is answered only when its message is on the disk."""
         return self.flush_disk_type == "SYNC_FLUSH"
 
     @property

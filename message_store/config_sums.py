@@ -1,13 +1,13 @@
-"""Checksums of configuration files: bytes that a disk changed are not taken for bytes as written.
+"""Checksums of configuration files, to detect contents that a disk has changed.
 
     config/topics.json        Apache's bytes, which have no checksum
     config/sums/topics.json   CRC, size and modification time of the file as it was written
 
-A file with another modification time was written by something else since, an operator or an Apache
-broker, and is not checked. A file with the same time and other contents was damaged on the disk:
-then its `.bak` is used, which is checked in the same way.
+A file with another modification time was written since, by an operator or an Apache broker, and is
+not checked. A file with the same time and other contents was damaged on the disk; its `.bak` is
+used instead, which is checked in the same way.
 
-A checksum that is lost or torn checks nothing, so it is not synced.
+Checksums are not synced: without a valid checksum, a file is not checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DAMAGED: Final = "its contents are not as they were written: the disk has change
 
 
 def note(path: Path, data: bytes, *, previous: Path | None = None) -> None:
-    """Record the checksum of a file that was just written; a disk that refuses it is ignored.
+    """Record the checksum of a file that was just written; errors of the disk are ignored.
 
     Args:
         previous: Path to which the file's previous contents were moved, with their times.
@@ -57,7 +57,7 @@ def checked(path: Path, data: bytes) -> bytes:
     """Return the bytes of a file.
 
     Raises:
-        ValueError: They are not as they were written.
+        ValueError: The disk has changed them.
     """
     if is_damaged(path, data):
         raise ValueError(DAMAGED)

@@ -3,10 +3,10 @@
     0 ............. connections and files ............. | files only | limit
                                                         ^ `connections_end`
 
-Too many connections exhaust the descriptors (EMFILE; ENFILE for the whole machine). That is not a
-fault of the disk: the store closes descriptors of its reserve and retries. A socket always gets the
+Too many connections exhaust the descriptors (EMFILE; ENFILE for the whole machine). This is not a
+disk fault: the store closes descriptors of its reserve and retries. A socket always gets the
 lowest free descriptor, so a connection whose descriptor is `connections_end` or higher is closed.
-This leaves descriptors for the store, and the reserve is filled again.
+Descriptors therefore remain for the store, and the reserve is filled again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def is_out_of_descriptors(error: OSError) -> bool:
 
 
 class DescriptorReserve:
-    """Open descriptors without use, closed when the store needs one.
+    """Reserve of open descriptors, which are closed when the store needs one.
 
     They are opened at the first use. Any thread may use the reserve.
     """
@@ -81,7 +81,7 @@ class DescriptorReserve:
         `work` must be safe to call again after a failure.
 
         Raises:
-            OSError: Any failure of `work`; of EMFILE and ENFILE the last.
+            OSError: `work` failed; after EMFILE or ENFILE, also with the reserve closed.
         """
         if len(self._open) < self._count:
             self._fill()

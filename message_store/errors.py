@@ -7,16 +7,16 @@ DueMQError
 │   ├── NotARecordEnd     an offset that the log cannot be truncated to
 │   └── PortInUse         another process listens there
 ├── PeerError             the other side of a connection
-│   ├── FrameError        the stream is lost: close the connection
-│   ├── ReplicationFault  a master sends what cannot continue this log
+│   ├── FrameError        the stream cannot be parsed: close the connection
+│   ├── ReplicationFault  a master sends bytes that cannot continue this log
 │   └── RequestError      one request is refused, with Apache's response code
 └── StoreError            the disk
     ├── CorruptStore      invalid bytes, with file and offset
     ├── StoreLocked       another broker owns the directory
     ├── StoreFull         no room: writes are refused, reads continue
     ├── OwnershipRefused  the log refused a step of a migration: nothing has changed
-    ├── RecordUnreadable  a record that is gone or damaged
-    └── UnitsRewritten    units of a queue that were damaged and are right now: read them again
+    ├── RecordUnreadable  a record that was removed or is damaged
+    └── UnitsRewritten    units of a queue were damaged and have been repaired: read them again
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ class OwnershipRefused(StoreError):
 
 
 class UnitsRewritten(StoreError):
-    """Units of a queue were not those of their records, and were written again from the log."""
+    """Units of a queue did not match their records, and were written again from the log."""
 
 
 class RecordUnreadable(StoreError):
-    """A record that a queue points at is gone or damaged."""
+    """A record that a queue points at was removed or is damaged."""
 
     def __init__(self, phys_offset: int, why: str) -> None:
         self.phys_offset, self.why = phys_offset, why

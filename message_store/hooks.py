@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from message_store.layout import Rows
 from message_store.log.batch import PutBatch
-from message_store.log.commit_log import CommitLog
+
+if TYPE_CHECKING:  # a client starts without the compiler
+    from message_store.log.commit_log import CommitLog
 
 PutHook = Callable[[PutBatch, int], None]
 """Called with a batch and now_ms before it is appended; changes columns, sets `status`."""

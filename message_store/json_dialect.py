@@ -1,8 +1,8 @@
 """JSON as Apache's brokers write it (fastjson 1.2), and files that survive a torn write.
 
-    {                                   members and text keys: a line each, TAB indent
+    {                                   members and text keys: one per line, TAB indent
         "offsetTable":{1:100,2:200      number keys: not quoted, on one line
-        }                               closing brace on its own line, {} when empty
+        }                               closing brace on its own line; {} if empty
     }
 
 A key may also be an object: `{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. It is read as an
@@ -56,7 +56,7 @@ def dumps(value: Any) -> str:
 def written(value: Any, depth: int) -> Written:
     """Return the text of a value at a depth of `depth` objects, for `dumps`.
 
-    A table of which one row changes is encoded quickly if the other rows are kept in this form.
+    If the rows of a table are kept in this form, a change of one row is encoded quickly.
     """
     return Written(_pretty(value, depth))
 
@@ -120,7 +120,7 @@ def loads(text: str) -> Any:
     value = reader.value(0)
     reader.blanks()
     if reader.at != len(text):
-        raise reader.fault("nothing may follow the value")
+        raise reader.fault("unexpected text after the value")
     return value
 
 
@@ -162,7 +162,7 @@ class _Reader:
         try:
             value, self.at = self._decoder.raw_decode(self.text, self.at)
         except (ValueError, RecursionError) as error:
-            raise self.fault("no value here") from error
+            raise self.fault("expected a value") from error
         return value
 
     def items(self, depth: int) -> list[Any]:
@@ -216,13 +216,13 @@ def backup_path(path: Path) -> Path:
 
 
 def write_config(path: Path, text: str) -> None:
-    """Replace a config file atomically: at any time the disk has the old or the new one.
+    """Replace a config file atomically: the disk always has the old or the new file.
 
-    The old text becomes the `.bak` only after the new one is in place: a torn file never replaces
-    the good backup that it was read from.
+    The old file becomes the `.bak` only after the new one is in place, so a torn file never
+    replaces a valid backup.
 
     Raises:
-        OSError: The disk refused it; the old file and its `.bak` are unchanged.
+        OSError: The file cannot be written; the old file and its `.bak` are unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
@@ -244,7 +244,7 @@ def write_config(path: Path, text: str) -> None:
 
 
 def _link_old(path: Path) -> Path | None:
-    """Link the file to a second name, which it keeps when it is replaced."""
+    """Link the file to a second name, under which it remains after it is replaced."""
     if not path.exists() or not path.stat().st_size:
         return None
     old = path.with_name(path.name + ".old")
@@ -260,7 +260,7 @@ def read_config(path: Path) -> str | None:
     """Return the text of a config file, else of its `.bak`, else None.
 
     Raises:
-        OSError: There is a file, but the disk can read neither it nor its `.bak`.
+        OSError: The file exists, but neither it nor its `.bak` can be read.
     """
     failure: OSError | None = None
     for candidate in (path, backup_path(path)):

@@ -167,8 +167,9 @@ PUT = np.dtype(
         ("uniq_pos", "i8"),  # value of UNIQ_KEY in staging
         ("uniq_len", "i4"),
         ("status", "i4"),  # 0, or the response code of a refusal by a hook or the store
-        # tags code: -1: tags_hash; TAGS_DUE: due_ms; else store_ms + due_delay_ms. If due_ms is set
-        # as well, the tags code is tags_hash, and due_ms becomes store_ms + due_delay_ms.
+        # source of the tags code: -1: tags_hash; TAGS_DUE: due_ms; else store_ms + due_delay_ms. If
+        # due_ms is set as well, the tags code is tags_hash, and due_ms becomes store_ms +
+        # due_delay_ms.
         ("due_delay_ms", "i8"),
         # numbers that the encoder appends to the property text, -1: none
         ("out_ms", "i8"),  # TIMER_OUT_MS
@@ -226,7 +227,7 @@ SCANNED = np.dtype(
 DAMAGE_BODY_CRC: Final = 1
 IN_NO_QUEUE: Final = -2  # topic_index of a record that gets no unit
 
-# A record of a master's log on its way into its queue, native byte order; names as in PUT.
+# A record of a master's log that gets a queue unit, native byte order; names as in PUT.
 QUEUED = np.dtype(
     [
         ("phys_offset", "i8"),
@@ -246,7 +247,7 @@ KEYED = np.dtype(
     [("phys_offset", "i8"), ("store_ms", "i8"), ("key_hash", "i4"), ("at_begin", "i4")], align=True
 )
 
-# A consume queue unit past the byte order border.
+# A consume queue unit in native byte order.
 # `index`: its number among the units that were read together.
 UNIT = np.dtype([("phys_offset", "i8"), ("tags_code", "i8"), ("size", "i4"), ("index", "i4")])
 

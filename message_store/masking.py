@@ -1,4 +1,4 @@
-"""Passwords in configuration values, replaced before a value is shown, logged or answered."""
+"""Masking of passwords in configuration values that are shown, logged or returned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _QUERY = re.compile(r"([?&;][^=&;\s]*(?:passw|secret|token)[^=&;\s]*=)[^&;\s]*",
 
 
 def masked(key: str, value: str) -> str:
-    """Return a value without passwords: those of URLs, and all of a key that is one itself.
+    """Return a value with passwords masked: in URLs, and the complete value of a password key.
 
     Args:
         key: Name of the configuration key.

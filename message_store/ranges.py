@@ -53,7 +53,7 @@ def common(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
 
 
 def within(ranges: Iterable[Range], first: int, end: int) -> list[Range]:
-    """Return the parts of ranges in first..end."""
+    """Return the intersection of ranges with first..end."""
     cut = ((max(low, first), min(high, end)) for low, high in ranges)
     return [(low, high) for low, high in cut if low < high]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from message_store.index.index_service import CATCH_UP_BYTES_MAX, IndexService
 from message_store.index.key_search import newest_in_tail
 from message_store.kernels import scan
 from message_store.kernels.bytes import Bytes
+from message_store.kernels.kernel import entry
 from message_store.layout import Row, Rows
 from message_store.log.commit_log import CommitLog
 from message_store.log.flusher import Flusher
@@ -35,7 +36,10 @@ from message_store.text import index_hash
 
 Visit = Callable[[Bytes, Rows, int], int]
 QUERY_CANDIDATES_MAX = 1_024
-LIGHT_QUEUES: Final = "%LMQ%"  # an Apache broker's: their units name records of other queues
+LIGHT_QUEUES: Final = "%LMQ%"  # Apache's light queues, whose units point at other queues' records
+
+
+GatherKernels = tuple[Callable[..., tuple[int, int]], Callable[..., int]]
 
 
 class StoreReader:
@@ -50,6 +54,7 @@ class StoreReader:
     replicated: Replicated
     config: StoreConfig
     repair: UnitRepair
+    gather_kernels: dict[bool, GatherKernels]
 
     # -- reads --------------------------------------------------------------------------------
 
@@ -57,14 +62,14 @@ class StoreReader:
     def confirm_offset(self) -> int:
         """Log offset up to which consumers may read.
 
-        With SYNC_FLUSH that is on the disk, with SYNC_MASTER on replicas as well.
+        With SYNC_FLUSH, the log before it is synced; with SYNC_MASTER, it is also on replicas.
         Source: DefaultMessageStore.getConfirmOffset
         """
         stored = self.transfer_end
         return min(stored, self.replicated.offset) if self.replicated.required else stored
 
     def when_confirmed(self, offset: int, call: Callable[[], None]) -> None:
-        """Have `call` called on the event loop once `confirm_offset` has reached `offset`."""
+        """Call `call` on the event loop once `confirm_offset` has reached `offset`."""
         if self.replicated.required:
             call = partial(self.replicated.when_reached, offset, call)
         if self.config.sync_flush:
@@ -74,9 +79,9 @@ class StoreReader:
 
     @property
     def transfer_end(self) -> int:
-        """Log offset up to which replicas may copy: with SYNC_FLUSH what is on the disk.
+        """Log offset up to which replicas may copy; with SYNC_FLUSH, the synced end.
 
-        A replica that had more than a master after a power cut could not follow it again.
+        If a replica had more than its master after a power cut, it could not follow it again.
         """
         return self.flusher.durable if self.config.sync_flush else self.log.end
 
@@ -96,7 +101,7 @@ class StoreReader:
         return self.truncations.generation
 
     def unchanged_end(self, generation: int) -> int:
-        """Return the log offset before which the log is what it was in a generation."""
+        """Return the log offset up to which the log has not changed since a generation."""
         return min(self.truncations.floor(generation), self.log.end)
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -112,12 +117,14 @@ class StoreReader:
     def readable_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return `queue_bounds` without the messages that consumers may not read yet.
 
-        These are after `confirm_offset`: a power cut could still take them, and give their
-        queue offsets to other messages.
+        These are after `confirm_offset`: after a power cut they could be lost, and other messages
+        could get their queue offsets.
         """
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0, 0
+        if not self.config.sync_flush and not self.replicated.required:
+            return queue.min_offset, queue.max_offset
         confirmed = self.confirm_offset
         if confirmed >= self.log.end:
             return queue.min_offset, queue.max_offset
@@ -132,7 +139,7 @@ class StoreReader:
         """Return a record's bytes without a copy.
 
         Raises:
-            RecordUnreadable: It is not in the log (any more), or the disk cannot read it.
+            RecordUnreadable: It is not in the log, or the disk cannot read it.
         """
         data = self.log.view(phys_offset, size)
         data[::PAGE_BYTES].any()  # touches every page
@@ -162,11 +169,11 @@ class StoreReader:
     def read_queued(self, phys_offset: int) -> Record:
         """Return the decoded record at a log offset that a consume queue unit points at.
 
-        Use it for every offset that a client names: bytes inside a body can look like a record
-        and name their own offset, but no queue points at them.
+        Use it for every offset that a client sends: bytes inside a body can look like a record
+        and contain their own offset, but no queue points at them.
 
         Raises:
-            RecordUnreadable: No record starts there, it is damaged, or no queue holds it.
+            RecordUnreadable: No record starts there, it is damaged, or no queue points at it.
         """
         if not self.is_queued(phys_offset):
             raise RecordUnreadable(phys_offset, "no consume queue has a message here")
@@ -193,27 +200,31 @@ class StoreReader:
             offset: Queue offset of the unit with index 0.
 
         Raises:
-            RecordUnreadable: One of them is not in the log, is not that of its unit, or the disk
-                cannot read it.
-            UnitsRewritten: A unit was not that of its record, and is now: read them again.
+            RecordUnreadable: A record is not in the log, is not its unit's, or cannot be read.
+            UnitsRewritten: A unit did not match its record and was repaired: read the units again.
         """
         pieces: list[bytes] = []
         name = np.frombuffer(topic.encode(), np.uint8)
         place = (queue_id, offset, 0 if topic.startswith(LIGHT_QUEUES) else 1)
         scratch = np.zeros(1, layout.SCANNED)
+        if not units.flags.c_contiguous:
+            units = np.ascontiguousarray(units)
         while units.size:
             try:
                 file = self.log.file_of(int(units["phys_offset"][0]))
             except RecordUnreadable:
                 self._refuse_foreign(topic, queue_id, offset, units[0])
             limit = min(file.base + file.size, self.log.end)
-            count, size = scan.leading_inside(units, file.base, limit)
+            leading_inside, copy_records = self.gather_kernels.get(
+                units.flags.writeable
+            ) or self._find_gather_kernels(file.data, units, name, place, scratch)
+            count, size = leading_inside(units, file.base, limit)
             if count == 0:
                 self._refuse_foreign(topic, queue_id, offset, units[0])
             out = np.empty(size, np.uint8)
             reading = self.log.unreadable.reading()
             while True:
-                copied = scan.copy_records(
+                copied = copy_records(
                     file.data, units[:count], file.base, name, place, scratch, out
                 )
                 if not reading.again(int(copied)):
@@ -226,11 +237,24 @@ class StoreReader:
             units = units[count:]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def visit_records(self, units: Rows, visit: Visit) -> None:
-        """Call `visit(data, units, base)` for the units of each log file, without those outside.
+    def _find_gather_kernels(
+        self, data: Bytes, units: Rows, name: Bytes, place: tuple[int, int, int], scratch: Rows
+    ) -> GatherKernels:
+        """Return the kernels of `gather` for units that are writable, or read-only."""
+        assert units.dtype == layout.UNIT
+        find: Callable[..., Any] = entry
+        out = np.empty(0, np.uint8)
+        found = self.gather_kernels[units.flags.writeable] = (
+            find(scan.leading_inside, units, 0, 0),
+            find(scan.copy_records, data, units, 0, name, place, scratch, out),
+        )
+        return found
 
-        data[0] is log offset `base`. Where pages were zeros that can be read again, the same units
-        are visited once more.
+    def visit_records(self, units: Rows, visit: Visit) -> None:
+        """Call `visit(data, units, base)` for the units of each log file, except units outside.
+
+        data[0] is log offset `base`. If readable pages were replaced by zeros, the same units are
+        visited again.
 
         Args:
             visit: Returns the number of units whose records are not in `data`.
@@ -249,7 +273,7 @@ class StoreReader:
             units = units[max(int(count), 1) :]
 
     def _refuse_foreign(self, topic: str, queue_id: int, offset: int, unit: Row) -> NoReturn:
-        """Raise for a unit whose record is another one or none.
+        """Raise for a unit whose record is missing or belongs to another unit.
 
         Raises:
             RecordUnreadable, UnitsRewritten: As `gather`.
@@ -263,7 +287,7 @@ class StoreReader:
         """Raise for the first record on an unreadable page, which was copied as zeros.
 
         Raises:
-            RecordUnreadable: There is one.
+            RecordUnreadable: There is such a record.
         """
         unreadable = self.log.unreadable
         if unreadable.ranges:
@@ -336,7 +360,7 @@ class StoreReader:
     ) -> Iterator[Rows]:
         """Yield (n,) `layout.SCANNED`, n <= `count`, of the records in start..end. Reused.
 
-        Damage, such as sectors that cannot be read, is passed over.
+        Damage, such as unreadable sectors, is skipped.
         """
         limit = self.log.end if end is None else end
         return recover.walk_log(

@@ -1,10 +1,10 @@
-"""The message store: one append path and many readers.
+"""Message store: the directory of a broker, with one append path and its readers.
 
     put(batch):  prepare -> encode -> pwritev -> consume queues -> dispatchers
                  (one compiled pass each; a single message is a batch of one)
 
-    Appender        batch -> records in the log           WriteGate   refuses writes while it must
-    QueueProgress   what recovery need not read again     Retention   removes old files
+    Appender        batch -> records in the log           WriteGate   refuses writes if necessary
+    QueueProgress   start offset of the next recovery     Retention   removes old files
 
 Only the thread that opened the store (the event loop's) may call it; the flusher and the index
 have their own threads and access only the state named there.
@@ -42,8 +42,8 @@ from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
 from message_store.recovery.unit_repair import UnitRepair
 from message_store.replication.acknowledgement import Missing, Replicated
+from message_store.replication.plausibility_check import Bytes
 from message_store.replication.raw_append import RawAppender
-from message_store.replication.suspicion import Bytes
 from message_store.replication.truncation import complete
 from message_store.retention.log_retention import Retention
 from message_store.write_gate import DISK_FULL, WriteGate
@@ -60,11 +60,11 @@ class MessageStore(StoreReader):
         tags_code_rules: Rules for the tags codes of system topics, used by recovery.
         notice: Called with one line for each event that concerns the operator.
     Attributes:
-        read_only: Why `put` refuses every message, as on a replica; empty: it does not.
-        fence: Returns why `put` refuses every message now, empty if it does not.
+        read_only: Reason why `put` refuses every message, as on a replica, or empty.
+        fence: Returns the reason why `put` refuses every message now, or an empty text.
     Raises (on entering):
         StoreLocked: Another broker has the directory.
-        StoreFull: No room for what recovery has to write.
+        StoreFull: The disk has no room for recovery.
         CorruptStore: Files that cannot be part of this store.
     """
 
@@ -95,6 +95,7 @@ class MessageStore(StoreReader):
             self._notify, self._restart_topic,
         )  # fmt: skip
         self.replicated = Replicated()
+        self.gather_kernels = {}
         self.repair = UnitRepair(self.log, self.queues, self.rules, self._notify)
         self.read_only = ""
         self.fence: Callable[[], str] = str
@@ -104,6 +105,7 @@ class MessageStore(StoreReader):
         self._dispatchers: list[Dispatcher] = []
         self._lock: StoreLock | None = None
         self._queues_synced_ms = 0
+        self._confirms_alone = False
 
     # -- open and close -------------------------------------------------------------------------
 
@@ -123,8 +125,8 @@ class MessageStore(StoreReader):
             except OSError as error:
                 if error.errno in DISK_FULL:
                     raise StoreFull(
-                        f"{self.root}: the disk is full, so the store cannot be recovered. Nothing "
-                        f"is lost; make room there and start again."
+                        f"{self.root}: the disk is full, so the store cannot be recovered. No "
+                        f"message is lost; free disk space and start again."
                     ) from error
                 raise
             undo.pop_all()
@@ -173,7 +175,7 @@ class MessageStore(StoreReader):
         start, self.appender.last_record = recover.start_of(
             self.log, self.queues, self.mark, self.checkpoint, self.notice, crashed=crashed
         )
-        if self.appender.last_record < 0:  # something else may have written the log since
+        if self.appender.last_record < 0:  # another program may have written the log since
             self.log.sums.withdraw(start)
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
@@ -219,7 +221,7 @@ class MessageStore(StoreReader):
             self.truncations.note(0)
 
     def _synced_before(self, crashed: bool) -> int:
-        """Return the log offset up to which the disk surely has the log."""
+        """Return the log offset up to which the log is known to be on the disk."""
         if not crashed:
             return self.log.end
         mark = self.mark.read()
@@ -255,8 +257,8 @@ class MessageStore(StoreReader):
     def put(self, batch: PutBatch) -> None:
         """Append every row whose status is 0 and fill its result columns.
 
-        A row that can never be stored gets status 13, one that cannot be stored now 14; both
-        with a remark. After the call accepted rows are readable and their queues are written.
+        A row that can never be stored gets status 13, a row that cannot be stored now status 14;
+        both get a remark. After the call, accepted rows are readable and their queues are written.
         """
         count = batch.count
         if self.refusal:
@@ -282,15 +284,15 @@ class MessageStore(StoreReader):
             dispatcher(batch)
 
     def append_raw(self, offset: int, data: Bytes) -> int:
-        """Append the leading records of a master's log bytes; return how many bytes were taken.
+        """Append the leading records of a master's log bytes; return the number of bytes processed.
 
-        After the call they are readable and their queues are written.
+        After the call, the records are readable and their queues are written.
 
         Args:
             offset: Log offset of data[0].
         Raises:
             ReplicationFault: The bytes do not continue this log.
-            OSError: The disk refused them; the same bytes may be appended later.
+            OSError: The bytes cannot be written; the same bytes may be appended later.
         """
         try:
             taken = self.raw.append(offset, data)
@@ -321,13 +323,13 @@ class MessageStore(StoreReader):
 
     @property
     def refusal(self) -> str:
-        """Why they cannot, or an empty text."""
+        """Reason why messages cannot be stored, or an empty text."""
         return self.read_only or self.gate.refusal or self.fence() or self.replicated.refusal
 
     def check_disk(self) -> None:
-        """Refuse writes on a nearly full disk; accept them again when there is room.
+        """Refuse writes if the disk is nearly full; accept them again when there is room.
 
-        Report places of the log that could not be read since the last call.
+        Also report parts of the log that could not be read since the last call.
         """
         self.log.unreadable.look()
         if self.flusher.failure is not None:
@@ -368,11 +370,11 @@ class MessageStore(StoreReader):
         return self.root / "config" / name
 
     def add_dispatcher(self, dispatcher: Dispatcher) -> None:
-        """Have `dispatcher` called with every batch after it was appended."""
+        """Register a function that is called with every batch after it was appended."""
         self._dispatchers.append(dispatcher)
 
     def detach_topic(self, name: str) -> Path | None:
-        """Take a topic's queues out of the store; return what `topic_removal` is to erase."""
+        """Detach a topic's queues; return the directory that `topic_removal` erases."""
         return self.progress.detach_topic(name)
 
     def _restart_topic(self, name: str) -> None:
@@ -384,21 +386,31 @@ class MessageStore(StoreReader):
 
     @property
     def durable_offset(self) -> int:
-        """Log offset up to which everything is on the disk."""
+        """Log offset up to which the log is on the disk."""
         return self.flusher.durable
 
     def require_replicas(self) -> None:
-        """Make replicas a condition of `confirm_offset`, which begins where the last run left it.
+        """Require replicas for `confirm_offset`, which begins at its value in the checkpoint.
 
-        In the checkpoint it is 0 while no run has required replicas: then all messages count.
+        The checkpoint has 0 if no run has required replicas; then all messages are confirmed.
         """
         self.replicated.require(min(self.checkpoint.confirm or self.log.end, self.log.end))
         self.progress.write_checkpoint(self.checkpoint.physic_ms, self.checkpoint.index_ms)
 
+    def confirm_without_replicas(self) -> None:
+        """Confirm all messages of this run, also those that an earlier run has not confirmed."""
+        self._confirms_alone = True
+
     def _confirmed_to_keep(self) -> int:
-        """Return `confirm_offset` for the checkpoint; 0 while no run has required replicas."""
-        is_kept = self.replicated.required or self.checkpoint.confirm
-        return max(self.confirm_offset, NOTHING_CONFIRMED) if is_kept else 0
+        """Return `confirm_offset` for the checkpoint; 0 while no run has required replicas.
+
+        Until this run requires replicas or confirms without them, the value of the last run stays:
+        a start flushes the log before its role is known.
+        """
+        kept = self.checkpoint.confirm
+        if self.replicated.required or (kept and self._confirms_alone):
+            return max(self.confirm_offset, NOTHING_CONFIRMED)
+        return max(min(kept, self.log.end), NOTHING_CONFIRMED) if kept else 0
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -410,9 +422,9 @@ class MessageStore(StoreReader):
         return await self.flusher.wait(end_offset, self.config.sync_flush_timeout_ms / 1_000)
 
     async def wait_confirmed(self, end_offset: int) -> Missing | None:
-        """Wait until a message may be answered; return what is missing after the time limits.
+        """Wait until a message may be answered; return the missing condition after a time limit.
 
-        With SYNC_FLUSH it waits for the disk (group commit), with SYNC_MASTER for replicas too;
+        With SYNC_FLUSH it waits for the disk (group commit), with SYNC_MASTER also for replicas;
         otherwise it returns at once.
         """
         if self.config.sync_flush and not await self.wait_durable(end_offset):
@@ -420,7 +432,7 @@ class MessageStore(StoreReader):
         return await self.replicated.wait(end_offset) if self.replicated.required else None
 
     def flush(self) -> None:
-        """Sync log and queues now, and mark all of both as synced."""
+        """Sync log and queues now, and record this in the recovery mark."""
         self.progress.mark_dispatched()
         self.flusher.flush()
         self.sync_queues()
@@ -436,6 +448,6 @@ class MessageStore(StoreReader):
         """Sync the queue files written so far and record that in mark and checkpoint.
 
         Raises:
-            OSError: The disk refused it; the flusher has failed from then on.
+            OSError: A sync failed; the flusher has recorded the failure.
         """
         self.progress.sync_queues(self.flusher, self.index.safe_ms)

@@ -1,4 +1,4 @@
-"""Java's treatment of text: hash codes, ids, topic names."""
+"""Text functions of RocketMQ: Java hash codes, offset message ids, topic names."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Removal of a topic's queues: one step in memory, then the work on disk.
 
-    detach    the topic's directory is renamed out of the queues, numbering starts at 0 again
-    erase     the removal is recorded (`Deletions`), the files are removed; in any thread
+    detach    moves the topic's directory out of the queues; queue offsets start at 0 again
+    erase     records the removal (`Deletions`) and removes the files; in any thread
 
-After a crash between the two, the next start erases the rest. The topic's records stay in the log
-until retention removes them; `Deletions` keeps them out of queues that are rebuilt.
+After a crash between the two, the next start erases the files. The topic's records stay in the log
+until retention removes them; `Deletions` excludes them from rebuilt queues.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def remove_topic(store: MessageStore, name: str) -> None:
     """Remove a topic's queues, in the calling thread.
 
     Raises:
-        OSError: The disk refused the sync before the removal, and nothing was removed; or it
-            refused the record of the removal: after a crash the queues would be back.
+        OSError: The sync before the removal failed, and nothing was removed; or the removal could
+            not be recorded, so that the queues would exist again after a crash.
     """
     if store.queues.holds(name):
         store.flush()  # the messages must be on the disk before their removal is

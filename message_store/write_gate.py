@@ -26,7 +26,7 @@ class WriteGate:
         what = "the disk is full" if error.errno in DISK_FULL else str(error)
         self.refusal = f"{what} ({self._root}, {self.disk_used_ratio:.0%} used)"
         self._notice(
-            f"writes are refused: {self.refusal}. Make room; the broker then continues on its own."
+            f"writes are refused: {self.refusal}. Free disk space; the broker then continues."
         )
 
     def sync_failed(self, error: OSError) -> None:

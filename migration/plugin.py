@@ -25,7 +25,7 @@ from migration.collector import MigrationCollector
 from migration.config import MigrationConfig
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import NoOwners, find_owners, plugins_of
-from migration.requests import MIGRATE, SYSTEM_ERROR
+from migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text
 from migration.steps.operations import Operations
 from migration.steps.router import Router
 from migration.steps.service import MigrationService
@@ -174,6 +174,8 @@ class MigrationPlugin(PluginBase):
 
     async def _answer(self, request: Request) -> Response:
         if self._running is None:
+            if (master := self._host.master_address) is not None:
+                return referral(master)
             raise RequestError(SYSTEM_ERROR, self._why_not)
         return await self._running.operations.answer(request)
 
@@ -196,7 +198,9 @@ class MigrationPlugin(PluginBase):
 
     def _status_view(self) -> dict[str, Any]:
         if self._running is None:
-            return {"levels": [], "at_work": [], "why_not": self._why_not}
+            master = self._host.master_address
+            why_not = self._why_not if master is None else replica_text(master)
+            return {"levels": [], "at_work": [], "why_not": why_not}
         return status_view(self._running.service)
 
     def _runtime_view(self) -> dict[str, str]:

@@ -5,8 +5,9 @@
     {"action": "pause" | "resume" | "rollback" | "verify", "levels": [3], "who": ..., "cause": ...}
     {"action": "status"}
 
-Without `levels` a command applies to all levels that it is possible for. `dry_run` only reports the
-effect. A refusal has code 13 for a malformed body, else 1; its remark has the remedy.
+Without `levels` a command applies to all levels whose state allows it. `dry_run` only reports the
+effect. A refusal has code 13 for a malformed body, else 1; its remark has the remedy. A replica
+refuses every command; the response field `masterAddress` names its master.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Any, Final
 
 import msgspec
 
-from delivery.plugin import Request
+from delivery.plugin import Request, Response
 from message_store.errors import RequestError
 
 MIGRATE: Final = 9_015
 """Request code, above those of Apache and next to those of cancel, move and compaction."""
 SYSTEM_ERROR: Final = 1
 MESSAGE_ILLEGAL: Final = 13
+MASTER_FIELD: Final = "masterAddress"
 ACTIONS: Final = ("plan", "start", "pause", "resume", "rollback", "verify", "status")
 TEXT_CHARS_MAX: Final = 200
 LEVELS_MAX: Final = 1_000
@@ -74,6 +76,22 @@ class Done:
             **self.more,
         }  # fmt: skip
         return json.dumps(value).encode()
+
+
+def replica_text(master: str) -> str:
+    """Return the reason why a replica refuses the request.
+
+    Args:
+        master: `host:port` of its master, empty if it is unknown.
+    """
+    if not master:
+        return "this broker is a replica, and its master is not known now: see duemq replicas"
+    return f"this broker is a replica: its master runs the migrations, use --broker {master}"
+
+
+def referral(master: str) -> Response:
+    """Return the response of a replica, which refers to its master; see `replica_text`."""
+    return Response(SYSTEM_ERROR, replica_text(master), {MASTER_FIELD: master})
 
 
 def command_of(request: Request) -> MigrationRequest:

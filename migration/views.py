@@ -22,7 +22,7 @@ def status_view(service: MigrationService) -> dict[str, Any]:
         "throttle": {
             "target_p99_ms": service.throttle.limits.target_p99_ms,
             "factor": service.throttle.limits.factor,
-            "usual_p99_ms": service.throttle.usual_ms,
+            "usual_p99_ms": service.throttle.baseline_ms,
             "target_now_ms": service.throttle.target_ms,
             "rate_per_s": service.throttle.limits.rate_per_s,
             "batch": service.throttle.batch,
@@ -45,7 +45,7 @@ def status_view(service: MigrationService) -> dict[str, Any]:
 
 
 def _names_kept(service: MigrationService) -> int:
-    """Return the number of transferred records that kept their DELAY since the start."""
+    """Return the number of transferred records whose DELAY was not renamed, since the start."""
     owners = service.owners
     return 0 if owners is None else owners.timers.transfers.records.unnamed
 

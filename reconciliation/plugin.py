@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 JOB: Final = "reconciliation.audit"
 LEVELS_KEY: Final = "messageDelayLevel"
 GRACE_S: Final = 3_600
-"""Maximum delay, in seconds, with which an audit still starts after its time."""
+"""Maximum delay, in seconds, after which an audit that missed its time is not started."""
 
 
 @dataclass(slots=True)
-class Last:
-    """Last audit of this process, and the number of audits."""
+class LastAudit:
+    """LastAudit audit of this process, and the number of audits."""
 
     started_ms: int = 0
     ended_ms: int = 0
@@ -51,7 +51,7 @@ class ReconciliationPlugin(PluginBase):
     ) -> None:
         self._host, self._run = host, run
         self.config = from_properties(ReconcileConfig, host.properties)
-        self.last = Last()
+        self.last = LastAudit()
         self._at_work: asyncio.Task[None] | None = None
         self._open = False
 
@@ -95,7 +95,7 @@ class ReconciliationPlugin(PluginBase):
         return self._at_work is not None
 
     async def audit(self) -> None:
-        """Run an audit, unless one runs already."""
+        """Run an audit, unless one is running."""
         if self._at_work is not None or not self._open:
             self.last.skipped += 1
             log.warning("an audit still runs; this one is skipped")
@@ -114,7 +114,7 @@ class ReconciliationPlugin(PluginBase):
             command, seconds_max=self.config.minutes_max * child_process.MINUTE_S
         )
         ended_ms, runs = self._host.clock.now_ms(), self.last.runs + 1
-        self.last = Last(started_ms, ended_ms, result, runs, self.last.skipped)
+        self.last = LastAudit(started_ms, ended_ms, result, runs, self.last.skipped)
         if result.exit_code:
             found = result.why or ", ".join(f"{n} {k}" for k, n in result.verdicts.items())
             log.error("the audit %s ended with code %d: %s", *_named(result), found)
@@ -170,7 +170,7 @@ class AuditCollector:
         yield CounterMetricFamily("duemq_audit_runs", "Audits since the start.", value=last.runs)
         yield CounterMetricFamily(
             "duemq_audit_skipped",
-            "Audits that were skipped because another one still ran.",
+            "Audits that were skipped because another one was running.",
             value=last.skipped,
         )
         yield GaugeMetricFamily(

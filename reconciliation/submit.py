@@ -26,15 +26,15 @@ from message_store.clock import SystemClock
 from message_store.errors import DueMQError
 from reconciliation.jobs.run import (
     COULD_NOT_RUN,
-    Account,
     AuditRequest,
+    LedgerRow,
     check_stores,
     is_sparks,
     reason_of,
     run_audit,
 )
 from reconciliation.scan.levels import levels_ms_of
-from reconciliation.spark.master import Where, session_at
+from reconciliation.spark.master import SparkMaster, session_at
 
 LOWEST: Final = 19
 
@@ -81,7 +81,7 @@ def main(words: Sequence[str]) -> int:
     """Run an audit; return the exit code."""
     given = parser().parse_args(words)
     if given.idle:
-        give_way()
+        set_idle_priority()
     if given.with_parent:
         end_with_parent()
     try:
@@ -99,32 +99,34 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         levels_ms=levels_ms_of(given.levels), trust_clock=given.trust_clock,
         out=given.out, report=given.report, capacity_per_s=given.capacity, made_by=given.made_by,
     )  # fmt: skip
-    account = Account.begin(
+    ledger_row = LedgerRow.begin(
         wanted, given.ledger, clock=SystemClock(), salt=os.urandom(2), warn=_warn
     )
-    answer = {"audit_id": account.audit_id}
+    answer = {"audit_id": ledger_row.audit_id}
     try:
         check_stores(wanted.stores)
-        spark = session_at(replace(_where(given), light=wanted.brief))
+        spark = session_at(replace(_spark_master(given), light=wanted.brief))
         try:
             summary = run_audit(spark, wanted, SystemClock())
         finally:
             spark.stop()
     except (DueMQError, OSError) as error:
-        return account.failed(str(error)), answer | {"why": str(error)}
+        return ledger_row.failed(str(error)), answer | {"why": str(error)}
     except Exception as error:
         if not is_sparks(error):
             raise
-        return account.failed(reason_of(error)), answer | {"why": reason_of(error)}
-    return account.done(summary), answer | summary.to_json()
+        return ledger_row.failed(reason_of(error)), answer | {"why": reason_of(error)}
+    return ledger_row.done(summary), answer | summary.to_json()
 
 
-def _where(given: argparse.Namespace) -> Where:
+def _spark_master(given: argparse.Namespace) -> SparkMaster:
     submitted = not given.cores and not given.connect
-    return Where(cores=given.cores, memory=given.memory, connect=given.connect, submitted=submitted)
+    return SparkMaster(
+        cores=given.cores, memory=given.memory, connect=given.connect, submitted=submitted
+    )
 
 
-def give_way() -> None:
+def set_idle_priority() -> None:
     """Run this process and its children at idle priority."""
     with suppress(OSError):
         os.nice(LOWEST)

@@ -32,7 +32,7 @@ class ScheduleConfig:
     async_deliver: bool = option(
         False,
         "enableScheduleAsyncDeliver",
-        "Deliver the next batch of a level before the one before it is durable.",
+        "Deliver the next batch of a level before the previous one is durable.",
         wire=True,
     )
     async_pending_max: int = option(
@@ -62,7 +62,7 @@ class ScheduleConfig:
     batch_records_max: int = option(
         2_048,
         "scheduleDeliverBatchRecords",
-        "Maximum messages of one delivery batch; other traffic has its turn after each batch.",
+        "Maximum messages of one delivery batch; other traffic is served after each batch.",
         unit="messages",
         minimum=1,
         maximum=65_536,

@@ -1,23 +1,23 @@
 """Cursor of a level: delivered ranges of its queue, next due time. No I/O, no clock.
 
 A level's queue is in order of arrival, which is due order while the delay is fixed. After the level
-was shortened or the clock stepped back, a unit can be due before its predecessor. The queue is cut
-there, so that units before it do not delay it:
+was shortened or the clock was set back, a unit can be due before its predecessor. There the queue
+is divided into segments, so that the units before do not delay it:
 
     queue offset   0 ......... 40 ......... 55 ........ 80
     due (minute)   60, 61, 62, ... | 12, 13, 14, ... | 12:40, ...
                    segment 0         segment 1         segment 2  (open: new units join it)
                      delivered to 3    delivered to 55   delivered to 60
 
-Inside a segment due times do not decrease, and its units are delivered in order. A finished
-segment is dropped, so a level nearly always has one segment. There are no cuts beyond SEGMENTS_MAX
-segments: new units join the last segment and may be late (never early) by as much as the clock
-stepped back.
+Within a segment, due times do not decrease, and units are delivered in order. A finished
+segment is dropped, so a level nearly always has one segment. A queue has at most SEGMENTS_MAX
+segments; after that, new units join the last segment and may be late (never early) by as much as
+the clock was set back.
 
 For each segment:  appended <= taken <= end.
-    appended    everything before it is in the log (delivered or in quarantine)
-    taken       everything before it was passed to the deliverer
-    end         one past its last unit
+    appended    all units before it are in the log (delivered or in quarantine)
+    taken       all units before it were passed to the deliverer
+    end         queue offset after its last unit
 
 Units that were cancelled, moved or fired before their due time are `settled`: delivery skips them.
 """
@@ -51,7 +51,7 @@ class Segment:
         return self.end - self.appended
 
     def is_whole(self, due_ms: int) -> bool:
-        """Return whether a unit may be prepended: no unit is in flight or due before `due_ms`."""
+        """Return whether a unit may be prepended: none is in flight or due before `due_ms`."""
         return self.pending > 0 and self.appended == self.taken and due_ms <= self.head_due_ms
 
 
@@ -134,7 +134,7 @@ class LevelCursor:
         return found
 
     def _pass_settled(self, first: int, end: int) -> int:
-        """Drop the settled units of a range that the cursor passed; return their number."""
+        """Forget the settled units of a range that the cursor has passed; return their number."""
         if not self.settled:
             return 0
         passed = self.settled.intersection(range(first, end))
@@ -162,9 +162,9 @@ class LevelCursor:
         return [(left[1], right[0]) for left, right in pairs if left[1] < right[0]]
 
     def extend(self, first: int, first_due_ms: int, end: int, cuts: Iterable[Cut] = ()) -> None:
-        """Add units first..end, whose due times decrease at `cuts` only.
+        """Add units first..end, whose due times decrease only at `cuts`.
 
-        `first` is at or after the current end; queue offsets between them have no message.
+        `first` is at or after the current end; queue offsets between them have no unit.
         """
         last = self.segments[-1]
         assert last.end <= first < end
@@ -201,7 +201,7 @@ class LevelCursor:
         return min(self.segments, key=lambda segment: segment.head_due_ms)
 
     def advance(self, segment: Segment, appended: int) -> None:
-        """Advance a segment to `appended`, before which everything is in the log."""
+        """Advance a segment to `appended`; all units before it are in the log."""
         assert segment.appended <= appended <= segment.taken
         self._pass_settled(segment.appended, appended)
         segment.appended = appended
@@ -270,10 +270,10 @@ class LevelCursor:
             self.segments = [s for s in self.segments if s.pending or s is last]
 
 
-def without_holes(undelivered: Sequence[Range], ranges_max: int) -> tuple[list[Range], set[int]]:
-    """Merge ranges until at most `ranges_max` are left; return them and the units of filled holes.
+def joined_ranges(undelivered: Sequence[Range], ranges_max: int) -> tuple[list[Range], set[int]]:
+    """Join ranges until at most `ranges_max` remain; return them and the units between joined ones.
 
-    The largest holes stay, because they are deliveries; small holes are single decisions.
+    The smallest gaps are filled: they are single decisions, large gaps are deliveries.
     """
     sizes = sorted((right[0] - left[1] for left, right in pairwise(undelivered)), reverse=True)
     least = sizes[ranges_max - 1] if len(sizes) >= ranges_max else 0
@@ -290,9 +290,10 @@ def without_holes(undelivered: Sequence[Range], ranges_max: int) -> tuple[list[R
 
 
 def cursor_of(level: int, undelivered: Sequence[Range], end: int) -> LevelCursor:
-    """Return a cursor at which exactly the ranges in `undelivered` are undelivered.
+    """Return a cursor whose undelivered units are exactly the ranges in `undelivered`.
 
-    The caller passes at most SEGMENTS_MAX ranges, and reads the due times of the segments' heads.
+    The caller passes at most SEGMENTS_MAX ranges and reads the due time of each segment's first
+    unit.
     """
     cursor = LevelCursor(level, end)
     if undelivered:

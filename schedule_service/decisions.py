@@ -7,10 +7,10 @@
 
 The unit stays in the level's queue; delivery skips it (`LevelCursor.settled`), and a restart
 recognizes it by the origin in the log, like a delivery. The module does not depend on the component
-that stores timers: a put hook accepts a moved message, or the move is refused.
+that stores timers: if no put hook redirects a moved message, the move is refused.
 
 There is no await between the check of a message and its decision. An Apache broker that opens the
-store ignores these decisions: it delivers every message that its offset table leaves pending.
+store ignores these decisions: it delivers every message that is pending by its offset table.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PendingLevels:
         return await self._found(split)
 
     def promised(self, offsets: Offsets) -> Offsets:
-        """Return the due times of these records, -1 for records that are not a level's."""
+        """Return the due times of these records, -1 for records that are not level messages."""
         rows = frames(self._store, offsets)
         due_ms = [(self._due_ms(row) or -1) if self._is_level(row) else -1 for row in rows]
         return np.array(due_ms, np.int64)
@@ -115,7 +115,7 @@ class PendingLevels:
             piece = mine[first : first + PIECE_UNITS]
             rows, asked = frames(self._store, matches.offsets[piece]), matches.key_at[piece]
             if topic:
-                fits = np.array([self._goes_to(row, topic) for row in rows], np.bool_)
+                fits = np.array([self._has_target(row, topic) for row in rows], np.bool_)
                 rows, asked = rows[fits], asked[fits]
             self._classify(rows, asked, split)
         found = await self._found(split)
@@ -136,7 +136,9 @@ class PendingLevels:
                     break
                 first += int(units.size)
                 rows = frames(self._store, np.ascontiguousarray(units["phys_offset"]))
-                rows = rows[[self._is_pending(row) and self._goes_to(row, topic) for row in rows]]
+                rows = rows[
+                    [self._is_pending(row) and self._has_target(row, topic) for row in rows]
+                ]
                 split = _Split(1)
                 self._classify(rows, np.zeros(rows.size, np.int64), split)
                 found = split.found().within(from_ms, until_ms)
@@ -198,7 +200,7 @@ class PendingLevels:
             return None
         return record
 
-    def _goes_to(self, row: Any, topic: str) -> bool:
+    def _has_target(self, row: Any, topic: str) -> bool:
         record = self._record(row)
         return record is not None and record.properties.get("REAL_TOPIC") == topic
 
@@ -257,7 +259,7 @@ class PendingLevels:
         return decided
 
     def _fire(self, level: int, queue_offset: int, now_ms: int) -> Outcome:
-        """Deliver a unit; a second time if it was not that of its record and is now."""
+        """Deliver a unit, again if its first delivery repaired the unit."""
         while True:
             units = self._queues.units(level, queue_offset, 1)
             result = self._deliverer.deliver_batch(level, queue_offset, units, now_ms)
@@ -265,7 +267,7 @@ class PendingLevels:
                 return result
 
     def _note_fired(self, rows: Rows) -> None:
-        """Append a note about requested deliveries; a refused note changes nothing."""
+        """Append a note about requested deliveries; without it they remain valid."""
         for first in range(0, rows.size, BATCH_ROWS):
             batch = PutBatch(BATCH_ROWS)
             for row in rows[first : first + BATCH_ROWS]:
@@ -283,7 +285,7 @@ class PendingLevels:
             self._put(batch, None)
 
     def _read_rows(self, offsets: Offsets) -> tuple[Rows, Decided]:
-        """Return records, and DONE for the pending ones."""
+        """Return the records, and a result in which pending ones are DONE."""
         assert distinct(offsets).size == offsets.size, "each message once"
         rows = frames(self._store, offsets)
         verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
@@ -321,7 +323,7 @@ class PendingLevels:
         return decided
 
     def _put(self, batch: PutBatch, hooks: Hooks | None) -> None:
-        """Append a batch; refuse a message that no hook redirects: it would be readable at once."""
+        """Append a batch; refuse messages that no hook redirects: they would be visible at once."""
         if hooks is not None:
             targets = batch.filled["topic_index"].copy()
             hooks(batch, self._clock.now_ms())

@@ -68,7 +68,7 @@ class DueReader:
         """Return the record of a unit.
 
         Raises:
-            RecordUnreadable: The record is damaged, or not the one that the unit names.
+            RecordUnreadable: The record is damaged, or does not match the unit.
         """
         return read_record(self._store, unit.phys_offset, unit.size)
 
@@ -116,12 +116,12 @@ class Deliverer:
     ) -> Outcome:
         """Append due units, in order, until all are settled or the store refuses.
 
-        It ends before a unit that was not that of its record and is now: it must be read again.
+        It ends before a unit that was just repaired, because the caller must read it again.
 
         Args:
             first_offset: Queue offset of units[0].
             skip: (n,) b1: Units that were settled before their due time; they are not delivered.
-            delay_ms: Delay of the level for all of the units, -1: they have several.
+            delay_ms: Delay of the level when the units were stored; -1 if it changed in between.
         """
         outcome, whole = Outcome(units.size), units
         while outcome.done < whole.size and not outcome.refusal:

@@ -4,10 +4,10 @@
     loop:  one bounded batch per level and segment, levels in turn, other work of the event loop in
            between --> sleep until the next due time or retry, no polling
 
-Synchronous delivery: the next batch of a level is appended when the last one is acknowledged, that
-is, on the disk with SYNC_FLUSH and on replicas with SYNC_MASTER. Asynchronous: up to
-scheduleAsyncDeliverMaxPendingLimit messages of a level are in flight. In both modes messages of a
-level are appended in order, and nothing overtakes a delivery that the store refused.
+Synchronous delivery: the next batch of a level is appended when the previous one is acknowledged,
+that is, synced with SYNC_FLUSH and replicated with SYNC_MASTER. Asynchronous delivery: up to
+scheduleAsyncDeliverMaxPendingLimit messages of a level are in flight. In both modes, messages of a
+level are appended in order, and no message is appended before one that the store refused.
 
 Source: ScheduleMessageService.DeliverDelayedMessageTimerTask
 """
@@ -44,7 +44,7 @@ from schedule_service.transfer import LevelTransfers
 log = logging.getLogger(__name__)
 KERNELS = "levels"  # group of kernels
 PRELOAD_AFTER_MS = 100  # pause after the start, until the broker serves
-PAUSE_MS = 100  # pause before a unit that is not written yet, or a slow disk, is tried again
+PAUSE_MS = 100  # pause before a retry, if a unit is not written yet or the disk is slow
 CUTS_MAX = 256
 LOGGED_MAX = 10  # maximum messages of one batch with a log line each
 
@@ -88,7 +88,7 @@ class LevelService:
         self.transfers = LevelTransfers(self.levels, queues, self.wake)
         for level in self.levels.values():
             self._last_due[level.level - 1] = level.cursor.last_due_ms
-            self._find_heads(level)
+            self._read_head_due_times(level)
 
     # -- running ------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class LevelService:
             await asyncio.to_thread(registry.load, KERNELS)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Report a failure of a task, so that the broker stops in order."""
+        """Run a task; report its failure, so that the broker stops cleanly."""
         try:
             await work
         except Exception as error:
@@ -126,7 +126,7 @@ class LevelService:
 
     @property
     def resting(self) -> bool:
-        """Whether all work that is possible now is done and acknowledged."""
+        """Whether all messages that are due now are delivered and acknowledged."""
         sleeping = self._sleeping_until >= 0 and not self._wake.is_set()
         return sleeping and self._log_end_in_flight() is None
 
@@ -145,7 +145,7 @@ class LevelService:
         now_ms = 0
         while not self._stopping:
             before_ms, now_ms = now_ms, self._clock.now_ms()
-            if now_ms < before_ms:  # the clock was set back: a pause would last as long
+            if now_ms < before_ms:  # the clock was set back: pauses would last too long
                 for level in self.levels.values():
                     level.end_pauses()
             due = self.due_levels(now_ms)
@@ -162,7 +162,7 @@ class LevelService:
                 await self._sleep()
 
     def due_levels(self, now_ms: int) -> list[Level]:
-        """Return the levels with work to do now; each call begins with another one."""
+        """Return the levels that can deliver now; each call begins with another level."""
         due = [lv for lv in self.levels.values() if lv.next_work_ms(self.config) <= now_ms]
         self._turn += 1
         first = self._turn % len(due) if due else 0
@@ -208,7 +208,7 @@ class LevelService:
     # -- delivery -----------------------------------------------------------------------------
 
     def deliver_or_retry(self, level: Level, now_ms: int) -> None:
-        """Append one batch of a level; refused units come first."""
+        """Append one batch of a level; refused units are tried first."""
         failing = level.in_flight.failing
         if failing is not None and failing.retry_ms <= now_ms:
             self._retry(level, failing, now_ms)
@@ -237,7 +237,7 @@ class LevelService:
         next_due_ms = self._due_at(level.level, first + count, segment.end)
         level.cursor.take(segment, count, next_due_ms)
         delivery = InFlight(segment, first, count)
-        if level.in_flight.failing is not None:  # nothing overtakes it
+        if level.in_flight.failing is not None:  # later units must not be appended before it
             delivery.move(Event.REFUSED)
             level.in_flight.add(delivery)
             return
@@ -275,7 +275,7 @@ class LevelService:
         if delivery.state is State.RUNNING and result.illegal:
             delivery.move(Event.ILLEGAL)
         delivery.refused(now_ms)
-        if not result.refusal:  # the rest is in another queue file, or was written again
+        if not result.refusal:  # other units are in another queue file, or were repaired
             delivery.retry_ms = now_ms
         elif delivery.failures == 1:
             log.warning(
@@ -296,7 +296,7 @@ class LevelService:
         count = kernels.count_due(units, due_ms, now_ms, self.config.batch_bytes_max)
         if count:
             self._append(level, delivery, units[:count], due_ms[:count], now_ms)
-        else:  # it was written again, and is due later
+        else:  # the unit was repaired, and is due later
             delivery.retry_ms = int(due_ms[0])
 
     def _skip_unreadable(self, level: Level, segment: Segment, now_ms: int) -> None:
@@ -316,7 +316,7 @@ class LevelService:
                 delivery.first, delivery.count = delivery.first + gone, delivery.count - gone
                 if not delivery.count:
                     level.in_flight.remove(delivery)
-        self._find_heads(level)
+        self._read_head_due_times(level)
         self._count_lost(level, lost)
 
     def correct_heads(self) -> None:
@@ -340,7 +340,7 @@ class LevelService:
             found = min(found, due_ms)
         return None if found == NEVER_MS else found
 
-    def _find_heads(self, level: Level) -> None:
+    def _read_head_due_times(self, level: Level) -> None:
         """Read the due times of the first units that are not taken."""
         for segment in level.cursor.segments:
             if segment.taken < segment.end and segment.head_due_ms == NEVER_MS:
@@ -350,7 +350,7 @@ class LevelService:
         """Return the due time of a unit: 0 if it cannot be read now, NEVER_MS if there is none."""
         if offset >= end:
             return NEVER_MS
-        return self._queues.sound_due_ms(level, offset) or 0
+        return self._queues.repaired_due_ms(level, offset) or 0
 
     # -- acknowledgement ----------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ class LevelService:
         return True
 
     async def _pause(self) -> None:
-        """Pause while the disk or a replica is slow; records in the log are not put again."""
+        """Pause while the disk or a replica is slow; records in the log are not appended again."""
         until_ms = self._clock.now_ms() + PAUSE_MS
         await self._clock.wait(self._stop, until_ms=until_ms)
 
@@ -420,14 +420,14 @@ class LevelService:
         """Return the log offset of the oldest record at or after `offsets`, None without any.
 
         Args:
-            offsets: Level to queue offset before which deliveries are on the disk. A power cut may
-                lose later deliveries, so their records are still needed.
+            offsets: Level to the queue offset before which all deliveries are synced. A power cut
+                may lose later deliveries, so their source records are still needed.
         """
         self.correct_heads()
         found = []
         for number, level in self.levels.items():
             first, end = self._queues.bounds(number)
-            saved = offsets.get(number, 0)  # the cursor is before it after a return from the timers
+            saved = offsets.get(number, 0)  # after a return from the timers, the cursor is lower
             at = max(min(saved, level.cursor.first_undelivered), first)
             if at < end:
                 found.append(self._queues.first_phys(number, at))

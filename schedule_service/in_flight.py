@@ -1,13 +1,13 @@
-"""Deliveries in flight of one level, oldest first: a state table.
+"""State table of the deliveries in flight of one level, oldest first.
 
     RUNNING    in the log, not known to be durable
     EXCEPTION  refused by the store for now (disk full); tried again after a pause
     SKIP       undeliverable; its quarantine record is not written yet
-    SUCCESS    durable; removed when everything before it is
+    SUCCESS    durable; removed when all deliveries before it are durable
 
-A delivery that is in the log is never put a second time, however long the disk takes. After a flush
-timeout an Apache broker puts it again, which makes a duplicate; here it stays RUNNING. An Apache
-broker drops a SKIP; here its message goes to quarantine.
+A delivery that is in the log is never appended again, however long the sync takes. After a flush
+timeout, an Apache broker appends it again, which makes a duplicate; here it stays RUNNING. An
+Apache broker drops a SKIP; here its message goes to quarantine.
 
 Source: ScheduleMessageService.PutResultProcess
 """
@@ -67,7 +67,7 @@ class InFlight:
 
     Attributes:
         first: Queue offset of the first unit.
-        count: Number of units; those before were appended.
+        count: Number of units; earlier units are appended.
         log_end: Log offset up to which the log must be durable.
         retry_ms: Earliest time of the next attempt.
     """
@@ -81,7 +81,7 @@ class InFlight:
     retry_ms: int = 0
 
     def move(self, event: Event) -> None:
-        """Apply an event by the state table; an event that it does not allow is a bug."""
+        """Apply an event; an event that the state table does not allow is a bug."""
         assert (self.state, event) in MOVES, f"{event.name} in state {self.state.name}"
         self.state = MOVES[self.state, event]
 
@@ -111,7 +111,7 @@ class InFlightTable:
 
     @property
     def failing(self) -> InFlight | None:
-        """First delivery that is not in the log; later units may not overtake it."""
+        """First delivery that is not in the log; later units must not be appended before it."""
         failed = (State.EXCEPTION, State.SKIP)
         return next((item for item in self._deliveries if item.state in failed), None)
 
@@ -133,7 +133,7 @@ class InFlightTable:
         self._deliveries.append(delivery)
 
     def split(self, delivery: InFlight, count: int) -> InFlight:
-        """Cut a delivery after `count` units; return a new one with the rest."""
+        """Divide a delivery after `count` units; return the second part as a new delivery."""
         assert 0 < count < delivery.count
         rest = InFlight(delivery.segment, delivery.first + count, delivery.count - count)
         delivery.count = count

@@ -2,9 +2,9 @@
 
 redirect   put hook: redirects rows with a level to the schedule topic
 track      dispatcher: reports new units of each level's queue, and decreases of due times
-due_times  delivery: due times of units
-count_due  delivery: number of leading units that are due and fit into one batch
-read_due   delivery: makes rows of a batch from the records of due units, without a copy
+due_times  delivery: returns due times of units
+count_due  delivery: counts the leading units that are due and fit into one batch
+read_due   delivery: fills rows of a batch from the records of due units, without copying bodies
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
 Rows = npt.NDArray[Any]
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
 
-UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # report of `redirect` for a row: bits
+UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # bits in the report of `redirect` for a row
 NO_TEXT: Final = -1  # `read_properties`: the record must be read in Python
 
 # Columns of the report of `track`.
@@ -69,7 +69,7 @@ class Source(NamedTuple):
         queue_id: Queue of the units.
         routed: 1 if topics without queues count as missing.
         first_offset: Queue offset of the unit with index 0.
-        delay_ms: Delay of the level for all of the units, -1: they have several.
+        delay_ms: Delay of the level when the units were stored; -1 if it changed in between.
     """
 
     schedule: int
@@ -89,7 +89,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
         delays_ms: (levels + 1,) i8.
         report: (count,) u1 out: CLAMPED, STRIPPED or both of a redirected row, or ILLEGAL.
 
-    Returns the number of rows with a report, which Python finishes.
+    Returns the number of rows with a report; the caller rewrites or refuses them.
     """
     unhandled = 0
     level_max = delays_ms.size - 1
@@ -117,7 +117,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
                 row["due_delay_ms"] = delays_ms[level]
             report[i] = UNTOUCHED
             continue
-        # A level wins over timer properties: Python removes them from the text.
+        # A level takes precedence over timer properties; the caller removes them.
         if row["timer_kind"] != TIMER_NONE or row["prop_flags"] & STALE_FLAGS:
             report[i] |= STRIPPED
         if report[i] != UNTOUCHED:
@@ -141,7 +141,7 @@ def track(
         added: (queues, ADDED_COLUMNS) i8 out: queue, first offset, its due time, end.
         cuts: (n, CUT_COLUMNS) i8 out: queue, offset, due time of units due before the previous one.
 
-    Returns (rows of `added`, cuts); cuts that do not fit into `cuts` are left out.
+    Returns (rows of `added`, cuts); cuts that do not fit into `cuts` are omitted.
     """
     queues, n_cuts = 0, 0
     for i in range(count):
@@ -173,10 +173,10 @@ def track(
 def read_properties(
     data: Bytes, pos: int, end: int, arrays: TopicArrays, guess: int, row: Any
 ) -> int:
-    """Set topic, queue and tags hash of `row` from a property text; return the end of what is kept.
+    """Set topic, queue and tags hash of `row` from a property text; return the end of its text.
 
-    The message does not keep the CRC of the record's properties, nor the due time that the timers
-    added before they returned it; both are the last entry. NO_TEXT if a CRC is elsewhere, if
+    The message does not get the CRC of the record's properties, nor the due time that the timers
+    added before they returned it; each is the last entry. Returns NO_TEXT if a CRC is elsewhere, if
     REAL_TOPIC or REAL_QID is missing or invalid, or if the record has DELAy instead of DELAY.
 
     Args:
@@ -209,8 +209,8 @@ def read_properties(
 
 
 @kernel
-def is_of_unit(frame: Any, unit: Any, source: Source) -> bool:
-    """Return whether a record is the one of its unit's place, and was promised for its due time.
+def matches_unit(frame: Any, unit: Any, source: Source) -> bool:
+    """Return whether a record matches its unit: queue, queue offset and due time.
 
     Only a due time that differs in one bit is wrong: an Apache broker may have had other delays.
     """
@@ -228,7 +228,7 @@ def is_of_unit(frame: Any, unit: Any, source: Source) -> bool:
 def read_due(
     data: Bytes, span: Any, units: Rows, arrays: TopicArrays, source: Any, scratch: Rows, rows: Rows
 ) -> int:
-    """Make rows of the records of `units`, up to the first one that Python must read.
+    """Fill rows from the records of `units`, up to the first record that Python must read.
 
     Args:
         data: Bytes of a log file: the staging buffer of the batch.
@@ -241,12 +241,12 @@ def read_due(
     """
     for i in range(units.size):
         unit, row, frame = units[i], rows[i], scratch[0]
-        # A damaged unit may name any place: nothing outside the written bytes is read.
+        # A damaged unit may point anywhere: no byte outside the written part is read.
         pos = np.int64(unit["phys_offset"] - span[0])
         if pos < 0 or pos + unit["size"] > span[1] or unit["size"] + NAME_GROWTH_MAX > data.size:
             return i
         size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
-        if size != unit["size"] or not is_of_unit(frame, unit, source):
+        if size != unit["size"] or not matches_unit(frame, unit, source):
             return i
         if not is_topic(
             data, pos + frame["topic_pos"], frame["topic_len"], arrays, source.schedule
@@ -256,7 +256,7 @@ def read_due(
             return i
         prop_pos = pos + frame["prop_pos"]
         prop_end = prop_pos + frame["prop_len"]
-        # messages of one producer follow each other: the topic of the row before is likely
+        # messages of one producer follow each other: try the topic of the previous row first
         guess = np.int64(rows[i - 1]["topic_index"]) if i else np.int64(-1)
         end = read_properties(data, prop_pos, prop_end, arrays, guess, row)
         if end < 0 or row["topic_index"] == source.schedule or row["topic_index"] == source.half:

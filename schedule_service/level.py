@@ -43,7 +43,7 @@ class Level:
         )
 
     def end_pauses(self) -> None:
-        """Have refused deliveries tried again at once."""
+        """Allow the next attempt of refused deliveries at once."""
         self.paused_until_ms = 0
         if self.in_flight.failing is not None:
             self.in_flight.failing.retry_ms = 0

@@ -1,14 +1,14 @@
-"""Level tables in the log: what a master promised, for replicas with another configuration.
+"""Level journal: level tables of a master in the log, for replicas with another configuration.
 
     DUEMQ_LEVELS, queue 0    [0: 1s 5s 10s]  ...  [0: 1s 5s 10s, 70_000: 2s 5s 10s]  ...
                                                   ^ the table has changed at log offset 70_000
 
-A record has the tables of all retained records before it, each with the log offset at which it
-begins, and the queue offset of each level before which everything is delivered. A master that has
-replicas appends one when its table changes, before the first message of the new one, and again when
-retention has removed the last one. It also appends one when an Apache broker was the master before
-it: the deliveries of that broker name no source record, and a member that was down meanwhile finds
-here how far they went.
+A record contains all level tables that apply to the retained log before it, each with the log
+offset at which it begins, and the queue offset of each level before which all messages are
+delivered. A master with replicas appends a record when its table changes, before the first message
+of the new table, and again when retention has removed the last record. It also appends one if an
+Apache broker was the master before it: deliveries by Apache do not name their source records, and a
+member that was down meanwhile reads the progress of the levels from this record.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SHOWN_CHARACTERS: Final = 200
 
 
 class LevelRecord(NamedTuple):
-    """A record.
+    """Record of the level journal.
 
     Attributes:
-        phys_offset: Its log offset.
+        phys_offset: Log offset of the record.
         delivered: Level to the first queue offset that may not be delivered.
     """
 
@@ -51,9 +51,9 @@ class LevelRecord(NamedTuple):
 
 
 def newest(store: MessageStore) -> LevelRecord | None:
-    """Return the last record; None: the log has none.
+    """Return the last record, None if the log has none.
 
-    Records that are damaged or not a broker's are skipped.
+    Damaged records and records of clients are skipped.
     """
     first, end = store.queue_bounds(LEVELS_TOPIC, QUEUE)
     for at in range(end - 1, max(first, end - SKIPPED_MAX) - 1, -1):
@@ -69,8 +69,8 @@ def _read(store: MessageStore, at: int) -> LevelRecord:
     """Return the record of a queue offset.
 
     Raises:
-        RecordUnreadable: It is gone or damaged.
-        ValueError, TypeError, LookupError, AttributeError: It is not a broker's.
+        RecordUnreadable: The record was removed or is damaged.
+        ValueError, TypeError, LookupError, AttributeError: A broker did not write the record.
     """
     units = store.units(LEVELS_TOPIC, QUEUE, at, 1)
     if not units.size:
@@ -89,7 +89,7 @@ def _read(store: MessageStore, at: int) -> LevelRecord:
 def append(
     store: MessageStore, history: LevelHistory, delivered: Mapping[int, int], now_ms: int
 ) -> str:
-    """Append a record; return why the store refused it, empty if it did not."""
+    """Append a record; return the reason if the store refuses it, otherwise an empty text."""
     value = {"kind": KIND, "history": rows_of(history), "delivered": dict(delivered)}
     body = json.dumps(value, separators=(",", ":")).encode()
     batch = put_own(store, LEVELS_TOPIC, QUEUE, body, now_ms=now_ms)
@@ -99,9 +99,9 @@ def append(
 
 
 def advanced(saved: Saved, found: LevelRecord | None, journal: Iterable[JournalEntry]) -> Saved:
-    """Return `saved` with the offsets that a record of the log has reached.
+    """Return `saved` advanced to the offsets in a record of the level journal.
 
-    Not after a return from the timers: then earlier units may be pending again.
+    It is unchanged if units were returned from the timers since: they may be pending again.
     """
     if found is None or any(
         isinstance(entry.record, Return) and entry.phys_offset > found.phys_offset

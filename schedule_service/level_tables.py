@@ -1,21 +1,21 @@
 """Level tables of a store: in memory, in delayLevels.json, and in the log of a group.
 
-The due times of pending messages are in the units of their queues. Three sources name the
-table of a unit that is written from the log, on a replica or at a recovery:
+The due times of pending messages are in the units of their queues. When a replica or a recovery
+writes a unit from the log, the level table comes from one of three sources:
 
     delayLevels.json      The tables of this store: its units agree with them.
-    records in the log    The tables of the master that wrote them (`level_journal`). They are right
-                          for everything before them.
-    the master            Its messageDelayLevel, asked for before a replica copies log. It is all
-                          that a replica of an Apache broker can know.
+    records in the log    The tables of the master that wrote them (`level_journal`), valid for all
+                          messages before them.
+    the master            Its messageDelayLevel, requested before a replica copies the log. A
+                          replica of an Apache broker has no other source.
 
-A record that differs from the file corrects the units first, then the file. So a crash between the
-two repeats the correction, and a promoted replica has the due times of its former master, whatever
-its own configuration.
+If a record differs from the file, the units are corrected first, then the file is written. A crash
+between the two repeats the correction, and a promoted replica has the due times of its former
+master, whatever its own configuration.
 
-A master that was asked may have changed its table since it wrote the last bytes that this log has:
-which of two tables is in force for the bytes up to its end is not known. There a level has the
-longer one of both delays, until a record names the right one: late is possible, early is not.
+The master may have changed its table since it wrote the last bytes of this log, so either table
+may apply between the end of this log and the end of the master's log. There a level has the longer
+of both delays until a record names the right one: a message may be late, never early.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from schedule_service import level_journal
 from schedule_service.levels import (
     KEY,
     LevelHistory,
-    Promise,
+    LevelText,
     StoredLevels,
     decode_history,
     encode_history,
-    latest,
+    longest_delays,
     parse_levels,
 )
 from schedule_service.names import LEVELS_TOPIC, SCHEDULE_TOPIC
@@ -57,9 +57,9 @@ class LevelTables:
         root: Directory of the store.
         levels: messageDelayLevel of the configuration.
     Attributes:
-        history: Shared by all who compute due times; its contents change.
+        history: Level tables, shared by all components that compute due times; changed in place.
         adopted: See `StoredLevels`.
-        delivered: Returns what a record has of the progress of levels (`level_journal`).
+        delivered: Returns the progress of the levels for a record (`level_journal`).
         follows_apache: Whether an Apache broker was the master before this one, and no record has
             its progress yet.
     """
@@ -69,7 +69,7 @@ class LevelTables:
         history = known.history.before(_floor(root, known)) if known is not None else None
         self._is_known = history is not None
         self.adopted = known.adopted if known is not None else None
-        self.history = history or LevelHistory([Promise(0, levels)])
+        self.history = history or LevelHistory([LevelText(0, levels)])
         self._is_due = False  # a record in the log
         self.delivered: Callable[[], Mapping[int, int]] = dict
         self.follows_apache = False
@@ -77,10 +77,10 @@ class LevelTables:
     # -- replica --------------------------------------------------------------------------------
 
     def open_replica(self, store: MessageStore) -> None:
-        """Prepare a replica, before it copies log.
+        """Prepare the store of a replica before it copies the log.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: A file cannot be written.
         """
         self.history.replace(self.history.before(store.max_offset) or self.history.unchanged)
         if not self._is_known and not _has_units(store):
@@ -98,16 +98,16 @@ class LevelTables:
         """Apply the newest record of the log to the history, the queues and the file.
 
         Raises:
-            OSError: The disk refused it; it is repeated at the next start.
+            OSError: A file cannot be written; the next start repeats the call.
         """
         found = level_journal.newest(store)
         if found is None:
             return
-        learned = self.history.learned(found.history, found.phys_offset)
-        first = self.history.first_difference(learned) if self._is_known else 0
+        with_known = self.history.with_known(found.history, found.phys_offset)
+        first = self.history.first_difference(with_known) if self._is_known else 0
         if first is None:
             return
-        self.history.replace(learned)
+        self.history.replace(with_known)
         corrected = correct_due_times(store, self.history, first)
         if corrected:
             log.warning(
@@ -119,14 +119,14 @@ class LevelTables:
         self._is_known = True
 
     def follow(self, levels: str, store: MessageStore, log_end: int) -> None:
-        """Use the table of a master from the end of this log on.
+        """Apply the level table of a master from the end of this log on.
 
         Args:
-            levels: Its messageDelayLevel.
-            log_end: End of its log, read after that.
+            levels: messageDelayLevel of the master.
+            log_end: End of the master's log, requested after `levels`.
         Raises:
             ConfigError: The text is invalid.
-            OSError: The disk refused the file.
+            OSError: The file cannot be written.
         """
         parse_levels(levels, source="of the master")
         end, before = store.max_offset, self.history.text
@@ -134,9 +134,9 @@ class LevelTables:
             return
         log.warning("the master has %s=%s; here it was %s", KEY, levels, before)
         if end == store.min_offset:
-            followed = LevelHistory([Promise(0, levels)])
+            followed = LevelHistory([LevelText(0, levels)])
         else:
-            followed = self.history.changed(latest(before, levels), end)
+            followed = self.history.changed(longest_delays(before, levels), end)
             if log_end > end:
                 followed = followed.changed(levels, log_end)
         self._write(store, followed)
@@ -145,10 +145,10 @@ class LevelTables:
     # -- master ---------------------------------------------------------------------------------
 
     def change(self, levels: str, store: MessageStore, *, write: bool = False) -> None:
-        """Write a level text to the disk, then put it in force for new messages.
+        """Write a level text to the disk, then apply it to new messages.
 
         Raises:
-            ConfigError: It is invalid, or cannot be written; nothing has changed.
+            ConfigError: The text is invalid or cannot be written; nothing has changed.
         """
         history = self.history.trimmed(store.min_offset, store.max_offset)
         if levels != history.text:
@@ -165,7 +165,7 @@ class LevelTables:
         self.check_log(store)
 
     def check_log(self, store: MessageStore) -> None:
-        """Append a record if replicas copy the log and its last record has other tables."""
+        """Append a record if the store has replicas and the last record has other tables."""
         if not store.replicated.is_copied():
             return
         log_min, log_end = store.min_offset, store.max_offset
@@ -176,9 +176,9 @@ class LevelTables:
         self.append_due(store)
 
     def append_due(self, store: MessageStore) -> None:
-        """Append the record that is due, if there is one and the store accepts messages.
+        """Append the record that `check_log` or `change` requested, if the store accepts messages.
 
-        Called before each batch of messages: their table precedes them in the log.
+        Called before each batch of messages, because the table must precede them in the log.
         """
         if self._is_due and not store.refusal:
             history = self.history.trimmed(store.min_offset, store.max_offset)
@@ -187,7 +187,7 @@ class LevelTables:
             self._is_due = bool(refusal)
             self.follows_apache &= self._is_due
             if refusal:
-                log.debug("no record of the level tables now: %s", refusal)
+                log.debug("the level tables are not appended yet: %s", refusal)
 
     # -- file -----------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""messageDelayLevel: its text, its table, and the history of tables.
+"""Delays of levels: the text of messageDelayLevel, its table, and the history of tables.
 
 The tags code in the schedule queue is the due time of a message, and does not change. If a queue
 unit is lost, the due time is computed again from the log, with the delays that were in force when
-the message was stored. So all tables are saved, each with the log offset where it begins:
+the message was stored. Therefore all tables are saved, each with the log offset where it begins:
 
     log      0 ........ 70_000 ............. now
     table    1s 5s 10s  2s 5s 10s 30s
@@ -75,7 +75,7 @@ class LevelTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class LevelText:
     """A level text and the log offset from which it applies."""
 
     from_offset: int
@@ -89,13 +89,13 @@ class LevelHistory:
         tables: live and ascending by `from_offset`; the store's recovery reads them.
     """
 
-    def __init__(self, promises: Sequence[Promise]) -> None:
+    def __init__(self, promises: Sequence[LevelText]) -> None:
         assert promises
         self._promises = sorted(promises, key=lambda promise: promise.from_offset)
         self.tables: list[LevelTable] = [_table(promise) for promise in self._promises]
 
     @property
-    def promises(self) -> Sequence[Promise]:
+    def promises(self) -> Sequence[LevelText]:
         """The texts, ascending by offset."""
         return tuple(self._promises)
 
@@ -112,7 +112,7 @@ class LevelHistory:
     @property
     def unchanged(self) -> LevelHistory:
         """The history with its first table only."""
-        return LevelHistory([Promise(0, self._promises[0].text)])
+        return LevelHistory([LevelText(0, self._promises[0].text)])
 
     def delay_ms(self, phys_offset: int, level: int) -> int:
         """Return the delay of `level` that was in force at log offset `phys_offset`."""
@@ -131,7 +131,7 @@ class LevelHistory:
             ConfigError: The text is invalid, or the levels were changed too often.
         """
         promises = [p for p in self._promises if p.from_offset < from_offset]
-        promises.append(Promise(from_offset if promises else 0, text))
+        promises.append(LevelText(from_offset if promises else 0, text))
         parse_levels(text)
         if len(promises) > HISTORY_MAX:
             why = f"the levels were changed {HISTORY_MAX} times within the retained log"
@@ -139,18 +139,20 @@ class LevelHistory:
         return LevelHistory(promises)
 
     def before(self, offset: int) -> LevelHistory | None:
-        """Return the history of a log that was truncated to `offset`; None: it has no table.
+        """Return the history of a log that was truncated to `offset`, None if it has no table.
 
-        A table of what was cut off is not in force: the records that follow may be another
-        master's.
+        A table that begins in the removed part is dropped, because another master may write the
+        records that follow.
         """
         kept = [promise for promise in self._promises if promise.from_offset < offset]
         return LevelHistory(kept) if kept else None
 
-    def learned(self, known: LevelHistory, offset: int) -> LevelHistory:
-        """Return what applies once the log says, at `offset`, that `known` was in force.
+    def with_known(self, known: LevelHistory, offset: int) -> LevelHistory:
+        """Return the history with `known` up to `offset`, and the tables of this one after it.
 
-        Tables of this history that begin after `offset` stay.
+        Args:
+            known: History in a record of the level journal.
+            offset: Log offset of that record.
         """
         promises = list(known._promises)
         for promise in self._promises:
@@ -159,7 +161,7 @@ class LevelHistory:
         return LevelHistory(promises)
 
     def first_difference(self, other: LevelHistory) -> int | None:
-        """Return the first log offset at which the tables of both differ; None: they are equal."""
+        """Return the first log offset at which both histories differ, None if they are equal."""
         starts = {0, *(p.from_offset for p in (*self._promises, *other._promises))}
         return next((at for at in sorted(starts) if self._text_at(at) != other._text_at(at)), None)
 
@@ -168,8 +170,8 @@ class LevelHistory:
         return self._promises[max(at, 0)].text
 
     def trimmed(self, log_min: int, log_end: int) -> LevelHistory:
-        """Return the history without tables that no record uses or that begin after the log."""
-        promises = [Promise(min(p.from_offset, log_end), p.text) for p in self._promises]
+        """Return the history without tables that apply to no retained record."""
+        promises = [LevelText(min(p.from_offset, log_end), p.text) for p in self._promises]
         first = bisect.bisect_right(promises, log_min, key=lambda p: p.from_offset) - 1
         return LevelHistory(promises[max(first, 0) :])
 
@@ -179,8 +181,8 @@ class LevelHistory:
         self.tables[:] = other.tables
 
 
-def latest(one: str, other: str) -> str:
-    """Return a level text with the longer delay of each level in two: early for neither."""
+def longest_delays(one: str, other: str) -> str:
+    """Return a level text with the longer delay of each level in two texts."""
     tables = parse_levels(one), parse_levels(other)
     tokens = one.rstrip(" ").split(" "), other.rstrip(" ").split(" ")
     chosen = []
@@ -191,7 +193,7 @@ def latest(one: str, other: str) -> str:
     return " ".join(chosen)
 
 
-def _table(promise: Promise) -> LevelTable:
+def _table(promise: LevelText) -> LevelTable:
     return LevelTable(promise.from_offset, parse_levels(promise.text))
 
 
@@ -200,8 +202,8 @@ class StoredLevels(NamedTuple):
 
     Attributes:
         adopted: Level to the first queue offset that Apache had not delivered when DueMQ first
-            delivered from the store; deliveries before it have no origin in the log. None: DueMQ
-            was a replica only.
+            delivered from the store; deliveries before it have no origin in the log. None if DueMQ
+            has only been a replica.
         generation: Number of the log's last truncation when the file was written.
     """
 
@@ -228,11 +230,11 @@ def history_of(rows: Any) -> LevelHistory:
     """Return the history that `rows_of` wrote.
 
     Raises:
-        ValueError, TypeError, KeyError: It is malformed.
+        ValueError, TypeError, KeyError: The value is malformed.
     """
-    promises = [Promise(int(row["fromOffset"]), str(row["levels"])) for row in rows]
+    promises = [LevelText(int(row["fromOffset"]), str(row["levels"])) for row in rows]
     if not promises:
-        raise ValueError("its history is empty")
+        raise ValueError("the history is empty")
     try:
         return LevelHistory(promises)
     except ConfigError as error:

@@ -20,6 +20,7 @@ from message_store.retention.pins import UNKNOWN, FirstPending
 from schedule_service import level_journal
 from schedule_service.config import ScheduleConfig
 from schedule_service.decisions import PendingLevels
+from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.delivery import LevelService
 from schedule_service.level import Level
 from schedule_service.level_tables import LevelTables
@@ -32,13 +33,12 @@ from schedule_service.names import (
     SCHEDULE_QUEUES,
     SCHEDULE_TOPIC,
 )
-from schedule_service.persist import OffsetKeeper
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import (
     Saved,
     find_start,
-    fitted,
+    limited,
     load_saved,
     restore,
 )
@@ -65,7 +65,7 @@ class Running:
     store: MessageStore
     hook: LevelHook
     service: LevelService
-    keeper: OffsetKeeper
+    keeper: DelayOffsetWriter
     pending_levels: PendingLevels
 
 
@@ -81,7 +81,7 @@ class SchedulePlugin(PluginBase):
         self.tables = LevelTables(Path(host.store_root), self.config.levels)
         self.history = self.tables.history
         self._running: Running | None = None
-        self._offsets_rejected = False  # delayOffset.json, because the log lost its end
+        self._offsets_rejected = False  # delayOffset.json is invalid, because the log lost its end
 
     # -- plugin interface -----------------------------------------------------------------------
 
@@ -142,11 +142,11 @@ class SchedulePlugin(PluginBase):
     def follow_master(
         self, properties: Mapping[str, str], store: MessageStore, log_end: int
     ) -> None:
-        """Use the levels of a master from the end of this log on.
+        """Apply the levels of a master from the end of this log on.
 
         Raises:
-            ConfigError: It has levels that cannot be used.
-            OSError: The disk refused them.
+            ConfigError: The master's levels are invalid.
+            OSError: A file cannot be written.
         """
         self.tables.learn(store)
         if KEY in properties:
@@ -154,9 +154,9 @@ class SchedulePlugin(PluginBase):
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
-        """Recover, then deliver while the block is open; persist every interval and at the end."""
+        """Recover, then deliver while the block is open; save progress at intervals and the end."""
         running = self._start(store)
-        if self._offsets_rejected:  # write it before the log grows to where it would be valid again
+        if self._offsets_rejected:  # replace it before the log grows past its offset again
             await running.keeper.persist()
         async with running.service.running():
             self._running = running
@@ -199,17 +199,17 @@ class SchedulePlugin(PluginBase):
         ends = {level: queues.bounds(level)[1] for level in queues.levels}
         tables = self.tables
         if tables.adopted is not None:
-            tables.adopted = dict(fitted(Saved(offsets=tables.adopted), ends).offsets)
+            tables.adopted = dict(limited(Saved(offsets=tables.adopted), ends).offsets)
         start = find_start(store, tables.adopted, saved)
         journal = list(ownership.read(store))
         reached = level_journal.advanced(start.saved, level_journal.newest(store), journal)
-        start = replace(start, saved=fitted(reached, ends))
+        start = replace(start, saved=limited(reached, ends))
         self._offsets_rejected = saved is not None and start.saved is not saved
         if saved is None or saved.log_offset is None:
             tables.adopted = dict(start.saved.offsets)
         tables.delivered = lambda: start.saved.offsets
         tables.follows_apache = saved is not None and saved.log_offset is None
-        self._promise(store)
+        self._apply_tables(store)
         cursors = restore(store, queues, start, journal)
         service = LevelService(
             store,
@@ -224,7 +224,7 @@ class SchedulePlugin(PluginBase):
         tables.delivered = lambda: {
             number: level.cursor.first_undelivered for number, level in service.levels.items()
         }
-        keeper = OffsetKeeper(
+        keeper = DelayOffsetWriter(
             store, self._host.clock, service, start.saved, version_step=self.config.version_step
         )
         hook = LevelHook(store.topics, self.history)
@@ -234,8 +234,8 @@ class SchedulePlugin(PluginBase):
         pending_levels = PendingLevels(store, queues, service, self._host.clock)
         return Running(store, hook, service, keeper, pending_levels)
 
-    def _promise(self, store: MessageStore) -> None:
-        """Apply what a former master promised, then the configuration to what follows.
+    def _apply_tables(self, store: MessageStore) -> None:
+        """Apply the level tables of a former master, then the configuration to later messages.
 
         Raises:
             ConfigError: delayLevels.json cannot be written.
@@ -243,7 +243,7 @@ class SchedulePlugin(PluginBase):
         try:
             self.tables.learn(store)
         except OSError as error:
-            why = f"due times of a former master cannot be written: {error}"
+            why = f"the level tables of a former master cannot be written: {error}"
             raise ConfigError(KEY, self.config.levels, why) from error
         self.tables.adopted = self.tables.adopted or {}
         self.tables.change(self.config.levels, store, write=True)
@@ -253,7 +253,7 @@ class SchedulePlugin(PluginBase):
         try:
             return load_saved(store)
         except CorruptStore as error:
-            log.error("%s The deliveries are read from the log instead.", error)
+            log.error("%s The progress of levels is read from the log instead.", error)
             return None
 
     # -- handlers and views ---------------------------------------------------------------------

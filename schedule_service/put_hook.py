@@ -2,8 +2,8 @@
 
 The hook works on columns. Single rows are rewritten only if their property text changes: a level
 above the highest (DELAY is rewritten), timer properties together with a level (the level applies),
-and properties that a broker added before a consumer sent the message back. So a message is the same
-whether its level is migrated or not.
+and properties that a broker added before a consumer sent the message back. A delivered message is
+therefore the same whether its level is migrated or not.
 
 Source: HookUtils.handleScheduleMessage
 """
@@ -40,7 +40,7 @@ class LevelHook:
     def __call__(self, batch: PutBatch, now_ms: int) -> None:
         """Redirect rows with a level; refuse those whose DELAY is not a number with code 13.
 
-        Half messages stay where they are: their delay counts from the commit.
+        Half messages are not redirected: their delay counts from the commit.
         """
         count = batch.count
         if self._report.size < count:

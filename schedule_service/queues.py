@@ -42,7 +42,7 @@ class ScheduleQueues:
         return int(first), int(end)
 
     def units(self, level: int, offset: int, count_max: int) -> Units:
-        """Return units from `offset` on; fewer at a file's end, none outside the bounds."""
+        """Return units from `offset` on: fewer at a file's end, none outside the bounds."""
         units: Units = self._store.units(SCHEDULE_TOPIC, level - 1, offset, count_max)
         return units
 
@@ -63,10 +63,10 @@ class ScheduleQueues:
                 due[at] = store_ms + self._history.delay_ms(phys_offset, level)
         return due
 
-    def sound_due_ms(self, level: int, offset: int) -> int | None:
-        """Return when the unit at an offset is due, None without one.
+    def repaired_due_ms(self, level: int, offset: int) -> int | None:
+        """Return the due time of the unit at an offset, None if there is no unit.
 
-        The unit is compared with its record, and written again if it is not that record's.
+        The unit is compared with its record, and repaired if it does not match.
         """
         units = self.units(level, offset, 1)
         if units.size and not self._is_plausible(level, offset, units[0]):
@@ -75,9 +75,9 @@ class ScheduleQueues:
         return int(self.due_ms(level, units)[0]) if units.size else None
 
     def _is_plausible(self, level: int, offset: int, unit: Any) -> bool:
-        """Return whether the record of a unit names its place, and the unit's due time is its own.
+        """Return whether a unit matches its record: queue, queue offset and due time.
 
-        A quick form of `UnitRepair.is_sound`: one that is not plausible may be sound.
+        A fast check before `UnitRepair.is_sound`: a unit that fails it may still be sound.
         """
         phys_offset = int(unit["phys_offset"])
         row = frame_at(self._store.log, phys_offset)
@@ -89,7 +89,7 @@ class ScheduleQueues:
         return due_ms == int(unit["tags_code"])
 
     def delay_ms(self, level: int, units: Units) -> int:
-        """Return the delay that the records of all units were stored with, -1 if they have several.
+        """Return the delay that was in force for the records of all units, -1 if it changed.
 
         Args:
             units: (n,) in log order, n > 0.
@@ -105,12 +105,12 @@ class ScheduleQueues:
         return int(units[0]["phys_offset"]) if units.size else None
 
     def correct(self, level: int, from_offset: int) -> int:
-        """Correct the due times of units by the history; return how many have changed.
+        """Correct the due times of units by the history; return the number of corrected units.
 
         Args:
-            from_offset: Log offset of the first record to look at.
+            from_offset: Log offset of the first record whose unit is checked.
         Raises:
-            OSError: The disk refused it; it can be repeated.
+            OSError: A unit cannot be written; the call can be repeated.
         """
         rule = LevelRule(SCHEDULE_TOPIC, self._history.tables)
         at, end = self._first_at(level, from_offset), self.bounds(level)[1]

@@ -1,4 +1,4 @@
-"""Recovery of the level service: the delivered messages, after a clean stop, a kill or a power cut.
+"""Recovery of the levels' progress after a clean stop, a kill or a power cut.
 
 Recovery has two sources. `delayOffset.json` is Apache's: level -> next queue offset. DueMQ adds
 
@@ -6,8 +6,8 @@ Recovery has two sources. `delayOffset.json` is Apache's: level -> next queue of
     logGeneration     number of the log's last truncation at that time
     deliveredAhead    delivered ranges after the next offset (stored later, due earlier)
 
-and writes the file after the log is on the disk up to there. The log is the other source: every
-delivery names its origin. So a start finds
+and writes the file after the log is synced up to that offset. The other source is the log: every
+delivery names its origin. A start therefore finds
 
     queue      [ delivered by the table ][ ? ? ? ? ? ? ? ? ? ][ new ]
     log        ..........................^commitLogOffset.........end
@@ -41,7 +41,7 @@ from schedule_service.cursor import (
     Range,
     cursor_of,
     find_cuts,
-    without_holes,
+    joined_ranges,
 )
 from schedule_service.queues import ScheduleQueues
 
@@ -111,7 +111,7 @@ def _ranges(value: Any, name: str) -> dict[int, list[Range]]:
 def load_saved(store: MessageStore) -> Saved | None:
     """Return the table of delayOffset.json, None if there is none.
 
-    Its backup, one write older, if the log was truncated before the end that the newer one covers.
+    The backup, one write older, is returned if the log was truncated to before the file's offset.
 
     Raises:
         CorruptStore: Neither the file nor its backup can be read.
@@ -128,7 +128,7 @@ def load_saved(store: MessageStore) -> Saved | None:
 
 
 def is_supported(store: MessageStore, saved: Saved) -> bool:
-    """Return whether the log before the table's end is what it was when the table was taken."""
+    """Return whether the log before the table's offset is unchanged since the table was taken."""
     return saved.log_offset is None or saved.log_offset <= store.unchanged_end(saved.generation)
 
 
@@ -150,7 +150,7 @@ def encode_saved(saved: Saved, *, own: bool = True) -> str:
     return dumps({**members, "offsetTable": table})
 
 
-def take_saved(
+def saved_of(
     cursors: Iterable[LevelCursor],
     log_offset: int,
     before: Saved,
@@ -158,10 +158,10 @@ def take_saved(
     *,
     generation: int = 0,
 ) -> Saved:
-    """Return the table to save for cursors that cover every delivery before `log_offset`.
+    """Return the table to save for cursors that include every delivery before `log_offset`.
 
     Args:
-        floors: Level to the maximum of Apache's offset for now, even if the cursor is after it.
+        floors: Level to the current maximum of Apache's offset; the cursor may be after it.
         generation: Number of the log's last truncation.
     """
     offsets, ahead, settled = dict(before.offsets), {}, {}
@@ -185,12 +185,12 @@ class Start:
     """Plan of a recovery: the table to use, and the log offset to scan from.
 
     Attributes:
-        is_ours: Whether the table covers every transfer and return before its log offset.
+        covers_journal: Whether the table covers every transfer and return before its log offset.
     """
 
     saved: Saved
     scan_from: int
-    is_ours: bool = False
+    covers_journal: bool = False
 
 
 def plan_start(
@@ -206,23 +206,23 @@ def plan_start(
     Args:
         saved: Contents of delayOffset.json, None if it is lost.
         adopted: Offsets of delayLevels.json, None if DueMQ never ran on this store.
-        is_supported: Whether the log before the table's end is what it was.
+        is_supported: Result of `is_supported`.
     """
     if saved is None:
         return Start(Saved(offsets=dict(adopted or {})), log_min)
     if (
         saved.log_offset is None
-    ):  # written by Apache: right, but without earlier deliveries of DueMQ's
+    ):  # written by Apache: correct, but without earlier deliveries by DueMQ
         return Start(saved, log_end if adopted is None else log_min)
-    if not is_supported:  # the log lost its end: the table is ahead of it
+    if not is_supported:  # the log was truncated: the table is ahead of it
         return Start(Saved(offsets=dict(adopted or {})), log_min)
-    return Start(saved, max(saved.log_offset, log_min), is_ours=True)
+    return Start(saved, max(saved.log_offset, log_min), covers_journal=True)
 
 
 def find_start(
     store: MessageStore, adopted: Mapping[int, int] | None, saved: Saved | None
 ) -> Start:
-    """Return where recovery of an open store starts; `saved`: see `load_saved`."""
+    """Return the plan of the recovery of an open store; `saved` is the result of `load_saved`."""
     return plan_start(
         saved,
         adopted,
@@ -232,21 +232,23 @@ def find_start(
     )
 
 
-def fitted(saved: Saved, ends: Mapping[int, int]) -> Saved:
-    """Return `saved` cut to the ends of the queues; unchanged if it is within them.
+def limited(saved: Saved, ends: Mapping[int, int]) -> Saved:
+    """Return `saved` with offsets limited to the ends of the queues.
 
-    A queue that was lost with all its records begins again at 0, and the offsets of an old table
+    A queue that was lost with all its records begins again at 0; the offsets of an old table
     must not apply to its new messages.
     """
     offsets = {level: min(at, ends.get(level, 0)) for level, at in saved.offsets.items()}
-    ahead, settled = _fitted(saved.ahead, ends), _fitted(saved.settled, ends)
+    ahead, settled = _limited_ranges(saved.ahead, ends), _limited_ranges(saved.settled, ends)
     same = ahead == dict(saved.ahead) and settled == dict(saved.settled)
     if same and offsets == dict(saved.offsets):
         return saved
     return replace(saved, offsets=offsets, ahead=ahead, settled=settled)
 
 
-def _fitted(table: Mapping[int, list[Range]], ends: Mapping[int, int]) -> dict[int, list[Range]]:
+def _limited_ranges(
+    table: Mapping[int, list[Range]], ends: Mapping[int, int]
+) -> dict[int, list[Range]]:
     return {
         level: [(low, min(high, ends[level])) for low, high in ranges if low < ends[level]]
         for level, ranges in table.items()
@@ -315,7 +317,7 @@ def restore(
         journal: Retained records of the ownership journal.
     """
     undelivered = []
-    if start.is_ours:
+    if start.covers_journal:
         reached = start.saved.log_offset or 0
         journal = [entry for entry in journal if entry.phys_offset >= reached]
     for level in queues.levels:
@@ -324,7 +326,7 @@ def restore(
         known = sorted([*start.saved.ahead.get(level, ()), *start.saved.settled.get(level, ())])
         ranges = undelivered_ranges(entry, known, first, end)
         low = (
-            first if start.is_ours else min(max(entry, first), end)
+            first if start.covers_journal else min(max(entry, first), end)
         )  # earlier units: settled without an origin
         for change in changes_of(journal, level):
             ranges = change.in_level(ranges, low, end)
@@ -349,9 +351,9 @@ def _origins(store: MessageStore, scan_from: int) -> Iterator[Offsets]:
 
 
 def _cursor(queues: ScheduleQueues, undelivered: _Undelivered) -> LevelCursor:
-    """Cut the undelivered ranges where due times decrease."""
+    """Return a cursor whose segments end where due times decrease."""
     pieces: list[Range] = []
-    ranges, settled = without_holes(undelivered.ranges(), SEGMENTS_MAX // 2)
+    ranges, settled = joined_ranges(undelivered.ranges(), SEGMENTS_MAX // 2)
     last_due_ms = -NEVER_MS
     for count_left, (first, end) in zip(range(len(ranges), 0, -1), ranges, strict=True):
         last_due_ms, start = -NEVER_MS, first

@@ -1,7 +1,6 @@
 """Statistics of the level service: lateness, deliveries, quarantine, losses to retention.
 
-Lateness is the store time of the delivery minus the due time. It is counted per batch, in one
-vector operation, and read by `duemq levels` and /metrics.
+Lateness is the store time of the delivery minus the due time, counted once per batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""First log offset that the level messages of a stopped store need, read from its files.
+"""Retention pin of level messages without the level service, read from the store's files.
 
-It is used while the level service does not run: its plugin is disabled or not installed. Nothing is
-delivered then, so retention keeps the records of all pending messages.
+It is used while the plugin of the level service is disabled or not installed. No level message is
+delivered then, so retention keeps the records of all pending ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def stored_pin(store: MessageStore) -> FirstPending:
-    """Return the log offset of the first level message that `delayOffset.json` leaves pending.
+    """Return the log offset of the first pending level message according to delayOffset.json.
 
-    None if there is none; `UNKNOWN` if the file cannot be read.
+    None if no message is pending, `UNKNOWN` if the file cannot be read.
     """
     try:
         saved = load_saved(store)

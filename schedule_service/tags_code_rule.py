@@ -29,7 +29,7 @@ class LevelRule:
     tables: Sequence[LevelTable]
 
     def tags_codes(self, rows: npt.NDArray[Any], log: CommitLog) -> npt.NDArray[np.int64]:
-        """Return the due time of each record with a level, the tag's hash of others.
+        """Return the due time of each record with a level, and the hash of the tag of others.
 
         A record with an origin (a copy of an older record) has its due time as a property.
         """

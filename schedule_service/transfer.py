@@ -1,11 +1,11 @@
 """Transfers of level messages to timers and back, as the ownership journal records them.
 
-    offer            return the front of a level that can be transferred: nothing of it is in flight
+    offer            return the first units of a level, if none of them is in flight
     apply_transfer   apply a transfer record: the cursor advances past its units
     apply_return     apply a return record: the cursor reopens its units, with unchanged due times
 
 Apache's offset of a level (`offsetTable`) does not advance past a transfer before a checkpoint of
-the timers covers it (`covered`): an Apache broker that opens the store after a kill may deliver
+the timers includes it (`covered`): an Apache broker that opens the store after a kill may deliver
 some messages twice, but loses none.
 """
 
@@ -30,12 +30,12 @@ Units = npt.NDArray[Any]
 READ_UNITS = 65_536
 
 
-class Offer(NamedTuple):
-    """Front of a level that can be transferred now.
+class TransferableUnits(NamedTuple):
+    """First units of a level that can be transferred now.
 
     Attributes:
         first, end: Queue offsets.
-        excluded: Ranges of it that are settled.
+        excluded: Settled ranges between them.
         units: (end - first,) `layout.UNIT`; due_ms: (end - first,) i8.
         promised: Due times of units whose tags code is not a time, by queue offset.
     """
@@ -72,7 +72,7 @@ class LevelTransfers:
 
     @property
     def floors(self) -> dict[int, int]:
-        """Level to the maximum of Apache's queue offset for now."""
+        """Level to the current maximum of Apache's queue offset."""
         return {n: min(first for _, first in rest) for n, rest in self._uncovered.items() if rest}
 
     def covered(self, record_end: int) -> None:
@@ -86,8 +86,8 @@ class LevelTransfers:
 
     # -- to the timers ------------------------------------------------------------------------
 
-    def offer(self, level: int, count_max: int, ranges_max: int) -> Offer | None:
-        """Return the front of a level's first segment that can be transferred now, else None.
+    def offer(self, level: int, count_max: int, ranges_max: int) -> TransferableUnits | None:
+        """Return the first units of a level if they can be transferred now, else None.
 
         Args:
             ranges_max: Maximum number of ranges in `excluded`, and of entries in `promised`.
@@ -108,7 +108,9 @@ class LevelTransfers:
             count = excluded[ranges_max][0] - first
             excluded = excluded[:ranges_max]
         promised = {first + at: int(due_ms[at]) for at in untimed.tolist() if at < count}
-        return Offer(first, first + count, excluded, units[:count], due_ms[:count], promised)
+        return TransferableUnits(
+            first, first + count, excluded, units[:count], due_ms[:count], promised
+        )
 
     def _front(self, level: int) -> Segment | None:
         """Return the first segment with pending units, None while units are in flight."""
@@ -136,7 +138,7 @@ class LevelTransfers:
     # -- back to the level --------------------------------------------------------------------
 
     def is_ready(self, level: int) -> bool:
-        """Return whether a level can take units back now: none of its deliveries is refused."""
+        """Return whether units can be returned to a level now: none of them is in flight."""
         found = self._levels.get(level)
         return found is not None and found.cursor.is_quiet
 

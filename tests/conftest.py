@@ -13,14 +13,40 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.run_order import SLOW, file_of, make_scheduler, ordered
+
 # Apache's processes live for seconds here: no time for the second compiler.
 os.environ.setdefault("DUEMQ_PEER_JVM", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of a test
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a broker starts in 1.5 s of work instead of 5
 settings.register_profile("duemq", deadline=None)
 settings.register_profile(
     "duemq-ci", deadline=None, derandomize=True
 )  # the same examples in every run
 settings.load_profile("duemq-ci" if os.environ.get("DUEMQ_CI") else "duemq")
+
+
+RUST_TESTS = "tests/interop/test_rust_client.py"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of slow files, and put all tests into order."""
+    if not config.getoption("--rust-client"):
+        left_out = [item for item in items if item.nodeid.startswith(RUST_TESTS)]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+    for item in items:
+        if file_of(item.nodeid) in SLOW:
+            item.add_marker(pytest.mark.slow)
+    places = {nodeid: place for place, nodeid in enumerate(ordered([i.nodeid for i in items]))}
+    items.sort(key=lambda item: places[item.nodeid])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Let workers share files whose tests are separate, with `--dist loadfile`."""
+    return make_scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,10 +69,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--failovers", type=int, default=50, help="number of failures of a group's master"
     )
     group.addoption(
+        "--migration-failovers",
+        type=int,
+        default=3,
+        help="number of failures of a group's master that migrates levels",
+    )
+    group.addoption(
         "--group-seeds", type=int, default=8, help="number of seeds of a simulated group"
     )
     group.addoption("--decisions", type=int, default=600, help="number of random decisions")
     group.addoption("--mutations", action="store_true", help="test each condition of the audit")
+    group.addoption("--rust-client", action="store_true", help="compile the gRPC client for Rust")
     group.addoption("--planted", type=int, default=20_000, help="messages without faults")
     group.addoption(
         "--filter-expressions", type=int, default=100_000, help="number of random SQL92 filters"
@@ -63,6 +96,11 @@ def kills(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def failovers(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--failovers"))
+
+
+@pytest.fixture(scope="session")
+def migration_failovers(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--migration-failovers"))
 
 
 @pytest.fixture(scope="session")

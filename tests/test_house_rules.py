@@ -1,13 +1,16 @@
-"""Rules of the code base that are checked automatically."""
+"""Rules of the code base that are checked automatically.
+
+Each file is parsed once; a test fails with all files that break its rule.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 TOP = Path(__file__).resolve().parent.parent
 WAIT_FOR_PROCESSES = ("tests/interop/", "tests/crash/", "tests/support/wait_until.py")
@@ -58,58 +61,14 @@ def calls(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
             yield (owner.id if isinstance(owner, ast.Name) else "?"), function.attr, node.lineno
 
 
-@pytest.mark.parametrize("path", product_files(), ids=name_of)
-def test_only_the_clock_reads_time(path: Path) -> None:
-    if name_of(path) == "message_store/clock.py":
-        return
-    found = [
-        line
-        for owner, function, line in calls(tree_of(path))
-        if (owner == "time" and function in CLOCK_READERS)
-        or (owner in ("datetime", "date") and function in DATETIME_READERS)
-    ]
-    assert not found, f"{name_of(path)} reads the time in lines {found}"
-
-
-@pytest.mark.parametrize("path", product_files(), ids=name_of)
-def test_only_the_command_line_prints(path: Path) -> None:
-    if name_of(path).startswith("duemq/cli/"):
-        return
-    found = [
-        line for owner, function, line in calls(tree_of(path)) if (owner, function) == ("", "print")
-    ]
-    assert not found, f"{name_of(path)} prints in lines {found}"
-
-
-@pytest.mark.parametrize("path", product_files(), ids=name_of)
-def test_byte_order_occurs_in_layouts_only(path: Path) -> None:
-    if "layout" in path.stem or "layout" in path.parent.name:
-        return
-    found = [
-        node.lineno
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Constant)
+def is_byte_order(node: ast.AST) -> bool:
+    """Return whether a node is a format with a byte order."""
+    return (
+        isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and BIG_ENDIAN.match(node.value)
+        and BIG_ENDIAN.match(node.value) is not None
         and len(node.value) <= 12
-    ]
-    assert not found, f"{name_of(path)} has byte-order formats in lines {found}"
-
-
-@pytest.mark.parametrize("path", all_files(), ids=name_of)
-def test_a_file_has_at_most_500_lines(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= FILE_LINES_MAX
-
-
-@pytest.mark.parametrize("path", all_files(), ids=name_of)
-def test_functions_are_short(path: Path) -> None:
-    long = [
-        f"{node.name} (line {node.lineno}): {lines} lines"
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (lines := code_lines(node)) > FUNCTION_LINES_MAX
-    ]
-    assert not long, f"{name_of(path)}: {long}"
+    )
 
 
 def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -121,14 +80,76 @@ def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return lines
 
 
-@pytest.mark.parametrize("path", all_files(), ids=name_of)
-def test_tests_do_not_sleep(path: Path) -> None:
-    name = name_of(path)
-    if not name.startswith("tests/") or name.startswith(WAIT_FOR_PROCESSES):
-        return
-    found = [
-        line
-        for owner, function, line in calls(tree_of(path))
-        if owner == "time" and function == "sleep"
-    ]
-    assert not found, f"{name} sleeps in lines {found}"
+@cache
+def facts() -> dict[str, dict[str, list[object]]]:
+    """Return what the rules restrict: kind of fact -> file -> places of it."""
+    found: dict[str, dict[str, list[object]]] = defaultdict(lambda: defaultdict(list))
+    for path in all_files():
+        name, tree = name_of(path), tree_of(path)
+        found["lines"][name] = [len(path.read_text().splitlines())]
+        for owner, function, line in calls(tree):
+            if (owner == "time" and function in CLOCK_READERS) or (
+                owner in ("datetime", "date") and function in DATETIME_READERS
+            ):
+                found["clock"][name].append(line)
+            if (owner, function) == ("", "print"):
+                found["print"][name].append(line)
+            if (owner, function) == ("time", "sleep"):
+                found["sleep"][name].append(line)
+        for node in ast.walk(tree):
+            if is_byte_order(node):
+                found["byte order"][name].append(getattr(node, "lineno", 0))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count = code_lines(node)
+                found["functions"][name].append((node.name, node.lineno, count))
+    return found
+
+
+def of_product(kind: str) -> dict[str, list[object]]:
+    """Return the facts of a kind in files of the product."""
+    names = {name_of(path) for path in product_files()}
+    return {name: places for name, places in facts()[kind].items() if name in names}
+
+
+def test_all_files_are_checked() -> None:
+    assert len(facts()["lines"]) == len(all_files()) > 1_000
+    assert facts()["clock"]["message_store/clock.py"]
+    assert all(facts()[kind] for kind in ("print", "sleep", "byte order", "functions"))
+
+
+def test_only_the_clock_reads_time() -> None:
+    assert of_product("clock").keys() == {"message_store/clock.py"}, of_product("clock")
+
+
+def test_only_the_command_line_prints() -> None:
+    found = of_product("print").items()
+    assert [each for each in found if not each[0].startswith("duemq/cli/")] == []
+
+
+def test_byte_order_occurs_in_layouts_only() -> None:
+    found = of_product("byte order").items()
+    paths = {name: TOP / name for name, _ in found}
+    outside = {name for name, path in paths.items()
+               if "layout" not in path.stem and "layout" not in path.parent.name}  # fmt: skip
+    assert [each for each in found if each[0] in outside] == []
+
+
+def test_a_file_has_at_most_500_lines() -> None:
+    found = facts()["lines"].items()
+    assert [(name, count) for name, [count] in found if int(str(count)) > FILE_LINES_MAX] == []
+
+
+def test_functions_are_short() -> None:
+    found = facts()["functions"].items()
+    long = [(name, each) for name, functions in found for each in functions
+            if isinstance(each, tuple) and each[2] > FUNCTION_LINES_MAX]  # fmt: skip
+    assert long == []
+
+
+def test_tests_do_not_sleep() -> None:
+    found = facts()["sleep"].items()
+    assert [
+        each
+        for each in found
+        if each[0].startswith("tests/") and not each[0].startswith(WAIT_FOR_PROCESSES)
+    ] == []

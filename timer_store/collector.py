@@ -1,7 +1,6 @@
 """Prometheus collector of the timer store: Apache's names and our own.
 
-It runs in the thread that serves /metrics and reads numbers that the event loop's thread writes,
-without a lock. Source of Apache's names: DefaultStoreMetricsManager.
+Source of Apache's names: DefaultStoreMetricsManager.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from message_store.config import INT_MAX, option
 from timer_store.layout import DUE_MS_MAX, SLOTS, TIMER_BLANK, TIMER_UNIT
 
-PRECISIONS_MS = (1_000, 500, 200, 100)  # what timerPrecisionMs is rounded down to, at least 100
+PRECISIONS_MS = (1_000, 500, 200, 100)  # timerPrecisionMs is rounded down to one of these
 BLANK_SLOTS = 60  # TimerMessageStore.TIMER_BLANK_SLOTS
 ROLL_BY_INDEX, ROLL_BY_MESSAGE = "index", "message"
 
@@ -19,7 +19,7 @@ class TimerConfig:
     enabled: bool = option(
         True,
         "timerWheelEnable",
-        "Accept messages with a delivery time of their own; false: they are refused.",
+        "Accept messages with a delivery time; false: they are refused.",
     )
     precision_ms: int = option(
         1_000,
@@ -31,7 +31,7 @@ class TimerConfig:
     roll_window_slots: int = option(
         172_800,
         "timerRollWindowSlot",
-        "Timers due later than this many slots from now are rolled until they are due within them.",
+        "Roll window in slots: a timer due later is rolled until it is due within the window.",
     )
     max_delay_s: int = option(
         259_200,
@@ -98,7 +98,7 @@ class TimerConfig:
     roll_mode: str = option(
         ROLL_BY_INDEX,
         "timerRollMode",
-        "What a roll of a long timer writes: its index unit, or the message.",
+        "Data that a roll of a timer writes: its index unit, or a copy of the message.",
         choices=(ROLL_BY_INDEX, ROLL_BY_MESSAGE),
         wire=True,
         own=True,
@@ -106,8 +106,8 @@ class TimerConfig:
     compact_percent: int = option(
         50,
         "timerCompactRatio",
-        "Share of pending messages in an old commit log file up to which they are copied out when "
-        "the disk fills up, so that the file can be deleted; 0: never.",
+        "Maximum share of pending messages in old commit log files out of which timers are copied "
+        "when the disk fills up, so that the files can be deleted; 0: never.",
         minimum=0,
         maximum=90,
         wire=True,
@@ -133,7 +133,7 @@ class TimerConfig:
     batch_records_max: int = option(
         4_096,
         "timerDeliverBatchRecords",
-        "Maximum messages of one delivery batch; other traffic has its turn after each batch.",
+        "Maximum messages of one delivery batch; other traffic is served after each batch.",
         unit="messages",
         minimum=1,
         maximum=65_536,

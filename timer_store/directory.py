@@ -1,4 +1,4 @@
-"""`TimerDirectory`: the timer store on its own directory, without a broker.
+"""Timer store in its own directory, without a broker.
 
     put -> hook -> message store -> timer log and wheel -> (due time) -> the real topic's queue
 
@@ -93,7 +93,7 @@ class TimerDirectory:
 
         Raises:
             ValueError: The topic or the queue id is invalid.
-            TimerRefused: The time is too far ahead; or slot, quota or disk is full.
+            TimerRefused: The time is too far ahead, or the slot, the quota or the disk is full.
         """
         if not is_topic_name(topic):
             raise ValueError(f"{topic!r} is not a valid topic name")
@@ -170,7 +170,7 @@ class TimerDirectory:
 
     @property
     def resting(self) -> bool:
-        """Whether no work is left now."""
+        """Whether all work that is possible now is done."""
         return self._service.resting
 
     # -- running --------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class TimerDirectory:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        await asyncio.to_thread(compile_and_load, *KERNELS)  # before a put is acknowledged
+        await asyncio.to_thread(compile_and_load, *KERNELS)  # before a message is acknowledged
         self.timers.open(notice=self.store.notice)
         self.store.add_dispatcher(self._service.note_put)
         await self._keeper.persist(last=True)
@@ -193,7 +193,7 @@ class TimerDirectory:
             finally:
                 stop.set()
                 await checkpoints
-        await self._keeper.leave()
+        await self._keeper.persist_last()
         self.timers.close()
         if self._failure:
             raise RuntimeError(f"the timer service failed: {self._failure}")
@@ -216,9 +216,9 @@ async def open_timers(
     """Open a directory, recover, and deliver at the due millisecond while the block is open.
 
     Args:
-        clock: handed in; the machine's by default.
-        properties: keys of broker.conf, as text: `flushDiskType`, `timerMaxDelaySec`, ...
-        notice: called with a line for the operator.
+        clock: Clock of the timers; the machine's clock by default.
+        properties: Keys of broker.conf, as text: `flushDiskType`, `timerMaxDelaySec`, ...
+        notice: Called with a line for the operator.
 
     Raises:
         ConfigError: A property is invalid.

@@ -1,7 +1,7 @@
 """Byte and column layouts of the timer store, each declared once.
 
 On disk (big-endian, Apache 5.3.3's): units of the timer log, slots of the wheel, the checkpoint.
-In memory (native): timers on their way into log and wheel, timers staged for delivery.
+In memory (native): timers to enqueue, timers staged for delivery.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_OFFSETS: Final[Offsets] = np.empty(0, np.int64)
 TIMER_UNIT = np.dtype(
     [
         ("size", ">i4"),  # 52
-        ("prev_pos", ">i8"),  # the unit of this slot before this one, -1: it is the first
+        ("prev_pos", ">i8"),  # previous unit of this slot, -1 for the first
         ("magic", ">i4"),  # MAGIC_DEFAULT | MAGIC_ROLL | MAGIC_DELETE
         ("write_ms", ">i8"),  # time of the enqueue, a multiple of the precision
         ("delay_ms", ">i4"),  # slot time - write_ms; ours: due_ms - 1 - write_ms, unless it rolls
@@ -48,7 +48,7 @@ BLANK = packer(TIMER_BLANK)
 # store/timer/Slot.java
 TIMER_SLOT = np.dtype(
     [
-        ("tick", ">i8"),  # slot time / precision: which lap the slot belongs to
+        ("tick", ">i8"),  # slot time / precision; shows the lap of the slot
         ("first_pos", ">i8"),
         ("last_pos", ">i8"),
         ("num", ">i4"),  # pending units; exact, unlike Apache's
@@ -104,7 +104,7 @@ LOGGED = np.dtype(
     align=True,
 )
 
-# State of a walk along the chain of one slot, while kernels pass the files of the log.
+# State of a walk along the chain of one slot, across the files of the log.
 CURSOR = np.dtype(
     [
         ("tick", "i8"),
@@ -160,7 +160,7 @@ STAGE_ROW = np.dtype(
         ("due_ms", "i8"),
         ("phys_offset", "i8"),
         ("pos", "i8"),
-        ("write_ms", "i8"),  # its complement, below 0: settled since the timer was loaded
+        ("write_ms", "i8"),  # its complement (below 0) if the timer was settled since it was loaded
         ("record_size", "i4"),
         ("topic_hash", "i4"),
     ],
@@ -168,7 +168,7 @@ STAGE_ROW = np.dtype(
 )
 assert STAGE_ROW.itemsize == 40
 
-# A record, with hashes that a copy of it by an Apache broker has as well.
+# A record with hashes that are equal for copies of it by an Apache broker.
 IDENTIFIED = np.dtype(
     [
         ("phys_offset", "i8"),
@@ -200,7 +200,7 @@ NO_NUMBER: Final = -(1 << 62)
 DUE_MS_MAX: Final = 10**18 - 1  # 18 digits; longer numbers are invalid
 TEXT_ROLLED, TEXT_MARKER, TEXT_LEVEL = 1, 2, 4  # LEVEL: has DELAY or DELAy
 
-# Kinds of source records: a timer; a transferred message in a level's queue; a timer that was sent
-# with a level and routed. Consumers receive the last two as the level service delivers them.
+# Kinds of source records: a timer; a transferred message in a level's queue; a routed message,
+# which was sent with a level. The last two are delivered as by the level service.
 FROM_TIMER, FROM_LEVEL, FROM_ROUTE, FROM_NOTHING = 0, 1, 2, -1
 UPPER_Y, LOWER_Y = 89, 121  # last letter: of DELAY, of DELAy

@@ -13,7 +13,7 @@ DUE_NAMES: Final = (
     "TIMER_DELAY_SEC",
     "TIMER_DELAY_MS",
     "TIMER_DELIVER_MS",
-)  # the first one present counts
+)  # the first one present applies
 STALE_NAMES: Final = (
     *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
     *("DUEMQ_DUE_MS", "REAL_TOPIC", "REAL_QID"),

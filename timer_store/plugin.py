@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from message_store.log.batch import PutBatch
 from message_store.retention.pins import UNKNOWN, FirstPending
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.checkpoint.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
+from timer_store.checkpoint.standby import Standby
 from timer_store.collector import StoreCollector
 from timer_store.compaction.request import COMPACT_TIMERS, answer_compact
 from timer_store.config import TimerConfig
@@ -133,6 +135,20 @@ class TimerPlugin(PluginBase):
         self.config = config
 
     @asynccontextmanager
+    async def following(self, store: MessageStore) -> AsyncIterator[None]:
+        """Write checkpoints of a replica's timers while the block is open."""
+        if not self.config.enabled:
+            yield
+            return
+        standby = Standby(store, self._host.clock, self.config)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(standby.run(), name="timers of a replica")
+            try:
+                yield
+            finally:
+                standby.stop()
+
+    @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
         """Recover, then deliver and write checkpoints while the block is open."""
         if not self.config.enabled:
@@ -163,11 +179,11 @@ class TimerPlugin(PluginBase):
                 self._host.scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
-        await keeper.leave()
+        await keeper.persist_last()
         timers.close()
 
     def _every(self, interval_ms: int, work: Callable[[], Awaitable[Any]], name: str) -> None:
-        """Schedule periodic work; a run is skipped while the last one still runs."""
+        """Schedule periodic work; a run is skipped while the previous one is running."""
         self._host.scheduler.add_job(
             work, "interval", seconds=interval_ms / 1_000, id=name, coalesce=True, max_instances=2
         )
@@ -204,7 +220,7 @@ class TimerPlugin(PluginBase):
 
     async def _check_disk(self) -> None:
         """Check whether old log files should be removed; scheduled as often as retention."""
-        if self._running is not None and self._running.timers.compaction.look():
+        if self._running is not None and self._running.timers.compaction.begin_if_needed():
             self._running.service.wake()
 
     def _files(self) -> SnapshotFiles:

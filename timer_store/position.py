@@ -13,7 +13,7 @@ Key = tuple[int, int]  # (due_ms, phys_offset): the order of delivery
 
 @dataclass(slots=True)
 class Position:
-    """Cursors of a timer store; `read_ms` and `staged_ms` start slots.
+    """Cursors of a timer store; `read_ms` and `staged_ms` are start times of slots.
 
     Attributes:
         read_ms: The first slot that is not completely delivered.
@@ -38,7 +38,7 @@ class Position:
 
         Args:
             rows: (n,) with `due_ms` and `phys_offset`.
-            slot_ms: (n,) a time that the slot of each covers.
+            slot_ms: (n,) a time within the slot of each row.
         """
         loaded = slot_ms < self.staged_ms
         if self.part is not None:

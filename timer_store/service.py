@@ -2,7 +2,7 @@
 
     turn:  enqueue from the timer queue -> non-timers -> load slots -> deliver one due batch
 
-The event loop runs other work between two turns, so ordinary sends and pulls keep their latency
+The event loop runs other work between two turns, so that sends and pulls are not delayed
 while a second with a million timers is delivered.
 """
 
@@ -74,7 +74,7 @@ class TimerService:
                 await asyncio.to_thread(registry.load, group)
 
     async def _guard(self) -> None:
-        """Report a failure of the loop, so that the broker stops in order."""
+        """Run the loop; report its failure, so that the broker stops cleanly."""
         try:
             await self.run()
         except Exception as error:
@@ -96,7 +96,7 @@ class TimerService:
             return
         now_ms = self._clock.now_ms()
         until_ms = self._timers.next_work_ms(now_ms)
-        if until_ms <= now_ms:  # a wait would not suspend: what the work waits for would never end
+        if until_ms <= now_ms:  # such a wait would not yield, and would block other tasks
             await asyncio.sleep(0)
             return
         self._sleeping_until = until_ms
@@ -105,7 +105,7 @@ class TimerService:
 
     @property
     def resting(self) -> bool:
-        """Whether no work is left now."""
+        """Whether all work that is possible now is done."""
         busy = self._timers.dequeue.loader.busy
         return self._sleeping_until >= 0 and not self._wake.is_set() and not busy
 
@@ -116,7 +116,7 @@ class TimerService:
     def note_put(self, batch: PutBatch) -> None:
         """Enqueue the timers of an appended batch. The dispatcher of this plugin."""
         noted = self._timers.note_put(batch, self._clock.now_ms())
-        if noted and self._timers.look_ms < self._sleeping_until:
+        if noted and self._timers.new_timers_ms < self._sleeping_until:
             self._wake.set()
 
 

@@ -1,7 +1,7 @@
-"""State of one timer store, shared by its parts.
+"""State of one timer store, shared by its components.
 
-A part takes this object, or the few fields that it needs, but not `TimerStore`, which runs them.
-Only the thread that opened the store uses it.
+A component takes this object, or the fields that it needs, but not `TimerStore`, which runs the
+components. Only the thread that opened the store uses it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from timer_store.log.timer_log import TimerLog
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import open_wheel
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
-from timer_store.pending.claims import Claims
 from timer_store.pending.decision_records import DecidingRecords, TimerCopies
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.pending.records import RecordReader
+from timer_store.pending.settled_timers import SettledTimers
 from timer_store.position import Position
 from timer_store.stats import TimerStats
 
@@ -38,9 +38,9 @@ class TimerState:
     """Shared state of one timer store.
 
     Attributes:
-        findings: Lines for the operator about files that were replaced on opening.
-        rebuilds: Number of times that timer log and wheel were rebuilt; positions in the timer
-            log from before are invalid.
+        findings: Log lines about files that were replaced at the opening.
+        rebuilds: Number of rebuilds of timer log and wheel; a rebuild invalidates positions in the
+            timer log.
         held_from: First log offset that the last checkpoint needs, None if it needs none.
     """
 
@@ -51,7 +51,7 @@ class TimerState:
     units: TimerUnits
     position: Position
     counts: PendingCounts
-    claims: Claims
+    settled_timers: SettledTimers
     stage: NearStage
     fetch: Fetcher
     records: RecordReader
@@ -75,7 +75,7 @@ class TimerState:
         units = TimerUnits(timer_log, wheel, config.window_ms)
         now_ms = clock.now_ms()
         start_ms = now_ms - now_ms % precision_ms
-        position, claims = Position(start_ms, start_ms), Claims()
+        position, settled_timers = Position(start_ms, start_ms), SettledTimers()
         counts = PendingCounts(store.topics, store.config.commitlog_file_bytes)
         stage = NearStage(config.stage_records_max)
         fetch = Fetcher(store, config)
@@ -90,12 +90,13 @@ class TimerState:
         deciding = DecidingRecords(store, precision_ms)
         copies = TimerCopies(records, deciding)
         dequeue = DequeueService(
-            units, stage, deliverer, counts, claims, position, config, copies,
+            units, stage, deliverer, counts, settled_timers, position, config, copies,
             TimerStats(store.topics), check,
         )  # fmt: skip
         return cls(
             store=store, clock=clock, config=config, files=SnapshotFiles(root / "config"),
-            units=units, position=position, counts=counts, claims=claims, stage=stage,
+            units=units, position=position, counts=counts, settled_timers=settled_timers,
+            stage=stage,
             fetch=fetch, records=records, deliverer=deliverer, deciding=deciding, copies=copies,
             enqueue=enqueue, dequeue=dequeue, transfers=transfers, findings=findings,
         )  # fmt: skip

@@ -1,8 +1,7 @@
 """Statistics of timer deliveries: lateness, deliveries, quarantine, losses, rate.
 
 Lateness is the store time of the delivery minus the due time. It is counted per batch and per class
-of topics, so that late deliveries of one class do not hide those of another. Read by `duemq timers`
-and /metrics.
+of topics, so that late deliveries of one class do not hide those of another.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class TimerStats:
     Attributes:
         delivered: Timers delivered to their topic.
         lost: Timers whose record retention had removed.
-        refused: Batches of which the store refused some rows, which are delivered later.
+        refused: Batches with rows that the store refused; they are delivered later.
         quarantined: Timers that went to quarantine, by reason.
         lateness: Histogram of each class of topics.
     """

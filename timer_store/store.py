@@ -1,4 +1,4 @@
-"""`TimerStore`: timers of one message store, on any millisecond.
+"""Timer store: timers of one message store, delivered at any millisecond.
 
     enqueue      timer queue ---> timer log + wheel
     dequeue      wheel slot ---> near stage ---> real topic
@@ -6,7 +6,7 @@
     compact      old records ---> copies, so that log files can be removed
     checkpoint   the state of one instant, written in order
 
-Everything but the commit log can be rebuilt from it (`checkpoint.recovery`). Only the thread that
+All its files can be rebuilt from the commit log (`checkpoint.recovery`). Only the thread that
 opened the store (the event loop's) may call it; another thread may write a checkpoint.
 """
 
@@ -42,15 +42,19 @@ class TimerStore:
         store: An open `MessageStore`; its topic table has the timer topic.
         clock: Source of all times.
     Attributes:
-        state: State that the parts share; its fields that outlive a rebuild are also attributes.
-        look_ms: Time at which the newest enqueued timers need a turn.
-        writing: Whether another thread writes a checkpoint.
+        state: Shared state; its fields that do not change at a rebuild are also attributes.
+        new_timers_ms: Time at which the newest enqueued timers need a turn.
+        writing: Whether another thread is writing a checkpoint.
     """
 
     def __init__(self, store: MessageStore, clock: Clock, config: TimerConfig) -> None:
         state = self.state = TimerState.create(store, clock, config)
         self.store, self.clock, self.files, self.units = store, clock, state.files, state.units
-        self.position, self.counts, self.claims = state.position, state.counts, state.claims
+        self.position, self.counts, self.settled_timers = (
+            state.position,
+            state.counts,
+            state.settled_timers,
+        )
         self.stage, self.fetch, self.records = state.stage, state.fetch, state.records
         self.enqueue, self.dequeue, self.transfers = state.enqueue, state.dequeue, state.transfers
         self.deliverer, self.stats = state.deliverer, state.dequeue.stats
@@ -58,7 +62,7 @@ class TimerStore:
         self.non_timers = NonTimers(state, self.decisions)
         self.compaction = Compaction(state, self.decisions)
         self.log_cleaning = LogCleaning(state)
-        self.look_ms = 0
+        self.new_timers_ms = 0
         self._seen_ms = 0  # time of the last turn
         self.writing = False
 
@@ -104,13 +108,13 @@ class TimerStore:
         if not self.enqueue.note_put(batch, now_ms):
             return False
         due_ms = self.enqueue.earliest_ms - self.config.stage_lead_ms
-        self.look_ms = now_ms if self.enqueue.needs_look else due_ms
+        self.new_timers_ms = now_ms if self.enqueue.needs_turn else due_ms
         return True
 
     def turn(self, now_ms: int) -> bool:
         """Do one bounded piece of each kind of work; return whether there was any."""
         moved, loaded = 0, self.dequeue.parts + self.dequeue.rolled
-        if now_ms < self._seen_ms:  # the clock was set back: a pause would last as long
+        if now_ms < self._seen_ms:  # the clock was set back: pauses would last too long
             self.dequeue.end_pauses()
             self.compaction.end_pauses()
         self._seen_ms = now_ms
@@ -132,7 +136,7 @@ class TimerStore:
         return moved > 0 or self.dequeue.parts + self.dequeue.rolled > loaded
 
     def next_work_ms(self, now_ms: int) -> int:
-        """Return the time at which a turn has work, unless a message is put before."""
+        """Return the time of the next turn with work, unless a message is put before."""
         times = [self.dequeue.next_work_ms(now_ms)]
         if self.enqueue.blocked_by:
             times.append(now_ms + RETRY_MS)
@@ -143,12 +147,12 @@ class TimerStore:
     next_moment_ms = next_work_ms  # former name, for programs that embed the store
 
     def _rebuild(self, now_ms: int) -> None:
-        """Rebuild everything from the queue, because the chain of a slot is broken."""
+        """Rebuild timer log and wheel from the queue, because the chain of a slot is broken."""
         log.error("%s The timer store is rebuilt from the commit log.", self.dequeue.broken)
         self.state.rebuilds += 1
         self.dequeue.loader.drop()
         self.stage.clear()
-        self.claims.clear()
+        self.settled_timers.clear()
         self.enqueue.forget()
         self.position.part = None
         recovery.rebuild(self.state, _no_progress)
@@ -166,14 +170,14 @@ class TimerStore:
         return lowest(self.state.first_needed, self.state.held_from)
 
     def delivered_ms(self, now_ms: int) -> int:
-        """Return a time, `now_ms` at most: every timer that was due by it has been delivered."""
+        """Return a time, at most `now_ms`, up to which every due timer has been delivered."""
         if self.enqueue.behind or self.transfers.behind:
-            return 0  # what is not enqueued yet may be due at any time
+            return 0  # timers that are not enqueued may be due at any time
         bounds = [now_ms]
         if (due_ms := self.stage.next_due_ms) is not None:
             bounds.append(due_ms - 1)
         slot_ms = self.units.wheel.next_live(self.position.staged_ms, now_ms)
-        if slot_ms is not None:  # not loaded: its timers are due after its start
+        if slot_ms is not None:  # a slot that is not loaded has timers due after its start
             bounds.append(slot_ms)
         return min(bounds)
 

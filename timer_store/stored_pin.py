@@ -1,8 +1,8 @@
-"""First log offset that the timers of a stopped store need, read from its files.
+"""Retention pin of timers without the timer service, read from the store's files.
 
-It is used while timers do not run: `timerWheelEnable=false`, or the plugin is disabled or not
+It is used with `timerWheelEnable=false`, or while the plugin is disabled or not
 installed. No timer is delivered or cancelled then, so retention keeps the records of all pending
-timers until timers run again.
+timers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 def stored_pin(store: MessageStore) -> FirstPending:
     """Return the log offset of the first record that the last checkpoint or a later timer needs.
 
-    Without a valid checkpoint of ours (an Apache broker ran last, it is lost, or the log was
-    truncated since) every timer that is still in the queue may be pending. None: no timer is
-    pending.
+    Without a valid checkpoint (an Apache broker ran last, the checkpoint is lost, or the log was
+    truncated since), every timer in the queue may be pending. None if no timer is pending.
     """
     snapshot = SnapshotFiles(store.config_path("")).load()
     if snapshot is None or snapshot.log_offset > store.unchanged_end(snapshot.generation):

@@ -1,14 +1,14 @@
 """Verification of the timer store, read-only; part of `duemq store verify`.
 
-    timerlog             every unit, and the record that a pending one names
+    timerlog             every unit, and the records of pending units
     timerwheel           every slot that is not delivered: its chain of units, its count
     timercheck           its numbers are possible and match the logs
     duemq.timers.json    its checksum, it matches timercheck, its counts match the slots
     timermetrics         it is readable, or its backup is
 
-All of these can be rebuilt from the commit log. DueMQ does so if necessary, but an Apache broker
-does not start, or delivers wrong messages. So a fault is an error; after an unclean stop it is a
-warning if the next start repairs it.
+DueMQ rebuilds these files from the commit log if necessary, but an Apache broker does not start, or
+delivers wrong messages. Therefore a fault is an error; after an unclean stop it is a warning if the
+next start repairs it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Facts:
 
     @property
     def ours(self) -> Saved | None:
-        """Our checkpoint that the files belong to, None if an Apache broker wrote them."""
+        """DueMQ's checkpoint, None if an Apache broker wrote the files."""
         return self.saved if self.saved is not None and self.saved.belongs(self.check) else None
 
 
@@ -109,9 +109,9 @@ def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) 
 
 
 def _is_void(facts: Facts) -> bool:
-    """Return whether the log was truncated before the end that the checkpoint describes.
+    """Return whether the log was truncated to before the checkpoint's log offset.
 
-    A former master that has become a replica: no unit of its timers needs to be right.
+    Then the store is that of a former master, and its timer units need not be valid.
     """
     if facts.saved is None:
         return False
@@ -420,7 +420,7 @@ class _WheelCheck:
             self.report.add(self.facts.bad, "timer-count", self.path, 0, text)
 
     def find_precision(self, slots: Rows) -> None:
-        """Derive the width of an Apache store's slots, which no file of Apache's contains."""
+        """Derive the slot width of an Apache store, which its files do not contain."""
         facts = self.facts
         if facts.ours is not None or not facts.pieces:
             return

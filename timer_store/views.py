@@ -78,7 +78,7 @@ def summary(timers: TimerStore) -> dict[str, Any]:
 
 
 def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
-    """Return the state of enqueueing: timers in the queue, their lag, what blocks them."""
+    """Return the state of enqueueing: timers in the queue, their lag, the blocking reason."""
     return {
         "behind": timers.enqueue.behind,
         "lag_ms": enqueue_lag_ms(timers, now_ms),
@@ -108,12 +108,12 @@ def event_counts(timers: TimerStore) -> dict[str, int]:
         "cancelled": decisions.cancelled + timers.non_timers.cancelled,
         "moved": decisions.moved,
         "fired": decisions.fired,
-        "broken": timers.non_timers.parked,
+        "broken": timers.non_timers.quarantined,
     }
 
 
 def compaction_view(timers: TimerStore) -> dict[str, Any]:
-    """Return the state of compaction, and what blocks it."""
+    """Return the state of compaction, and the blocking reason."""
     compaction = timers.compaction
     return {
         "running": compaction.running,

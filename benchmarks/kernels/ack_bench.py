@@ -1,4 +1,4 @@
-"""How fast acknowledgements are read: by the kernel, and by the codec. No socket, no disk.
+"""Decoding of acknowledgements by the kernel and by the codec, without sockets and disk.
 
 python -m benchmarks.kernels.ack_bench [frames per call]
 """
@@ -13,12 +13,13 @@ from benchmarks.kernels.ingest_bench import measure
 from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
-from duemq.pop.ack_templates import COLUMNS, AckTemplate
-from duemq.pop.kernels.alike import take_alike
+from duemq.pop.kernels.acks import COLUMNS
+from duemq.pop.kernels.matching_frames import read_matching
+from duemq.pop.templates.ack_templates import AckTemplate
 
 
 def acknowledgement(opaque: int) -> Request:
-    """Return the acknowledgement of a message as the Java client writes it."""
+    """Return an acknowledgement request as the Java client encodes it."""
     queue_id, offset = opaque % 4, 1_000_000 + opaque
     handle = f"{offset - offset % 32} 1700000000000 60000 {opaque % 8} 0 broker-a {queue_id}"
     fields = {
@@ -32,18 +33,18 @@ def acknowledgement(opaque: int) -> Request:
 
 
 def main(count: int) -> None:
-    """Measure both ways with `count` frames a call."""
+    """Measure kernel and codec with `count` frames per call."""
     frames = [codec.encode_request(acknowledgement(opaque)) for opaque in range(count)]
     template = AckTemplate.of(frames[0], acknowledgement(0))
     assert template is not None
     parts = template.parts
     data = np.frombuffer(b"".join(frames), np.uint8).copy()
     numbers, ends = np.zeros((count, COLUMNS), np.int64), np.zeros(count, np.int64)
-    assert take_alike(data, 0, data.size, parts, numbers, ends) == count
+    assert read_matching(data, 0, data.size, parts, numbers, ends) == count
     print(f"{count} frames of {data.size // count} bytes a call")
 
     def by_kernel() -> None:
-        take_alike(data, 0, data.size, parts, numbers, ends)
+        read_matching(data, 0, data.size, parts, numbers, ends)
 
     def by_codec() -> None:
         at = 0

@@ -1,4 +1,4 @@
-"""How fast frames become rows, and rows become answers: kernels only, no socket and no disk.
+"""Kernels that decode send frames and encode responses, without sockets and disk.
 
 python -m benchmarks.kernels.ingest_bench [frames per call]
 """
@@ -30,7 +30,7 @@ WHO = Credentials("bench", "bench-secret")
 
 
 class Bench:
-    """Accounts with one account (a `SendAccess`)."""
+    """Access check with one account (a `SendAccess`)."""
 
     version = 0
 
@@ -43,7 +43,7 @@ class Bench:
 
 
 def frame(opaque: int, who: Credentials | None = None) -> bytes:
-    """Return a send of 100 bytes as the Java client writes it, with a delay level."""
+    """Return the frame of a send of 100 bytes with a delay level, as the Java client encodes it."""
     properties = f"UNIQ_KEY\x017F000001{opaque:024X}\x02WAIT\x01true\x02DELAY\x013\x02"
     values = ("p_bench", "bench", "TBW102", "4", str(opaque % 4), "0", "1700000000000", "0")
     fields = dict(zip(layout.SEND_LETTERS, (*values, properties, "0", "false"), strict=False))
@@ -52,7 +52,7 @@ def frame(opaque: int, who: Credentials | None = None) -> bytes:
 
 
 def measure(name: str, count: int, work: Callable[[], None]) -> None:
-    """Print how long `count` items take in the best run: what the machine does undisturbed."""
+    """Print the time per item in the fastest of several runs of `count` items."""
     work()
     best, start = float("inf"), time.perf_counter()
     while time.perf_counter() - start < REPEAT_S:
@@ -64,14 +64,14 @@ def measure(name: str, count: int, work: Callable[[], None]) -> None:
 
 
 def main(count: int) -> None:
-    """Measure both kernels with `count` frames a call."""
+    """Measure both kernels with `count` frames per call."""
     topics = TopicTable()
     topics.set_routing("bench", write_queues=4, read_queues=4, perm=6)
     names = (topics.arrays.topics, topics.arrays.names, topics.arrays.table)
     data = np.frombuffer(b"".join(frame(i) for i in range(count)), np.uint8).copy()
     batch = PutBatch()
     turn = np.zeros(1, layout.TURN)
-    turn["home"] = host_column(b"\x7f\0\0\1", 10_911)
+    turn["store_host"] = host_column(b"\x7f\0\0\1", 10_911)
     state = turn["state"][0]
     state[layout.STATE_FRAME_MAX :] = (1 << 24, 1 << 22, 32_767)
     suffix = np.frombuffer(SUFFIX, np.uint8).copy()

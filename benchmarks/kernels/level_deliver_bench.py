@@ -1,4 +1,4 @@
-"""How fast due level messages leave: the kernel `read_due` alone, and the way into a store.
+"""Delivery of level messages: the kernel `read_due` alone, and delivery into a store.
 
 python -m benchmarks.kernels.level_deliver_bench [messages per batch]
 """
@@ -29,7 +29,7 @@ BODY = b"x" * 100
 
 
 def fill(store: MessageStore, count: int) -> Any:
-    """Append level messages to several topics, as producers do; return their units."""
+    """Append level messages to several topics; return their consume queue units."""
     schedule, batch = store.topics.add(SCHEDULE_TOPIC), PutBatch(count)
     for n in range(TOPICS):
         store.topics.set_routing(f"bench{n}", write_queues=4, read_queues=4, perm=6)

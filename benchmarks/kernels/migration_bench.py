@@ -1,9 +1,9 @@
-"""How fast level messages are handed over to the timers, and given back; no broker.
+"""Migration of level messages to timers, and its rollback, without a broker.
 
-python -m benchmarks.kernels.migration_bench [messages] [units a step]
+python -m benchmarks.kernels.migration_bench [messages] [units per step]
 
-The store is filled through its put path with messages of 200 bytes in one level. Times are of this
-process alone: wall clock and processor; memory is anonymous memory at the end over that before.
+The program fills one level of a store through the put path with messages of 200 bytes. It prints
+wall time, processor time, and the growth of anonymous memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from migration.steps.drain import Drain, Step
 from migration.steps.return_units import ReturnUnits
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
-from schedule_service.levels import LevelHistory, Promise
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import Saved, Start, restore
@@ -47,7 +47,7 @@ def anonymous_bytes() -> int:
 
 
 def fill(store: MessageStore, levels: LevelService, hook: LevelHook, count: int) -> None:
-    """Put messages with a level."""
+    """Put level messages."""
     topic = store.topics.add("T")
     properties = encode_properties({"UNIQ_KEY": "7F0000010000000000000001", "DELAY": str(LEVEL)})
     batch = PutBatch(BATCH)
@@ -64,7 +64,7 @@ def fill(store: MessageStore, levels: LevelService, hook: LevelHook, count: int)
 
 
 def timed(name: str, step: Callable[[], Step]) -> int:
-    """Run steps until nothing moves; print the rate; return how many messages moved."""
+    """Run steps until no message moves; print the rate; return the number of moved messages."""
     moved, longest, memory = 0, 0.0, anonymous_bytes()
     start, cpu = time.perf_counter(), time.process_time()
     while True:
@@ -85,12 +85,12 @@ def timed(name: str, step: Callable[[], Step]) -> int:
 
 
 def run(root: Path, count: int, units: int) -> None:
-    """Fill, drain, give back."""
+    """Fill a store, migrate its level, and roll the migration back."""
     config = StoreConfig(root_text=str(root), commitlog_file_bytes=1 << 28, index_enable=False)
     clock = SystemClock()
     with MessageStore(config, clock) as store:
         store.topics.set_routing("T", write_queues=4, read_queues=4, perm=6)
-        history = LevelHistory([Promise(0, LEVELS)])
+        history = LevelHistory([LevelText(0, LEVELS)])
         queues = ScheduleQueues(store, history)
         cursors = restore(store, queues, Start(Saved(), 0))
         levels = LevelService(
@@ -102,7 +102,7 @@ def run(root: Path, count: int, units: int) -> None:
         fill(store, levels, LevelHook(store.topics, history), count)
         drain = Drain(levels, timers, store, clock, wake=lambda: None)
         back = ReturnUnits(levels, timers, store, clock)
-        for turn in ("first", "again"):  # the first compiles, and writes on fresh pages
+        for turn in ("first", "again"):  # the first turn compiles, and writes to new pages
             print(f"{turn}: {count} messages, {units} units a step")
             before = timers.units.log.end
             timed("drain", lambda: drain.step(LEVEL, units))
@@ -116,7 +116,7 @@ def run(root: Path, count: int, units: int) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Parse the command line and run the benchmark."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000
     units = int(sys.argv[2]) if len(sys.argv) > 2 else 65_536
     with tempfile.TemporaryDirectory(prefix="migration-bench-") as directory:

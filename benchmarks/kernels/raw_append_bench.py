@@ -1,10 +1,10 @@
-"""How fast a replica takes its master's log: frames of a connection to records in the store.
+"""Append of a master's log by a replica, without sockets.
 
 python -m benchmarks.kernels.raw_append_bench [messages]
 
-One process and no socket: the bytes are received into the replica's buffer, checked, written and
-queued. MB are of the master's log. `loop` is the processor time of the event loop's thread, `all`
-that of all threads, with the flusher and the index.
+The program copies frames into the replica's buffer; the replica checks, writes and queues the
+records. MB are bytes of the master's log. `loop` is the processor time of the event loop's thread,
+`all` that of all threads, including the flusher and the index.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ HOST = (b"\x7f\0\0\1", 10_911)
 REPEATS = 3
 CLOCKS = (time.perf_counter, time.thread_time, time.process_time)
 PIECES = {"Apache's 32 KiB": 32 << 10, "1 MiB": 1 << 20}
-"""Size of one transfer of the master."""
+"""Bytes of one transfer of the master."""
 
 
 def opened(root: Path, *, index: bool = True) -> MessageStore:
-    """Return a store with files of their usual sizes, not open."""
+    """Return a store with files of default sizes; it is not open."""
     return MessageStore(StoreConfig(root_text=str(root), index_enable=index), SystemClock())
 
 
 def make_log(root: Path, count: int, body_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return the log of a store that received messages like those of a Java client."""
+    """Return the log of a store with messages like those of a Java client."""
     with opened(root, index=False) as store:
         topics = [store.topics.add(f"bench{number}") for number in range(4)]
         for first in range(0, count, BATCH):
@@ -58,7 +58,7 @@ def make_log(root: Path, count: int, body_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 def framed(log: npt.NDArray[np.uint8], piece_bytes: int) -> bytes:
-    """Return the log as a master sends it."""
+    """Return the log in the frames of a master."""
     frames = bytearray()
     for at in range(0, log.size, piece_bytes):
         piece = log[at : at + piece_bytes]
@@ -68,7 +68,7 @@ def framed(log: npt.NDArray[np.uint8], piece_bytes: int) -> bytes:
 
 
 def copy(root: Path, data: bytes, *, index: bool) -> tuple[float, float, float]:
-    """Append what a connection receives; return seconds: wall, loop's thread, all threads."""
+    """Append the frames of a connection; return seconds: wall, loop's thread, all threads."""
     with opened(root, index=index) as store:
         stream, buffer = TransferStream(), bytearray(RECEIVE_BYTES)
         stream.place(0)
@@ -76,7 +76,7 @@ def copy(root: Path, data: bytes, *, index: bool) -> tuple[float, float, float]:
         started = [clock() for clock in CLOCKS]
         for at in range(0, len(data), RECEIVE_BYTES):
             piece = data[at : at + RECEIVE_BYTES]
-            buffer[: len(piece)] = piece  # what recv_into does
+            buffer[: len(piece)] = piece  # as recv_into does
             stream.feed(view[: len(piece)])
             if stream.is_partial:
                 continue
@@ -89,7 +89,7 @@ def copy(root: Path, data: bytes, *, index: bool) -> tuple[float, float, float]:
 
 
 def main(count: int) -> None:
-    """Measure with both sizes of bodies and of transfers."""
+    """Measure each combination of body size and transfer size."""
     compile_and_load("send")
     for body_bytes in (100, 1_024):
         with tempfile.TemporaryDirectory(prefix="raw-") as name:

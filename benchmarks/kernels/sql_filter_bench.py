@@ -1,4 +1,4 @@
-"""How fast SQL92 filters are evaluated over the records of a queue, by the kernel and by closures.
+"""Evaluation of SQL92 filters over the records of a queue, by the kernel and by closures.
 
 python -m benchmarks.kernels.sql_filter_bench [messages]
 """
@@ -29,12 +29,12 @@ EXPRESSIONS = (
     "share = 7 AND region = 'eu'",
     "price BETWEEN 10.5 AND 11.5 AND region IN ('eu', 'us', 'cn')",
     "name CONTAINS 'er-77' OR name IS NULL",
-    "(share = 7) IS NOT NULL AND share = 7",  # closure alone
+    "(share = 7) IS NOT NULL AND share = 7",  # not supported by the kernel
 )
 
 
 def fill(store: MessageStore, count: int) -> None:
-    """Put messages of 100 bytes with the properties of usual clients and four more."""
+    """Put messages of 100 bytes with the usual properties and four more."""
     topic = store.topics.add(TOPIC)
     batch = PutBatch(FILL_ROWS)
     for first in range(0, count, FILL_ROWS):
@@ -58,7 +58,7 @@ def fill(store: MessageStore, count: int) -> None:
 
 
 def pull_all(store: MessageStore, expression: Expression, *, compiled: bool) -> int:
-    """Evaluate the filter over the whole queue as pulls do; return the number of matches."""
+    """Evaluate a filter over the whole queue as pulls do; return the number of matches."""
     offset, end, matches = 0, store.queue_bounds(TOPIC, 0)[1], 0
     count = units_evaluated(expression, compiled=compiled)
     while offset < end:

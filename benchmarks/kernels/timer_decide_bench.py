@@ -1,4 +1,4 @@
-"""How fast timers are cancelled, moved and fired, in batches, among many that wait.
+"""Batches of decisions (cancel, move, fire) about timers, among many pending ones.
 
 python -m benchmarks.kernels.timer_decide_bench [pending] [batch]
 """
@@ -59,7 +59,7 @@ def fill(store: MessageStore, timers: TimerStore, clock: FakeClock, pending: int
 
 
 def measure(name: str, count: int, work: Callable[[], Any]) -> Any:
-    """Print the processor time of one call on this thread, and what that makes a second."""
+    """Print the processor time of one call on this thread, and the rate per second."""
     begin = thread_time()
     result = work()
     took = thread_time() - begin
@@ -68,7 +68,7 @@ def measure(name: str, count: int, work: Callable[[], Any]) -> Any:
 
 
 def main(pending: int, batch: int) -> None:
-    """Measure all of them on one store."""
+    """Measure all decisions on one store."""
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as directory:
         config = StoreConfig(root_text=str(Path(directory)), commitlog_file_bytes=1 << 28)
@@ -86,7 +86,7 @@ def main(pending: int, batch: int) -> None:
 
 
 def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any, size: int) -> None:
-    """Decide about timers that were picked at random, a batch a way, three times."""
+    """Measure three rounds of one batch per kind of decision, on random timers."""
     waiting = PendingTimers(timers)
     order = np.random.default_rng(5).permutation(offsets.size)
     later = np.full(size, clock.now_ms() + DAY_MS)

@@ -1,8 +1,8 @@
-"""How fast due timers leave: near stage, gather, and the whole way into a store.
+"""Delivery of due timers: near stage, gather, and delivery into a store.
 
 python -m benchmarks.kernels.timer_deliver_bench [timers] [timers per batch]
 
-`wall` needs idle cores; `loop` is the processor time of the thread that the event loop would be.
+`wall` needs idle cores; `loop` is the processor time of the thread that runs the event loop.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def staged(count: int, span_ms: int, topics: int) -> Rows:
 
 
 def drain(stage: NearStage, batch_rows: int, work: Callable[[Rows], object]) -> tuple[int, float]:
-    """Take everything; return how many, and the longest `take` in ms."""
+    """Take all timers; return their number, and the time of the longest `take`, in ms."""
     count, worst_s = 0, 0.0
     while True:
         before = time.perf_counter()
@@ -64,7 +64,7 @@ def drain(stage: NearStage, batch_rows: int, work: Callable[[Rows], object]) -> 
 
 
 def measure_stage(count: int, batch_rows: int) -> None:
-    """Measure loading and taking: one millisecond, one second, a long outage."""
+    """Measure load and take, with timers due within one millisecond, one second, a long outage."""
     for span_ms, topics in ((1, 1), (1, 1_000), (1_000, 4), (10**9, 4)):
         rows = staged(count, span_ms, topics)
         name = f"{span_ms} ms, {topics} topics"
@@ -83,7 +83,7 @@ def measure_stage(count: int, batch_rows: int) -> None:
 
 
 def measure_cancel(count: int) -> None:
-    """Measure looking up and settling single timers among many."""
+    """Measure lookup and settlement of single timers among many."""
     rows = staged(count, 1_000, 4)
     stage = NearStage(count)
     stage.add(rows)
@@ -122,7 +122,7 @@ def fill(store: MessageStore, count: int) -> Rows:
 
 
 def measure_gather(store: MessageStore, rows: Rows, batch_rows: int) -> None:
-    """Measure stage 4 on one batch after the other."""
+    """Measure the gather stage, batch by batch."""
     gatherer, batch = Gatherer(store, PRECISION_MS), PutBatch(batch_rows)
 
     def gather() -> None:
@@ -135,7 +135,7 @@ def measure_gather(store: MessageStore, rows: Rows, batch_rows: int) -> None:
 
 
 def measure_chain(store: MessageStore, rows: Rows, batch_rows: int) -> None:
-    """Measure take, gather and put together."""
+    """Measure take, gather and put in sequence."""
     deliverer, found = TimerDeliverer(store, PRECISION_MS), []
     for _ in range(ROUNDS):
         stage = NearStage(int(rows.size))
@@ -153,7 +153,7 @@ def measure_chain(store: MessageStore, rows: Rows, batch_rows: int) -> None:
 
 
 def main(count: int, batch_rows: int) -> None:
-    """Measure everything with `count` timers, `batch_rows` a batch."""
+    """Measure all stages with `count` timers, in batches of `batch_rows`."""
     measure_stage(count, batch_rows)
     measure_cancel(count)
     with (

@@ -1,9 +1,9 @@
-"""How fast timers get into timer log and wheel, and out again; no commit log.
+"""Writes to and reads from timer log and wheel, without a commit log.
 
 python -m benchmarks.kernels.timer_log_bench [pending timers]
 
-"warm" writes the same part of the log again: what the work itself costs. "fresh" is on pages of
-the file that the kernel must find first, as a broker's are, without anybody reading ahead.
+"warm" writes to the same region of the log repeatedly, and shows the cost of the code alone.
+"fresh" writes to new pages of the file, as a broker does, and includes the page faults.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DAY_MS, SECOND_MS = 86_400_000, 1_000
 
 @contextmanager
 def opened() -> Iterator[TimerUnits]:
-    """Give an empty timer log and wheel of default sizes."""
+    """Yield an empty timer log and wheel of default sizes."""
     with tempfile.TemporaryDirectory() as directory:
         log = TimerLog(Path(directory) / "timerlog")
         log.load()
@@ -41,7 +41,7 @@ def opened() -> Iterator[TimerUnits]:
 
 
 def timers(count: int, span_ms: int) -> Any:
-    """Return timers due at random within a span, in queue order."""
+    """Return timers in queue order, due at random within a span."""
     rows = np.zeros(count, layout.TIMED)
     rows["due_ms"] = NOW_MS + 1 + np.random.default_rng(1).integers(0, span_ms, count)
     rows["slot_ms"] = rows["due_ms"] - 1
@@ -57,7 +57,7 @@ def add_all(units: TimerUnits, rows: Any, batch: int) -> None:
 
 
 def once(name: str, count: int, work: Callable[[], Any]) -> None:
-    """Print how long `count` items take in one run, and the processor time of it."""
+    """Print wall time and processor time per item of one run of `count` items."""
     start, cpu = time.perf_counter(), time.thread_time()
     work()
     each, cpu = (time.perf_counter() - start) / count, (time.thread_time() - cpu) / count
@@ -65,7 +65,7 @@ def once(name: str, count: int, work: Callable[[], Any]) -> None:
 
 
 def measure_add(units: TimerUnits) -> None:
-    """Batches of several sizes."""
+    """Measure adding batches of several sizes."""
     for count in (1, 64, 2_048, 16_384):
         for span_ms, name in ((SECOND_MS, "one slot"), (DAY_MS, "a day")):
             rows = timers(count, span_ms)
@@ -79,7 +79,7 @@ def measure_add(units: TimerUnits) -> None:
 
 
 def measure_read(units: TimerUnits, pending: int) -> None:
-    """One slot with everything in it, as a whole and the first part of it."""
+    """Measure reading one slot with all timers, completely and its first tenth."""
     add_all(units, timers(pending, SECOND_MS), 2_048)
     measure(f"read_slot of {pending:,}", pending, lambda: units.read_slot(NOW_MS))
     part = max(pending // 10, 1)
@@ -90,7 +90,7 @@ def measure_read(units: TimerUnits, pending: int) -> None:
 
 
 def measure_many(units: TimerUnits, pending: int) -> None:
-    """A day of slots."""
+    """Measure reading and repairing the slots of one day."""
     rows = timers(pending, DAY_MS)
     once(f"add {pending:,}, a day, fresh", pending, lambda: add_all(units, rows, 2_048))
     slots = units.wheel.live(NOW_MS)["tick"] * SECOND_MS
@@ -109,7 +109,7 @@ def measure_many(units: TimerUnits, pending: int) -> None:
 
 
 def main(pending: int) -> None:
-    """Measure with so many timers pending."""
+    """Measure with a number of pending timers."""
     with opened() as units:
         measure_add(units)
         measure_read(units, pending)

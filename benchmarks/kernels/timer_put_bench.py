@@ -1,4 +1,4 @@
-"""How fast timers are recognised and read: kernels only, the log in the page cache.
+"""Kernels that detect timers at the put and fetch them from the log, in the page cache.
 
 python -m benchmarks.kernels.timer_put_bench [messages per call]
 """
@@ -28,7 +28,7 @@ BODY = b"x" * 100
 
 
 def fill(batch: PutBatch, topic_index: int, count: int, *, timers: bool) -> None:
-    """Add messages as a Java client of a broker of ours sends them."""
+    """Add messages with the properties that a Java client sends."""
     for n in range(count):
         properties = {
             "UNIQ_KEY": f"7F000001{n:024X}", "WAIT": "true", "MSG_REGION": "DefaultRegion",
@@ -44,7 +44,7 @@ def fill(batch: PutBatch, topic_index: int, count: int, *, timers: bool) -> None
 
 
 def measure_fetch(store: MessageStore, count: int) -> None:
-    """Measure stage 1 both ways."""
+    """Measure the fetch stage, with both implementations."""
     fetcher, batch = Fetcher(store, TimerConfig()), PutBatch(count)
     timer, real = store.topics.add(TIMER_TOPIC), store.topics.add("bench")
     fill(batch, timer, count, timers=True)
@@ -60,7 +60,7 @@ def measure_fetch(store: MessageStore, count: int) -> None:
 
 
 def measure_hook(store: MessageStore, count: int) -> None:
-    """Measure the put hook on messages without and with a time."""
+    """Measure the put hook on ordinary messages and on timers."""
     hook, real = (
         TimerHook(store.topics, TimerConfig(), lambda time_ms: 0),
         store.topics.add("bench"),
@@ -79,7 +79,7 @@ def measure_hook(store: MessageStore, count: int) -> None:
 
 
 def main(count: int) -> None:
-    """Measure with `count` messages a call."""
+    """Measure with `count` messages per call."""
     with tempfile.TemporaryDirectory() as directory:
         config = StoreConfig(root_text=str(Path(directory)), commitlog_file_bytes=64 << 20)
         with MessageStore(config, FakeClock(NOW_MS)) as store:

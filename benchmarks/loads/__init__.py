@@ -1,4 +1,4 @@
-"""The loads by name: one file per kind of work."""
+"""Benchmark loads by name."""
 
 from __future__ import annotations
 

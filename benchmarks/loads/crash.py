@@ -1,4 +1,4 @@
-"""What `kill -9` in the middle of a delivery costs."""
+"""Load: `kill -9` of the broker during a delivery."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KILL_AT = 1 / 3
 
 
 def crash(bench: Bench) -> list[Metric]:
-    """Kill the broker when a third is delivered, start it again, count every message."""
+    """Kill the broker when a third is delivered, restart it, and check every message."""
     count = bench.count(MESSAGES)
     level, delay_ms = level_of_at_least(max(5, count / SLOWEST_SENDS_PER_S))
     topic = bench.topic()

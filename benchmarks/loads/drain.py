@@ -1,4 +1,4 @@
-"""How fast overdue messages leave after an outage."""
+"""Load: delivery rate of overdue messages after an outage."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tests.support.wait_until import Stopwatch, now_ms, until
 
 MESSAGES = 200_000
 SLOWEST_SENDS_PER_S = 8_000
-STOP_S = 20  # an orderly stop may take so long, and nothing may leave before it
+STOP_S = 20  # maximum time of a clean stop; no message is due before its end
 
 
 def drain(bench: Bench) -> list[Metric]:
-    """Send level messages, stop the broker until all are overdue, start it, watch them leave."""
+    """Send level messages, stop the broker until all are overdue, restart it, and receive them."""
     count = bench.count(MESSAGES)
     level, delay_ms = level_of_at_least(STOP_S + count / SLOWEST_SENDS_PER_S)
     topic = bench.topic()

@@ -1,4 +1,4 @@
-"""What a producer and a consumer notice when the master of a group is killed."""
+"""Load: outage for clients when the master of a group is killed."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """One kill. Times in ms since 1970.
+    """Outage after one kill of the master.
 
     Attributes:
-        killed_ms: When the master was dead.
-        accepted_ms: When another member had accepted a send.
-        cpu_s: Processor seconds of the new master between the two.
+        killed_ms: Time at which the master had ended, in ms since the epoch.
+        accepted_ms: Time of the first send that another member accepted, in ms since the epoch.
+        cpu_s: Processor seconds of the new master during the outage.
     """
 
     killed_ms: int
@@ -51,14 +51,14 @@ class Outage:
 
     @property
     def duration_ms(self) -> int:
-        """Time without a master."""
+        """Time without a master, in ms."""
         return self.accepted_ms - self.killed_ms
 
 
 def failover(
     home: Path, scale: float, *, is_apache: bool, rounds: int = ROUNDS, pending: int = 0
 ) -> list[Metric]:
-    """Kill the master of a group of two under load, which joins again, several times.
+    """Kill and restart the master of a group of two under load, several times.
 
     Args:
         rounds: Number of kills.
@@ -122,7 +122,7 @@ async def _measured(
 
 
 def _fail(controller: ApacheController, members: list[Server]) -> Outage:
-    """Kill the master; return when a send is accepted."""
+    """Kill the master; wait until the new master accepts a send."""
     master = _master_of(controller, members)
     [other] = [each for each in members if each is not master]
     numbers = itertools.count()
@@ -130,7 +130,7 @@ def _fail(controller: ApacheController, members: list[Server]) -> Outage:
     def accepted() -> bool:
         try:
             return send_code(other, next(numbers)) == SUCCESS
-        except OSError:  # its port is closed while its role changes
+        except OSError:  # the port is closed during the role change
             return False
 
     cpu_s = other.broker.cpu_seconds()
@@ -147,7 +147,7 @@ def _start_again(controller: ApacheController, members: list[Server]) -> None:
 
 
 def metrics_of(outages: list[Outage], load: GroupLoad) -> list[Metric]:
-    """Return the figures of some outages and of the load around them."""
+    """Return the figures of outages and of the load during them."""
     durations = [each.duration_ms / 1_000 for each in outages]
     account, messages = load.account(), load.messages.values()
     after_ms = [late_after(each, messages) for each in outages]
@@ -169,7 +169,7 @@ def metrics_of(outages: list[Outage], load: GroupLoad) -> list[Metric]:
 
 
 def late_after(outage: Outage, messages: Iterable[Message]) -> int:
-    """Return how long after an outage the last timer was stored that fell due in it, in ms."""
+    """Return the time from the end of an outage to the store of its last due timer, in ms."""
     stored_ms = [
         each.arrivals[0] - outage.accepted_ms
         for each in messages
@@ -179,7 +179,7 @@ def late_after(outage: Outage, messages: Iterable[Message]) -> int:
 
 
 def is_due_in(message: Message, outage: Outage) -> bool:
-    """Return whether an acknowledged message fell due during an outage."""
+    """Return whether an acknowledged message was due during an outage."""
     is_due = outage.killed_ms <= message.due_ms <= outage.accepted_ms
     return is_due and message.acknowledged_ms is not None
 

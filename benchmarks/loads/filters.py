@@ -1,4 +1,4 @@
-"""How fast one consumer gets the messages of a queue that pass an SQL92 filter."""
+"""Load: pull rate of one consumer with an SQL92 filter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from message_store.layout import BATCH_ENTRY_HEAD, packer
 from message_store.log.properties import encode_properties
 
 MESSAGES = 1_000_000
-SHARES = 100  # the filter passes one message of so many
+SHARES = 100  # the filter matches 1 of SHARES messages
 IN_FLIGHT = 8
 CALL_S = 60.0
 BODY = b"x" * 100
@@ -22,7 +22,7 @@ FILTER = "share = 7 AND region IN ('eu', 'us')"
 
 
 def sql_filter(bench: Bench) -> list[Metric]:
-    """Fill a queue, then pull all of it with a filter, one pull after another."""
+    """Fill a queue, then pull the whole queue with a filter, sequentially."""
     batches = bench.count(MESSAGES) // SHARES
     address = f"127.0.0.1:{bench.server.broker_port}"
     return asyncio.run(_measure(address, bench.topic(), batches))
@@ -31,7 +31,7 @@ def sql_filter(bench: Bench) -> list[Metric]:
 async def _measure(address: str, topic: str, batches: int) -> list[Metric]:
     async with RemotingClient(address) as client:
         await _fill(client, topic, batches)
-        await _pull_all(client, topic, batches * SHARES)  # warm: caches, compiled code
+        await _pull_all(client, topic, batches * SHARES)  # warm up caches and compiled code
         begin = perf_counter()
         matches, pulls = await _pull_all(client, topic, batches * SHARES)
         seconds = perf_counter() - begin
@@ -60,7 +60,7 @@ async def _fill(client: RemotingClient, topic: str, batches: int) -> None:
 
 
 def _entry(share: int) -> bytes:
-    """Return one message of a batch."""
+    """Encode one message of a batch."""
     pairs = {
         "UNIQ_KEY": f"7F00000100002A139A55{share:012X}",
         "WAIT": "true",
@@ -77,7 +77,7 @@ def _entry(share: int) -> bytes:
 
 
 async def _pull_all(client: RemotingClient, topic: str, end: int) -> tuple[int, int]:
-    """Return the number of messages that passed, and of pulls."""
+    """Return the number of matching messages and the number of pulls."""
     offset = matches = pulls = 0
     while offset < end:
         answer = await client.call(_pull(topic, offset), timeout_s=CALL_S)
@@ -99,7 +99,7 @@ def _pull(topic: str, offset: int) -> Request:
 
 
 def _count(answer: Response) -> int:
-    """Return the number of records in a body."""
+    """Return the number of records in the body of a response."""
     at = count = 0
     while at < len(answer.body):
         at += int.from_bytes(answer.body[at : at + 4], "big")

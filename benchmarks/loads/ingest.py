@@ -1,15 +1,15 @@
-"""How fast messages are accepted."""
+"""Loads: rate of accepted messages."""
 
 from __future__ import annotations
 
 from benchmarks.bench import Bench, Load, Metric
 
 HOUR_MS = 3_600_000
-LEVEL_LATER = 17  # an hour: nothing is delivered while we measure
+LEVEL_LATER = 17  # one hour: no delivery during the measurement
 
 
 def ingest(bench: Bench, *, messages: int, conns: int, depth: int, **kind: object) -> list[Metric]:
-    """Send as fast as `conns` connections with `depth` requests in flight can."""
+    """Send at full speed over `conns` connections with `depth` requests in flight each."""
     count = bench.count(messages)
     topic = bench.topic()
     with bench.cpu() as cpu_seconds:
@@ -26,7 +26,7 @@ def ingest(bench: Bench, *, messages: int, conns: int, depth: int, **kind: objec
 
 
 def make(name: str, what: str, *, signed: bool = False, **options: int) -> Load:
-    """Return an ingest load; those of timers, by TLS and with accounts are not default."""
+    """Return an ingest load; loads with timers, TLS or accounts are not default."""
     timers = "delay" in options
     default = not timers and not signed and "tls" not in options
 

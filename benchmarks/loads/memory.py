@@ -1,4 +1,4 @@
-"""What pending messages cost in memory, and a start with all of them."""
+"""Load: memory use of pending messages, and start time with them."""
 
 from __future__ import annotations
 

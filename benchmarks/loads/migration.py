@@ -1,4 +1,4 @@
-"""Level messages become timers and go back: live, under traffic, offline; and by hand, as before.
+"""Loads: migration of level messages to timers and back; live, under traffic, offline, by hand.
 
 What a step took is read off the marks in the log: each state mark has its store time. Processor
 time, memory and writes are of the broker, looked at every 50 ms.
@@ -36,7 +36,7 @@ MESSAGES = 5_000_000
 RESENT = 300_000
 WARM = 2_000
 TRAFFIC_PER_S, TRAFFIC_LEVEL = 5_000, 1
-QUIET_S = 8  # of traffic before, between and behind
+QUIET_S = 8  # of traffic before, between and after the two directions
 SENDS_MAX = TRAFFIC_PER_S * 900
 IDLE_S = 60
 LINGER_MS = 2_000
@@ -45,19 +45,19 @@ RUNTIME_INFO = 28
 
 
 class Span(NamedTuple):
-    """Two moments, epoch ms."""
+    """Time span, in ms since the epoch."""
 
     first_ms: int
     end_ms: int
 
     @property
     def seconds(self) -> float:
-        """How long it took, at least the width of a clock tick."""
+        """Length of the span in seconds, at least one clock tick."""
         return max(self.end_ms - self.first_ms, 1) / 1_000
 
 
 class Done(NamedTuple):
-    """One command that has ended: when it ran, and its steps by the marks, by state."""
+    """Completed command: its time span, and the spans of its states by the log's state marks."""
 
     whole: Span
     states: dict[str, Span]
@@ -69,7 +69,7 @@ class Done(NamedTuple):
 
 
 def live(bench: Bench, *, messages: int) -> list[Metric]:
-    """Drain a level of an idle broker, and give it back."""
+    """Drain a level of an idle broker, and roll the migration back."""
     count, _ = _filled(bench, messages)
     with watching(bench.server.broker) as watch:
         quiet = now_ms()
@@ -98,7 +98,7 @@ def live(bench: Bench, *, messages: int) -> list[Metric]:
 
 
 def under_traffic(bench: Bench, *, messages: int) -> list[Metric]:
-    """The lateness of short levels during a migration."""
+    """Measure the lateness of short levels during a migration."""
     count, _ = _filled(bench, messages)
     topic, delay_ms = bench.topic(), _delay_ms(TRAFFIC_LEVEL)
     waiting = {"level_delay": delay_ms, "moments": True, "idle": IDLE_S}
@@ -109,16 +109,16 @@ def under_traffic(bench: Bench, *, messages: int) -> list[Metric]:
         watching(bench.server.broker) as watch,
     ):
         begun = now_ms() + 2 * delay_ms
-        _pass(begun + QUIET_S * 1_000)
+        _wait_until(begun + QUIET_S * 1_000)
         there = migrate(bench.server, "start")
-        _pass(there.whole.end_ms + QUIET_S * 1_000)
+        _wait_until(there.whole.end_ms + QUIET_S * 1_000)
         back = migrate(bench.server, "rollback")
-        _pass(back.whole.end_ms + QUIET_S * 1_000)
+        _wait_until(back.whole.end_ms + QUIET_S * 1_000)
         over = now_ms()
         sent = sender.stop()
-        all_there = partial(_has_come, bench, topic, sent["sent"])
+        all_there = partial(_is_delivered, bench, topic, sent["sent"])
         until(all_there, seconds=IDLE_S, what="the last messages", poll_s=0.1)
-        _pass(now_ms() + LINGER_MS)  # for pulls, and for what would come twice
+        _wait_until(now_ms() + LINGER_MS)  # for late pulls and possible duplicates
         received = receiver.stop()
     _all_moved(there, count)
     _all_moved(back, count)
@@ -147,15 +147,15 @@ def under_traffic(bench: Bench, *, messages: int) -> list[Metric]:
     ]
 
 
-def _has_come(bench: Bench, topic: str, count: int) -> bool:
+def _is_delivered(bench: Bench, topic: str, count: int) -> bool:
     return bench.delivered(topic) >= count
 
 
 def quantile_ms(late: Any, span: Span, share: float) -> float:
-    """Return how late `share` of what was stored in a span is; at least the last before it.
+    """Return a quantile of the lateness of messages stored in a span, in ms.
 
     Args:
-        late: (n, 3) i8: stored at, late by, messages.
+        late: (n, 3) i8: time of store, lateness in ms, number of messages.
     """
     inside = late[(late[:, 0] >= span.first_ms) & (late[:, 0] <= span.end_ms)]
     if not inside.size:
@@ -169,7 +169,7 @@ def quantile_ms(late: Any, span: Span, share: float) -> float:
 
 
 def offline(home: Path, scale: float, *, messages: int) -> list[Metric]:
-    """Drain a store as Apache's 4.9.7 leaves it."""
+    """Drain a store in the state in which Apache RocketMQ 4.9.7 leaves it."""
     count = max(16, int(messages * scale))
     for name, size in (("warm", WARM), ("store", count)):
         fill_apache_store(home / name, size, "bench")
@@ -203,11 +203,11 @@ def _offline(root: Path, count: int) -> list[Metric]:
     ]
 
 
-# -- as before ----------------------------------------------------------------------------------
+# -- by hand ------------------------------------------------------------------------------------
 
 
 def by_hand(bench: Bench, *, messages: int) -> list[Metric]:
-    """Read what waits in a level with a client, and send it again as timers: today's only way."""
+    """Pull a level's pending messages with a client and send them as timers, without migration."""
     count, topic = bench.count(messages), bench.topic()
     bench.warm_up_timers()
     bench.send(topic, count, level=LEVEL)
@@ -227,11 +227,11 @@ def by_hand(bench: Bench, *, messages: int) -> list[Metric]:
     ]
 
 
-# -- parts --------------------------------------------------------------------------------------
+# -- helpers ------------------------------------------------------------------------------------
 
 
 def _filled(bench: Bench, messages: int) -> tuple[int, str]:
-    """Have messages wait in a level, on the disk, and the broker up again; (how many, topic)."""
+    """Send level messages and restart the broker; return the count and the topic."""
     count, topic = bench.count(messages), bench.topic()
     bench.server.stop_broker()
     fill_levels(bench.server.store_dir, count, topic)
@@ -242,7 +242,7 @@ def _filled(bench: Bench, messages: int) -> tuple[int, str]:
 
 
 def migrate(server: Server, action: str) -> Done:
-    """Run `duemq migrate` on level LEVEL until it is at rest; return what it did and when."""
+    """Run `duemq migrate` on level LEVEL to its end; return the time spans."""
     before = len(stored_queue(server.store_dir, OWNERSHIP_TOPIC, 0)) if action != "start" else 0
     first_ms = now_ms()
     words = [action, "--level", str(LEVEL), "--broker", server.broker_address, "--json"]
@@ -283,13 +283,13 @@ def _delay_ms(level: int) -> int:
     return int(parse_levels(DEFAULT_LEVELS)[level])
 
 
-def _pass(moment_ms: int) -> None:
-    left_s = max(moment_ms - now_ms(), 0) / 1_000
-    until(lambda: now_ms() >= moment_ms, seconds=left_s + 60, what="a moment")
+def _wait_until(time_ms: int) -> None:
+    left_s = max(time_ms - now_ms(), 0) / 1_000
+    until(lambda: now_ms() >= time_ms, seconds=left_s + 60, what="a fixed time")
 
 
 def _unit_bytes(server: Server) -> int:
-    """Return how long the timer log is, by the checkpoint of a broker that was stopped."""
+    """Return the bytes of the timer log, from the checkpoint of a stopped broker."""
     server.stop_broker()
     text = (server.store_dir / "config" / "duemq.timers.json").read_text()
     return int(json.loads(text)["check"]["lastTimerLogFlushPos"])

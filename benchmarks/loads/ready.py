@@ -1,4 +1,4 @@
-"""How long a start takes until clients can send."""
+"""Load: time of a broker start until clients can send."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The audit: scans of a store, the whole command, and what one would do without it.
+"""Loads: scans of a store, the audit command, and alternatives to the command.
 
-A store of timers that were put and delivered is made through the library; then, each in a process
-of its own, with its time and its largest memory:
+The load fills a store with delivered timers through the library. It then runs each of the
+following in a separate process, and measures time and peak memory:
 
-    scan      what a worker does, in two processes: records a second
-    command   `duemq reconcile run STORE`, from its start to its end
-    script    a plain program: consume all, compare in Python
-    pandas    the same columns, joined by pandas
+    scan      scan of all records in two processes, in records per second
+    command   `duemq reconcile run STORE`, from start to end
+    script    plain Python program that reads and compares record by record
+    pandas    pandas join of the columns that the audit reads
 
     python -m benchmarks.run --only audit-first,audit,audit-1m,audit-40m
 """
@@ -34,14 +34,16 @@ from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 MESSAGES = 10_000_000
 PIECE = 500_000  # put, then delivered
 SPAN_MS, STEP_MS = 5_000, 100
-SIZES = {"1 M": 0.1, "40 M": 4.0}  # of MESSAGES: is it linear?
-WAYS = {"1 M": ("script", "pandas")}  # with 10 M a script takes 10 GB and a quarter of an hour
+SIZES = {"1 M": 0.1, "40 M": 4.0}  # of MESSAGES; shows whether the time is linear
+ALTERNATIVES = {
+    "1 M": ("script", "pandas")
+}  # with 10 M a script takes 10 GB and a quarter of an hour
 SCANS = ("head", "audit", "all")
 SAMPLE_S = 0.2
 
 
 def fill(root: Path, count: int) -> None:
-    """Make a store of `count` timers that were put and delivered."""
+    """Make a store with `count` delivered timers."""
     random = np.random.default_rng(1)
     with Engine(root) as engine:
         while engine.filler.count < count:
@@ -59,7 +61,7 @@ def fill(root: Path, count: int) -> None:
 
 
 def run_child(words: list[str], home: Path) -> tuple[float, float, str]:
-    """Run a program; return its seconds, the most MB of it and its children, its output."""
+    """Run a program; return its seconds, the peak MB of it and its children, and its output."""
     begin = time.perf_counter()
     with (home / "out.txt").open("w+") as out, (home / "err.txt").open("w+") as err:
         child = subprocess.Popen(words, stdout=out, stderr=err, start_new_session=True)
@@ -83,7 +85,7 @@ def _watch(child: subprocess.Popen[bytes], most: list[float]) -> None:
 
 
 def _session_mb(session: int) -> float:
-    """Return the proportional memory of all processes of a session."""
+    """Return the proportional set size of all processes of a session, in MB."""
     total = 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -108,12 +110,12 @@ def audit(
     scans: Sequence[str] = SCANS[1:2],
     ways: Sequence[str] = (),
 ) -> list[Metric]:
-    """Measure scans, the command and what one would do without it."""
+    """Measure scans, the command, and its alternatives."""
     count = max(1_000, int(MESSAGES * of * scale))
     store = folder / "store"
     fill(store, count)
     found: list[Metric] = []
-    for name in scans:  # which compiles the kernels, too
+    for name in scans:  # the first scan also compiles the kernels
         _, _, text = run_child([sys.executable, "-m", TOOL, "scan", name, str(store)], folder)
         rate = 2 * count / float(text)
         found.append(Metric(name=f"scan, {name}", value=rate, unit="msg/s", better="more"))
@@ -140,7 +142,7 @@ def audit(
 
 
 def first(folder: Path, scale: float) -> list[Metric]:
-    """Measure the command on a small store whose files are warm."""
+    """Measure the command on a small store in the page cache."""
     store = folder / "store"
     fill(store, max(1_000, int(10_000 * scale)))
     command = [sys.executable, "-m", "duemq", "reconcile", "run", str(store), "--json"]
@@ -158,7 +160,7 @@ def first(folder: Path, scale: float) -> list[Metric]:
 
 
 def _first_output_s(words: list[str], env: dict[str, str]) -> float:
-    """Return after how many seconds a program said what it has to say."""
+    """Return the seconds until a program's first output."""
     begin = time.perf_counter()
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
         assert run.stdout is not None
@@ -170,7 +172,7 @@ def _first_output_s(words: list[str], env: dict[str, str]) -> float:
     return took
 
 
-TOOL = "benchmarks.audit_ways"
+TOOL = "benchmarks.audit_alternatives"
 make = partial(Load, default=False, ours_only=True)
 LOADS = [
     make(
@@ -183,7 +185,7 @@ LOADS = [
         make(
             name=f"audit-{size.split()[0]}m",
             what=f"the command on {size} messages; the small ones without it, too",
-            alone=partial(audit, of=of, ways=WAYS.get(size, ())),
+            alone=partial(audit, of=of, ways=ALTERNATIVES.get(size, ())),
         )
         for size, of in SIZES.items()
     ),

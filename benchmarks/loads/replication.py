@@ -1,4 +1,4 @@
-"""What a replica costs its master's clients, and how fast it copies."""
+"""Loads: effect of a replica on its master's clients, and copy rate of replicas."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from tests.support.wait_until import Stopwatch, until
 
 MESSAGES = 400_000
 WIDE = {"conns": 4, "depth": 64}
-ROUNDS = 2  # without and with, in turn
+ROUNDS = 2  # alternately without and with a replica
 STEADY_PER_S = 5_000
 STEADY_S = 10
 COPY_BYTES = 1_200_000_000
 COPY_S = 300.0
-RECORD_EXTRA_BYTES = 200  # of a record, around the body
+RECORD_EXTRA_BYTES = 200  # of a record without its body
 LARGE, SMALL = 1_024, 100
 DISK_PIECE_BYTES = 1 << 20
-LOOK_S = 0.002
+POLL_S = 0.002
 TRICKLE_S = 40
 
 
 @contextmanager
 def replicated(bench: Bench) -> Iterator[Server]:
-    """Run a replica of the bench's broker that has all of its log; its store is kept."""
+    """Run a replica that has copied the whole log of the broker; keep its store at the end."""
     server = bench.server
     with replica_of(server, server.home / "replica", server.keys) as replica:
-        wait_code(server, SUCCESS)  # of a SYNC_MASTER: with a replica in sync
+        wait_code(server, SUCCESS)  # a SYNC_MASTER accepts sends once a replica is in sync
         wait_copied(server, replica)
         yield replica
 
 
 def ingest_async(bench: Bench) -> list[Metric]:
-    """Send without and with an asynchronous replica, in turn."""
+    """Send alternately without and with an asynchronous replica."""
     found: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         alone, alone_us, _ = _ingest(bench, None)
@@ -85,7 +85,7 @@ def ingest_sync(bench: Bench) -> list[Metric]:
 
 
 def _ingest(bench: Bench, replica: Server | None) -> tuple[float, float, float]:
-    """Send; return messages per second, and microseconds of master and replica per message."""
+    """Send; return messages/s, and processor time per message of master and replica, in us."""
     count, topic = bench.count(MESSAGES), bench.topic()
     before = replica.broker.cpu_seconds() if replica else 0.0
     with bench.cpu() as cpu_s:
@@ -99,7 +99,7 @@ def _ingest(bench: Bench, replica: Server | None) -> tuple[float, float, float]:
 
 
 def latency(bench: Bench) -> list[Metric]:
-    """Send at a fixed rate to a SYNC_MASTER with a replica, and to a broker alone, in turn."""
+    """Send at a fixed rate, alternately to a SYNC_MASTER with a replica and to a single broker."""
     keys = {key: value for key, value in bench.server.keys.items() if key not in SYNC_KEYS}
     with replicated(bench), broker_like(bench.server, bench.server.home / "alone", keys) as other:
         alone = replace(bench, server=other)
@@ -123,7 +123,7 @@ def _steady(bench: Bench) -> Found:
 
 
 def catch_up(bench: Bench, *, body_bytes: int) -> list[Metric]:
-    """Start an empty replica of a master that has a long log."""
+    """Start an empty replica of a master with a long log."""
     count = bench.count(COPY_BYTES // (body_bytes + RECORD_EXTRA_BYTES))
     bench.send(bench.topic(), count, size=body_bytes, **WIDE)
     server, end = bench.server, log_end(bench.server)
@@ -145,7 +145,7 @@ def catch_up(bench: Bench, *, body_bytes: int) -> list[Metric]:
 
 @contextmanager
 def _first_bytes(directory: Path) -> Iterator[list[Stopwatch]]:
-    """Add a stopwatch that started before the first bytes of a log were written."""
+    """Yield a list that gets a stopwatch, started when the first bytes of a log are written."""
     found, ended = [Stopwatch()], Event()
 
     def look() -> None:
@@ -154,7 +154,7 @@ def _first_bytes(directory: Path) -> Iterator[list[Stopwatch]]:
             if any(path.stat().st_blocks for path in directory.glob("*")):
                 return
             found[0] = watch
-            ended.wait(LOOK_S)
+            ended.wait(POLL_S)
 
     with ThreadPoolExecutor(1) as pool:
         looking = pool.submit(look)
@@ -166,7 +166,7 @@ def _first_bytes(directory: Path) -> Iterator[list[Stopwatch]]:
 
 
 def disk_bytes_per_s(path: Path, size: int) -> float:
-    """Write a file and sync it; return the rate."""
+    """Write and sync a file; return the rate in bytes/s."""
     piece, watch = os.urandom(DISK_PIECE_BYTES), Stopwatch()
     with path.open("wb", buffering=0) as file:
         for _ in range(max(size // DISK_PIECE_BYTES, 1)):
@@ -178,7 +178,7 @@ def disk_bytes_per_s(path: Path, size: int) -> float:
 
 
 def trickle(bench: Bench) -> list[Metric]:
-    """Send timers at a low rate to a SYNC_MASTER with a replica; see how late each is."""
+    """Measure the lateness of timers at a low rate, on a SYNC_MASTER with a replica."""
     with replicated(bench):
         bench.warm_up()
         received, sent = trickled(bench, TRICKLE_S)

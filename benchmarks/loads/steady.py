@@ -1,4 +1,4 @@
-"""How late messages are when the broker has a steady, bearable load."""
+"""Load: lateness of level messages at a steady, moderate rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SECONDS_MIN = 3
 
 
 def steady(bench: Bench) -> list[Metric]:
-    """Send level messages at a fixed rate and receive them as they become due."""
+    """Send level messages at a fixed rate, and receive them when they are delivered."""
     count = int(RATE_PER_S * max(SECONDS_MIN, SECONDS * bench.scale))
     level, delay_ms = level_of_at_least(1)
     topic = bench.topic()

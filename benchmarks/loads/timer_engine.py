@@ -1,6 +1,6 @@
-"""The timer store alone, as a library on a directory: no broker, no sockets.
+"""Loads: the timer store as a library, without a broker and sockets.
 
-What is named `loop` is the processor time of the thread that would be the event loop's.
+Figures with `loop` in their name are processor times of the thread that runs the event loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DECIDED = 10_000
 
 @dataclass
 class Spent:
-    """Time that some work took, and how much work it was."""
+    """Wall time, processor time and count of some work."""
 
     wall_s: float = 0.0
     loop_s: float = 0.0
@@ -51,7 +51,7 @@ class Spent:
 
     @contextmanager
     def spending(self, count: int) -> Iterator[None]:
-        """Add the time of the block."""
+        """Add the times of the block."""
         wall, loop = perf_counter(), thread_time()
         yield
         self.wall_s += perf_counter() - wall
@@ -60,11 +60,11 @@ class Spent:
 
     @property
     def loop_ns(self) -> float:
-        """Processor time of each."""
+        """Processor time per message, in ns."""
         return self.loop_s / self.count * 1e9
 
     def metrics(self, name: str) -> list[Metric]:
-        """Return how many a second."""
+        """Return the rates per second of wall time and of processor time."""
         return [
             Metric(name=name, value=self.count / self.wall_s, unit="msg/s", better="more"),
             Metric(
@@ -74,7 +74,7 @@ class Spent:
 
 
 class Engine:
-    """A timer store on a clock that is moved by hand. A context manager."""
+    """Timer store on a fake clock; a context manager."""
 
     def __init__(self, root: Path) -> None:
         self.clock = FakeClock()
@@ -96,13 +96,13 @@ class Engine:
         self.timers.note_put(batch, self.clock.now_ms())
 
     def work(self) -> None:
-        """Do everything that can be done now."""
+        """Run turns until none has any work."""
         while self.timers.turn(self.clock.now_ms()):
             pass
 
 
 def link(folder: Path, scale: float) -> list[Metric]:
-    """Link timers into timer log and wheel, on fresh pages; no commit log."""
+    """Link timers into timer log and wheel, on new pages, without a commit log."""
     count, now_ms = max(LINK_ROWS, int(LINKED * scale)), FakeClock().now_ms()
     rows = np.zeros(count, layout.TIMED)
     rows["due_ms"] = now_ms + 1 + np.random.default_rng(1).integers(0, DAY_MS, count)
@@ -119,19 +119,19 @@ def link(folder: Path, scale: float) -> list[Metric]:
 
 
 def due(folder: Path, scale: float) -> list[Metric]:
-    """Deliver timers that are all due in one millisecond, and in one second."""
+    """Deliver timers that are all due within one millisecond, and within one second."""
     count, found = max(ROWS, int(DUE * scale)), []
     for span_ms, name in ((1, "one ms"), (SECOND_MS, "one second")):
         best = Spent(wall_s=1e9, count=1)
         for number in range(ROUNDS):
             with Engine(folder / f"{span_ms}-{number}") as engine:
-                spent = _leave(engine, count, span_ms)
+                spent = _deliver(engine, count, span_ms)
             best = min(best, spent, key=lambda each: each.wall_s)
         found += best.metrics(f"due to appended, {name}")
     return found
 
 
-def _leave(engine: Engine, count: int, span_ms: int) -> Spent:
+def _deliver(engine: Engine, count: int, span_ms: int) -> Spent:
     start_ms = engine.clock.now_ms() + 10 * SECOND_MS
     start_ms -= start_ms % SECOND_MS
     random, spent = np.random.default_rng(2), Spent()
@@ -148,7 +148,7 @@ def _leave(engine: Engine, count: int, span_ms: int) -> Spent:
 
 
 def grow(folder: Path, scale: float) -> list[Metric]:
-    """Put and deliver some, among more and more that wait; the first size is the measure."""
+    """Put and deliver timers at growing numbers of pending timers; compare with the first size."""
     found: list[Metric] = []
     first: dict[str, float] = {}
     with Engine(folder) as engine:
@@ -169,7 +169,7 @@ def grow(folder: Path, scale: float) -> list[Metric]:
 
 
 def _probe(engine: Engine) -> dict[str, Spent]:
-    """Put timers of the next seconds, deliver them; the best of some rounds."""
+    """Put and deliver timers of the next seconds; return the best of several rounds."""
     random = np.random.default_rng(3)
     best: dict[str, Spent] = {}
     for _ in range(ROUNDS):
@@ -191,7 +191,7 @@ def _probe(engine: Engine) -> dict[str, Spent]:
 
 
 def decide(folder: Path, scale: float) -> list[Metric]:
-    """Cancel, move and fire timers picked at random, a batch at a time."""
+    """Cancel, move and fire random timers, in batches."""
     spent = {name: Spent() for name in ("cancel", "move", "fire")}
     with Engine(folder) as engine:
         held: list[Any] = []

@@ -1,4 +1,4 @@
-"""What pending timers cost: memory, and a start after `kill -9` with all of them."""
+"""Loads: memory use of pending timers, and start time after `kill -9`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STARTS = 3
 
 
 def pending(bench: Bench, *, messages: int) -> list[Metric]:
-    """Send many timers, measure memory, kill the broker, start it again."""
+    """Send many timers, measure memory, kill the broker, and restart it."""
     count, topic = bench.count(messages), bench.topic()
     before = bench.server.broker.memory_bytes()
     sent = bench.send(topic, count, delay=HOUR_MS, spread=DAY_MS)
@@ -30,11 +30,11 @@ def pending(bench: Bench, *, messages: int) -> list[Metric]:
 
 
 def pending_filled(bench: Bench, *, messages: int) -> list[Metric]:
-    """The same, with timers that our library puts into the store: far more than can be sent."""
+    """Measure like `pending`, with timers that the library puts into the store."""
     count, topic = bench.count(messages), bench.topic()
     bench.server.stop_broker()
     fill_store(bench.server.store_dir, count, topic)
-    adopted_s = start_s(bench)  # reads the whole log once: no decision has read it yet
+    adopted_s = start_s(bench)  # the first start reads the whole log once
     bench.server.stop_broker()
     after_stop = start_s(bench)
     before = bench.server.broker.memory_bytes()
@@ -73,7 +73,7 @@ def _memory_and_start(bench: Bench, before_bytes: int, count: int) -> list[Metri
 
 
 def _wait_until_quiet(bench: Bench) -> None:
-    """Wait until the broker does next to nothing any more."""
+    """Wait until the broker uses almost no processor time."""
     seen = [0.0, bench.server.broker.cpu_seconds()]
 
     def quiet() -> bool:

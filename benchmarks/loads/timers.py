@@ -1,4 +1,4 @@
-"""Messages with a time of their own: a trickle, many at the same moment, others meanwhile."""
+"""Loads: timers at a low rate, many timers due at once, and ordinary traffic meanwhile."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ TRICKLE_S = 60
 TRICKLE_S_MIN = 4
 DELAY_MS = 3_000
 SECOND_MS = 1_000
-SURELY = 0.5  # of the rate that was seen: sending is done by then
-LEAD_MS = 4_000  # between the end of the sends at that rate and the moment
-MIDDLE_MS = 500  # of a second: where the moment lies, so that all runs are alike
+SAFE_RATE = 0.5  # share of the measured rate, so that sending ends before the timers are due
+LEAD_MS = 4_000  # between the estimated end of sending and the delivery time
+MIDDLE_MS = 500  # of a second: delivery time within its second, the same in all runs
 LATEST_S = 60
 ORDINARY_PER_S = 1_000
 ORDINARY_S = 6
-BEFORE_MS = 1_500  # ordinary traffic begins so long before the moment
+BEFORE_MS = 1_500  # start of ordinary traffic, before the delivery time
 
 
 def trickle(bench: Bench) -> list[Metric]:
-    """Send timers at a low rate and see how late each is; the first ones too."""
+    """Measure the lateness of timers at a low rate, including the first ones."""
     received, sent = trickled(bench)
     late = received["late_at_store_ms"]
     return [*_late(late, "p50", "p99", "p999", "max"), *delivery_faults(received, sent)]
 
 
 def trickled(bench: Bench, seconds: int = TRICKLE_S) -> tuple[Found, Found]:
-    """Send timers at a low rate; return what was received, and what was sent."""
+    """Send timers at a low rate; return the reports of receiver and sender."""
     count = int(TRICKLE_PER_S * max(TRICKLE_S_MIN, seconds * bench.scale))
     topic = bench.topic()
     with bench.receiving(topic, count, counts=True) as result:
@@ -41,10 +41,10 @@ def trickled(bench: Bench, seconds: int = TRICKLE_S) -> tuple[Found, Found]:
 
 
 def spike(bench: Bench, *, messages: int) -> list[Metric]:
-    """Send timers that are all due at the same moment; they are read when all have left."""
+    """Send timers that are all due at the same time; receive them after all are delivered."""
     rate = bench.warm_up_timers()
     count, topic = bench.count(messages), bench.topic()
-    sent, due_ms = _send_for_a_moment(bench, topic, count, rate)
+    sent, due_ms = _send_due_at_once(bench, topic, count, rate)
     with bench.cpu() as cpu_seconds:
         _wait_until_left(bench, topic, count - sent["rejected"], due_ms)
     received = bench.recv(topic, count - sent["rejected"], idle=30)
@@ -57,12 +57,12 @@ def spike(bench: Bench, *, messages: int) -> list[Metric]:
     ]
 
 
-def manners(bench: Bench, *, messages: int) -> list[Metric]:
-    """See what ordinary sends and pulls notice of a full second that leaves."""
+def ordinary_traffic(bench: Bench, *, messages: int) -> list[Metric]:
+    """Measure ordinary sends and pulls before and during the delivery of many timers."""
     rate = bench.warm_up_timers()
     quiet = _ordinary(bench)
     count, topic = bench.count(messages), bench.topic()
-    sent, due_ms = _send_for_a_moment(bench, topic, count, rate)
+    sent, due_ms = _send_due_at_once(bench, topic, count, rate)
     _wait_until(due_ms - BEFORE_MS)
     meanwhile = _ordinary(bench)
     received = bench.recv(topic, count - sent["rejected"], idle=30)
@@ -74,11 +74,9 @@ def manners(bench: Bench, *, messages: int) -> list[Metric]:
     ]
 
 
-def _send_for_a_moment(
-    bench: Bench, topic: str, count: int, rate_per_s: float
-) -> tuple[Found, int]:
-    """Send timers for one moment; return what was sent, and the moment."""
-    earliest_ms = now_ms() + LEAD_MS + int(count * 1_000 / (rate_per_s * SURELY))
+def _send_due_at_once(bench: Bench, topic: str, count: int, rate_per_s: float) -> tuple[Found, int]:
+    """Send timers due at the same time; return the sender's report and the delivery time."""
+    earliest_ms = now_ms() + LEAD_MS + int(count * 1_000 / (rate_per_s * SAFE_RATE))
     due_ms = earliest_ms // SECOND_MS * SECOND_MS + SECOND_MS + MIDDLE_MS
     sent = bench.send(topic, count, due=due_ms)
     if sent["end_ms"] > due_ms - BEFORE_MS:
@@ -93,13 +91,13 @@ def _wait_until_left(bench: Bench, topic: str, count: int, due_ms: int) -> None:
     )
 
 
-def _wait_until(moment_ms: int) -> None:
-    left_s = max(moment_ms - now_ms(), 0) / 1_000
-    until(lambda: now_ms() >= moment_ms, seconds=left_s + LATEST_S, what="the moment")
+def _wait_until(time_ms: int) -> None:
+    left_s = max(time_ms - now_ms(), 0) / 1_000
+    until(lambda: now_ms() >= time_ms, seconds=left_s + LATEST_S, what="the delivery time")
 
 
 def _ordinary(bench: Bench) -> tuple[Found, Found]:
-    """Send plain messages at a low rate and receive them; return what was sent and received."""
+    """Send and receive ordinary messages at a low rate; return the reports of both."""
     count, topic = ORDINARY_PER_S * ORDINARY_S, bench.topic()
     with (
         bench.receiving(topic, count) as result,
@@ -157,7 +155,7 @@ LOADS = [
     Load(
         name="timer-manners",
         what="ordinary messages at 1 k/s while 500 k timers leave",
-        run=partial(manners, messages=500_000),
+        run=partial(ordinary_traffic, messages=500_000),
         default=False,
         timers=True,
     ),

@@ -1,6 +1,6 @@
-"""How fast and how exactly Apache's gRPC client for Java sends and receives.
+"""Loads: rates and lateness of Apache's gRPC client for Java.
 
-Our broker serves it on its own port. Apache's broker has Apache's proxy in front, as its users do.
+DueMQ serves the client on its own port; Apache's broker serves it through Apache's proxy.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ KEYS = {"timerWheelEnable": "true"}
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A broker, and where its gRPC clients connect."""
+    """Broker and endpoint of its gRPC clients."""
 
     server: Server
     address: str
     proxy: ApacheProxy | None
 
     def cpu_seconds(self) -> float:
-        """Return the processor time of all processes that serve the clients."""
+        """Return the processor time of all processes that serve the clients, in seconds."""
         spent = self.server.broker.cpu_seconds()
         return spent + (self.proxy.cpu_seconds() if self.proxy is not None else 0.0)
 
     def run(self, mode: str, topic: str, count: int, **options: object) -> dict[str, Any]:
-        """Run the load generator and return what it found."""
+        """Run the load generator and return its report."""
         words = [*v5_load_command(SOURCE), mode, "--endpoint", self.address, "--topic", topic]
         words += ["--n", str(count), "--group", f"g-{topic}"]
         for name, value in options.items():
@@ -60,7 +60,7 @@ class Endpoint:
 
 @contextmanager
 def endpoint(home: Path, *, is_apache: bool) -> Iterator[Endpoint]:
-    """Start a broker that gRPC clients can use, in an empty folder."""
+    """Run a broker with a gRPC endpoint in an empty folder."""
     if not is_apache:
         ours = DueMQ(home, keys=dict(KEYS))
         ours.keys["grpcServerPort"] = str(ours.grpc_port)
@@ -88,7 +88,7 @@ def send(home: Path, scale: float, *, is_apache: bool) -> list[Metric]:
 
 
 def receive(home: Path, scale: float, *, is_apache: bool) -> list[Metric]:
-    """Receive 32 messages at a time, four receives at once; acknowledge each."""
+    """Receive with four concurrent calls of up to 32 messages; acknowledge each message."""
     count = max(16, int(MESSAGES * scale))
     with endpoint(home, is_apache=is_apache) as where:
         for topic in ("V5Warm", "V5Receive"):
@@ -102,7 +102,7 @@ def receive(home: Path, scale: float, *, is_apache: bool) -> list[Metric]:
 
 
 def lateness(home: Path, scale: float, *, is_apache: bool) -> list[Metric]:
-    """Send 200 delayed messages a second; measure at the client how late they are."""
+    """Send 200 delayed messages per second; measure their lateness at the client."""
     count = max(200, int(LATE_MESSAGES * scale))
     with endpoint(home, is_apache=is_apache) as where:
         typed_topic(where.server, "V5Late", "DELAY")

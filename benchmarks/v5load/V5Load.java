@@ -20,7 +20,7 @@ import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 
 /**
- * Loads a RocketMQ 5 endpoint with Apache's client for Java and prints what it found as one JSON object.
+ * Load generator for a RocketMQ 5 endpoint, with Apache's client for Java; prints its report as one JSON object.
  *
  * <pre>
  * V5Load send    --endpoint H:P --topic T --n 100000 --in-flight 64 --delay-ms 60000
@@ -28,7 +28,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
  * V5Load late    --endpoint H:P --topic T --n 4000 --group G --rate 200 --delay-ms 3000
  * </pre>
  *
- * An option --warm N does N messages before what is measured.
+ * The option --warm N processes N messages before the measurement.
  */
 public final class V5Load {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
@@ -101,7 +101,7 @@ public final class V5Load {
         }
     }
 
-    /** Sends so many messages, some of them at a time; returns how many failed. */
+    /** Sends messages with a limited number in flight; returns the number of failed sends. */
     private int sendAll(Producer producer, int count) throws Exception {
         int inFlight = number("in-flight", 64);
         Semaphore free = new Semaphore(inFlight);
@@ -156,7 +156,7 @@ public final class V5Load {
         return sorted.length == 0 ? -1 : sorted[(int) (share * (sorted.length - 1))];
     }
 
-    /** What all lanes of a consumer received and acknowledged. */
+    /** Messages that all lanes of a consumer received and acknowledged. */
     private static final class Received {
         private final int wanted;
         private final Map<String, Boolean> seen = new ConcurrentHashMap<>();

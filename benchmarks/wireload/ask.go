@@ -9,7 +9,7 @@ import (
 
 const dialTimeout = 5 * time.Second
 
-// ask sends one request over a connection of its own and returns the header of the answer.
+// ask sends one request over a new connection and returns the header of the response.
 func ask(addr string, code int, fields []byte) ([]byte, error) {
 	c, err := dial(addr)
 	if err != nil {
@@ -42,7 +42,7 @@ func makeTopic(o options) error {
 	return err
 }
 
-// maxOffset returns the offset behind the last message of a queue.
+// maxOffset returns the offset after the last message of a queue.
 func maxOffset(o options, queue int) (int64, error) {
 	header, err := ask(o.addr, codeMaxOffset, ext("topic", o.topic, "queueId", strconv.Itoa(queue)))
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// useTLS makes every connection of this process one by TLS; the certificate of the broker is not verified, as by
+// useTLS makes every connection of this process use TLS. The broker's certificate is not verified, as by default in
 // Apache's clients.
 var useTLS bool
 

@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// Request codes and answers used here.
+// Request and response codes.
 const (
 	codePull        = 11
 	codeCreateTopic = 17
@@ -47,7 +47,7 @@ func appendFrame(to []byte, code, opaque int, ext, body []byte) []byte {
 	return to
 }
 
-// readFrame returns header and body of the next answer; both are overwritten by the next call with the same buffer.
+// readFrame returns header and body of the next response; the next call with the same buffer overwrites both.
 func readFrame(r *bufio.Reader, buffer *[]byte) (header, body []byte, err error) {
 	var lengths [8]byte
 	if _, err := io.ReadFull(r, lengths[:]); err != nil {
@@ -56,7 +56,7 @@ func readFrame(r *bufio.Reader, buffer *[]byte) (header, body []byte, err error)
 	total := int(binary.BigEndian.Uint32(lengths[:])) - 4
 	headerBytes := int(binary.BigEndian.Uint32(lengths[4:]) & 0xffffff)
 	if total < headerBytes || total > frameBytesMax {
-		return nil, nil, fmt.Errorf("answer of %d bytes with a header of %d", total, headerBytes)
+		return nil, nil, fmt.Errorf("invalid response: %d bytes with a header of %d bytes", total, headerBytes)
 	}
 	if cap(*buffer) < total {
 		*buffer = make([]byte, total+total/2)
@@ -68,7 +68,7 @@ func readFrame(r *bufio.Reader, buffer *[]byte) (header, body []byte, err error)
 	return b[:headerBytes], b[headerBytes:], nil
 }
 
-// field returns a value of a flat JSON header as text, nil when it is absent. Good for answers to our own requests.
+// field returns a value of a flat JSON header as text, or nil if it is absent. It handles no escaped names or values.
 func field(header []byte, key string) []byte {
 	quoted := `"` + key + `":`
 	i := bytes.Index(header, []byte(quoted))
@@ -93,7 +93,7 @@ func number(header []byte, key string) (int64, bool) {
 	return n, err == nil
 }
 
-// ext makes the text of extFields from keys and values in turn.
+// ext encodes extFields from alternating keys and values.
 func ext(pairs ...string) []byte {
 	var text []byte
 	for i := 0; i < len(pairs); i += 2 {

@@ -1,14 +1,14 @@
-// Wireload loads a RocketMQ-compatible broker with raw frames and measures it from outside.
+// Wireload is a load generator for RocketMQ-compatible brokers that sends and receives raw frames.
 //
 //	wireload mk   -topic T -queues 4
 //	wireload send -topic T -n 100000 -size 100 -conns 4 -depth 64 [-level 2 | -delay 5000 | -due EPOCH_MS]
 //	wireload recv -topic T -n 100000 -idle 10 [-level-delay 5000]
-//	wireload pop  -topic T -n 100000 -conns 4 -batch 32 [-invisible 60000]    each message is acknowledged
-//	wireload resend -level 18 -level-delay 7200000 -n 100000    what waits in a level is sent again, as timers
+//	wireload pop  -topic T -n 100000 -conns 4 -batch 32 [-invisible 60000]    acknowledges each message
+//	wireload resend -level 18 -level-delay 7200000 -n 100000    sends a level's pending messages again, as timers
 //
-// A body starts with two numbers of 8 bytes, big endian: the sequence number and the moment it is due (for levels: the
-// moment it was sent). So a receiver knows what was lost, duplicated, early or late, without asking the sender.
-// It is written to cost little: on a small machine the load takes its processor time from the broker.
+// A body starts with two big-endian numbers of 8 bytes: the sequence number and the delivery time (for levels: the
+// time of the send). From these alone the receiver detects lost, duplicated, early and late messages. Wireload is
+// optimised for low processor use, since on a small machine it competes with the broker.
 package main
 
 import (
@@ -53,10 +53,10 @@ type options struct {
 	secretKey   string
 }
 
-// report is what a mode found: it prints itself as text, or as one JSON object.
+// report is the result of a mode, printed as text or as one JSON object.
 type report interface{ print() }
 
-// interrupted says that somebody has had enough: send and recv end in order and tell what they found.
+// interrupted is set by SIGINT: send and recv then stop cleanly and print their reports.
 var interrupted atomic.Bool
 
 func main() {
@@ -139,13 +139,13 @@ func parse(mode string, words []string) options {
 		credentials = newSigner(o.accessKey, o.secretKey)
 	}
 	if o.size < stampBytes || o.n < 1 || o.conns < 1 || o.depth < 1 || o.queues < 1 {
-		fmt.Fprintf(os.Stderr, "wireload: -size at least %d, -n -conns -depth -queues at least 1\n", stampBytes)
+		fmt.Fprintf(os.Stderr, "wireload: -size must be at least %d; -n, -conns, -depth and -queues at least 1\n", stampBytes)
 		os.Exit(2)
 	}
 	return o
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: wireload mk|send|recv|pop|resend [options]; wireload send -h lists them")
+	fmt.Fprintln(os.Stderr, "usage: wireload mk|send|recv|pop|resend [options]; run wireload send -h for the options")
 	os.Exit(2)
 }

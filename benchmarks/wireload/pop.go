@@ -45,12 +45,12 @@ func (r *popReport) print() {
 	r.VisibleMs.print("visible again, lateness")
 }
 
-// popper is one connection that pops, acknowledges each message with a request of its own, and pops again.
+// popper is one connection that repeatedly pops messages and acknowledges each with a separate request.
 type popper struct {
 	all      *receiver
 	o        options
 	out      []byte
-	opaque   int // even numbers are those of pops, odd numbers those of acknowledgements
+	opaque   int // even for pops, odd for acknowledgements
 	sentUs   map[int]int64
 	popsUs   []int32
 	acksUs   []int32
@@ -61,14 +61,14 @@ type popper struct {
 	left     *leftMessages // nil: every message is acknowledged
 }
 
-// leftMessages are those that one connection leaves to their invisible time; another one may get them again.
+// leftMessages are popped but not acknowledged messages; another connection can receive their redelivery.
 type leftMessages struct {
 	mu     sync.Mutex
-	until  map[int64]int64 // by sequence number: epoch ms at which it is visible again
+	until  map[int64]int64 // by sequence number: end of the invisible time, in epoch ms
 	lateMs []int32
 }
 
-// leaves returns whether a message comes for the first time, and notes how late it comes again.
+// leaves returns whether a message is delivered for the first time; for a redelivery it records the lateness.
 func (l *leftMessages) leaves(seq, visibleMs int64, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +81,7 @@ func (l *leftMessages) leaves(seq, visibleMs int64, now time.Time) bool {
 	return true
 }
 
-// pop takes all expected messages with all connections, or ends when nothing came for a while.
+// pop receives all expected messages over all connections, and stops early if none arrives for a while.
 func pop(o options) (report, error) {
 	all := &receiver{
 		o: o, seen: make([]uint8, o.n), filler: bytes.Repeat([]byte{'x'}, o.size), seconds: map[int64]int{},
@@ -174,7 +174,7 @@ func (p *popper) write(c net.Conn) error {
 	return err
 }
 
-// ask adds a pop to what is written next.
+// ask appends a pop request to the write buffer.
 func (p *popper) ask(now time.Time) {
 	p.opaque += 2
 	p.sentUs[p.opaque] = now.UnixMicro()
@@ -183,7 +183,7 @@ func (p *popper) ask(now time.Time) {
 		"pollTime", strconv.Itoa(popPollMs), "bornTime", strconv.FormatInt(now.UnixMilli(), 10), "initMode", "0"), nil)
 }
 
-// answered takes the answer to a pop or to an acknowledgement.
+// answered handles the response to a pop or to an acknowledgement.
 func (p *popper) answered(header, body []byte) error {
 	opaque, _ := number(header, "opaque")
 	code, _ := number(header, "code")
@@ -221,7 +221,7 @@ func (p *popper) reject(header []byte) {
 	}
 }
 
-// acknowledge adds one request for each message, with the handle that a client makes.
+// acknowledge appends one request for each message, with a handle built as clients build it.
 func (p *popper) acknowledge(header, body []byte, now time.Time) error {
 	starts := map[string]string{} // by queue
 	for _, entry := range strings.Split(string(field(header, "startOffsetInfo")), ";") {
@@ -259,7 +259,7 @@ func (p *popper) acknowledge(header, body []byte, now time.Time) error {
 	return nil
 }
 
-// named returns the topic that a message is in, and its handle if the broker gave one: it is in a retry topic.
+// named returns the topic of a message, and the handle that the broker adds to messages of a retry topic.
 func (p *popper) named(m record) (topic, handle string) {
 	at := bytes.Index(m.properties, []byte(popHandle))
 	if at < 0 {

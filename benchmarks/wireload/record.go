@@ -5,9 +5,9 @@ import (
 	"errors"
 )
 
-// A stored message: 4 size, 4 magic, 4 CRC, 4 queue, 4 flag, 8 queue offset, 8 physical offset, 4 system flag, 8 born
+// Layout of a stored message: 4 size, 4 magic, 4 CRC, 4 queue, 4 flag, 8 queue offset, 8 physical offset, 4 system flag, 8 born
 // time, host, 8 store time, host, 4 retries, 8 prepared offset, 4 body size, body, 1 topic size, topic, 2 properties
-// size, properties. A host is 8 bytes, 20 when it is IPv6.
+// size, properties. A host has 8 bytes, or 20 for IPv6.
 const (
 	atSysFlag     = 36
 	atHosts       = 48
@@ -25,7 +25,7 @@ type record struct {
 	body, properties  []byte
 }
 
-// nextRecord cuts the first record off.
+// nextRecord splits off the first record.
 func nextRecord(b []byte) (record, []byte, error) {
 	if len(b) < recordMinimum {
 		return record{}, nil, errRecord
@@ -52,7 +52,7 @@ func nextRecord(b []byte) (record, []byte, error) {
 	}
 	body := b[at : at+bodyBytes]
 	at += bodyBytes
-	if at >= size || at+1+int(b[at])+2 > size { // a long topic name is not for us
+	if at >= size || at+1+int(b[at])+2 > size { // records with a 2-byte topic length are not supported
 		return record{}, nil, errRecord
 	}
 	at += 1 + int(b[at])

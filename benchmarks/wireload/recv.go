@@ -14,7 +14,7 @@ const (
 	pollPause   = 20 * time.Millisecond
 	retryPause  = 50 * time.Millisecond
 	suspendMs   = "15000"
-	pullSysFlag = "6" // suspend, subscription given
+	pullSysFlag = "6" // suspend; the request has a subscription
 )
 
 type recvReport struct {
@@ -25,7 +25,7 @@ type recvReport struct {
 	Duplicates int        `json:"duplicates"`
 	Early      int        `json:"early"`
 	Corrupt    int        `json:"corrupt"`
-	Foreign    int        `json:"foreign"` // sequence numbers outside of what was expected
+	Foreign    int        `json:"foreign"` // unexpected sequence numbers
 	FirstMs    int64      `json:"first_store_ms"`
 	LastMs     int64      `json:"last_store_ms"`
 	Rate       float64    `json:"per_second"` // between the first and the last store time
@@ -44,23 +44,23 @@ func (r *recvReport) print() {
 	r.ClientMs.print("lateness at client")
 }
 
-// receiver collects what all queues deliver.
+// receiver counts and checks the messages of all queues.
 type receiver struct {
 	o        options
 	mu       sync.Mutex
-	seen     []uint8 // how often each sequence number came, at most 255
+	seen     []uint8 // deliveries per sequence number, at most 255
 	filler   []byte
 	storeMs  []int32
 	clientMs []int32
 	seconds  map[int64]int
 	moments  map[[2]int64]int64
 	last     time.Time
-	twice    bool // every message must come twice
+	twice    bool // each message must be delivered twice
 	report   recvReport
 }
 
-// recv pulls every queue until all expected messages came, or nothing came for a while. A connection that breaks is
-// made anew: a broker may be killed and started meanwhile.
+// recv pulls every queue until all expected messages have arrived, or none arrives for a while. It reconnects after a
+// connection loss, so that the broker can be killed and restarted meanwhile.
 func recv(o options) (report, error) {
 	r := &receiver{
 		o: o, seen: make([]uint8, o.n), filler: bytes.Repeat([]byte{'x'}, o.size), seconds: map[int64]int{},
@@ -122,7 +122,7 @@ func (r *receiver) result() *recvReport {
 	return found
 }
 
-// drain follows one queue until it is told to stop.
+// drain pulls one queue until it is stopped.
 func (r *receiver) drain(queue int, offset int64, stop chan struct{}) {
 	for {
 		select {
@@ -133,7 +133,7 @@ func (r *receiver) drain(queue int, offset int64, stop chan struct{}) {
 		c, err := dial(r.o.addr)
 		if err == nil {
 			ended := make(chan struct{})
-			go func() { // a pull may be held for long: closing the connection ends it
+			go func() { // the broker can hold a pull for long; closing the connection ends it
 				select {
 				case <-stop:
 				case <-ended:
@@ -147,7 +147,7 @@ func (r *receiver) drain(queue int, offset int64, stop chan struct{}) {
 	}
 }
 
-// pull reads one queue over one connection until that breaks; it returns the next offset.
+// pull reads one queue over one connection until the connection is lost, and returns the next offset.
 func (r *receiver) pull(c net.Conn, queue int, offset int64) int64 {
 	in := bufio.NewReaderSize(c, readBufferBytes)
 	var buffer, out []byte
@@ -168,7 +168,7 @@ func (r *receiver) pull(c net.Conn, queue int, offset int64) int64 {
 		if next, known := number(header, "nextBeginOffset"); known {
 			offset = next
 		} else if code != answerOK {
-			time.Sleep(retryPause) // the topic or the group is not known yet
+			time.Sleep(retryPause) // the topic or the group does not exist yet
 		}
 		if code == answerOK {
 			r.take(body)
@@ -176,7 +176,7 @@ func (r *receiver) pull(c net.Conn, queue int, offset int64) int64 {
 	}
 }
 
-// take judges the messages of one answer.
+// take checks and counts the messages of one response.
 func (r *receiver) take(records []byte) {
 	nowMs := time.Now().UnixMilli()
 	r.mu.Lock()

@@ -27,13 +27,13 @@ func (r *resendReport) print() {
 	}
 }
 
-// waiting is a message of a level as it is sent again.
+// waiting is a level message, prepared to be sent again.
 type waiting struct {
 	topic, queue, properties []byte
 	body                     []byte
 }
 
-// resend reads the first messages that wait in a level and sends each again as a timer, due when its level says.
+// resend reads the first pending messages of a level and sends each again as a timer with the same delivery time.
 func resend(o options) (report, error) {
 	start := time.Now()
 	found := make(chan waiting, o.conns*o.depth)
@@ -48,7 +48,7 @@ func resend(o options) (report, error) {
 			sent, bad, firstBad, err := resendAll(o, found)
 			if err != nil {
 				failed <- err
-				for range found { // the reader must not wait for us
+				for range found { // unblock the reader
 				}
 			}
 			mu.Lock()
@@ -70,7 +70,7 @@ func resend(o options) (report, error) {
 	return r, err
 }
 
-// readLevel pulls a level's queue from its first message on.
+// readLevel pulls a level's queue from its first message.
 func readLevel(o options, found chan waiting) (int, error) {
 	c, err := dial(o.addr)
 	if err != nil {
@@ -99,7 +99,7 @@ func readLevel(o options, found chan waiting) (int, error) {
 		}
 		if code != answerOK {
 			if time.Since(last).Seconds() > o.idle {
-				return read, fmt.Errorf("nothing more after %d messages: %s", read, header)
+				return read, fmt.Errorf("no further messages after %d: %s", read, header)
 			}
 			time.Sleep(retryPause)
 			continue
@@ -118,7 +118,7 @@ func readLevel(o options, found chan waiting) (int, error) {
 	return read, nil
 }
 
-// again copies a level's message out of the buffer, as a timer.
+// again copies a level message out of the buffer and converts it to a timer.
 func again(m record, delayMs int64) waiting {
 	w := waiting{topic: []byte("?"), queue: []byte("0"), body: bytes.Clone(m.body)}
 	for _, entry := range bytes.Split(m.properties, []byte{2}) {
@@ -129,7 +129,7 @@ func again(m record, delayMs int64) waiting {
 			w.topic = bytes.Clone(value)
 		case "REAL_QID":
 			w.queue = bytes.Clone(value)
-		default: // names and values of ours need no escapes in JSON
+		default: // wireload's names and values need no JSON escapes
 			w.properties = append(append(append(append(w.properties, name...), `\u0001`...), value...), `\u0002`...)
 		}
 	}
@@ -138,7 +138,7 @@ func again(m record, delayMs int64) waiting {
 	return w
 }
 
-// resendAll sends what comes over one connection, never more than depth without an answer.
+// resendAll sends messages over one connection, with at most depth requests in flight.
 func resendAll(o options, found chan waiting) (sent, bad int, firstBad string, err error) {
 	c, err := dial(o.addr)
 	if err != nil {
@@ -154,7 +154,7 @@ func resendAll(o options, found chan waiting) (sent, bad int, firstBad string, e
 		for range wanted {
 			header, _, err := readFrame(in, &buffer)
 			if err != nil {
-				c.Close() // the writer must not wait for answers
+				c.Close() // unblock the writer
 				ended <- err
 				return
 			}

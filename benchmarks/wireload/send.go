@@ -22,7 +22,7 @@ const (
 	writeBufferBytes = 256 << 10
 	readBufferBytes  = 1 << 20
 
-	answersPause = 2 * time.Second // of an interrupted sender, for the last answers
+	answersPause = 2 * time.Second // wait of an interrupted sender for the last responses
 )
 
 type sendReport struct {
@@ -44,12 +44,12 @@ func (r *sendReport) print() {
 	r.AckMs.print("ack latency")
 }
 
-// sender is one connection with its share of the messages.
+// sender sends its share of the messages over one connection.
 type sender struct {
 	o        options
 	first    int64 // sequence number
 	count    int
-	limit    atomic.Int64 // messages that are sent in the end, 0: count
+	limit    atomic.Int64 // number of messages to send, 0: count
 	share    float64      // messages per second, 0: no limit
 	start    time.Time
 	sentUs   []int64 // by opaque
@@ -59,7 +59,7 @@ type sender struct {
 	err      error
 }
 
-// send spreads the messages over the connections and waits for all answers.
+// send distributes the messages over the connections and waits for all responses.
 func send(o options) (report, error) {
 	start := time.Now()
 	senders := make([]*sender, o.conns)
@@ -112,7 +112,7 @@ func (s *sender) run() error {
 	defer c.Close()
 	s.sentUs = make([]int64, s.count)
 	s.acksUs = make([]int32, 0, s.count)
-	credits := make(chan int, s.count+1) // answers that came, in bunches
+	credits := make(chan int, s.count+1) // numbers of received responses
 	failed := make(chan error, 1)
 	go func() { failed <- s.read(c, credits) }()
 	if err := s.write(c, credits, failed); err != nil {
@@ -121,7 +121,7 @@ func (s *sender) run() error {
 	return <-failed
 }
 
-// write sends all frames, never more than depth without an answer, and not faster than the share.
+// write sends all frames, with at most depth requests in flight, and at most at the rate of share.
 func (s *sender) write(c net.Conn, credits chan int, failed chan error) error {
 	w := bufio.NewWriterSize(c, writeBufferBytes)
 	m := newMessage(s.o)
@@ -143,7 +143,7 @@ func (s *sender) write(c net.Conn, credits chan int, failed chan error) error {
 			case more := <-credits:
 				credit += more
 			case err := <-failed:
-				return fmt.Errorf("connection of the answers ended: %v", err)
+				return fmt.Errorf("connection closed before all responses arrived: %v", err)
 			}
 		}
 		credit--
@@ -156,7 +156,7 @@ func (s *sender) write(c net.Conn, credits chan int, failed chan error) error {
 	return w.Flush()
 }
 
-// pace waits until message i may leave.
+// pace waits until the send time of message i.
 func (s *sender) pace(w *bufio.Writer, i int) error {
 	if s.share == 0 {
 		return nil
@@ -173,7 +173,7 @@ func (s *sender) pace(w *bufio.Writer, i int) error {
 	return nil
 }
 
-// read takes the answers; credits are handed over when the buffer is empty, not one by one.
+// read receives the responses; it returns credits in groups, whenever its buffer is empty.
 func (s *sender) read(c net.Conn, credits chan int) error {
 	r := bufio.NewReaderSize(c, readBufferBytes)
 	var buffer []byte
@@ -188,7 +188,7 @@ func (s *sender) read(c net.Conn, credits chan int) error {
 		}
 		opaque, known := number(header, "opaque")
 		if !known || opaque < 0 || opaque >= int64(s.count) {
-			return fmt.Errorf("answer to no request of ours: %s", header)
+			return fmt.Errorf("response without a matching request: %s", header)
 		}
 		s.acksUs = append(s.acksUs, clamp(time.Now().UnixMicro()-s.sentUs[opaque]))
 		if code, _ := number(header, "code"); code != answerOK {
@@ -205,7 +205,7 @@ func (s *sender) read(c net.Conn, credits chan int) error {
 	return nil
 }
 
-// message makes frames; everything that is the same in all of them is made once.
+// message encodes frames; parts common to all frames are encoded once.
 type message struct {
 	o     options
 	body  []byte
@@ -228,7 +228,7 @@ func newMessage(o options) *message {
 	return m
 }
 
-// frame returns the frame of one message; it is overwritten by the next call.
+// frame returns the frame of one message; the next call overwrites it.
 func (m *message) frame(opaque int, seq, nowMs int64) []byte {
 	due := m.due(seq, nowMs)
 	binary.BigEndian.PutUint64(m.body, uint64(seq))
@@ -246,7 +246,7 @@ func (m *message) frame(opaque int, seq, nowMs int64) []byte {
 	return m.out
 }
 
-// due is the moment that goes into the body: when a timer is due, or when any other message is sent.
+// due is the time in the body: the delivery time of a timer, or the send time of any other message.
 func (m *message) due(seq, nowMs int64) int64 {
 	due := nowMs + m.o.delayMs
 	if m.o.dueMs > 0 {
@@ -258,7 +258,7 @@ func (m *message) due(seq, nowMs int64) int64 {
 	return due
 }
 
-// properties are escaped as JSON wants it: name 1 value 2.
+// properties are JSON-escaped; the separators are the characters 1 and 2.
 func (m *message) properties(seq, nowMs, due int64) {
 	p := append(m.props[:0], `UNIQ_KEY\u00017F000001`...)
 	p = appendHex(p, uint64(uint32(nowMs)), 8)

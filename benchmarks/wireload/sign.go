@@ -11,14 +11,14 @@ import (
 	"sync"
 )
 
-// signer adds AccessKey and Signature to requests, as Apache's clients do: HMAC-SHA1 over the values of all header
-// fields, in the order of their names, and the body.
+// signer adds AccessKey and Signature to requests, as Apache's clients do. The signature is the HMAC-SHA1 of the values
+// of all header fields, ordered by name, and the body.
 type signer struct {
 	accessKey string
 	works     sync.Pool // *signing
 }
 
-// signing is what one signature needs; it is used again by the next one.
+// signing holds reusable buffers for one signature at a time.
 type signing struct {
 	mac    hash.Hash
 	fields [][2][]byte
@@ -27,7 +27,7 @@ type signing struct {
 	sum    []byte
 }
 
-// credentials signs every request of this process; nil: requests have no account.
+// credentials signs every request of this process; nil: requests are not signed.
 var credentials *signer
 
 func newSigner(accessKey, secret string) *signer {
@@ -57,7 +57,7 @@ func (s *signer) appendSigned(to, ext, body []byte) []byte {
 	return append(base64.StdEncoding.AppendEncode(to, w.sum), '"')
 }
 
-// split finds names and values in `"name":"value",...` as `ext` and `message` make it.
+// split finds names and values in `"name":"value",...`, as encoded by ext and message.
 func (w *signing) split() {
 	w.fields = w.fields[:0]
 	for rest := w.ext; len(rest) > 0; {
@@ -69,7 +69,7 @@ func (w *signing) split() {
 	}
 }
 
-// unescaped replaces \u00XX, the only escape that we write.
+// unescaped replaces \u00XX, the only escape that wireload writes.
 func (w *signing) unescaped(text []byte) []byte {
 	at := bytes.IndexByte(text, '\\')
 	if at < 0 {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// spread is how a series of times is distributed; all in the unit of the series.
+// spread is the distribution of a series of times, in the unit of the series.
 type spread struct {
 	Count int     `json:"count"`
 	Min   float64 `json:"min"`
@@ -26,7 +26,7 @@ func spreadOf(values []int32, unit float64) spread {
 	return spread{len(values), at(0), at(.5), at(.9), at(.99), at(.999), at(1)}
 }
 
-// countsOf returns each value of a sorted series and how often it is there.
+// countsOf returns each distinct value of a sorted series with its number of occurrences.
 func countsOf(sorted []int32) [][2]int32 {
 	var counts [][2]int32
 	for _, value := range sorted {
@@ -47,7 +47,7 @@ func (s spread) print(name string) {
 		s.P999, s.Max)
 }
 
-// clamp keeps a time in 32 bits: everything beyond is equally bad.
+// clamp limits a time to 32 bits.
 func clamp(value int64) int32 {
 	const most = 1<<31 - 1
 	return int32(max(-most, min(most, value)))

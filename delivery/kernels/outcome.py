@@ -1,4 +1,4 @@
-"""Compiled evaluation of a batch after the put: the results of its rows."""
+"""Compiled evaluation of the rows of a batch after the put."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from message_store.kernels.encode import MESSAGE_ILLEGAL
 from message_store.kernels.kernel import kernel
 
-SKIPPED = 1  # status of a row that is not put, because its record was removed
+SKIPPED = 1  # status of a row that is not appended, because its source record was removed
 
 
 @kernel

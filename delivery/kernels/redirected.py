@@ -69,7 +69,7 @@ def is_body_sound(data: Bytes, pos: int, frame: Any) -> bool:
 def set_message(data: Bytes, pos: int, frame: Any, phys_offset: int, row: Any) -> None:
     """Set the columns that a message copies from its source record at data[pos].
 
-    These are all but topic, body and properties. The record becomes the origin of the message.
+    These are all columns but topic, body and properties. The record is the origin of the message.
     """
     row["real_topic_index"], row["real_queue_id"] = -1, 0
     row["flag"], row["sys_flag"] = get_i4(data, pos + FLAG_AT), frame["sys_flag"]

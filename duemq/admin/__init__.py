@@ -1,1 +1,1 @@
-"""Requests of operators and their tools."""
+"""Request processing of administrative tools."""

@@ -1,6 +1,6 @@
-"""Requests about clients: connections 203, 204, 328; relayed 307, 309; progress 223.
+"""Requests about clients: connections (203, 204, 328), relays (307, 309), offsets (223).
 
-AdminBrokerProcessor, Broker2Client.
+Source: AdminBrokerProcessor, Broker2Client
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
-from duemq.auth.record_access import EveryRecord, RecordAccess
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.auth.signature import CREDENTIALS
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 RELAY_TIMEOUT_S = 10.0
 STATUS_TIMEOUT_S = 5.0
-CLIENTS_ASKED_MAX = 256
+CLIENTS_QUERIED_MAX = 256
 VERSION_WITH_STATUS = 28  # 3.0.7-SNAPSHOT
 VERSION_WITH_RELAYS = 62  # 3.1.8-SNAPSHOT
 
 
 class ClientAdminProcessor:
-    """Answers 203, 204, 328, 307, 309, 223."""
+    """Handler of codes 203, 204, 223, 307, 309 and 328."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ClientAdminProcessor:
         identity: Identity,
         records: RecordAccess | None = None,
     ) -> None:
-        self._records = records or EveryRecord()
+        self._records = records or UnrestrictedAccess()
         self._clients, self._store, self._identity = clients, store, identity
 
     def handlers(self) -> dict[int, RequestHandler]:
@@ -56,7 +56,7 @@ class ClientAdminProcessor:
         }
 
     async def consumers(self, request: Request) -> Response:
-        """Answer the members of a consumer group, how it consumes and what."""
+        """Return the members, settings and subscriptions of a consumer group."""
         name = fields.text(request, "consumerGroup")
         group = self._clients.consumer_group(name)
         if group is None:
@@ -73,7 +73,7 @@ class ClientAdminProcessor:
         return Response(body=encode(body))
 
     async def producers(self, request: Request) -> Response:
-        """Answer the connections of a producer group."""
+        """Return the connections of a producer group."""
         name = fields.text(request, "producerGroup")
         channels = dict(self._clients.producer_groups()).get(name)
         if not channels:
@@ -81,7 +81,7 @@ class ClientAdminProcessor:
         return Response(body=encode({"connectionSet": _connections(channels)}))
 
     async def all_producers(self, request: Request) -> Response:
-        """Answer every producer connection by group."""
+        """Return all producer connections by group."""
         data = {
             name: [_producer(channel) for channel in channels]
             for name, channels in sorted(self._clients.producer_groups())
@@ -89,12 +89,12 @@ class ClientAdminProcessor:
         return Response(body=encode({"data": data}))
 
     async def running_info(self, request: Request) -> Response:
-        """Relay 307 to the client it names; its answer goes back untouched."""
+        """Relay 307 to the requested client; return its response unchanged."""
         channel = self._client(request)
         return await self._relay(channel, Request(request.code, relayed(request), request.body))
 
     async def consume_directly(self, request: Request) -> Response:
-        """Relay 309 with the message to the client it names."""
+        """Relay 309 with the message to the requested client."""
         channel = self._client(request)
         sent = relayed(request) | {"brokerName": self._identity.broker_name}
         sent = {name: value for name, value in sent.items() if value}
@@ -102,7 +102,7 @@ class ClientAdminProcessor:
         return await self._relay(channel, Request(request.code, sent, body))
 
     async def consumer_status(self, request: Request) -> Response:
-        """Return the progress in a topic that each online client of a group reports."""
+        """Return the offsets in a topic that each online client of a group reports."""
         topic, name = fields.text(request, "topic"), fields.text(request, "group")
         only = request.fields.get("clientAddr") or None
         group = self._clients.consumer_group(name)
@@ -110,9 +110,9 @@ class ClientAdminProcessor:
             text = f"No Any Consumer online in the consumer group: [{name}]"
             return Response(ResponseCode.CONSUMER_NOT_ONLINE, text)
         table: dict[str, Any] = {}
-        for channel in _asked(group, only):
+        for channel in _channels(group, only):
             if channel.version < VERSION_WITH_STATUS:
-                text = f"the client {channel.client_id} does not support this feature: too old"
+                text = f"the client {channel.client_id} is too old for this request"
                 return Response(ResponseCode.SYSTEM_ERROR, text)
             table[channel.client_id] = await self._status_of(channel, topic, name)
         text = dumps_compact({"consumerTable": table, "messageQueueTable": {}})
@@ -148,7 +148,7 @@ class ClientAdminProcessor:
         try:
             return await channel.peer.call(request, timeout_s=RELAY_TIMEOUT_S)
         except TimeoutError:
-            text = f"consumer <{channel.client_id}> gave no answer in {RELAY_TIMEOUT_S:.0f} s"
+            text = f"consumer <{channel.client_id}> did not respond within {RELAY_TIMEOUT_S:.0f} s"
             return Response(ResponseCode.CONSUME_MSG_TIMEOUT, text)
         except ConnectionError as fault:
             text = f"consumer <{channel.client_id}> has disconnected: {fault}"
@@ -169,13 +169,13 @@ class ClientAdminProcessor:
 
 
 def relayed(request: Request) -> dict[str, str]:
-    """Return the fields of a request without its credentials: the client could use them itself."""
+    """Return the fields of a request without credentials, which the client could misuse."""
     return {name: text for name, text in request.fields.items() if name not in CREDENTIALS}
 
 
-def _asked(group: ConsumerGroup, only: str | None) -> list[Channel]:
+def _channels(group: ConsumerGroup, only: str | None) -> list[Channel]:
     channels = [c for c in group.channels.values() if only in (None, c.client_id)]
-    return channels[:CLIENTS_ASKED_MAX]
+    return channels[:CLIENTS_QUERIED_MAX]
 
 
 def _connections(channels: Iterable[Channel]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Configuration over the wire: change (25), show (26). AdminBrokerProcessor, Configuration."""
+"""Configuration requests: update (25), show (26). AdminBrokerProcessor, Configuration"""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ BODY_BYTES_MAX = 1 << 20
 
 
 class ConfigProcessor:
-    """Answers 25 and 26.
+    """Handler of codes 25 and 26.
 
     Args:
-        values: gives every key and its value in force.
-        version: gives the version that a change moves on.
-        reconfigure: takes changed keys, checks all of them, applies all or none; raises
-            ConfigError for a value that cannot be.
-        frozen: gives the keys that may not be changed here.
+        values: Returns the current value of every key.
+        version: Returns the version of the configuration.
+        reconfigure: Applies all changes or none; raises ConfigError for an invalid value.
+        frozen: Returns the keys that may not be changed by request.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class ConfigProcessor:
         }
 
     async def update(self, request: Request) -> Response:
-        """Apply the `key=value` lines of the body: all or, with a forbidden key, none."""
+        """Apply the `key=value` lines of the body, all or none."""
         if len(request.body) > BODY_BYTES_MAX:
             text = f"the body has {len(request.body)} bytes; the limit is {BODY_BYTES_MAX}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
@@ -63,7 +62,7 @@ class ConfigProcessor:
         return Response()
 
     async def show(self, request: Request) -> Response:
-        """Answer every key, sorted, and the version."""
+        """Return every key, sorted, and the version."""
         lines = [f"{key}={value}\n" for key, value in sorted(self._values().items())]
         version = msgspec.json.encode(self._version().to_json()).decode()
         return Response(fields={"version": version}, body="".join(lines).encode())

@@ -1,6 +1,6 @@
 """Requests about all groups: lag (317), corrected offsets (308).
 
-AdminBrokerProcessor.fetchAllConsumeStatsInBroker, queryCorrectionOffset.
+Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, queryCorrectionOffset
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TOPICS_REPORTED_MAX = 20_000
 
 
 class ConsumeReport:
-    """Answers 317 and 308.
+    """Handler of codes 317 and 308.
 
     Args:
-        stats_of: the handler of 208, whose tables a report is made of.
-        address: this broker's `ip:port`.
+        stats_of: Handler of code 208, whose responses are combined.
+        address: This broker's `ip:port`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ConsumeReport:
         }
 
     async def all_groups(self, request: Request) -> Response:
-        """Return the figures of 208 for every group and topic, and the sum of the lags."""
+        """Return the statistics of 208 for every group and topic, and the total lag."""
         ordered = fields.boolean(request, "isOrder")
         reports: list[dict[str, list[msgspec.Raw]]] = []
         behind, left = 0, TOPICS_REPORTED_MAX
@@ -100,15 +100,15 @@ class ConsumeReport:
         )
 
     async def corrections(self, request: Request) -> Response:
-        """Answer, per queue, the lowest progress of the other groups of a topic.
+        """Return, per queue, the lowest offset of the other groups of a topic.
 
-        Groups that are named by `filterGroups` do not count; a queue of the compared group that
-        is ahead of the lowest gets its own progress.
+        Groups in `filterGroups` are excluded. The offset of the compared group is returned where it
+        is lower.
         """
         topic = fields.text(request, "topic")
         compared = fields.text(request, "compareGroup")
-        left_out = {g for g in request.fields.get("filterGroups", "").split(",") if g}
-        others = [g for g in self._offsets.groups_of(topic) if g not in left_out]
+        excluded = {g for g in request.fields.get("filterGroups", "").split(",") if g}
+        others = [g for g in self._offsets.groups_of(topic) if g not in excluded]
         lowest = self._lowest(topic, others)
         for queue, own in self._progress(compared, topic).items():
             if queue in lowest and lowest[queue] > own:

@@ -1,4 +1,4 @@
-"""Requests about consumer groups: settings, progress, lag. AdminBrokerProcessor."""
+"""Requests about consumer groups: configuration, offsets, lag. AdminBrokerProcessor"""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ GROUPS_PER_REQUEST_MAX = 4_096
 
 
 class ClientsView(Protocol):
-    """Queries of the client table that tools send."""
+    """Interface of the client table to this processor."""
 
     def subscription(self, group: str, topic: str) -> Subscription | None: ...
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics that the members of a group subscribe to; empty if it has none."""
+        """Return the topics that a group subscribes to."""
         ...
 
 
 class GroupAdminProcessor:
-    """Answers 43, 200, 201, 207, 208, 225, 303, 314, 343, 345, 352.
+    """Handler of codes 43, 200, 201, 207, 208, 225, 303, 314, 343, 345 and 352.
 
     Args:
-        consume_tps: messages a second that a group takes from a topic (topic, group).
+        consume_tps: Returns the messages per second that a group consumes (topic, group).
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class GroupAdminProcessor:
         self._clock, self._consume_tps = clock, consume_tps
 
     def handlers(self) -> dict[int, RequestHandler]:
-        """Return code to handler."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
@@ -75,7 +75,7 @@ class GroupAdminProcessor:
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
         }
 
-    # -- settings -----------------------------------------------------------------------------
+    # -- configuration ------------------------------------------------------------------------
 
     async def update(self, request: Request) -> Response:
         """Create or change one group."""
@@ -83,7 +83,7 @@ class GroupAdminProcessor:
         return Response()
 
     async def update_list(self, request: Request) -> Response:
-        """Create or change several groups; all of them or none."""
+        """Create or change several groups, all or none."""
         found = _object(request).get("groupConfigList")
         if not isinstance(found, list) or len(found) > GROUPS_PER_REQUEST_MAX:
             text = f"groupConfigList must be a list of at most {GROUPS_PER_REQUEST_MAX} groups"
@@ -92,7 +92,7 @@ class GroupAdminProcessor:
         return Response()
 
     async def delete(self, request: Request) -> Response:
-        """Delete a group, with `cleanOffset` its progress too."""
+        """Delete a group and, with `cleanOffset`, its offsets."""
         name = fields.text(request, "groupName")
         check_group(name)
         await self._groups.delete(name)
@@ -101,11 +101,11 @@ class GroupAdminProcessor:
         return Response()
 
     async def all_groups(self, request: Request) -> Response:
-        """Answer all groups with the table's version, for slaves and tools."""
+        """Return all groups with the version of the table, for slaves and tools."""
         return Response(body=wire_json.encode(self._groups.to_json()))
 
     async def group(self, request: Request) -> Response:
-        """Return one group, created if it may be: a proxy asks before the first heartbeat."""
+        """Return one group, created if allowed: a proxy requests it before the first heartbeat."""
         name = fields.text(request, "group")
         found = self._groups.find(name)
         if found is None:
@@ -113,10 +113,10 @@ class GroupAdminProcessor:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         return Response(body=wire_json.encode(found.to_json()))
 
-    # -- progress -----------------------------------------------------------------------------
+    # -- offsets ------------------------------------------------------------------------------
 
     async def all_offsets(self, request: Request) -> Response:
-        """Answer the progress of all groups, for slaves."""
+        """Return the offsets of all groups, for slaves."""
         return Response(body=json_dialect.dumps_compact(self._offsets.to_json()).encode())
 
     async def consume_stats(self, request: Request) -> Response:
@@ -124,7 +124,7 @@ class GroupAdminProcessor:
         group = fields.text(request, "consumerGroup")
         table: dict[QueueKey, dict[str, int]] = {}
         tps = 0.0
-        for topic in self._topics_asked(request, group):
+        for topic in self._requested_topics(request, group):
             tps += self._consume_tps(topic.name, group)
             for queue_id in range(topic.read_queues):
                 key = QueueKey(self._identity.broker_name, queue_id, topic.name)
@@ -132,12 +132,14 @@ class GroupAdminProcessor:
         answer = {"consumeTps": tps, "offsetTable": wire_json.queue_table(table)}
         return Response(body=wire_json.encode(answer))
 
-    def _topics_asked(self, request: Request, group: str) -> list[TopicConfig]:
-        """Return the topics of 208: a list as it is, else without those that members gave up."""
+    def _requested_topics(self, request: Request, group: str) -> list[TopicConfig]:
+        """Return the topics of 208: those of `topicList`, else the subscribed ones."""
         online = self._clients.topics_of(group)
-        asked = request.fields.get("topic", "")
+        topic_name = request.fields.get("topic", "")
         listed = [name for name in request.fields.get("topicList", "").split(";") if name.strip()]
-        names = listed or ([asked] if asked else sorted({*self._offsets.topics_of(group), *online}))
+        names = listed or (
+            [topic_name] if topic_name else sorted({*self._offsets.topics_of(group), *online})
+        )
         return [
             topic
             for name in names
@@ -158,7 +160,7 @@ class GroupAdminProcessor:
         }
 
     async def time_span(self, request: Request) -> Response:
-        """Answer from when to when messages are, where a group is, and how late that is."""
+        """Return the store times and the delay of a group in each queue of a topic."""
         name, group = fields.text(request, "topic"), fields.text(request, "group")
         topic = self._topics.find(name)
         if topic is None:
@@ -182,19 +184,19 @@ class GroupAdminProcessor:
         }
 
     async def clone(self, request: Request) -> Response:
-        """Give one group the progress of another."""
+        """Copy the offsets of one group to another."""
         source, target = (
             fields.text(request, "srcGroup"),
             fields.text(request, "destGroup"),
         )
-        asked = request.fields.get("topic", "")
+        topic_name = request.fields.get("topic", "")
         check_group(target)
-        if asked:
-            check_readable(asked)
-        if asked and self._topics.find(asked) is None:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {asked} does not exist")
+        if topic_name:
+            check_readable(topic_name)
+        if topic_name and self._topics.find(topic_name) is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic_name} does not exist")
         online = [] if fields.boolean(request, "offline") else self._clients.topics_of(source)
-        for name in [asked] if asked else self._offsets.topics_of(source):
+        for name in [topic_name] if topic_name else self._offsets.topics_of(source):
             is_open = self._topics.find(name) is not None and client_access(name) & Access.READ
             if is_open and (not online or name in online):
                 self._offsets.clone(source, target, name)
@@ -203,7 +205,7 @@ class GroupAdminProcessor:
     # -- consumers of groups and topics --
 
     async def topics_of(self, request: Request) -> Response:
-        """Answer the topics that a group has progress in."""
+        """Return the topics in which a group has offsets."""
         names = self._offsets.topics_of(fields.text(request, "group"))
         return Response(body=wire_json.encode({"topicList": names}))
 

@@ -1,6 +1,6 @@
-"""Runtime info 28, statistics 315, replication 907, clean-up 306, 316, 329.
+"""Runtime info (28), statistics (315), replication status (907), clean-up (306, 316, 329).
 
-AdminBrokerProcessor.prepareRuntimeInfo, BrokerStatsManager.
+Source: AdminBrokerProcessor.prepareRuntimeInfo, BrokerStatsManager
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Figures = Callable[[], Mapping[str, str]]
 
 
 class RuntimeInfo:
-    """Answers 28, 315, 907, 306, 316, 329.
+    """Handler of codes 28, 306, 315, 316, 329 and 907.
 
     Args:
-        figures: Returns the pairs for 28 that plugins add or replace.
-        started_ms: when this broker started, ms since the epoch.
+        figures: Return entries of runtime info that plugins add or replace.
+        started_ms: Start time of this broker in ms since the epoch.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class RuntimeInfo:
         }
 
     async def runtime_info(self, request: Request) -> Response:
-        """Answer all pairs."""
+        """Return all entries of runtime info."""
         table = {**self._broker(), **self._disk(), **self._traffic(), **_queues_and_timers()}
         for figures in self._figures:
             table |= figures()
         return Response(body=encode({"table": table}))
 
     async def statistics(self, request: Request) -> Response:
-        """Answer one statistic over a minute, an hour and a day."""
+        """Return one statistic over a minute, an hour and a day."""
         name, key = (
             fields.text(request, "statsName"),
             fields.text(request, "statsKey"),
@@ -92,7 +92,7 @@ class RuntimeInfo:
         return Response(body=encode(body))
 
     async def ha_status(self, request: Request) -> Response:
-        """Answer the replicas of this master, or the connection of this replica."""
+        """Return the replicas of this master, or the connection of this replica."""
         ha, end = self._ha_client, self._store.max_offset
         client = {
             "activated": ha is not None and ha.state is HaState.TRANSFER,
@@ -114,7 +114,7 @@ class RuntimeInfo:
         return Response(body=encode(body))
 
     def _replicas(self, log_end: int) -> list[dict[str, str | int | bool]]:
-        """Return HAConnectionRuntimeInfo of each replica; -1 stands for what is not known."""
+        """Return HAConnectionRuntimeInfo of each replica; -1 for unknown values."""
         server = self._ha_server
         return [] if server is None else [
             {
@@ -129,11 +129,11 @@ class RuntimeInfo:
         ]  # fmt: skip
 
     async def clean(self, request: Request) -> Response:
-        """Remove what retention would remove anyway, now."""
+        """Run retention now."""
         await self._store.retention.clean_in_thread()
         return Response()
 
-    # --- groups of pairs
+    # --- groups of entries
 
     def _broker(self) -> dict[str, str]:
         now_ms, config = self._clock.now_ms(), self._config()
@@ -198,7 +198,7 @@ class RuntimeInfo:
 
 
 def _queues_and_timers() -> dict[str, str]:
-    """Return the pairs of parts that we do not have: thread pools, an idle timer wheel."""
+    """Return constant entries for absent features: thread pools, an idle timer wheel."""
     pairs = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "100000"}
     for name, capacity in CAPACITIES.items():
         pairs[f"{name}ThreadPoolQueueSize"] = "0"

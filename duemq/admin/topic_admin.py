@@ -1,6 +1,6 @@
-"""Requests about topics: create, change, delete, list, measure. AdminBrokerProcessor.
+"""Requests about topics: create, change, delete, list, statistics. AdminBrokerProcessor
 
-17, 18, 215 are answered when the file is written and the name servers are updated.
+The responses to 17, 18 and 215 are sent after the file is written and the name servers are updated.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FULL_REMEDY = "wait until retention removes them, or lower fileReservedTime"
 
 
 class TopicAdminProcessor:
-    """Answers 17, 18, 21, 202, 215, 300, 305, 351.
+    """Handler of codes 17, 18, 21, 202, 215, 300, 305 and 351.
 
     Args:
-        groups_online: names the groups whose members subscribe to a topic.
-        put_tps: messages a second put into a topic.
+        groups_online: Returns the online groups that subscribe to a topic.
+        put_tps: Returns the messages per second put into a topic.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TopicAdminProcessor:
         self._groups_online, self._put_tps = groups_online, put_tps
 
     def handlers(self) -> dict[int, RequestHandler]:
-        """Return code to handler."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,

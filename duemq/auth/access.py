@@ -1,4 +1,4 @@
-"""Access control of a process, as its configuration asks for it."""
+"""Access control of a process, built from its configuration."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AccessControl:
-    """What checks requests, and what changes the accounts.
+    """Access check, audit log and accounts of a process.
 
     Attributes:
-        accounts: Users and ACLs; None: ACL 1.0 is in force.
-        files: Files of ACL 1.0; None: it is off.
+        accounts: Users and ACLs; None: ACL 1.0 is used.
+        files: Files of ACL 1.0; None: ACL 1.0 is off.
     """
 
     gate: Gate | PlainGate
@@ -38,13 +38,14 @@ class AccessControl:
     files: PlainFiles | None = None
 
     async def poll(self) -> None:
-        """Use changed files of ACL 1.0."""
+        """Reload changed files of ACL 1.0."""
         if self.files is not None:
             self.files.poll()
 
     @asynccontextmanager
     async def polling(self, clock: Clock) -> AsyncIterator[None]:
-        """Poll the files of ACL 1.0 while the block is open, for a process without a scheduler."""
+        """Poll the files of ACL 1.0 while the block is active, for a process without a
+        scheduler."""
         ended = asyncio.Event()
 
         async def poll_on() -> None:
@@ -61,7 +62,7 @@ class AccessControl:
 
 
 def accounts_path(config: AuthConfig, config_directory: Path) -> Path:
-    """Return the file of accounts."""
+    """Return the path of the accounts file."""
     if config.accounts_file:
         return Path(config.accounts_file).expanduser()
     return config_directory / ACCOUNTS_FILE
@@ -70,11 +71,11 @@ def accounts_path(config: AuthConfig, config_directory: Path) -> Path:
 def open_access(
     config: AuthConfig, config_directory: Path, cluster: str, now_ms: Callable[[], int]
 ) -> AccessControl | None:
-    """Return the access control of a process; None: it is off.
+    """Return the access control of a process; None if it is off.
 
     Raises:
-        CorruptStore: The file of accounts cannot be used.
-        ConfigError: A user of the configuration cannot be created.
+        CorruptStore: The accounts file cannot be used.
+        ConfigError: A configured user cannot be created.
     """
     if not config.is_on:
         return None
@@ -101,10 +102,10 @@ def open_access(
 
 
 def create_configured_users(config: AuthConfig, accounts: Accounts) -> None:
-    """Create the users that the configuration names, unless they exist.
+    """Create the configured users that do not exist.
 
     Raises:
-        ConfigError: A name or a password is not allowed, or the disk refused the file.
+        ConfigError: A name or password is invalid, or the file cannot be written.
     """
     inner = inner_client(config)
     wanted = {

@@ -1,7 +1,7 @@
-"""Requests 3001 to 3010: users and ACLs, as mqadmin of Apache 5.3.3 sends them.
+"""Account requests (codes 3001 to 3010) of Apache 5.3.3: users and ACLs.
 
-A secret is returned to super users only; Apache's broker returns it to every account that may GET
-the cluster. Only super users change super users.
+Secrets are returned only to super users; Apache's broker returns them to every account that may GET
+the cluster. Only super users may change super users.
 
 Source: AdminBrokerProcessor.createUser to listAcl of Apache 5.3.3.
 """
@@ -34,7 +34,7 @@ _ONLY_SUPER: Final = "The super user can only be {} by super user"
 
 
 class AccountRequests:
-    """Handlers over one table of accounts."""
+    """Handlers of account requests."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -54,7 +54,7 @@ class AccountRequests:
             RequestCode.AUTH_LIST_ACL: self.list_acls,
         }
         return {
-            code: Route(refusals_answered(method), body_bytes_max=BODY_BYTES_MAX)
+            code: Route(with_refusals(method), body_bytes_max=BODY_BYTES_MAX)
             for code, method in methods.items()
         }
 
@@ -68,7 +68,7 @@ class AccountRequests:
         return Response()
 
     def update_user(self, request: Request) -> Response:
-        """Change a user (3002); what the body leaves out keeps its value."""
+        """Change a user (3002); values missing in the body are kept."""
         name, value = _username(request), _body(request)
         kind = UserType.named(_text(value, "userType"))
         if kind is UserType.SUPER:
@@ -150,8 +150,8 @@ class AccountRequests:
         return user_to_json(replace(user, password=""))
 
 
-def refusals_answered(method: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Return a handler that answers an `AccountRefused` with NO_PERMISSION, as Apache does."""
+def with_refusals(method: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """Return a handler that turns `AccountRefused` into NO_PERMISSION, as Apache does."""
 
     def answered(request: Request) -> Response:
         try:
@@ -159,7 +159,7 @@ def refusals_answered(method: Callable[[Request], Response]) -> Callable[[Reques
         except AccountRefused as refusal:
             raise RequestError(ResponseCode.NO_PERMISSION, str(refusal)) from None
         except OSError as error:
-            text = f"the accounts could not be stored, nothing was changed: {error.strerror}"
+            text = f"the accounts cannot be written, nothing was changed: {error.strerror}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
 
     return answered

@@ -1,7 +1,7 @@
 """Accounts of a broker: users and their ACLs, changed by requests 3001 to 3010.
 
-A change is stored before it is in force: one that the disk refuses has not happened. Remarks are
-those of Apache 5.3.3's broker.
+A change is stored before it takes effect, so a failed write changes nothing. Remarks are those of
+Apache 5.3.3's broker.
 
 Source: auth/authentication/manager/AuthenticationMetadataManagerImpl,
 auth/authorization/manager/AuthorizationMetadataManagerImpl of Apache 5.3.3.
@@ -28,7 +28,7 @@ from duemq.auth.model import (
 from duemq.auth.policies import Policies
 
 USERS_MAX: Final = 10_000
-ENTRIES_MAX: Final = 10_000  # of one ACL
+ENTRIES_MAX: Final = 10_000  # entries per ACL
 NAME_CHARACTERS_MAX: Final = 255
 SUBJECT_PREFIX: Final = "User:"
 T = TypeVar("T")
@@ -39,7 +39,7 @@ Acls = Mapping[str, Acl]
 
 
 class AccountRefused(Exception):
-    """A change of accounts that is not possible; the text is the remark of the response."""
+    """Refused change of accounts; the text is the remark of the response."""
 
 
 class Accounts:
@@ -47,10 +47,10 @@ class Accounts:
 
     Args:
         users, acls: By user name.
-        store: Called with all users and ACLs before a change is in force; may raise.
+        store: Stores all users and ACLs before a change takes effect; may raise.
 
     Attributes:
-        version: Number of changes so far; what was decided before the last one is out of date.
+        version: Number of changes; earlier decisions are outdated.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class Accounts:
     ) -> None:
         self._users, self._acls = dict(users or {}), dict(acls or {})
         self._store = store
-        self._policies: dict[str, Policies] = {}  # of ACLs that were asked for
+        self._policies: dict[str, Policies] = {}  # cache
         self.version = 0
 
     def __len__(self) -> int:
         return len(self._users)
 
     def user(self, name: str) -> User | None:
-        """Return a user, None if there is none with this name."""
+        """Return a user, or None."""
         return self._users.get(name)
 
     def acl(self, name: str) -> Acl | None:
-        """Return the ACL of a user, None if it has none."""
+        """Return the ACL of a user; None if it has none."""
         return self._acls.get(name)
 
     def policies(self, name: str) -> Policies:
-        """Return what decides about the requests of a user."""
+        """Return the policies of a user."""
         found = self._policies.get(name)
         if found is None:
             found = self._policies[name] = Policies(self._acls.get(name, Acl()))
@@ -129,27 +129,27 @@ class Accounts:
         self._change({**self._users, name: new}, self._acls)
 
     def delete_user(self, name: str) -> None:
-        """Remove a user and its ACL; a name without a user is no error."""
+        """Remove a user and its ACL, if the user exists."""
         check_name(name)
         self._change(_without(self._users, name), _without(self._acls, name))
 
     def merge_acl(self, name: str, policies: Mapping[PolicyType, Iterable[PolicyEntry]]) -> None:
-        """Add entries to the policies of a user; one for a known resource replaces the old entry.
+        """Add entries to the policies of a user; a new entry replaces one with the same resource.
 
         Raises:
             AccountRefused: There is no such user, or an entry is invalid.
         """
         if not policies:
             raise AccountRefused("The policies is empty.")
-        given = {kind: tuple(entries) for kind, entries in policies.items()}
-        for entries in given.values():
+        new_entries = {kind: tuple(entries) for kind, entries in policies.items()}
+        for entries in new_entries.values():
             check_entries(entries)
         if name not in self._users:
             raise AccountRefused(f"The subject of {SUBJECT_PREFIX}{name} is not exist.")
         old = self._acls.get(name, Acl())
         acl = Acl(
-            _merged(old.custom, given.get(PolicyType.CUSTOM, ())),
-            _merged(old.default, given.get(PolicyType.DEFAULT, ())),
+            _merged(old.custom, new_entries.get(PolicyType.CUSTOM, ())),
+            _merged(old.default, new_entries.get(PolicyType.DEFAULT, ())),
         )
         if len(acl.custom) + len(acl.default) > ENTRIES_MAX:
             raise AccountRefused(f"an ACL has at most {ENTRIES_MAX} entries; use prefixes")
@@ -194,7 +194,7 @@ def _without(table: Mapping[str, T], name: str) -> dict[str, T]:
 
 
 def check_name(name: str) -> None:
-    """Raise AccountRefused if no user may have this name."""
+    """Raise AccountRefused if a user name is invalid."""
     if not name.strip():
         raise AccountRefused("username can not be blank")
     if len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
@@ -219,7 +219,7 @@ def check_entries(entries: tuple[PolicyEntry, ...]) -> None:
 
 
 def _merged(old: tuple[PolicyEntry, ...], new: tuple[PolicyEntry, ...]) -> tuple[PolicyEntry, ...]:
-    """Return the old entries, each replaced where it was by a new one for its resource."""
+    """Return the entries merged by resource; a new entry takes the position of the old one."""
     entries = {entry.resource: entry for entry in old}
     entries.update({entry.resource: entry for entry in new})
     return tuple(entries.values())

@@ -1,12 +1,12 @@
-"""File of accounts: all users and ACLs as JSON, replaced as a whole.
+"""Accounts file: all users and ACLs as JSON, replaced as a whole.
 
     {"format": 1, "users": [{"username": ...}, ...], "acls": [{"subject": "User:...", ...}, ...]}
 
-The file holds secrets and decides who may do what, so a doubtful one stops the start: other users
-of the machine may not read it, every member must be known and valid, and no backup takes its place
-(an old one could bring back a user that was deleted).
+The file contains secrets and permissions, so a broker does not start with a doubtful one: other
+users of the machine must not have access, and every member must be known and valid. There is no
+backup, since an old one could restore a deleted user.
 
-Apache's broker keeps the same objects in RocksDB, below `config/users` and `config/acls`.
+Apache's broker stores the same objects in RocksDB, in `config/users` and `config/acls`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _ENTRY_KEYS: Final = {"resource", "actions", "decision", "sourceIps"}
 
 
 def open_accounts(path: Path) -> Accounts:
-    """Return the accounts in a file, which receives every later change; no file: no accounts.
+    """Return the accounts of a file, to which later changes are written; empty without a file.
 
     Raises:
-        CorruptStore: The file cannot be used; the text names the cause and what to do.
+        CorruptStore: The file cannot be used.
     """
     users, acls = read_accounts(path)
     return Accounts(users, acls, lambda users, acls: write_accounts(path, users, acls))
 
 
 def read_accounts(path: Path) -> tuple[Users, Acls]:
-    """Return users and ACLs by user name; none without a file.
+    """Return users and ACLs by user name; empty without a file.
 
     Raises:
-        CorruptStore: The file cannot be used; the text names the cause and what to do.
+        CorruptStore: The file cannot be used.
     """
     try:
         data = read_secrets(path, FILE_BYTES_MAX)
@@ -66,10 +66,10 @@ def read_accounts(path: Path) -> tuple[Users, Acls]:
 
 
 def write_accounts(path: Path, users: Users, acls: Acls) -> None:
-    """Replace the file; at any time the old or the new one is there, also on the disk.
+    """Replace the file atomically and sync it.
 
     Raises:
-        OSError: The disk refused it; the old file is unchanged.
+        OSError: The write failed; the old file is unchanged.
     """
     data = encode(users, acls)
     write_secrets(path, data)
@@ -100,13 +100,13 @@ def decode(data: bytes) -> tuple[Users, Acls]:
     for number, item in enumerate(_list(value["users"], "users"), 1):
         user = _user(_object(item, f"user {number}"), f"user {number}")
         if user.name in users:
-            raise ValueError(f"user {number}: {user.name} is there twice")
+            raise ValueError(f"user {number}: {user.name} occurs twice")
         users[user.name] = user
     acls: dict[str, Acl] = {}
     for number, item in enumerate(_list(value["acls"], "acls"), 1):
         name, acl = _acl(_object(item, f"ACL {number}"), f"ACL {number}")
         if name in acls or name not in users:
-            why = "is there twice" if name in acls else "is no user"
+            why = "occurs twice" if name in acls else "is not a user"
             raise ValueError(f"ACL {number}: {name} {why}")
         acls[name] = acl
     return users, acls
@@ -139,7 +139,7 @@ def _acl(value: Mapping[str, object], where: str) -> tuple[str, Acl]:
         check_entries(entries)
     acl = Acl(policies.get(PolicyType.CUSTOM, ()), policies.get(PolicyType.DEFAULT, ()))
     if acl_to_json(subject_name(str(value["subject"])), acl) != _comparable(value):
-        raise ValueError(f"{where}: an action, a resource or a network is not as it is written")
+        raise ValueError(f"{where}: an action, resource or network is not in its normal form")
     return subject_name(str(value["subject"])), acl
 
 
@@ -156,13 +156,13 @@ def _check_keys(
     if missing:
         raise ValueError(f"{where}: {', '.join(sorted(missing))} is missing")
     if unknown:
-        raise ValueError(f"{where}: {', '.join(sorted(unknown))} is not known")
+        raise ValueError(f"{where}: {', '.join(sorted(unknown))} is unknown")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a member is there twice")
+        raise ValueError("a member occurs twice")
     return found
 
 

@@ -5,9 +5,9 @@
     {"event":"allowed","user":"admin","from":"127.0.0.1:4711","code":17,...}
     {"event":"allowed","user":"admin","from":"127.0.0.1:4711","code":3001,"account":"alice",...}
 
-Lines are JSON of ASCII characters: a client cannot write a line end or a terminal's escape
-sequence. Texts are cut. A flood of refusals is counted, and the count is in the next line; lines of
-administrative requests are never left out.
+Lines are ASCII JSON, so a client cannot inject line ends or terminal escape sequences. Long texts
+are truncated. Refusals above a rate are only counted, and the count is in the next line; lines of
+administrative requests are never suppressed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class AuditEntry:
     """One decision.
 
     Attributes:
-        user: Name that the request gives; it is verified unless the refusal is about it.
+        user: User name in the request; not verified if the authentication failed.
         peer: Address and port of the client.
         code: Request code.
-        resource, action: What the account lacks, or was allowed to change; may be empty.
-        account: Account that the request is about, as it names it; may be empty.
+        resource, action: Missing permission, or the permitted change; may be empty.
+        account: Account that the request changes; may be empty.
     """
 
     user: str
@@ -46,14 +46,14 @@ class AuditEntry:
 
 
 class AuditLog:
-    """Writes decisions to the logger `duemq.audit`.
+    """Writer of decisions to the logger `duemq.audit`.
 
     Args:
-        now_ms: Time, in ms since the epoch.
+        now_ms: Returns the time in ms since the epoch.
 
     Attributes:
-        refused_count: Refusals since the start, including those without a line.
-        left_out: Refusals without a line since the last line.
+        refused_count: Refusals since the start, including suppressed ones.
+        suppressed: Suppressed refusals since the last line.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -61,7 +61,7 @@ class AuditLog:
         self._log = logging.getLogger(LOGGER)
         self._allowance = float(BURST_LINES)
         self._refilled_ms = now_ms()
-        self.refused_count = self.left_out = 0
+        self.refused_count = self.suppressed = 0
 
     def refused(self, entry: AuditEntry) -> None:
         """Log a refusal, or count it."""
@@ -71,28 +71,32 @@ class AuditLog:
         self._allowance = min(self._allowance + passed_s * LINES_PER_S, float(BURST_LINES))
         self._refilled_ms = now_ms
         if self._allowance < 1:
-            self.left_out += 1
+            self.suppressed += 1
             return
         self._allowance -= 1
-        left_out, self.left_out = self.left_out, 0
-        self._write(logging.WARNING, "refused", entry, left_out)
+        suppressed, self.suppressed = self.suppressed, 0
+        self._write(logging.WARNING, "refused", entry, suppressed)
 
     def allowed(self, entry: AuditEntry) -> None:
         """Log an administrative request that may proceed."""
         self._write(logging.INFO, "allowed", entry)
 
-    def _write(self, level: int, event: str, entry: AuditEntry, left_out: int = 0) -> None:
-        line: dict[str, object] = {"event": event, "user": cut(entry.user), "from": entry.peer}
-        line |= {"code": entry.code, "resource": cut(entry.resource), "action": entry.action}
+    def _write(self, level: int, event: str, entry: AuditEntry, suppressed: int = 0) -> None:
+        line: dict[str, object] = {
+            "event": event,
+            "user": truncated(entry.user),
+            "from": entry.peer,
+        }
+        line |= {"code": entry.code, "resource": truncated(entry.resource), "action": entry.action}
         if entry.account:
-            line["account"] = cut(entry.account)
+            line["account"] = truncated(entry.account)
         if entry.why:
-            line["why"] = cut(entry.why)
-        if left_out:
-            line["leftOut"] = left_out
+            line["why"] = truncated(entry.why)
+        if suppressed:
+            line["leftOut"] = suppressed
         self._log.log(level, "%s", json.dumps(line, separators=(",", ":")))
 
 
-def cut(text: str) -> str:
+def truncated(text: str) -> str:
     """Return a text of at most `TEXT_CHARACTERS_MAX` characters."""
     return text if len(text) <= TEXT_CHARACTERS_MAX else text[:TEXT_CHARACTERS_MAX] + "..."

@@ -31,7 +31,7 @@ class AuthConfig:
     init_user: str = option(
         "",
         "initAuthenticationUser",
-        "First super user, created at a start if no user has its name: "
+        "First super user, created at startup if it does not exist: "
         '`{"username":"...","password":"..."}`.',
         unit="JSON",
     )
@@ -68,7 +68,7 @@ class AuthConfig:
         "",
         "accountsFile",
         "File of users and permissions; empty: `config/duemq.accounts.json` of the store. It "
-        "holds secrets: only its owner may read it.",
+        "contains secrets, so only its owner may have access.",
         unit="path",
         own=True,
     )
@@ -80,26 +80,26 @@ class AuthConfig:
         inner_client(self)
         if self.authorization_enabled and not self.authentication_enabled:
             why = (
-                "permissions of a name that is not verified protect nothing; set "
+                "permissions of unverified users protect nothing; set "
                 "authenticationEnabled=true as well"
             )
             raise ConfigError("authorizationEnabled", "true", why)
 
         if self.acl_enable and self.authentication_enabled:
-            why = "authenticationEnabled is true as well; keep one kind of accounts"
+            why = "authenticationEnabled is also true; use only one of them"
             raise ConfigError("aclEnable", "true", why)
         if self.acl_enable and not self.home_text:
-            why = "rocketmqHome is empty; name the directory whose conf/plain_acl.yml to use"
+            why = "rocketmqHome is empty; set it to the directory with conf/plain_acl.yml"
             raise ConfigError("aclEnable", "true", why)
 
     @property
     def is_on(self) -> bool:
-        """Whether requests are checked at all."""
+        """Whether requests are checked."""
         return self.authentication_enabled or self.acl_enable
 
 
 def codes_of(key: str, text: str) -> frozenset[int]:
-    """Return the request codes of a whitelist.
+    """Parse the request codes of a whitelist.
 
     Raises:
         ConfigError: A word is not a number.
@@ -111,20 +111,20 @@ def codes_of(key: str, text: str) -> frozenset[int]:
 
 
 def first_user(config: AuthConfig) -> User | None:
-    """Return the user of `initAuthenticationUser`, None if there is none.
+    """Return the user of `initAuthenticationUser`, or None.
 
     Raises:
-        ConfigError: It is not JSON with `username` and `password`.
+        ConfigError: The value is not JSON with `username` and `password`.
     """
     pair = _pair("initAuthenticationUser", config.init_user, "username", "password")
     return User(*pair, UserType.SUPER) if pair is not None else None
 
 
 def inner_client(config: AuthConfig) -> Credentials | None:
-    """Return what signs the broker's own requests, None if nothing does.
+    """Return the credentials for the broker's requests, or None.
 
     Raises:
-        ConfigError: It is not JSON with `accessKey` and `secretKey`.
+        ConfigError: The value is not JSON with `accessKey` and `secretKey`.
     """
     key = "innerClientAuthenticationCredentials"
     pair = _pair(key, config.inner_credentials, "accessKey", "secretKey")

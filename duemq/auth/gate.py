@@ -1,12 +1,12 @@
-"""Gate: checks every request against the accounts, before its handler.
+"""Access check of requests against users and ACLs, before their handlers.
 
     request --> signature of a user --> permission for each access of the code --> handler
                      code 16                          code 16
 
 Source: AuthenticationPipeline, AuthorizationPipeline, DefaultAuthenticationHandler,
 AclAuthorizationHandler of Apache 5.3.3. The remarks are Apache's. DueMQ differs in three points:
-the codes of `OWN_RULES` need a permission as well, a permission needs a verified user, and the
-topic of a record that a request names by its offset is checked (`check_record`).
+the codes of `OWN_RULES` also need a permission, permissions require a verified user, and the topic
+of a record that is requested by offset is checked (`check_record`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from delivery.plugin import Request
 from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
 from duemq.auth.audit import AuditEntry, AuditLog
 from duemq.auth.model import Action, Decision, Resource, User, UserStatus, UserType
-from duemq.auth.request_rules import Access, TooManyNames, accesses, is_of_clients
+from duemq.auth.request_rules import Access, TooManyNames, accesses, is_client_code
 from duemq.auth.signature import ACCESS_KEY, is_signed
 from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 
 CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
-REMARK_CHARACTERS_MAX: Final = 4_096  # names in it come from the client
+REMARK_CHARACTERS_MAX: Final = 4_096  # a remark contains names from the client
 
 
 class Refused(Exception):
-    """A refusal: the remark of the response, and the access that is missing."""
+    """Refusal of a request: the remark of the response, and the missing access."""
 
     def __init__(self, remark: str, access: Access | None = None) -> None:
         self.remark, self.access = remark, access
@@ -37,12 +37,12 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRules:
-    """What a gate checks.
+    """Settings of a gate.
 
     Attributes:
         cluster: Name of the broker's cluster, the resource of administrative requests.
-        authorize: Whether permissions are checked; signatures always are.
-        unsigned_codes: Codes whose signature is not checked.
+        authorize: Whether permissions are checked, in addition to signatures.
+        unsigned_codes: Codes that need no signature.
         free_codes: Codes that need no permission.
     """
 
@@ -53,18 +53,18 @@ class GateRules:
 
 
 class Gate:
-    """Decides about requests (an `AccessCheck`)."""
+    """Access check by signature and permissions (an `AccessCheck`)."""
 
     def __init__(self, accounts: Accounts, rules: GateRules, audit: AuditLog) -> None:
         self._accounts, self._rules, self._audit = accounts, rules, audit
 
     @property
     def version(self) -> int:
-        """Number of changes of the accounts; decisions of another version are out of date."""
+        """Version of the accounts; decisions of other versions are outdated."""
         return self._accounts.version
 
     def secret(self, access_key: str) -> str | None:
-        """Return the secret that signs for an account; None: it may do nothing."""
+        """Return the secret of an enabled account, else None."""
         user = self._accounts.user(access_key)
         return user.password if user and user.status is UserStatus.ENABLE else None
 
@@ -79,13 +79,13 @@ class Gate:
         except Refused as refusal:
             raise self._error(request, refusal) from None
         for access in needed:
-            if not CHANGES.isdisjoint(access.actions) and not is_of_clients(request.code):
+            if not CHANGES.isdisjoint(access.actions) and not is_client_code(request.code):
                 self._audit.allowed(entry_of(request, access))
 
     def authenticate(self, request: Request) -> None:
-        """Check the signature of a request, not its permissions.
+        """Check only the signature of a request.
 
-        One without a signature is accepted if some codes need none: its requests are checked.
+        An unsigned request is accepted if some codes need no signature; later requests are checked.
 
         Raises:
             RequestError: With NO_PERMISSION.
@@ -98,7 +98,7 @@ class Gate:
             raise self._error(request, refusal) from None
 
     def check_record(self, request: Request, topic: str, *actions: Action) -> None:
-        """Check a request that names a record by its offset, once the topic of that is known.
+        """Check the topic of a record that a request selects by offset.
 
         Raises:
             RequestError: With NO_PERMISSION.
@@ -111,7 +111,7 @@ class Gate:
             raise self._error(request, refusal) from None
 
     def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
-        """Return whether an account may do any of these with a topic now."""
+        """Return whether an account currently has permission for any of the actions on a topic."""
         user = self._accounts.user(account)
         if user is None or user.status is UserStatus.DISABLE:
             return False
@@ -155,7 +155,7 @@ class Gate:
 
     def _authorize(self, request: Request, needed: list[Access]) -> None:
         name = request.fields.get(ACCESS_KEY)
-        if name is None:  # a code of the whitelist
+        if name is None:  # a code of `unsigned_codes`
             raise Refused("Authorization failed. Please verify your access rights and try again.")
         user = self._accounts.user(name)
         if user is None:
@@ -179,11 +179,11 @@ _ACCOUNT_FIELDS: Final = {
     **dict.fromkeys((3006, 3007, 3008), "subject"),
     **dict.fromkeys((50, 51), "accessKey"),
 }
-"""Header fields that name the account that a request changes."""
+"""Header field with the account that a request changes, by code."""
 
 
 def entry_of(request: Request, access: Access | None, why: str = "") -> AuditEntry:
-    """Return the line of the audit log about a request."""
+    """Return the audit entry of a request."""
     peer = "" if request.peer is None else "{}:{}".format(*request.peer.address)
     return AuditEntry(
         request.fields.get(ACCESS_KEY, ""),

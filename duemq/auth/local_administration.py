@@ -1,4 +1,4 @@
-"""Administration without accounts: only from this machine, and from networks that are named."""
+"""Access check without accounts: administration only from this machine and allowed networks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 
 KEY: Final = "administerFrom"
-OF_GROUPS: Final = frozenset({906, 1008})
-"""What controllers and members of a group send; the handlers only read, or ask the controller."""
+GROUP_CODES: Final = frozenset({906, 1008})
+"""Requests of controllers and group members; their handlers only read, or query the controller."""
 ADMINISTRATIVE: Final = (
     frozenset(
         code
@@ -22,20 +22,20 @@ ADMINISTRATIVE: Final = (
         if rule.action in {Action.CREATE, Action.UPDATE, Action.DELETE}
     )
     - set(DECISIONS)
-    - OF_GROUPS
+    - GROUP_CODES
 )
-"""Request codes that create, change or delete what other clients use; decisions are about an
-application's own messages."""
+"""Request codes that change resources of other clients. Decisions are not among them: they apply
+to an application's messages."""
 
 
 class LocalAdministration:
-    """Refuses administrative requests of other machines (an `AccessCheck`).
+    """Access check that refuses administrative requests of other machines (an `AccessCheck`).
 
     Args:
-        networks: `administerFrom`: networks that may administer, in addition to loopback.
+        networks: `administerFrom`: allowed networks, in addition to loopback.
         own_addresses: IP addresses of this machine.
     Raises:
-        ConfigError: A word of `networks` is no network.
+        ConfigError: A word of `networks` is not a network.
     """
 
     def __init__(self, networks: str, own_addresses: Iterable[str]) -> None:
@@ -53,7 +53,9 @@ class LocalAdministration:
         if not self._sources.allows(address):
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"request {request.code} administers the broker, and {address} may not: there are "
-                f"no accounts, and {KEY} does not name it. Ask from the broker's machine, "
-                f"configure accounts (authenticationEnabled), or add the address to {KEY}",
+                f"administrative request {request.code} is refused from {address}: there are no "
+                f"accounts, and {KEY} does not name the address. Run it on the "
+                "broker's machine, "
+                "configure accounts (authenticationEnabled), or add the address "
+                f"to {KEY}",
             )

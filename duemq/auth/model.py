@@ -1,4 +1,4 @@
-"""Users, resources and policies, as RocketMQ 5.3.3 names them.
+"""Users, resources and policies, in RocketMQ 5.3.3's terms.
 
 A user has an ACL: at most one custom and one default policy, each a list of entries. An entry
 allows or denies actions on a resource, optionally only from some networks.
@@ -19,35 +19,35 @@ from functools import lru_cache
 from typing import Final, Self
 
 RETRY_PREFIX: Final = "%RETRY%"
-PARSED_MAX: Final = 4_096  # addresses and networks; parsing one takes longer than all else
+PARSED_MAX: Final = 4_096  # cached addresses and networks; parsing dominates a check
 
 
 class Named(Enum):
-    """An enumeration whose values are the names on the wire, compared without regard to case."""
+    """Enumeration whose values are names on the wire, compared case-insensitively."""
 
     @classmethod
     def named(cls, name: str | None) -> Self | None:
-        """Return the member called `name`, None if there is none."""
+        """Return the member with this name, or None."""
         wanted = (name or "").lower()
         return next((member for member in cls if member.value.lower() == wanted), None)
 
 
 class UserType(Named):
-    """A super user has every permission; a normal user those of its ACL."""
+    """Type of a user: SUPER has every permission, NORMAL those of its ACL."""
 
     SUPER = "Super"
     NORMAL = "Normal"
 
 
 class UserStatus(Named):
-    """A disabled user is refused before its signature is checked."""
+    """Status of a user; a disabled one is refused before its signature is checked."""
 
     ENABLE = "enable"
     DISABLE = "disable"
 
 
 class Action(Named):
-    """What a request does with a resource; ALL matches each of the others."""
+    """Action of a request on a resource; ALL matches every action."""
 
     UNKNOWN = "Unknown"
     ALL = "All"
@@ -73,7 +73,7 @@ class ResourceType(Named):
 
 
 class Pattern(Enum):
-    """How the name of a resource is compared."""
+    """Comparison of resource names."""
 
     ANY = 1
     LITERAL = 2
@@ -81,14 +81,14 @@ class Pattern(Enum):
 
 
 class PolicyType(Named):
-    """Entries of the custom policy precede those of the default policy."""
+    """Type of a policy; custom entries take precedence over default ones."""
 
     CUSTOM = "Custom"
     DEFAULT = "Default"
 
 
 class Decision(Named):
-    """Result of an entry."""
+    """Decision of an entry."""
 
     ALLOW = "Allow"
     DENY = "Deny"
@@ -96,11 +96,11 @@ class Decision(Named):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource of a request (always literal), or of a policy entry.
+    """Resource of a request (always literal) or of a policy entry.
 
     Attributes:
-        type: Kind of the resource.
-        name: Its name or prefix; None if the pattern is ANY.
+        type: Type of the resource.
+        name: Name or prefix; None if the pattern is ANY.
         pattern: How names are compared.
     """
 
@@ -110,9 +110,10 @@ class Resource:
 
     @classmethod
     def parse(cls, key: str) -> Resource | None:
-        """Return the resource of a key: `*`, `Topic:orders`, `Topic:ord*`, `Topic:*`.
+        """Parse a key: `*`, `Topic:orders`, `Topic:ord*`, `Topic:*`.
 
-        None if the type is unknown.
+        Returns:
+            None if the type is unknown.
         """
         if key.strip() == "*":
             return cls(ResourceType.ANY, None, Pattern.ANY)
@@ -127,17 +128,17 @@ class Resource:
 
     @classmethod
     def group(cls, name: str) -> Resource:
-        """Return a consumer group; the name of its retry topic also identifies it."""
+        """Return the resource of a consumer group, given its name or that of its retry topic."""
         return cls(ResourceType.GROUP, name.removeprefix(RETRY_PREFIX))
 
     @classmethod
     def of_topic(cls, name: str) -> Resource:
-        """Return a topic; a retry topic is its consumer group."""
+        """Return the resource of a topic; for a retry topic, of its consumer group."""
         return cls.group(name) if is_retry_topic(name) else cls(ResourceType.TOPIC, name)
 
     @property
     def key(self) -> str:
-        """The resource as `parse` reads it."""
+        """Key of the resource, in the form of `parse`."""
         if self.type is ResourceType.ANY:
             return "*"
         star = "" if self.pattern is Pattern.LITERAL else "*"
@@ -167,7 +168,7 @@ class User:
 
     Attributes:
         name: The access key of requests.
-        password: The secret key that signs them; stored in clear, because HMAC needs it.
+        password: Secret key that signs requests; stored in clear text, as HMAC requires.
     """
 
     name: str
@@ -178,11 +179,11 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """A decision about actions on a resource.
+    """Decision about actions on a resource.
 
     Attributes:
-        actions: An entry without actions matches no request.
-        networks: Addresses and networks of clients; empty: every address.
+        actions: Actions; an entry without actions matches no request.
+        networks: Client addresses and networks; empty: all.
     """
 
     resource: Resource
@@ -206,14 +207,14 @@ class PolicyEntry:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """The policies of a user, entries in the order in which they were created."""
+    """Policies of a user, entries in creation order."""
 
     custom: tuple[PolicyEntry, ...] = ()
     default: tuple[PolicyEntry, ...] = ()
 
 
 def compare_entries(a: PolicyEntry, b: PolicyEntry) -> int:
-    """Compare two entries that match one request as Apache 5.3.3 does; the lesser one decides.
+    """Compare two matching entries as Apache 5.3.3 does; the lesser one decides.
 
     A resource of type ANY is greater than others. A literal or prefixed pattern is less than
     another pattern, whichever is compared first. Of two prefixes the shorter one is less. DENY is
@@ -261,7 +262,7 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def is_network(text: str) -> bool:
-    """Return whether a policy may name `text` as the source of requests."""
+    """Return whether `text` is a valid address or network."""
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:

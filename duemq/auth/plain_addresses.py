@@ -1,4 +1,4 @@
-"""Addresses of ACL 1.0: which clients an entry of `plain_acl.yml` names.
+"""Address patterns of ACL 1.0 in `plain_acl.yml`.
 
     *  *.*.*.*                     every client           10.0.0.{1,2}     two clients
     10.0.0.7   2001:db8::7         one client             10.0.0.1,10.0.0.7
@@ -16,14 +16,14 @@ from typing import Final
 
 EVERY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 Matcher = Callable[[str], bool]
-"""Returns whether an IP address is meant."""
+"""Returns whether an IP address matches."""
 
 
 def matcher(text: str) -> Matcher:
-    """Return what an entry means; a blank one: no client.
+    """Return the matcher of a pattern; a blank pattern matches no client.
 
     Raises:
-        ValueError: It is no address, list or range.
+        ValueError: The pattern is not an address, list or range.
     """
     text = text.strip()
     if not text:
@@ -33,7 +33,7 @@ def matcher(text: str) -> Matcher:
     if text.endswith("}"):
         head, _, names = text[:-1].partition("{")
         if not head.endswith((".", ":")):
-            raise ValueError(f"{text!r}: braces may only hold the last part of an address")
+            raise ValueError(f"{text!r}: braces may only contain the last part of an address")
         return _one_of(head + name.strip() for name in names.split(","))
     if "," in text:
         return _one_of(text.split(","))
@@ -51,7 +51,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
         return ipaddress.ip_address(text.strip())
     except ValueError:
-        raise ValueError(f"{text!r} is no IP address") from None
+        raise ValueError(f"{text!r} is not an IP address") from None
 
 
 def _known(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -97,7 +97,7 @@ def _bounds(part: str, base: int, greatest: int, text: str) -> tuple[int, int]:
     try:
         low, high = int(first, base), int(last or first, base)
     except ValueError:
-        raise ValueError(f"{text!r}: {part!r} is no number and no range") from None
+        raise ValueError(f"{text!r}: {part!r} is neither a number nor a range") from None
     if not 0 <= low <= high <= greatest:
-        raise ValueError(f"{text!r}: {part!r} is not in 0 to {greatest:x}")
+        raise ValueError(f"{text!r}: {part!r} is not between 0 and {greatest:x}")
     return low, high

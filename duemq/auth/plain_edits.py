@@ -1,7 +1,7 @@
-"""Changes of a file of ACL 1.0: decoded YAML in, decoded YAML out.
+"""Edits of ACL 1.0 files, on decoded YAML.
 
-A changed account moves to the end, and `dataVersion` counts the change, as in files that Apache
-4.9.7 has changed; comments are lost, as there.
+As in Apache 4.9.7, a changed account moves to the end, `dataVersion` is incremented, and comments
+are lost.
 
 Source: acl/plain/PlainPermissionManager.updateAccessConfig, deleteAccessConfig,
 updateGlobalWhiteAddrsConfig; acl/common/Permission.checkResourcePerms of Apache 4.9.7.
@@ -32,10 +32,10 @@ _SHORT: Final = "The accessKey={} and secretKey={} cannot be null and length sho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountChange:
-    """New values of an account; None keeps a value.
+    """New values of an account; None keeps the old value.
 
     Attributes:
-        topics, groups: Permissions, as `orders=PUB|SUB`.
+        topics, groups: Permissions such as `orders=PUB|SUB`.
     """
 
     access_key: str | None
@@ -48,7 +48,7 @@ class AccountChange:
     groups: tuple[str, ...] | None = None
 
     def check(self) -> None:
-        """Raise AccountRefused, with the text of Apache's AclException, if a value is invalid."""
+        """Raise AccountRefused with Apache's text if a value is invalid."""
         key, secret = self.access_key, self.secret
         if min(len(key or ""), len(secret or "")) < KEY_CHARACTERS_MIN:
             raise AccountRefused(_SHORT.format(shown(key), shown(secret)))
@@ -56,7 +56,7 @@ class AccountChange:
             check_permission(item)
 
     def members(self) -> dict[str, object]:
-        """Return the members of the account that change."""
+        """Return the changed members of the account."""
         values: dict[str, object] = {
             "accessKey": self.access_key,
             "secretKey": self.secret,
@@ -71,7 +71,7 @@ class AccountChange:
 
 
 def shown(text: str | None) -> str:
-    """Return a text as Java shows it."""
+    """Return a text as Java formats it."""
     return "null" if text is None else text
 
 
@@ -85,7 +85,7 @@ def check_permission(item: str) -> None:
 
 
 def with_account(top: Yaml, change: AccountChange, now_ms: int) -> Yaml:
-    """Return a file with an account added or changed."""
+    """Return the file with an account added or changed."""
     accounts = accounts_of(top)
     old = next((a for a in accounts if key_of(a) == change.access_key), {})
     kept = [account for account in accounts if account is not old]
@@ -94,13 +94,13 @@ def with_account(top: Yaml, change: AccountChange, now_ms: int) -> Yaml:
 
 
 def without_account(top: Yaml, access_key: str, now_ms: int) -> Yaml:
-    """Return a file without an account."""
+    """Return the file without an account."""
     kept = [account for account in accounts_of(top) if key_of(account) != access_key]
     return {**top, ACCOUNTS: kept, VERSION: next_version(top, now_ms)}
 
 
 def with_addresses(top: Yaml, addresses: Iterable[str], now_ms: int) -> Yaml:
-    """Return a file with other addresses whose requests are not checked."""
+    """Return the file with new globalWhiteRemoteAddresses."""
     return {**top, ADDRESSES: list(addresses), VERSION: next_version(top, now_ms)}
 
 
@@ -115,12 +115,12 @@ def accounts_of(top: Yaml) -> list[Yaml]:
 
 
 def key_of(account: Yaml) -> str:
-    """Return the access key of an account; YAML may have read it as a number."""
+    """Return the access key of an account, which YAML may decode as a number."""
     return str(account.get("accessKey"))
 
 
 def version_of(top: Yaml) -> DataVersion | None:
-    """Return the version of a file, None if it has none."""
+    """Return the version of a file, or None."""
     found = top.get(VERSION)
     if not isinstance(found, list) or not found:
         return None
@@ -131,6 +131,6 @@ def version_of(top: Yaml) -> DataVersion | None:
 
 
 def next_version(top: Yaml, now_ms: int) -> list[dict[str, int]]:
-    """Return the member `dataVersion` after one more change."""
+    """Return the member `dataVersion` after another change."""
     version = (version_of(top) or DataVersion()).next(now_ms)
     return [{"counter": version.counter, "timestamp": version.timestamp_ms}]

@@ -1,9 +1,10 @@
 """Files of ACL 1.0: `conf/acl/*.yml` and `conf/plain_acl.yml` below rocketmqHome, with hot reload.
 
-A changed file is read again once it has stayed the same between two polls: a file that is being
-written may be valid YAML with half of its accounts. A file that is invalid, or that other users of
-the machine may read, changes nothing: the rules in force stay, the log and a metric show it. At a
-start it prevents the start. A request changes a file only while all files are as they are in force.
+A changed file is reloaded when it is unchanged between two polls, since a partly written file may
+be
+valid YAML. A file that is invalid or accessible to other users of the machine is rejected: the
+current rules stay, and the log and a metric report it; at startup, the process does not start. A
+request may change a file only while all files are loaded in their current state.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ FILE_BYTES_MAX: Final = 4 << 20
 FILES_MAX: Final = 1_000
 SUFFIXES: Final = (".yml", ".yaml")
 Contents = dict[Path, bytes]
-"""The files in the order in which their accounts count."""
+"""Contents by path, in order of precedence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The files, decoded and checked."""
+    """Decoded and validated files."""
 
     digest: bytes
     values: dict[Path, object]
@@ -40,24 +41,24 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file that is to be replaced, and all files as they are afterwards."""
+    """Planned replacement of one file, with the resulting state of all files."""
 
     path: Path
     data: bytes
     after: Decoded
 
     def write(self) -> None:
-        """Write the file; OSError: the disk refused it, the old one is unchanged."""
+        """Write the file; if that raises OSError, the old file is unchanged."""
         write_secrets(self.path, self.data)
 
 
 class PlainFiles:
-    """The rules in the files, kept up to date by `poll`.
+    """Rules in the files, updated by `poll`.
 
     Attributes:
-        default: The file that receives new accounts.
+        default: File for new accounts.
         version: Number of changes of the rules.
-        failure_count: Changed files that could not be used.
+        failure_count: Number of rejected changes.
 
     Raises:
         CorruptStore: A file cannot be used.
@@ -66,48 +67,48 @@ class PlainFiles:
     def __init__(self, home: Path) -> None:
         self._folder = home / "conf" / "acl"
         self.default = home / "conf" / "plain_acl.yml"
-        self._now = decode(self._read())
-        self._seen = self._now.digest
+        self._current = decode(self._read())
+        self._seen = self._current.digest
         self.version = self.failure_count = 0
         self._failing = self._reported = ""
 
     @property
     def rules(self) -> PlainRules:
-        """The rules in force."""
-        return self._now.rules
+        """Current rules."""
+        return self._current.rules
 
     @property
     def values(self) -> dict[Path, object]:
-        """The decoded files in force, in the order in which their accounts count."""
-        return self._now.values
+        """Current decoded files, in order of precedence."""
+        return self._current.values
 
     def poll(self) -> None:
-        """Use changed files that have stayed the same since the last poll."""
+        """Reload changed files that are unchanged since the last poll."""
         try:
             found = self._read()
             digest = digest_of(found)
             settled, self._seen = digest == self._seen, digest
-            new = decode(found) if settled and digest != self._now.digest else None
+            new = decode(found) if settled and digest != self._current.digest else None
         except CorruptStore as error:
             self._report(str(error))
             return
         self._failing = self._reported = ""
         if new is not None:
             self._use(new)
-            log.info("accounts of %s read again: %d", self._folder.parent, len(new.rules.accounts))
+            log.info("reloaded %s: %d accounts", self._folder.parent, len(new.rules.accounts))
 
     def planned(self, path: Path, value: object) -> FileChange:
-        """Return the change that gives a file this value.
+        """Return the change that sets the content of a file.
 
         Raises:
-            AccountRefused: The files have changed and are not in force yet, or would be invalid.
+            AccountRefused: A file has changed and is not loaded yet, or the result is invalid.
         """
         try:
             found = self._read()
         except CorruptStore as error:
             raise AccountRefused(str(error)) from error
-        if digest_of(found) != self._now.digest:
-            raise AccountRefused("a file has changed and is not in force yet: try again soon")
+        if digest_of(found) != self._current.digest:
+            raise AccountRefused("a file has changed and is not loaded yet: retry in a few seconds")
         data = dumped(value)
         if len(data) > FILE_BYTES_MAX:
             raise AccountRefused(f"{path} would be longer than {FILE_BYTES_MAX} bytes")
@@ -117,20 +118,20 @@ class PlainFiles:
             raise AccountRefused(error.why) from error
 
     def use(self, change: FileChange) -> None:
-        """Use a change that has been written."""
+        """Activate a change that has been written."""
         self._seen = change.after.digest
         self._use(change.after)
 
     def _use(self, new: Decoded) -> None:
-        self._now = new
+        self._current = new
         self.version += 1
 
     def _report(self, failure: str) -> None:
-        """Report a failure that has lasted since the last poll, once."""
+        """Report a failure once, when it has lasted for two polls."""
         if failure == self._failing and failure != self._reported:
             self._reported = failure
             self.failure_count += 1
-            log.error("the accounts stay as they are: %s", failure)
+            log.error("the accounts are not reloaded: %s", failure)
         self._failing = failure
 
     def _read(self) -> Contents:
@@ -150,7 +151,7 @@ class PlainFiles:
 
 
 def digest_of(files: Contents) -> bytes:
-    """Return a number that changes with names and contents."""
+    """Return a digest of names and contents."""
     whole = hashlib.sha256()
     for path, data in files.items():
         whole.update(f"{path} {len(data)} ".encode("utf-8", "surrogateescape") + data)
@@ -158,10 +159,10 @@ def digest_of(files: Contents) -> bytes:
 
 
 def decode(files: Contents) -> Decoded:
-    """Return the decoded files.
+    """Decode and validate the files.
 
     Raises:
-        CorruptStore: One is invalid.
+        CorruptStore: A file is invalid.
     """
     import yaml  # only brokers with ACL 1.0 need it
 
@@ -172,7 +173,7 @@ def decode(files: Contents) -> Decoded:
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             mark = getattr(error, "problem_mark", None)
             where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-            why = where + str(getattr(error, "problem", None) or "it is no YAML")
+            why = where + str(getattr(error, "problem", None) or "it is not YAML")
             raise CorruptStore(path, mark.index if mark is not None else 0, why, REPAIR) from None
     try:
         rules = rules_of((str(path), value) for path, value in values.items())
@@ -182,7 +183,7 @@ def decode(files: Contents) -> Decoded:
 
 
 def dumped(value: object) -> bytes:
-    """Return a value as Apache's broker writes it."""
+    """Return a value as YAML in the style of Apache's broker."""
     import yaml
 
     text: str = yaml.safe_dump(value, default_flow_style=False, sort_keys=False, allow_unicode=True)

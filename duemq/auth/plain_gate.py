@@ -1,9 +1,9 @@
-"""Gate of ACL 1.0: checks every request against `plain_acl.yml`; a refusal has code 1.
+"""Access check of ACL 1.0 against `plain_acl.yml`; a refusal has code 1.
 
-Source: PlainAccessValidator.parse, PlainPermissionManager.validate of Apache 4.9.7. DueMQ checks
-some codes that Apache's broker leaves open to every account: batches as sends, pulls of the lite
-consumer as pulls, locks and resets of a group as its consumption, the end of a transaction as a
-send; changes of broker and name server, and requests about accounts, as administration.
+Source: PlainAccessValidator.parse, PlainPermissionManager.validate of Apache 4.9.7. DueMQ also
+checks codes that Apache's broker opens to every account: batches like sends, lite pulls like pulls,
+locks and resets like pulls of the group, the end of a transaction like a send; changes of broker
+and name server and account requests require an administrator.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Needed = Iterator[tuple[str | None, int]]
 
 
 class PlainGate:
-    """Decides about requests (an `AccessCheck`).
+    """Access check by the rules of ACL 1.0 (an `AccessCheck`).
 
     Args:
-        rules: Returns the rules in force.
-        version: Returns a number that changes with them.
+        rules: Returns the current rules.
+        version: Returns the version of the rules.
         cluster: Name of the broker's cluster, for the audit log.
     """
 
@@ -61,11 +61,11 @@ class PlainGate:
 
     @property
     def version(self) -> int:
-        """Number of changes of the rules."""
+        """Version of the rules."""
         return self._version()
 
     def secret(self, access_key: str) -> str | None:
-        """Return the secret of an account, None if there is none."""
+        """Return the secret of an account, or None."""
         account = self._rules().account(access_key)
         return account.secret if account is not None else None
 
@@ -73,7 +73,7 @@ class PlainGate:
         """Check a request.
 
         Raises:
-            RequestError: With SYSTEM_ERROR, as Apache 4.9.7 answers.
+            RequestError: With SYSTEM_ERROR, as in Apache 4.9.7.
         """
         try:
             self._check(request)
@@ -84,7 +84,7 @@ class PlainGate:
                 self._audit.allowed(entry_of(request, access))
 
     def authenticate(self, request: Request) -> None:
-        """Check the signature of a request, not its permissions.
+        """Check only the signature of a request.
 
         Raises:
             RequestError: With SYSTEM_ERROR.
@@ -95,7 +95,7 @@ class PlainGate:
             raise self._error(request, refusal) from None
 
     def check_record(self, request: Request, topic: str, *actions: Action) -> None:
-        """Check a request that names a record by its offset, once the topic of that is known.
+        """Check the topic of a record that a request selects by offset.
 
         Raises:
             RequestError: With SYSTEM_ERROR.
@@ -111,7 +111,7 @@ class PlainGate:
             raise self._error(request, refusal) from None
 
     def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
-        """Return whether an account may do any of these with a topic now."""
+        """Return whether an account currently has permission for any of the actions on a topic."""
         rules = self._rules()
         if rules.is_free(address):
             return True
@@ -129,7 +129,7 @@ class PlainGate:
         return RequestError(ResponseCode.SYSTEM_ERROR, text)
 
     def _authenticate(self, request: Request) -> PlainAccount | None:
-        """Return the account that has signed a request; None: its address is free."""
+        """Return the account that signed a request; None if its address needs no signature."""
         rules, address = self._rules(), _address(request)
         if rules.is_free(address):
             return None
@@ -150,7 +150,7 @@ class PlainGate:
 
 
 def needs_admin(code: int) -> bool:
-    """Return whether only administrators make a request; also true of those of plugins."""
+    """Return whether a request requires an administrator, as those of plugins do."""
     return code in OUR_ADMIN_CODES or not is_known(code)
 
 
@@ -173,10 +173,10 @@ def _account(rules: PlainRules, request: Request) -> PlainAccount:
 
 
 def needed_permissions(request: Request) -> dict[str, int]:
-    """Return the permissions that a request needs, by topic and by retry topic of a group.
+    """Return the required permissions of a request, by topic and by retry topic of a group.
 
     Raises:
-        PlainRefused: The body of a request that names groups is malformed.
+        PlainRefused: The body is malformed.
     """
     find = _NEEDED.get(request.code)
     if find is None:

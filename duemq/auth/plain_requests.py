@@ -1,8 +1,8 @@
-"""Requests 50 to 54: accounts of ACL 1.0, as mqadmin of Apache 4.9.7 sends them.
+"""Account requests of ACL 1.0 (codes 50 to 54), as sent by mqadmin of Apache 4.9.7.
 
-A change is checked, written to the disk, then in force, and then answered. Apache's broker serves
-these requests to every account, and writes what it cannot read again; here they need an
-administrator, and an invalid change is refused.
+A change is validated, written to disk and activated before the response. Apache's broker accepts
+these requests from every account, and writes files that it cannot load; DueMQ requires an
+administrator and refuses invalid changes.
 
 Source: AdminBrokerProcessor.updateAndCreateAccessConfig to getBrokerClusterAclConfig of Apache
 4.9.7.
@@ -48,8 +48,8 @@ Edit = Callable[[], tuple[Path, Yaml]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerName:
-    """How the answer to 52 names the broker."""
+class BrokerNames:
+    """Names of the broker in the response to 52."""
 
     cluster: str
     broker: str
@@ -57,10 +57,10 @@ class BrokerName:
 
 
 class PlainRequests:
-    """Handlers over the files of ACL 1.0."""
+    """Handlers of account requests of ACL 1.0."""
 
-    def __init__(self, files: PlainFiles, us: BrokerName, clock: Clock) -> None:
-        self._files, self._us, self._clock = files, us, clock
+    def __init__(self, files: PlainFiles, names: BrokerNames, clock: Clock) -> None:
+        self._files, self._names, self._clock = files, names, clock
         self._changing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
@@ -74,7 +74,7 @@ class PlainRequests:
         }
 
     async def update_account(self, request: Request) -> Response:
-        """Add an account to the default file, or change it where it is (50)."""
+        """Add an account to the default file, or change it in its file (50)."""
         change = account_change(request)
 
         def edit() -> tuple[Path, Yaml]:
@@ -97,7 +97,7 @@ class PlainRequests:
         return await self._change(edit, DELETE_FAILED)
 
     async def update_addresses(self, request: Request) -> Response:
-        """Replace the addresses whose requests are not checked (53), in one of the files."""
+        """Replace globalWhiteRemoteAddresses in one file (53)."""
         text = request.fields.get("globalWhiteAddrs")
         named = request.fields.get("aclFileFullPath") or str(self._files.default)
 
@@ -116,15 +116,15 @@ class PlainRequests:
         versions = {str(path): self._version(path) for path in self._files.values}
         header = {
             "allAclFileVersion": compact(versions),
-            "brokerAddr": self._us.address,
-            "brokerName": self._us.broker,
-            "clusterName": self._us.cluster,
+            "brokerAddr": self._names.address,
+            "brokerName": self._names.broker,
+            "clusterName": self._names.cluster,
             "version": compact(self._version(self._files.default)),
         }
         return Response(fields=header)
 
     def accounts(self, request: Request) -> Response:
-        """Return accounts and addresses of all files (54), secrets included."""
+        """Return accounts and addresses of all files, including secrets (54)."""
         found: dict[str, dict[str, object]] = {}
         addresses: list[str] = []
         for path in self._files.values:
@@ -137,10 +137,10 @@ class PlainRequests:
         return Response(body=compact(body).encode())
 
     async def _change(self, edit: Edit, failed: int) -> Response:
-        """Write what `edit` returns, then use it; one change at a time.
+        """Write and activate the result of `edit`; one change at a time.
 
         Raises:
-            RequestError: With `failed`; nothing has changed.
+            RequestError: With code `failed`; nothing has changed.
         """
         async with self._changing:
             try:
@@ -149,7 +149,7 @@ class PlainRequests:
             except AccountRefused as refusal:
                 raise RequestError(failed, str(refusal)) from None
             except OSError as error:
-                text = f"the file could not be written, nothing was changed: {error.strerror}"
+                text = f"the file cannot be written, nothing was changed: {error.strerror}"
                 raise RequestError(failed, text) from error
             self._files.use(change)
         return Response()
@@ -173,7 +173,7 @@ class PlainRequests:
 
 
 def account_change(request: Request) -> AccountChange:
-    """Return the change that a request (50) asks for."""
+    """Return the change in a request (50)."""
     key, secret, address, topic, group = (request.fields.get(name) for name in _MEMBERS)
     return AccountChange(
         access_key=key,
@@ -188,7 +188,7 @@ def account_change(request: Request) -> AccountChange:
 
 
 def listed(account: Yaml) -> dict[str, object]:
-    """Return an account as PlainAccessConfig has it; what a file leaves out is left out."""
+    """Return an account in the form of PlainAccessConfig, without absent members."""
     value: dict[str, object] = {"admin": account.get("admin") is True}
     for name in _MEMBERS:
         if account.get(name) is not None:
@@ -200,12 +200,12 @@ def listed(account: Yaml) -> dict[str, object]:
 
 
 def compact(value: object) -> str:
-    """Return the JSON of a value as fastjson writes it."""
+    """Return compact JSON, like fastjson's."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def split(text: str) -> list[str]:
-    """Return the parts between commas as Java does: without empty ones at the end."""
+    """Split at commas as Java does, without empty parts at the end."""
     return text.rstrip(",").split(",") if text.strip(",") or not text else []
 
 

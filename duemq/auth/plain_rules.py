@@ -1,4 +1,4 @@
-"""Accounts of ACL 1.0, as `plain_acl.yml` has them, and what they permit.
+"""Accounts and permissions of ACL 1.0, as in `plain_acl.yml`.
 
     globalWhiteRemoteAddresses: [10.0.0.*]
     accounts:
@@ -6,7 +6,7 @@
          defaultTopicPerm: DENY, defaultGroupPerm: SUB, topicPerms: [orders=PUB|SUB],
          groupPerms: [billing=SUB]}
 
-A group is checked as its retry topic. The texts of refusals are Apache's. Source:
+The permission of a group is stored under its retry topic. Refusal texts are Apache's. Source:
 acl/plain/PlainPermissionManager, acl/common/Permission of Apache 4.9.7.
 """
 
@@ -40,7 +40,7 @@ _TOP_KEYS: Final = frozenset({"globalWhiteRemoteAddresses", "accounts", "date", 
 
 
 class PlainRefused(Exception):
-    """A request that an account may not make; the text is that of Apache's AclException."""
+    """Refusal of a request; the text is that of Apache's AclException."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class PlainAccount:
     """One account.
 
     Attributes:
-        is_free: Returns whether a client's address needs neither signature nor permission.
-        permissions: By topic, and by the retry topic of a group; empty: the defaults.
+        is_free: Returns whether a client address needs neither signature nor permission.
+        permissions: Permissions by topic and by retry topic of a group; empty: the defaults.
     """
 
     access_key: str
@@ -65,7 +65,7 @@ class PlainAccount:
 
         Args:
             needed: Permissions by topic or retry topic.
-            needs_admin: Whether only an administrator may make the request.
+            needs_admin: Whether the request requires an administrator.
         """
         if needs_admin and not self.admin:
             raise PlainRefused(
@@ -86,28 +86,28 @@ class PlainAccount:
 
 @dataclass(frozen=True, slots=True)
 class PlainRules:
-    """The accounts of all files."""
+    """Accounts of all files."""
 
     free: tuple[Matcher, ...] = ()
     accounts: Mapping[str, PlainAccount] = field(default_factory=dict)
 
     def account(self, access_key: str) -> PlainAccount | None:
-        """Return an account, None if there is none."""
+        """Return an account, or None."""
         return self.accounts.get(access_key)
 
     def is_free(self, address: str) -> bool:
-        """Return whether requests of an address are not checked at all."""
+        """Return whether requests from an address are not checked."""
         return any(matches(address) for matches in self.free)
 
 
 def rules_of(files: Iterable[tuple[str, object]]) -> PlainRules:
-    """Return the rules in the decoded files; of an account that is in two, the first one counts.
+    """Return the rules in decoded files; for duplicate accounts, the first file counts.
 
     Args:
-        files: Name, for errors, and decoded YAML.
+        files: File names, for errors, and decoded YAML.
 
     Raises:
-        ValueError: A file is invalid; the text names file and member.
+        ValueError: A file is invalid; the text has file and member.
     """
     free: list[Matcher] = []
     accounts: dict[str, PlainAccount] = {}
@@ -161,7 +161,7 @@ def _permissions(
 
 
 def _permission(text: str, where: str) -> int:
-    """Return a permission; Apache's broker takes an unknown word for DENY."""
+    """Parse a permission; Apache's broker treats an unknown word as DENY."""
     word = text.strip()
     if word not in PERMISSIONS:
         raise ValueError(f"{where}: {word!r} is not PUB, SUB, PUB|SUB or DENY")
@@ -170,9 +170,9 @@ def _permission(text: str, where: str) -> int:
 
 def _mapping(value: object, where: str, known: frozenset[str]) -> Mapping[str, object]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"{where} has no members")
+        raise ValueError(f"{where} is not a mapping")
     if unknown := sorted(value.keys() - known):
-        raise ValueError(f"{where}: {', '.join(unknown)} is not known")
+        raise ValueError(f"{where}: {', '.join(unknown)} is unknown")
     return value
 
 
@@ -190,4 +190,4 @@ def _text(value: Mapping[str, object], key: str, where: str) -> str:
         return ""
     if isinstance(found, bool | int | float | str):
         return str(found)
-    raise ValueError(f"{where}: {key} is no text")
+    raise ValueError(f"{where}: {key} is not text")

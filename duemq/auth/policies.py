@@ -1,8 +1,8 @@
-"""Policies of one account, ordered for fast decisions: a heartbeat may name thousands of topics.
+"""Policies of one account, indexed for fast decisions.
 
-Entries are found by the name of the requested resource: one table of literal names, one of
-prefixes, in which each prefix of the name is looked up. A decision costs the length of the name,
-not the number of entries.
+Entries are looked up by the requested name: in a table of literal names, and in a table of prefixes
+for each prefix of the name. The cost depends on the length of the name, not on the number of
+entries: a heartbeat may contain thousands of topics.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ANY = (ResourceType.ANY, Pattern.ANY, "")
 
 
 class Policies:
-    """Decides by the entries of an ACL."""
+    """Indexed entries of an ACL."""
 
     def __init__(self, acl: Acl) -> None:
         self._tables = [_table_of(entries) for entries in (acl.custom, acl.default)]
@@ -34,11 +34,11 @@ class Policies:
     def decide(
         self, resource: Resource, actions: Iterable[Action], address: str
     ) -> PolicyEntry | None:
-        """Return the entry that decides about a request; None if none applies.
+        """Return the entry that decides about a request; None if no entry matches.
 
-        Entries of the custom policy precede those of the default policy. Among several, the order
-        is that of Apache 5.3.3 (`AclAuthorizationHandler.comparePolicyEntries`), which is not a
-        total order: Java's and Python's sort use the same algorithm, so the first is the same.
+        Entries of the custom policy take precedence over the default policy. Matching entries are
+        ordered as in Apache 5.3.3 (`AclAuthorizationHandler.comparePolicyEntries`). That is not a
+        total order, but Java and Python use the same sort algorithm, so the first entry is equal.
         """
         wanted, keys = tuple(actions), list(_keys_of(resource))
         for table in self._tables:
@@ -59,7 +59,7 @@ def _table_of(entries: tuple[PolicyEntry, ...]) -> dict[Key, list[Place]]:
 
 
 def _keys_of(requested: Resource) -> Iterator[Key]:
-    """Yield the keys of all entries that may apply to a requested resource."""
+    """Yield the keys of all entries that may match a requested resource."""
     kind, name = requested.type, requested.name or ""
     yield _ANY
     if kind is ResourceType.ANY:

@@ -1,4 +1,4 @@
-"""Access to records that requests name by their offset: their topics are known only once read."""
+"""Access check for records requested by offset, whose topic is known only after reading."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from duemq.auth.model import Action
 
 
 class RecordAccess(Protocol):
-    """Decides about the topics of records."""
+    """Interface of the access check for records."""
 
     @property
     def version(self) -> int:
-        """A number that changes with every change of what is allowed."""
+        """Version number; changes with every change of accounts or permissions."""
         ...
 
     def check_record(self, request: Request, topic: str, *actions: Action) -> None:
-        """Check whether the account of a request may do any of these with a topic.
+        """Check that the account of a request has permission for any of the actions on a topic.
 
         Raises:
-            RequestError: It may not.
+            RequestError: The permission is missing.
         """
         ...
 
     def account_may(self, account: str, address: str, topic: str, *actions: Action) -> bool:
-        """Return whether an account, at an address, may do any of these with a topic now."""
+        """Return whether an account at an address has permission for any of the actions."""
         ...
 
 
-class EveryRecord:
-    """Without accounts, every record is open (a `RecordAccess`)."""
+class UnrestrictedAccess:
+    """Record access without accounts: every record is allowed (a `RecordAccess`)."""
 
     version = 0
 

@@ -1,12 +1,11 @@
-"""Permissions that each request code needs: resources and actions.
+"""Required permissions of each request code: resources and actions.
 
-A request may proceed if the account has a permission for every access in the list. Codes of clients
-have rules of their own, because topic names in them may name a consumer group; all others follow a
-table: the action, and the header fields that name topics, groups or clusters.
+A request is permitted if the account has permission for every access in the list. Client codes have
+individual functions, because a topic name may stand for a consumer group. All other codes have a
+rule: the action, and the header fields with topics, groups or clusters.
 
-Some accesses are DueMQ's: Apache's broker lets every authenticated user proceed with the codes of
-`OWN_RULES`, and looks only at the group of a request that writes to or reads a retry topic, not at
-the group that the topic belongs to.
+Some checks are DueMQ's: Apache's broker opens the codes of `OWN_RULES` to every authenticated user,
+and for a retry topic checks only the group in the request, not the group that owns the topic.
 
 Source: DefaultAuthorizationContextBuilder and the RocketMQAction and RocketMQResource annotations
 of Apache 5.3.3's request headers.
@@ -26,31 +25,31 @@ from duemq.pop.names import normal_topic
 
 Fields = Mapping[str, str]
 LIST_SEPARATOR: Final = ";"
-ACCESSES_MAX: Final = 4_096  # of one request: others are served after its check
+ACCESSES_MAX: Final = 4_096  # per request, as the check blocks the event loop
 
 
 class TooManyNames(ValueError):
-    """A request names more topics and groups than are checked."""
+    """A request has more topics and groups than ACCESSES_MAX."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One resource and the actions of which the account needs any."""
+    """Access to a resource; the account needs permission for any of the actions."""
 
     resource: Resource
     actions: tuple[Action, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """Header field that names resources; several names are separated by `separator`."""
+class NamedField:
+    """Header field with names of resources, separated by `separator` if given."""
 
     type: ResourceType
     field: str
     separator: str = ""
 
     def resources(self, fields: Fields) -> Iterator[Resource]:
-        """Yield the resources that the field names; none if it is absent."""
+        """Yield the resources in the field, if it is present."""
         if (text := fields.get(self.field)) is None:
             return
         names = [n for n in text.split(self.separator) if n] if self.separator else [text]
@@ -61,10 +60,10 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Accesses of one request code: the named resources, or else the broker's own cluster."""
+    """Rule of one request code: resources in header fields, or else the broker's cluster."""
 
     action: Action
-    named: tuple[Named, ...] = ()
+    named: tuple[NamedField, ...] = ()
     cluster: bool = False
 
     def accesses(self, fields: Fields, cluster: str) -> list[Access]:
@@ -75,28 +74,28 @@ class Rule:
         return [Access(resource, (self.action,)) for resource in found]
 
 
-def _topic(field: str = "topic", separator: str = "") -> Named:
-    return Named(ResourceType.TOPIC, field, separator)
+def _topic(field: str = "topic", separator: str = "") -> NamedField:
+    return NamedField(ResourceType.TOPIC, field, separator)
 
 
-def _group(field: str = "group", separator: str = "") -> Named:
-    return Named(ResourceType.GROUP, field, separator)
+def _group(field: str = "group", separator: str = "") -> NamedField:
+    return NamedField(ResourceType.GROUP, field, separator)
 
 
-def _cluster(field: str = "clusterName") -> Named:
-    return Named(ResourceType.CLUSTER, field)
+def _cluster(field: str = "clusterName") -> NamedField:
+    return NamedField(ResourceType.CLUSTER, field)
 
 
 def _on_cluster(action: Action, *codes: int) -> dict[int, Rule]:
     return {code: Rule(action, cluster=True) for code in codes}
 
 
-def _named(action: Action, *named: Named, codes: tuple[int, ...]) -> dict[int, Rule]:
+def _named(action: Action, *named: NamedField, codes: tuple[int, ...]) -> dict[int, Rule]:
     return {code: Rule(action, named) for code in codes}
 
 
 DECISIONS: Final = (9011, 9012, 9013)
-"""Cancel, move, fire: their bodies name topics; without one, they need the cluster."""
+"""Cancel, move, fire: the resource is the topic in the body, or else the cluster."""
 _CONSUMER: Final = _group("consumerGroup")
 RULES: Final[Mapping[int, Rule]] = {
     **_named(Action.CREATE, _topic(), codes=(17,)),
@@ -129,7 +128,7 @@ RULES: Final[Mapping[int, Rule]] = {
     },
     903: Rule(Action.UPDATE, (_cluster("brokerClusterName"),), cluster=True),
 }
-"""Rules of Apache 5.3.3. It has none for 18, 21 and 224, although their headers are annotated."""
+"""Apache 5.3.3's rules; it has none for 18, 21 and 224, although their headers are annotated."""
 OWN_RULES: Final[Mapping[int, Rule]] = {
     **_on_cluster(Action.CREATE, 18, 200, 225),
     **_on_cluster(Action.LIST, 21, 201, 206, 224, 304, 305, 311, 312, 313, 402),
@@ -140,41 +139,41 @@ OWN_RULES: Final[Mapping[int, Rule]] = {
     **_named(Action.PUB, _topic(), codes=(324,)),
     **_named(Action.PUB, _topic("b"), codes=(325,)),
 }
-"""Rules of DueMQ for codes that Apache does not restrict."""
+"""DueMQ's rules for codes that Apache does not restrict."""
 OPEN: Final = frozenset({46})
-"""Codes that change and show nothing: a check of a subscription."""
-OF_PLUGINS: Final = Rule(Action.UPDATE, cluster=True)
-"""Rule of all other codes, such as those of plugins: what is not known needs an administrator."""
+"""Codes without side effects or data: a check of a subscription."""
+PLUGIN_RULE: Final = Rule(Action.UPDATE, cluster=True)
+"""Rule of all other codes, such as those of plugins: they require an administrator."""
 
 
 def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Access]:
-    """Return the accesses that a request needs; empty: every authenticated account may proceed.
+    """Return the accesses that a request needs; empty: every authenticated account is permitted.
 
     Args:
         code: Request code.
         fields: Header fields as text.
-        body: Body of the request; read by codes that name groups and topics in it.
+        body: Body of the request, parsed for codes with groups and topics in it.
         cluster: Name of the broker's cluster.
 
     Raises:
-        TooManyNames: It names too many resources.
-        ValueError: If a body that names resources is malformed.
+        TooManyNames: There are too many resources.
+        ValueError: The body is malformed.
     """
     if code in DECISIONS:
-        return first_of(_decisions(body, cluster))
-    if (of_body := _OF_BODIES.get(code)) is not None:
-        return first_of(of_body(body))
-    own = OWN_RULES.get(code) or (None if is_known(code) else OF_PLUGINS)
+        return distinct_accesses(_decisions(body, cluster))
+    if (body_rule := _BODY_RULES.get(code)) is not None:
+        return distinct_accesses(body_rule(body))
+    own = OWN_RULES.get(code) or (None if is_known(code) else PLUGIN_RULE)
     if not fields:
         return own.accesses(fields, cluster) if own else []
-    if (special := _OF_CLIENTS.get(code)) is not None:
-        return first_of(special(fields, body))
+    if (client_rule := _CLIENT_RULES.get(code)) is not None:
+        return distinct_accesses(client_rule(fields, body))
     rule = RULES.get(code) or own
-    return first_of(iter(rule.accesses(fields, cluster))) if rule else []
+    return distinct_accesses(iter(rule.accesses(fields, cluster))) if rule else []
 
 
-def first_of(found: Iterator[Access]) -> list[Access]:
-    """Return different accesses, each once.
+def distinct_accesses(found: Iterator[Access]) -> list[Access]:
+    """Return the distinct accesses.
 
     Raises:
         TooManyNames: There are more than `ACCESSES_MAX`.
@@ -183,18 +182,18 @@ def first_of(found: Iterator[Access]) -> list[Access]:
     for access in found:
         kept[access] = None
         if len(kept) > ACCESSES_MAX:
-            raise TooManyNames(f"a request may name at most {ACCESSES_MAX} topics and groups")
+            raise TooManyNames(f"the request has more than {ACCESSES_MAX} topics and groups")
     return list(kept)
 
 
 def is_known(code: int) -> bool:
-    """Return whether a request code has a rule of its own, or is open."""
-    return any(code in table for table in (RULES, OWN_RULES, _OF_CLIENTS, _OF_BODIES, OPEN))
+    """Return whether a request code has a rule or is open."""
+    return any(code in table for table in (RULES, OWN_RULES, _CLIENT_RULES, _BODY_RULES, OPEN))
 
 
-def is_of_clients(code: int) -> bool:
-    """Return whether producers and consumers make this request, other than administrators."""
-    return code in _OF_CLIENTS
+def is_client_code(code: int) -> bool:
+    """Return whether a code is a request of producers and consumers."""
+    return code in _CLIENT_RULES
 
 
 def _on_topic(name: str | None, *actions: Action) -> Access:
@@ -216,9 +215,7 @@ def _route(fields: Fields, body: bytes) -> Iterator[Access]:
 def _send(topic_field: str, group_field: str) -> Callable[[Fields, bytes], Iterator[Access]]:
     def accesses_of_send(fields: Fields, body: bytes) -> Iterator[Access]:
         topic = fields.get(topic_field)
-        if is_retry_topic(
-            topic
-        ):  # a consumer's retry: it needs its group, not a topic to publish to
+        if is_retry_topic(topic):  # a retry message of a consumer: check its group
             group = fields.get(group_field)
             if group and group.strip():
                 yield _on_group(group, Action.SUB)
@@ -284,7 +281,7 @@ def _lock(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _ack(fields: Fields, body: bytes) -> Iterator[Access]:
-    """Yield the group, and the topic that was popped: its retry topic is the group's own."""
+    """Yield the group and the popped topic, or for a retry topic its original topic."""
     group, topic = fields.get("consumerGroup") or "", fields.get("topic") or ""
     yield _on_group(group, Action.SUB)
     yield Access(Resource.of_topic(normal_topic(topic, group)), (Action.SUB,))
@@ -305,12 +302,12 @@ def _assignment(body: bytes) -> Iterator[Access]:
         yield _on_topic(topic, Action.SUB)
 
 
-_OF_BODIES: Final[Mapping[int, Callable[[bytes], Iterator[Access]]]] = {
+_BODY_RULES: Final[Mapping[int, Callable[[bytes], Iterator[Access]]]] = {
     400: _assignment,
     200_151: _batch_ack,
 }
-"""Codes whose bodies name groups and topics; Apache lets every authenticated account proceed."""
-_OF_CLIENTS: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] = {
+"""Codes with groups and topics in the body; Apache permits them to every authenticated account."""
+_CLIENT_RULES: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] = {
     10: _send("topic", "group"),
     310: _send("b", "a"),
     320: _send("b", "a"),
@@ -334,7 +331,7 @@ _OF_CLIENTS: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] = 
 
 
 def _decisions(body: bytes, cluster: str) -> Iterator[Access]:
-    """Yield the topics of the messages that a body selects; the cluster, if it names none."""
+    """Yield the topics that a body selects, or the cluster if it has none."""
     wanted = parse_object(body)
     topic = wanted.get("topic")
     if topic:
@@ -343,11 +340,11 @@ def _decisions(body: bytes, cluster: str) -> Iterator[Access]:
         yield Access(Resource(ResourceType.CLUSTER, cluster), (Action.UPDATE,))
     handles = wanted.get("handles")
     for handle in handles if isinstance(handles, list) else ():
-        with suppress(HandleError):  # it selects nothing
+        with suppress(HandleError):  # an invalid handle selects nothing
             yield Access(Resource.of_topic(decode_handle(str(handle)).topic), (Action.UPDATE,))
 
 
 def objects_of(value: object) -> Iterator[dict[str, object]]:
-    """Yield the objects in a list; nothing else is in other values."""
+    """Yield the objects in a list; nothing for other values."""
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))

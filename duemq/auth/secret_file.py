@@ -1,4 +1,4 @@
-"""Files with secrets: refused if other users of the machine may use them, replaced as a whole."""
+"""Files with secrets: rejected if other users of the machine have access, replaced atomically."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def read_secrets(path: Path, bytes_max: int, remedy: str = REPAIR) -> bytes:
     """Return the contents of a file.
 
     Args:
-        remedy: What to do about a file that cannot be read.
+        remedy: Advice in the error for an unreadable file.
 
     Raises:
-        FileNotFoundError: There is none.
-        CorruptStore: Other users of the machine may use it, it is too long, or cannot be read.
+        FileNotFoundError: The file does not exist.
+        CorruptStore: Other users have access, or the file is too long or unreadable.
     """
     try:
         with path.open("rb") as file:
@@ -38,14 +38,14 @@ def read_secrets(path: Path, bytes_max: int, remedy: str = REPAIR) -> bytes:
 
 
 def write_secrets(path: Path, data: bytes) -> None:
-    """Replace a file; at any time the old or the new one is there, also on the disk.
+    """Replace a file atomically and sync it.
 
-    Group and mode stay those of the old file; a new one is for its owner only.
+    Group and mode of an existing file are kept; a new file is accessible to its owner only.
 
     Raises:
-        OSError: The disk refused it; the old file is unchanged.
+        OSError: The write failed; the old file is unchanged.
     """
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # keep a symbolic link
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
@@ -65,21 +65,19 @@ def write_secrets(path: Path, data: bytes) -> None:
 
 def _check_mode(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise CorruptStore(path, 0, "it is not a plain file", REPAIR)
+        raise CorruptStore(path, 0, "it is not a regular file", REPAIR)
     if mode & stat.S_IRWXO:
-        why = f"every user of this machine may use it (mode {stat.S_IMODE(mode):04o})"
-        remedy = (
-            f"Run `chmod 600 {path}`, and change the passwords in it if others have accounts here"
-        )
+        why = f"every user of this machine has access (mode {stat.S_IMODE(mode):04o})"
+        remedy = f"Run `chmod 600 {path}`, and change its passwords if others have accounts here"
         raise CorruptStore(path, 0, why, remedy)
 
 
 def _take_over(path: Path, descriptor: int) -> None:
-    """Give a new file the group and the mode of the one that it replaces."""
+    """Copy group and mode of the old file to the new one."""
     try:
         old = path.stat()
     except FileNotFoundError:
         return
-    with suppress(PermissionError):  # a group that the broker's user is not in
+    with suppress(PermissionError):  # the user is not a member of the group
         os.fchown(descriptor, -1, old.st_gid)
         os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~stat.S_IRWXO)

@@ -34,7 +34,7 @@ class Credentials:
     secret: str
 
     def __repr__(self) -> str:
-        return f"Credentials({self.access_key!r})"  # without the secret: it may be logged
+        return f"Credentials({self.access_key!r})"  # may be logged, so without the secret
 
     def sign(self, request: Request) -> Request:
         """Return the request with access key and signature."""
@@ -60,24 +60,21 @@ def signed_bytes(fields: Mapping[str, str], body: bytes, version: int) -> bytes:
 
 
 def sign(content: bytes, secret: str) -> str:
-    """Return the signature of these bytes, as Base64 text."""
+    """Return the signature of `content` as Base64 text."""
     return base64.b64encode(
         hmac.digest(secret.encode("utf-8", "replace"), content, "sha1")
     ).decode()
 
 
 def is_signed(fields: Mapping[str, str], body: bytes, version: int, secret: str) -> bool:
-    """Return whether the request carries the signature that this secret makes.
-
-    The comparison takes the same time for every wrong signature.
-    """
-    given = fields.get(SIGNATURE)
-    if given is None:
+    """Return whether the request has a valid signature; compared in constant time."""
+    signature = fields.get(SIGNATURE)
+    if signature is None:
         return False
     expected = sign(signed_bytes(fields, body, version), secret)
-    return hmac.compare_digest(expected.encode(), given.encode("utf-8", "replace"))
+    return hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
 
 
 def _java_order(name: str) -> bytes:
-    """Java compares strings by UTF-16 code units."""
+    """Return the sort key of Java's string order, UTF-16 code units."""
     return name.encode("utf-16-be", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Users and ACLs as JSON, in requests 3001 to 3010 and in the file of accounts.
+"""JSON form of users and ACLs, in requests 3001 to 3010 and in the accounts file.
 
     {"username": "alice", "password": "...", "userType": "Normal", "userStatus": "enable"}
     {"subject": "User:alice", "policies": [{"policyType": "Custom", "entries": [
@@ -32,7 +32,7 @@ _INVALID: Final = "The body of acl is null"
 
 
 def user_to_json(user: User) -> dict[str, object]:
-    """Return a user as `mqadmin` reads it."""
+    """Return the JSON object of a user."""
     return {
         "password": user.password,
         "userStatus": user.status.value,
@@ -42,10 +42,10 @@ def user_to_json(user: User) -> dict[str, object]:
 
 
 def user_from_json(value: JsonObject, name: str | None = None) -> User:
-    """Return the user in an object; missing type and status have their defaults.
+    """Decode a user; type and status have defaults.
 
     Args:
-        name: Takes the place of the object's own `username`.
+        name: User name, instead of the object's `username`.
     """
     return User(
         name if name is not None else _text(value, "username"),
@@ -56,7 +56,7 @@ def user_from_json(value: JsonObject, name: str | None = None) -> User:
 
 
 def acl_to_json(name: str, acl: Acl) -> dict[str, object]:
-    """Return the ACL of a user as `mqadmin` reads it."""
+    """Return the JSON object of a user's ACL."""
     policies = [
         {"entries": [_entry_to_json(entry) for entry in entries], "policyType": kind.value}
         for kind, entries in ((PolicyType.CUSTOM, acl.custom), (PolicyType.DEFAULT, acl.default))
@@ -66,10 +66,10 @@ def acl_to_json(name: str, acl: Acl) -> dict[str, object]:
 
 
 def policies_from_json(value: JsonObject) -> Policies:
-    """Return the policies of an ACL's object. Unknown actions are ignored, as by Apache's broker.
+    """Decode the policies of an ACL; unknown actions are ignored, as in Apache's broker.
 
     Raises:
-        AccountRefused: It has no policies, or an entry without a resource or a decision.
+        AccountRefused: There are no policies, or an entry has no valid resource or decision.
     """
     policies: Policies = {}
     found = _objects(value.get("policies"))
@@ -86,11 +86,11 @@ def subject_name(subject: str) -> str:
     """Return the user name in `User:name`.
 
     Raises:
-        AccountRefused: It is not a user.
+        AccountRefused: The subject is not a user.
     """
     kind, separator, name = subject.partition(":")
     if not separator or kind.lower() != "user":
-        raise AccountRefused("The subject is invalid; write User: and the name of a user.")
+        raise AccountRefused("The subject is invalid; use User:NAME.")
     return name
 
 

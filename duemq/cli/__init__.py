@@ -1,4 +1,4 @@
-"""The command line. Only this package prints."""
+"""Command line interface; the only package that prints."""
 
 import gc
 import os
@@ -6,8 +6,8 @@ import os
 
 def main() -> None:
     """Run `duemq`; the entry point of the distribution."""
-    gc.disable()  # imported objects stay alive: collecting them again and again takes 10 %
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's; we multiply no matrices
+    gc.disable()  # collections during imports take 10 % of the start and free nothing
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's BLAS is not used
     from duemq.cli.app import run
 
     gc.enable()

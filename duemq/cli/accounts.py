@@ -1,4 +1,4 @@
-"""`duemq accounts`: users of a stopped broker, on its own machine: the way back in."""
+"""`duemq accounts`: edit the users of a stopped broker, to recover access."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def _file_of(configuration: Configuration) -> Path:
 
 @contextmanager
 def _stopped(configuration: Configuration) -> Iterator[None]:
-    """Hold the lock of the store, so that no broker starts meanwhile."""
+    """Hold the store lock, so that no broker can start."""
     from duemq.configuration.settings import settings_from
     from message_store.recovery.store_lock import StoreLock
 
     root = settings_from(configuration.properties()).store.root
     if not root.is_dir():
-        raise UsageError(f"{root} is no store: name the configuration of the broker with -c")
+        raise UsageError(f"{root} is not a store: give the broker's configuration file with -c")
     lock = StoreLock(root)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The command line application. Each command imports its modules when it runs."""
+"""Command line application; each command imports its modules when it runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEA
 
 
 class Commands(TyperGroup):
-    """All commands: what one of them raises becomes one line and an exit code."""
+    """Top-level command group; converts errors of commands into exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named."""
+        """Run the selected command."""
         with errors_become_exits():
             if text := use_writable_cache():
                 notice(text)
@@ -36,7 +36,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="duemq",
     cls=Commands,
-    help="A RocketMQ-compatible broker for messages that are due later.",
+    help="RocketMQ-compatible broker for delayed messages.",
     epilog=_EPILOG,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -142,19 +142,20 @@ def send(
     if from_file is not None:
         if topic or body is not None:
             raise UsageError(
-                f"{from_file} names topics and bodies itself: leave out TOPIC and BODY to put its "
-                "messages again, or --from to send one of your own"
+                f"{from_file} contains topics and bodies: omit TOPIC and BODY to resend its "
+                "messages, "
+                "or omit --from to send a new message"
             )
         own = {"--level": level, "--at": at, "--tag": tag, "--key": key}
         own |= {"--count": count > 1, "--queue": queue >= 0}
         if named := [name for name, value in own.items() if value]:
             raise UsageError(
-                f"{from_file} names what its messages are sent with: leave out {', '.join(named)}"
+                f"{from_file} contains the properties of its messages: omit {', '.join(named)}"
             )
         send_file(from_file, target, really=yes)
         return
     if not topic or body is None:
-        raise UsageError("no message given: name a topic and a body, or use --from FILE")
+        raise UsageError("no message given: give a topic and a body, or --from FILE")
     outgoing = Outgoing(
         topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count, at=at
     )
@@ -179,10 +180,12 @@ def consume(
     target: Target,
 ) -> None:
     """Read a topic and print each message as it arrives."""
-    from duemq.cli.consume import Wanted, consume_messages
+    from duemq.cli.consume import ConsumeOptions, consume_messages
 
-    wanted = Wanted(topic, group, count=count, wait_s=wait_s, tag=tag, from_first=from_first)
-    consume_messages(wanted, target)
+    options = ConsumeOptions(
+        topic, group, count=count, wait_s=wait_s, tag=tag, from_first=from_first
+    )
+    consume_messages(options, target)
 
 
 @command(app, example="levels --watch")
@@ -225,7 +228,7 @@ def store_verify(
     configuration: Configuration,
     as_json: AsJson = False,
 ) -> None:
-    """Check a stopped store and report each fault with its place."""
+    """Check a stopped store and report each fault with file and position."""
     from duemq.cli.verify import verify
 
     verify(directory, configuration.properties(), as_json=as_json)
@@ -243,7 +246,7 @@ def config_show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every key with its value, default and source; name unknown keys."""
+    """Show every key with its value, default and source; list unknown keys."""
     from duemq.cli.config_show import show
 
     show(configuration.properties(), namesrv=namesrv, changed=changed, as_json=as_json)
@@ -264,7 +267,7 @@ def kernels_warm(
 
 @command(app, hidden=True, example="demo")
 def demo(as_json: AsJson = False) -> None:
-    """Start a broker, send messages of several levels with the C++ client, watch them come."""
+    """Start a broker, send messages of several levels with the C++ client, show their delivery."""
     from duemq.cli.demo import run_demo
 
     run_demo(as_json=as_json)

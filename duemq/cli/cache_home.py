@@ -1,12 +1,12 @@
-"""Directory of compiled kernels when the default directory cannot be written.
+"""Kernel cache directory when the default directory is not writable.
 
     DUEMQ_KERNEL_CACHE, else $XDG_CACHE_HOME/duemq/kernels, else ~/.cache/duemq/kernels
-        |  cannot be made or written: a service account without a home, a read-only image
+        |  not writable: a service account without a home, a read-only image
         v
-    a directory of this user's own below the temporary directory
+    a private directory of this user below the temporary directory
 
-Machine code that is loaded is code that runs. So the directory must belong to this user, and
-no other user may write there; otherwise a new directory is made.
+Machine code from the directory is executed, so it must belong to this user and not be writable by
+others; otherwise a new directory is created.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ XDG_VARIABLE: Final = "XDG_CACHE_HOME"
 
 
 def use_writable_cache() -> str:
-    """Have the environment name a directory that can be written; return a notice if it is another.
+    """Set the environment to a writable cache directory; return a notice if it is not the default.
 
     Call it before `message_store.kernels` is imported.
     """
@@ -35,13 +35,13 @@ def use_writable_cache() -> str:
     if directory is None:
         os.environ[XDG_VARIABLE] = str(own)  # for libraries that need a cache directory
     return (
-        f"{fault}; compiled code is kept in {own}. Set {CACHE_VARIABLE} to a directory that stays, "
-        "or it is compiled again when that one is gone"
+        f"{fault}; compiled code is stored in {own}. Set {CACHE_VARIABLE} to a permanent directory "
+        "to avoid compiling again"
     )
 
 
 def _usual_directory() -> Path | None:
-    """Return the default directory of `message_store.kernels`, None without a home directory."""
+    """Return the default directory of `message_store.kernels`; None without a home directory."""
     if named := os.environ.get(CACHE_VARIABLE):
         return Path(named)
     cache = user_cache()
@@ -49,7 +49,7 @@ def _usual_directory() -> Path | None:
 
 
 def user_cache() -> Path | None:
-    """Return the directory below which this user's caches are, None without a home directory."""
+    """Return DueMQ's cache directory of this user; None without a home directory."""
     try:
         return Path(os.environ.get(XDG_VARIABLE) or Path.home() / ".cache") / "duemq"
     except RuntimeError:
@@ -57,7 +57,7 @@ def user_cache() -> Path | None:
 
 
 def _fault(directory: Path) -> str:
-    """Return why a directory cannot be used, empty if it can."""
+    """Return why a directory cannot be used; empty if it can."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -67,10 +67,10 @@ def _fault(directory: Path) -> str:
 
 
 def _own_directory() -> Path:
-    """Return a directory below the temporary one that only this user can write.
+    """Return a private directory below the temporary directory.
 
     Raises:
-        OSError: No directory can be used.
+        OSError: No directory can be created.
     """
     path = Path(tempfile.gettempdir()) / f"duemq-kernels-{os.getuid()}"
     try:

@@ -1,4 +1,4 @@
-"""Client of the commands: finds the brokers of a cluster and sends them requests."""
+"""Cluster client of the commands: finds brokers and sends requests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TEMPLATE_TOPIC = "TBW102"
 NEW_TOPIC_QUEUES = 4  # queues requested for a new topic, as by Apache's clients
 CALL_TIMEOUT_S = 10.0
 WRITE, READ = 2, 4
-ONLY_PLAINTEXT = ". If tls.server.mode is disabled there, ask again without --tls"
+ONLY_PLAINTEXT = ". If tls.server.mode is disabled there, retry without --tls"
 ONLY_TLS = ". If tls.server.mode is enforcing there, add --tls"
 CLIENT_VERSION = 479  # 5.3.3
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One queue of a topic, and where it is."""
+    """Queue of a topic, and the address of its broker."""
 
     broker_name: str
     address: str
@@ -36,13 +36,13 @@ class Queue:
 
 
 class Cluster:
-    """A client of name servers and brokers; a context manager that closes its connections.
+    """Client of name servers and brokers; a context manager that closes its connections.
 
     Args:
-        namesrv: `host:port` of name servers, separated by `;`; the first that answers is used.
+        namesrv: `host:port` of name servers, separated by `;`; the first that responds is used.
         broker: `host:port` of one broker; then no name server is used.
         tls: Context of TLS connections; None: plaintext.
-        who: Signs the requests; None: they have no account.
+        who: Credentials that sign the requests; None: unsigned.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Cluster:
         """Return the response of the server at `address`, whatever its code.
 
         Raises:
-            ConnectionError: Nothing answers at the address.
+            ConnectionError: The server cannot be reached or does not respond.
         """
         client = self._clients.get(address)
         if client is None:
@@ -95,19 +95,19 @@ class Cluster:
         try:
             return await client.call(request, timeout_s=timeout_s)
         except (OSError, TimeoutError) as error:
-            why = str(error) or "no answer in time"
+            why = str(error) or "no response in time"
             if isinstance(error, ConnectionResetError | ssl.SSLEOFError):
                 why += ONLY_PLAINTEXT if self._tls is not None else ONLY_TLS
-            raise ConnectionError(f"{address} does not answer: {why}") from error
+            raise ConnectionError(f"{address} does not respond: {why}") from error
 
     async def call(
         self, address: str, code: int, fields: dict[str, Any] | None = None, body: bytes = b""
     ) -> Response:
-        """Return the successful answer of the server at `address`.
+        """Return the response of the server at `address` if it is successful.
 
         Raises:
-            RequestError: It refused.
-            ConnectionError: Nothing answers at the address.
+            RequestError: The server refused the request.
+            ConnectionError: The server cannot be reached or does not respond.
         """
         answer = await self.ask(address, code, fields, body)
         if answer.code != ResponseCode.SUCCESS:
@@ -124,14 +124,14 @@ class Cluster:
                 continue
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise UsageError(
-                    f"{address} is not a name server; if it is a broker, name it with "
+                    f"{address} is not a name server; if it is a broker, give it as "
                     f"--broker (-b) {address}"
                 )
             return answer
-        raise last or UsageError("no name server was named: use --namesrv or --broker")
+        raise last or UsageError("no server given: use --namesrv or --broker")
 
     async def brokers(self) -> list[tuple[str, str]]:
-        """Return (broker name, address of its master) of every broker."""
+        """Return (broker name, address of the master) of every broker."""
         if self._broker:
             return [("", self._broker)]
         answer = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -142,7 +142,7 @@ class Cluster:
     async def members(self) -> list[tuple[str, int | None, str]]:
         """Return (broker name, broker id, address) of every master and replica.
 
-        A broker that was named by its address has no name and no id here.
+        With `broker`, name and id are unknown.
         """
         if self._broker:
             return [("", None, self._broker)]
@@ -155,9 +155,9 @@ class Cluster:
         ]
 
     async def queues(self, topic: str, *, wanted: int) -> list[Queue]:
-        """Return the queues of a topic that may be written (2) or read (4), in order.
+        """Return the writable (WRITE) or readable (READ) queues of a topic, in order.
 
-        A topic that does not exist yet has as many queues as the first send makes, for writing.
+        For WRITE, a topic that does not exist has the queues that the first send will create.
 
         Raises:
             RequestError: The topic does not exist.
@@ -166,7 +166,7 @@ class Cluster:
         if route is None and wanted == WRITE:
             route, queues_max = await self._route(TEMPLATE_TOPIC), NEW_TOPIC_QUEUES
         if route is None:
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}")
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
         addresses = {
             data["brokerName"]: data["brokerAddrs"].get("0", "") for data in route["brokerDatas"]
         }
@@ -187,7 +187,7 @@ class Cluster:
     async def _route_of_broker(self, topic: str) -> dict[str, Any] | None:
         answer = await self.ask(self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, no_broker(self._broker))
+            raise RequestError(answer.code, not_a_broker(self._broker))
         if answer.code != ResponseCode.SUCCESS:
             return None
         return {
@@ -199,14 +199,14 @@ class Cluster:
         """Return a view of a DueMQ broker.
 
         Args:
-            fields: Arguments of an `AskedView`.
+            fields: Arguments of the view.
 
         Raises:
-            RequestError: It is not a DueMQ broker, or has no such view.
+            RequestError: The server is not a DueMQ broker, or has no such view.
         """
         answer = await self.ask(address, VIEW_REQUEST, {"view": name, **fields})
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, no_broker(address))
+            raise RequestError(answer.code, not_a_broker(address))
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "")
         return msgspec.json.decode(bytes_of(answer))
@@ -228,30 +228,30 @@ async def members_of(cluster: Cluster) -> list[tuple[str, int | None, str]]:
     return members
 
 
-def no_broker(address: str) -> str:
-    """Return a hint for a server that does not support DueMQ's requests."""
+def not_a_broker(address: str) -> str:
+    """Return the error text for a server that does not support DueMQ's requests."""
     return (
-        f"{address} is not a DueMQ broker; if it is a name server, name it with --namesrv (-n) "
+        f"{address} is not a DueMQ broker; if it is a name server, give it as --namesrv (-n) "
         f"{address}"
     )
 
 
 def bytes_of(answer: Response) -> bytes:
-    """Return an answer's body as one piece."""
+    """Return the body of a response as bytes."""
     body = answer.body
     return bytes(body) if isinstance(body, (bytes, memoryview)) else b"".join(body)
 
 
 def _loads(answer: Response) -> dict[str, Any]:
-    """Return a JSON body; Apache's name servers write numbers as keys without quotes."""
+    """Parse a JSON body; Apache's name servers write unquoted numbers as keys."""
     from message_store.json_dialect import loads
 
     try:
         value = loads(bytes_of(answer).decode())
     except ValueError as error:
-        raise ConnectionError(f"the name server's answer is not JSON: {error}") from None
+        raise ConnectionError(f"the name server's response is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ConnectionError("the name server's answer is not a JSON object")
+        raise ConnectionError("the name server's response is not a JSON object")
     return {str(key): _string_keys(item) for key, item in value.items()}
 
 

@@ -1,4 +1,4 @@
-"""Commands whose options are declared once: parameters of a dataclass type become its fields.
+"""Commands with shared option sets: a dataclass parameter expands to one option per field.
 
 @dataclass(frozen=True)
 class Target:
@@ -38,7 +38,7 @@ def command(
 
 
 def expanded(function: Command) -> Command:
-    """Return a function that takes the fields of each option set instead of the set."""
+    """Return a function that takes the fields of each option set instead of the dataclass."""
     hints = typing.get_type_hints(function, include_extras=True)
     sets: dict[str, typing.Any] = {
         name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)

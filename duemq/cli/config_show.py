@@ -1,4 +1,4 @@
-"""`duemq config show`: every key, its value, its default and its source."""
+"""`duemq config show`: every key with value, default and source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from message_store.masking import masked
 
 @dataclass(frozen=True, slots=True)
 class ShownKey:
-    """One line of the output."""
+    """Key as shown by `duemq config show`."""
 
     key: str
     value: str
@@ -33,7 +33,7 @@ class ShownKey:
 
 
 def broker_sections(properties: Properties) -> list[type]:
-    """Return the broker's sections, those of installed plugins included."""
+    """Return the broker's sections, including those of installed plugins."""
     from duemq.plugins import installed_sections
 
     disabled = from_properties(BrokerConfig, properties).disabled_plugins
@@ -44,7 +44,7 @@ def shown_keys(properties: Properties, sections: Iterable[type]) -> list[ShownKe
     """Return every key of the sections.
 
     Raises:
-        ConfigError: A value that cannot be used.
+        ConfigError: A value is invalid.
     """
     check_refusals(properties)
     return [
@@ -71,7 +71,7 @@ def _shown(item: Option, config: Any, properties: Properties) -> ShownKey:
 def show(
     properties: Properties, *, namesrv: bool = False, changed: bool = False, as_json: bool = False
 ) -> None:
-    """Print the configuration that these properties make."""
+    """Print the configuration that results from `properties`."""
     sections = [NamesrvConfig] if namesrv else broker_sections(properties)
     shown = [key for key in shown_keys(properties, sections) if key.changed or not changed]
     notices = key_notices(properties, sections)

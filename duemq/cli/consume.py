@@ -1,7 +1,7 @@
-"""`duemq consume`: prints messages of a topic as they arrive, commits the offsets of a group.
+"""`duemq consume`: print messages of a topic as they arrive, and commit the group's offsets.
 
-One process reads all queues of the topic: it takes no part in rebalancing. It is meant for
-looking and for scripts; applications use a RocketMQ client.
+The process reads all queues of the topic and does not rebalance. It is meant for inspection and
+scripts; applications use a RocketMQ client.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from delivery.plugin import Response
 from duemq.cli.client import READ, Cluster, Queue, bytes_of
 from duemq.cli.messages import describe, time_text
 from duemq.cli.options import Target
-from duemq.cli.output import print_json_line, printable, reader_is_gone
+from duemq.cli.output import print_json_line, printable, reader_has_closed
 from duemq.cli.retrying import Retrying
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError
 from message_store.log.record import Record, split_records
 
 PULL_COUNT = 32
-READER_LOOK_S = 1.0  # between two checks whether standard output is still read
+READER_LOOK_S = 1.0  # interval of checks whether standard output is closed
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = SUSPEND_MS / 1_000 + 10
-BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # it starts or stops
+BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # during start and stop
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4  # bits of a pull's sysFlag
 
 
@@ -34,7 +34,7 @@ Show = Callable[[Queue, Record], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ConsumeOptions:
     """Arguments of `duemq consume`."""
 
     topic: str
@@ -46,18 +46,18 @@ class Wanted:
 
 
 class Reader:
-    """Reads all queues of a topic, one task a queue, until enough was printed."""
+    """Reader of all queues of a topic, one task per queue."""
 
-    def __init__(self, cluster: Cluster, wanted: Wanted, show: Show) -> None:
-        self._cluster, self._wanted, self._show = cluster, wanted, show
-        self._left = wanted.count or -1
+    def __init__(self, cluster: Cluster, options: ConsumeOptions, show: Show) -> None:
+        self._cluster, self._options, self._show = cluster, options, show
+        self._left = options.count or -1
         self._enough = asyncio.Event()
-        self._retrying: dict[str, Retrying] = {}  # by address: queues of a broker go on together
-        self._tags = None if wanted.tag.strip() in ("", "*") else _tags_of(wanted.tag)
+        self._retrying: dict[str, Retrying] = {}  # by address, shared by the queues of a broker
+        self._tags = None if options.tag.strip() in ("", "*") else _tags_of(options.tag)
 
     async def run(self) -> None:
-        """Read until count or time is reached."""
-        queues = await self._cluster.queues(self._wanted.topic, wanted=READ)
+        """Read until the count or the time limit is reached."""
+        queues = await self._cluster.queues(self._options.topic, wanted=READ)
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._read(queue)) for queue in queues
         ]
@@ -65,7 +65,7 @@ class Reader:
         try:
             await asyncio.wait(
                 [waiter, *tasks],
-                timeout=self._wanted.wait_s or None,
+                timeout=self._options.wait_s or None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             for task in tasks:
@@ -107,10 +107,10 @@ class Reader:
                 return
 
     async def _pull(self, queue: Queue, offset: int) -> Response:
-        """Return the answer to one pull.
+        """Return the response to one pull.
 
         Raises:
-            ConnectionError: The broker does not answer, or starts or stops just now.
+            ConnectionError: The broker does not respond, or is starting or stopping.
         """
         answer = await self._cluster.ask(
             queue.address,
@@ -124,36 +124,38 @@ class Reader:
 
     async def _start(self, queue: Queue) -> int:
         fields = {
-            "consumerGroup": self._wanted.group,
-            "topic": self._wanted.topic,
+            "consumerGroup": self._options.group,
+            "topic": self._options.topic,
             "queueId": queue.queue_id,
         }
         answer = await self._cluster.ask(queue.address, RequestCode.QUERY_CONSUMER_OFFSET, fields)
-        if answer.code == ResponseCode.SUCCESS and not self._wanted.from_first:
+        if answer.code == ResponseCode.SUCCESS and not self._options.from_first:
             return int((answer.fields or {})["offset"])
-        code = RequestCode.GET_MIN_OFFSET if self._wanted.from_first else RequestCode.GET_MAX_OFFSET
+        code = (
+            RequestCode.GET_MIN_OFFSET if self._options.from_first else RequestCode.GET_MAX_OFFSET
+        )
         answer = await self._cluster.call(queue.address, code, fields)
         return int((answer.fields or {})["offset"])
 
     def _pull_fields(self, queue: Queue, offset: int) -> dict[str, object]:
         return {
-            "consumerGroup": self._wanted.group,
-            "topic": self._wanted.topic,
+            "consumerGroup": self._options.group,
+            "topic": self._options.topic,
             "queueId": queue.queue_id,
             "queueOffset": offset,
             "maxMsgNums": PULL_COUNT if self._left < 0 else min(PULL_COUNT, max(self._left, 1)),
             "sysFlag": SUSPEND | SUBSCRIPTION,
             "commitOffset": 0,
             "suspendTimeoutMillis": SUSPEND_MS,
-            "subscription": self._wanted.tag,
+            "subscription": self._options.tag,
             "subVersion": 0,
             "expressionType": "TAG",
         }
 
     async def _commit(self, queue: Queue, offset: int, retrying: Retrying) -> None:
         fields = {
-            "consumerGroup": self._wanted.group,
-            "topic": self._wanted.topic,
+            "consumerGroup": self._options.group,
+            "topic": self._options.topic,
             "queueId": queue.queue_id,
             "commitOffset": offset,
         }
@@ -169,7 +171,7 @@ class Reader:
 
 
 def show_line(queue: Queue, record: Record) -> None:
-    """Print a message for people; control characters of its body and keys as escapes."""
+    """Print a message as one line of escaped text."""
     shown = describe(record)
     place = f"{queue.broker_name or queue.address}/{record.queue_id}/{record.queue_offset}"
     text = f"{place}  {shown['unique_key'] or '-'}  {shown['body']}"
@@ -177,7 +179,7 @@ def show_line(queue: Queue, record: Record) -> None:
 
 
 def show_json(queue: Queue, record: Record) -> None:
-    """Print a message for programs."""
+    """Print a message as a JSON line."""
     print_json_line({"broker": queue.broker_name or queue.address, **describe(record)})
 
 
@@ -185,19 +187,19 @@ def _tags_of(expression: str) -> frozenset[str]:
     return frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
 
 
-def consume_messages(wanted: Wanted, target: Target) -> None:
-    """Print messages until count, time or Ctrl-C."""
-    asyncio.run(_consume(wanted, target))
+def consume_messages(options: ConsumeOptions, target: Target) -> None:
+    """Print messages until the count or time limit, or Ctrl-C."""
+    asyncio.run(_consume(options, target))
 
 
-async def _consume(wanted: Wanted, target: Target) -> None:
+async def _consume(options: ConsumeOptions, target: Target) -> None:
     async with target.cluster() as cluster:
-        reader = Reader(cluster, wanted, show_json if target.as_json else show_line)
+        reader = Reader(cluster, options, show_json if target.as_json else show_line)
         reading = asyncio.create_task(reader.run())
         try:
             while not reading.done():
                 await asyncio.wait([reading], timeout=READER_LOOK_S)
-                if reader_is_gone():
+                if reader_has_closed():
                     raise BrokenPipeError
             await reading
         finally:

@@ -1,11 +1,11 @@
-"""Client for decisions about pending messages (cancel, move, fire), and its commands.
+"""Client for decisions about pending messages (cancel, move, fire), and their commands.
 
     async with DecisionClient("127.0.0.1:9876") as client:
         for result in await client.cancel(ids=["7F00..."]):
             print(result.name, result.verdict)
 
-Every broker gets the request, as any of them may have the message; the result of the broker that
-decided counts.
+The request goes to every broker, since any of them may have the message; the most specific result
+counts.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from typing import Any, Final, Self
 import msgspec
 
 from duemq.auth.signature import Credentials
-from duemq.cli.client import Cluster, bytes_of, no_broker
+from duemq.cli.client import Cluster, bytes_of, not_a_broker
 from duemq.cli.options import Target
-from duemq.messages.decide import ACTIONS, NAMES_MAX, TIME_MS_MAX, Answer, DecisionRequest
+from duemq.messages.decide import ACTIONS, NAMES_MAX, TIME_MS_MAX, DecisionRequest, DecisionResponse
 from duemq.messages.decision_results import Result
 from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError, UsageError
 
 CALL_TIMEOUT_S = 60.0
 CODES: Final = {action: code for code, action in ACTIONS.items()}
-RANKS: Final = ("unknown", "already delivered", "done", "refused")  # the last counts
+RANKS: Final = ("unknown", "already delivered", "done", "refused")  # in ascending priority
 COLUMNS = ("name", "verdict", "#messages", "due (UTC)", "remark")
 SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class MessageSelection:
     """Selection of pending messages.
 
     Attributes:
-        ids: unique keys or offset message ids.
-        keys: any of their KEYS.
-        handles: recall handles.
-        topic: with ids and keys: only of this topic; alone: all pending messages of it.
+        ids: Unique keys or offset message ids.
+        keys: Values of KEYS.
+        handles: Recall handles.
+        topic: Topic of ids and keys; alone, it selects all pending messages of the topic.
         from_ms, until_ms: Only messages due in [from_ms, until_ms).
     """
 
@@ -70,13 +70,13 @@ class Named:
 
 
 class DecisionClient:
-    """Decides about pending messages at the brokers of a cluster. An async context manager.
+    """Client that sends decisions to all brokers of a cluster; an async context manager.
 
     Args:
         namesrv: `host:port` of name servers, separated by `;`.
         broker: `host:port` of one broker; then only that broker is used.
         tls: Context of TLS connections; None: plaintext.
-        who: Signs the requests; None: they have no account.
+        who: Credentials that sign the requests; None: unsigned.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class DecisionClient:
     async def __aexit__(self, *exc: object) -> None:
         await self._cluster.__aexit__(*exc)
 
-    async def cancel(self, *, dry_run: bool = False, **named: Any) -> list[Result]:
-        """Have messages never be delivered; arguments: the attributes of `Named`.
+    async def cancel(self, *, dry_run: bool = False, **selection: Any) -> list[Result]:
+        """Cancel messages; `selection` are the attributes of `MessageSelection`.
 
         Raises:
             RequestError: A broker refused the request as a whole.
-            ConnectionError: A broker does not answer.
+            ConnectionError: A broker does not respond.
         """
-        return await self.decide("cancel", Named(**named), dry_run=dry_run)
+        return await self.decide("cancel", MessageSelection(**selection), dry_run=dry_run)
 
     async def move(
         self,
@@ -111,24 +111,28 @@ class DecisionClient:
         deliver_ms: int | None = None,
         delay_ms: int | None = None,
         dry_run: bool = False,
-        **named: Any,
+        **selection: Any,
     ) -> list[Result]:
-        """Have messages be delivered at another time, absolute or from now on."""
+        """Reschedule messages to an absolute time or to a delay from now."""
         return await self.decide(
-            "move", Named(**named), dry_run=dry_run, deliver_ms=deliver_ms, delay_ms=delay_ms
+            "move",
+            MessageSelection(**selection),
+            dry_run=dry_run,
+            deliver_ms=deliver_ms,
+            delay_ms=delay_ms,
         )
 
-    async def fire(self, *, dry_run: bool = False, **named: Any) -> list[Result]:
+    async def fire(self, *, dry_run: bool = False, **selection: Any) -> list[Result]:
         """Deliver messages now."""
-        return await self.decide("fire", Named(**named), dry_run=dry_run)
+        return await self.decide("fire", MessageSelection(**selection), dry_run=dry_run)
 
-    async def decide(self, action: str, named: Named, **more: Any) -> list[Result]:
+    async def decide(self, action: str, selection: MessageSelection, **more: Any) -> list[Result]:
         """Send the request to every broker; return one result for each name, in order."""
         brokers = await self._cluster.brokers()
         if not brokers:
             raise ConnectionError("the name server has no registered broker")
         results: list[Result] = []
-        for request in named.requests(**more):
+        for request in selection.requests(**more):
             body = msgspec.json.encode(request)
             answers = [await self._ask(address, CODES[action], body) for _, address in brokers]
             results += [combined(of_one) for of_one in zip(*answers, strict=True)]
@@ -137,10 +141,10 @@ class DecisionClient:
     async def _ask(self, address: str, code: int, body: bytes) -> list[Result]:
         answer = await self._cluster.ask(address, code, body=body, timeout_s=CALL_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, no_broker(address))
+            raise RequestError(answer.code, not_a_broker(address))
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "")
-        return msgspec.json.decode(bytes_of(answer), type=Answer).results
+        return msgspec.json.decode(bytes_of(answer), type=DecisionResponse).results
 
 
 def combined(results: Sequence[Result]) -> Result:
@@ -162,16 +166,16 @@ def combined(results: Sequence[Result]) -> Result:
 
 def decide_and_show(
     action: str,
-    named: Named,
+    selection: MessageSelection,
     target: Target,
     *,
     dry_run: bool,
     confirmed: bool = True,
     **more: Any,
 ) -> None:
-    """Decide, print what became of each name, and leave with an exit code.
+    """Send a decision, print the result for each name, and exit.
 
-    0: all done; 1: some were delivered before, or are unknown; 4: some were refused.
+    Exit code 0: all done; 1: some were already delivered or are unknown; 4: some were refused.
 
     Args:
         confirmed: Skip the confirmation for a whole topic.
@@ -179,16 +183,16 @@ def decide_and_show(
     from duemq.cli.exits import Exit
     from duemq.cli.output import plural, print_json, print_table
 
-    if not (named.ids or named.keys or named.handles or named.topic):
+    if not (selection.ids or selection.keys or selection.handles or selection.topic):
         raise UsageError("no messages selected: give --id, --key, --handle or --topic")
 
     async def run(dry_run: bool) -> list[Result]:
         tls, who = target.tls_context(), target.credentials()
         async with DecisionClient(target.namesrv, target.broker, tls=tls, who=who) as client:
-            return await client.decide(action, named, dry_run=dry_run, **more)
+            return await client.decide(action, selection, dry_run=dry_run, **more)
 
-    if not (confirmed or dry_run or named.ids or named.keys or named.handles):
-        _confirm(action, named.topic, lambda: asyncio.run(run(True)))
+    if not (confirmed or dry_run or selection.ids or selection.keys or selection.handles):
+        _confirm(action, selection.topic, lambda: asyncio.run(run(True)))
     results = asyncio.run(run(dry_run))
     verdicts = {result.verdict for result in results}
     for result in results:
@@ -209,10 +213,10 @@ def decide_and_show(
 
 
 def _confirm(action: str, topic: str, dry_run: Callable[[], list[Result]]) -> None:
-    """Ask before something is done to all pending messages of a topic.
+    """Ask for confirmation before an action on all pending messages of a topic.
 
     Raises:
-        UsageError: There is no terminal for the question.
+        UsageError: Standard input is not a terminal.
         SystemExit: The operator declined.
     """
     from duemq.cli.exits import Exit, fail
@@ -220,8 +224,8 @@ def _confirm(action: str, topic: str, dry_run: Callable[[], list[Result]]) -> No
 
     if not sys.stdin.isatty():
         raise UsageError(
-            f"{action} --topic {topic} takes all pending messages of the topic: add --yes, or look "
-            "at it first with --dry-run"
+            f"{action} --topic {topic} applies to all pending messages of the topic: add --yes, or "
+            "check with --dry-run first"
         )
     count = sum(result.messages for result in dry_run())
     question = f"{action} {count:,} pending {plural(count, 'message')} of topic {topic}? [y/N] "

@@ -1,10 +1,10 @@
 """`make demo`: a broker, a real client, and a table of promised and actual delivery times.
 
-this process -- starts  --> `duemq broker` (embedded name server, free ports, temporary store)
-             -- starts  --> demo_client   (the C++ client sends by level and by time, and consumes)
-             -- cancels --> one timer, by its key, as `duemq timers cancel` does
-             -- reads   --> the broker's log: the store time of the record that a delivery was made
-                            from, plus the level's delay, is the promise to the millisecond
+demo -- starts  --> `duemq broker` (embedded name server, free ports, temporary store)
+     -- starts  --> demo_client    (sends by level and by time, and consumes)
+     -- cancels --> one timer, by key, as `duemq timers cancel` does
+     -- reads   --> the broker's log: the promised time of a level message is the store time of its
+                    source record plus the delay of the level
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ ClientEvent = dict[str, Any]
 """One line of `demo_client`: `event`, `at_ms` and more."""
 TOPIC = "DueMQDemo"
 LOG_FILE_BYTES = 1 << 24
-RECORD_BYTES_MAX = 1 << 16  # of a message of the demo
+RECORD_BYTES_MAX = 1 << 16  # of one demo message
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000}
 EACH = 4
 TIMER_DELAYS_MS = (1_234, 3_456, 6_789)
 CANCELLED_KEY, CANCELLED_DELAY_MS = "timer-cancelled", 8_000  # before the last level is due
 START_TIMEOUT_S = 300  # a first start compiles kernels
 RUN_TIMEOUT_S = 120
-LINGER_S = 2.0  # to notice a duplicate
+LINGER_S = 2.0  # time for duplicates to arrive
 STOP_TIMEOUT_S = 30
-SIGNAL_EXIT = 128  # and the number of the signal, as shells do
+SIGNAL_EXIT = 128  # plus the signal number, as in shells
 BROKER_CONF = """\
 brokerName = demo
 brokerIP1 = 127.0.0.1
@@ -61,12 +61,12 @@ defaultTopicQueueNums = 2
 
 @dataclass(slots=True)
 class Line:
-    """One message of the demo. Times in ms since 1970; 0: unknown yet.
+    """One message of the demo; times in ms since the epoch, 0 if unknown.
 
     Attributes:
-        level: 0 for a timer.
+        level: Delay level; 0 for a timer.
         exact: Whether the due time is known to the millisecond.
-        cancelled: the broker has promised never to deliver it.
+        cancelled: Whether the broker has confirmed its cancellation.
     """
 
     key: str
@@ -80,14 +80,14 @@ class Line:
 
     @property
     def late_ms(self) -> int:
-        """How long after the promise it reached the client."""
+        """Time from the promised time to the arrival at the client in ms."""
         return self.arrivals[0] - self.promised_ms if self.arrivals else 0
 
     @property
     def verdict(self) -> str:
-        """State of the message; a fault is in capitals."""
+        """State of the message; faults in capitals."""
         if self.cancelled:
-            return "CAME AFTER ITS CANCEL" if self.arrivals else "cancelled"
+            return "ARRIVED AFTER CANCEL" if self.arrivals else "cancelled"
         if not self.arrivals:
             return "pending"
         if len(self.arrivals) > 1:
@@ -112,13 +112,13 @@ class Demo:
 
     @property
     def complete(self) -> bool:
-        """Whether every message that was sent has arrived or is cancelled."""
+        """Whether all messages are sent, and each has arrived or is cancelled."""
         return self.all_sent and all(
             line.arrivals or line.cancelled for line in self.lines.values()
         )
 
     def take(self, event: ClientEvent) -> None:
-        """Note one event of the client."""
+        """Apply one event of the client."""
         if event["event"] == "sent":
             self._sent(event)
         elif event["event"] == "received" and event["key"] in self.lines:
@@ -144,7 +144,7 @@ class Demo:
             line.exact = True
 
     def _record(self, offset: int) -> Record:
-        """Return a record of the log; clients cannot read those of a level."""
+        """Read a record from the log file; clients cannot read records of levels."""
         base = offset - offset % LOG_FILE_BYTES
         with (self._log / f"{base:020d}").open("rb") as file:
             file.seek(offset - base)
@@ -154,7 +154,7 @@ class Demo:
         """Return the faults, one line each."""
         found = [self.failure] if self.failure else []
         if not self.all_sent:
-            found.append("not everything was sent")
+            found.append("not all messages were sent")
         for line in self.lines.values():
             if line.verdict not in ("ok", "cancelled"):
                 verdict = "MISSING" if line.verdict == "pending" else line.verdict
@@ -174,13 +174,13 @@ def run_demo(*, as_json: bool) -> None:
         print_json({"messages": [_facts(line) for line in demo.lines.values()], "faults": faults})
     elif not faults:
         if not sys.stdout.isatty():
-            print()  # the live table ends without one
+            print()  # the live table has no final line end
         worst = max((line.late_ms for line in demo.lines.values()), default=0)
         timers = sum(not line.level for line in demo.lines.values())
         print(
             f"{len(demo.lines)} messages, {timers} of them timers: none missing, none early, "
-            f"none doubled, the cancelled one never came; "
-            f"the latest reached the client {worst} ms after its promise"
+            f"none doubled, the cancelled one not delivered; "
+            f"the latest reached the client {worst} ms after its promised time"
         )
     if faults:
         fail("; ".join(faults), Exit.FOUND_FAULT)
@@ -189,7 +189,7 @@ def run_demo(*, as_json: bool) -> None:
 def _has_cpp_client() -> bool:
     try:
         importlib.import_module("rocketmq.client")
-    except (ImportError, OSError):  # not installed, or its library cannot be loaded
+    except (ImportError, OSError):  # not installed, or not loadable
         return False
     return True
 
@@ -209,9 +209,9 @@ def _facts(line: Line) -> dict[str, Any]:
 
 
 async def _until_signal(work: Coroutine[Any, Any, Demo]) -> Demo:
-    """Return what `work` returns; stop it, and the processes it started, on SIGHUP and SIGTERM.
+    """Return the result of `work`; cancel it, and so stop its processes, on SIGHUP and SIGTERM.
 
-    A terminal that is closed sends SIGHUP; a broker takes that for "read the configuration again".
+    A closed terminal sends SIGHUP, at which a broker only reloads its configuration.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     came: list[int] = []
@@ -294,7 +294,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 async def _cancel(demo: Demo, namesrv: str) -> None:
-    """Cancel one timer, as an operator would; a broker that refuses is a fault."""
+    """Cancel one timer; a refusal is a fault."""
     async with DecisionClient(namesrv) as client:
         [result] = await client.cancel(keys=[CANCELLED_KEY], topic=TOPIC)
     demo.lines[CANCELLED_KEY].cancelled = result.verdict == "done"
@@ -303,7 +303,7 @@ async def _cancel(demo: Demo, namesrv: str) -> None:
 
 
 async def _follow(demo: Demo, lines: asyncio.StreamReader, namesrv: str) -> None:
-    """Collect events until all messages and no duplicates have arrived, or the time is over."""
+    """Collect events until all messages have arrived, and LINGER_S longer for duplicates."""
     try:
         async with asyncio.timeout(RUN_TIMEOUT_S):
             while not demo.complete and not demo.failure:

@@ -1,8 +1,7 @@
-"""Child process of the demo that drives the C++ client of the PyPI package `rocketmq`.
+"""Client process of the demo, using the C++ client of the PyPI package `rocketmq`.
 
-It prints what happens to it as JSON lines; `demo` reads them. Nothing of DueMQ's is in the way:
-the C++ library talks to the broker as any application would. The library exists for x86-64 only;
-elsewhere DueMQ's own client replaces it and reports that.
+It prints its events as JSON lines, which `demo` reads. The C++ client shows that unmodified
+applications work. It exists for x86-64 only; elsewhere DueMQ's client replaces it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from duemq.cli.client import Cluster, Queue
-from duemq.cli.consume import Reader, Wanted
+from duemq.cli.consume import ConsumeOptions, Reader
 from duemq.cli.messages import Outgoing, sending
 from message_store.clock import SystemClock
 from message_store.log.record import Record
@@ -34,8 +33,8 @@ class Plan:
     """Messages to send.
 
     Attributes:
-        levels, each: levels, and messages of each.
-        timers_ms: delays of timers; the last one is named `cancelled`.
+        levels, each: Delay levels, and number of messages per level.
+        timers_ms: Delays of timers; the key of the last one is `cancelled`.
     """
 
     levels: list[int]
@@ -61,11 +60,11 @@ class Reporter:
         self._clock = SystemClock()
 
     def now_ms(self) -> int:
-        """Return the present time."""
+        """Return the current time in ms."""
         return self._clock.now_ms()
 
     def __call__(self, event: str, **facts: Any) -> None:
-        """Print one event with the time."""
+        """Print one event with its time."""
         line = json.dumps({"event": event, "at_ms": self._clock.now_ms(), **facts})
         with self._lock:
             sys.stdout.write(line + "\n")
@@ -73,7 +72,7 @@ class Reporter:
 
 
 def start_consumer(namesrv: str, topic: str, report: Reporter) -> tuple[Any, threading.Event]:
-    """Start a push consumer; the event is set when it has seen the first message."""
+    """Start a push consumer; the event is set at the first message."""
     from rocketmq.client import PushConsumer
 
     awake = threading.Event()
@@ -98,7 +97,7 @@ def start_consumer(namesrv: str, topic: str, report: Reporter) -> tuple[Any, thr
 def send(
     producer: Any, topic: str, key: str, report: Reporter, level: int = 0, delay_ms: int = 0
 ) -> None:
-    """Send one message by level or by time; without both it is visible at once."""
+    """Send one message with a level or a time; without either it is delivered at once."""
     from rocketmq.client import Message
 
     message = Message(topic)
@@ -138,7 +137,7 @@ def run(namesrv: str, topic: str, plan: Plan) -> None:
 
 
 async def run_own(namesrv: str, topic: str, plan: Plan) -> None:
-    """The same with DueMQ's own client, for machines that have no C++ one."""
+    """Run the plan with DueMQ's client, for machines without the C++ client."""
     report = Reporter()
     async with Cluster(namesrv) as cluster:
 
@@ -156,7 +155,7 @@ async def run_own(namesrv: str, topic: str, plan: Plan) -> None:
             report("received", key=record.properties.get("KEYS", ""), **facts)
 
         await put("hello-0")
-        wanted = Wanted(topic, GROUP, from_first=True)
+        wanted = ConsumeOptions(topic, GROUP, from_first=True)
         reading = asyncio.create_task(Reader(cluster, wanted, received).run())
         for message in plan.messages():
             await put(*message)

@@ -1,4 +1,4 @@
-"""Exit codes, and the conversion of errors into one line and an exit code."""
+"""Exit codes, and the conversion of errors into a line of text and an exit code."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from message_store.ledger.errors import LedgerError
 
 
 class Exit(IntEnum):
-    """What a command ends with; 130 and 141 as shells count signals."""
+    """Exit codes of commands; 130 and 141 are 128 plus the signal, as in shells."""
 
     DONE = 0
-    FOUND_FAULT = 1  # what was asked about is missing, damaged or not as promised
+    FOUND_FAULT = 1  # the check failed: something is missing, damaged or not as promised
     USAGE = 2  # wrong arguments or configuration; a port in use
-    UNREACHABLE = 3  # no broker or name server answers there
-    REFUSED = 4  # the broker answered, but refused
-    STORE = 5  # the store cannot be opened or went bad while running
-    INTERNAL = 70  # a fault of ours
+    UNREACHABLE = 3  # no broker or name server responds
+    REFUSED = 4  # the broker refused the request
+    STORE = 5  # the store cannot be opened or failed while running
+    INTERNAL = 70  # bug in DueMQ
     INTERRUPTED = 130
-    READER_GONE = 141  # whatever read standard output has ended, as in `| head`
+    OUTPUT_CLOSED = 141  # standard output was closed, as by `| head`
 
 
 MEANINGS = {
     Exit.DONE: "done",
-    Exit.FOUND_FAULT: "what was asked about is missing, damaged or not as promised",
+    Exit.FOUND_FAULT: "the check failed: something is missing, damaged or not as promised",
     Exit.USAGE: "wrong arguments or configuration; a port in use; a plugin that cannot be loaded",
-    Exit.UNREACHABLE: "no broker or name server answers there",
-    Exit.REFUSED: "the broker answered, but refused",
+    Exit.UNREACHABLE: "no broker or name server responds at the address",
+    Exit.REFUSED: "the broker refused the request",
     Exit.STORE: "the store cannot be opened, or the broker had to stop because of it",
-    Exit.INTERNAL: "a fault of DueMQ's own; the traceback belongs into a report",
+    Exit.INTERNAL: "internal error in DueMQ; please report it with the traceback",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
-    Exit.READER_GONE: "what read the output has ended, as in `| head`",
+    Exit.OUTPUT_CLOSED: "standard output was closed, as by `| head`",
 }
 
 
@@ -56,22 +56,22 @@ def exit_code(error: BaseException) -> Exit:
 
 
 def fail(text: str, code: Exit) -> None:
-    """Print one line to standard error and leave with `code`."""
+    """Print an error to standard error and exit with `code`."""
     print(f"duemq: {printable(text, lines=True)}", file=sys.stderr)
     raise SystemExit(int(code))
 
 
 @contextmanager
 def errors_become_exits() -> Iterator[None]:
-    """Turn errors that a user can do something about into one line and an exit code."""
+    """Turn expected errors into one line of text and an exit code."""
     try:
         try:
             yield
         finally:
-            sys.stdout.flush()  # here, where a reader that is gone has an exit code
+            sys.stdout.flush()  # here, where a closed pipe has an exit code
     except BrokenPipeError:
         _discard_output()
-        raise SystemExit(int(Exit.READER_GONE)) from None
+        raise SystemExit(int(Exit.OUTPUT_CLOSED)) from None
     except KeyboardInterrupt:
         raise SystemExit(int(Exit.INTERRUPTED)) from None
     except RequestError as error:
@@ -81,7 +81,7 @@ def errors_become_exits() -> Iterator[None]:
     except BaseExceptionGroup as group:
         if group.subgroup(BrokenPipeError) is not None:
             _discard_output()
-            raise SystemExit(int(Exit.READER_GONE)) from None
+            raise SystemExit(int(Exit.OUTPUT_CLOSED)) from None
         known, other = group.split((DueMQError, OSError))
         if other is not None or known is None:
             raise
@@ -90,10 +90,10 @@ def errors_become_exits() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Send what is still buffered to nowhere, so that the interpreter's own flush is quiet."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Redirect buffered output to the null device, so that the final flush does not fail."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    os.close(null_device)
 
 
 def _first(group: BaseException) -> BaseException:
@@ -104,5 +104,5 @@ def _first(group: BaseException) -> BaseException:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, TimeoutError) and not str(error):
-        return "no answer in time"
+        return "no response in time"
     return " ".join(str(error).split()) or type(error).__name__

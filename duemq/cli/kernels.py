@@ -1,10 +1,10 @@
-"""`duemq kernels warm`, and the notice of a first start that compiles kernels.
+"""`duemq kernels warm`, and kernel compilation at the first start of a broker.
 
-What is compiled is listed (`message_store.kernels.registry`); child processes compile it, one per
-core (`message_store.kernels.compilation`).
+`message_store.kernels.registry` lists the kernels; child processes compile them, one per core
+(`message_store.kernels.compilation`).
 
-A broker on a new store waits for what a send needs, serves, and compiles the rest meanwhile. One
-that has a store waits for everything, as it may find messages that are due.
+A broker with a new store waits for the kernels of sends only, and compiles the others while it
+serves. A broker with an existing store waits for all kernels: messages may be due.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ AFTERWARDS = ("ingest", "levels", "timers", "pending_timers", "broker")
 
 
 def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation:
-    """Compile what a broker on `store` waits for, with a notice; return what prepares the rest.
+    """Compile the kernels that a broker on `store` waits for; return the preparation of the rest.
 
     Args:
-        is_replicated: Whether the broker is, or may become, a replica: it needs everything, as a
-            kernel that is compiled on its first call would stop reports and heartbeats.
+        is_replicated: Whether the broker is or may become a replica. It then waits for all kernels:
+            compilation at the first call would delay acknowledgements and heartbeats.
     """
     from message_store.kernels.preparation import Preparation
     from message_store.kernels.registry import is_complete, kernels_of
@@ -52,7 +52,7 @@ def compile_if_needed(store: StoreConfig, *, is_replicated: bool) -> Preparation
 
 
 def compile_for_demo(*, shown: bool) -> None:
-    """Compile what a new broker and its pending messages need; the broker compiles the rest."""
+    """Compile the kernels that the demo needs; the broker compiles the rest."""
     from message_store.kernels.registry import is_complete, kernels_of
 
     if is_complete():
@@ -63,7 +63,7 @@ def compile_for_demo(*, shown: bool) -> None:
 
 
 def _compile_all() -> None:
-    """Compile all kernels; set the mark of a complete cache."""
+    """Compile all kernels, then mark the cache as complete."""
     from message_store.kernels.registry import every_kernel, set_complete
 
     _compile(every_kernel())
@@ -71,7 +71,7 @@ def _compile_all() -> None:
 
 
 def _compile(kernels: Sequence[Listed]) -> None:
-    """Compile kernels; load what a broker consists of meanwhile."""
+    """Compile kernels; import the broker meanwhile."""
     from message_store.kernels.compilation import Compilation, CompilationFailed
 
     with Compilation(kernels) as compilation:
@@ -99,6 +99,6 @@ def warm(*, force: bool, as_json: bool) -> None:
     if as_json:
         print_json({"compiled": needed, "seconds": took, "cache": str(CACHE_DIRECTORY)})
     elif needed:
-        print(f"kernels compiled in {took} s, kept in {CACHE_DIRECTORY}")
+        print(f"kernels compiled in {took} s, stored in {CACHE_DIRECTORY}")
     else:
-        print(f"kernels are compiled already, kept in {CACHE_DIRECTORY}")
+        print(f"kernels are already compiled, stored in {CACHE_DIRECTORY}")

@@ -22,7 +22,7 @@ OPTIONAL = ("#late p50 ms", "#late p99", "broker", "next due (UTC)", "#late max"
 
 
 def show_levels(target: Target, *, watch: bool) -> None:
-    """Print the levels of every broker, once or again and again."""
+    """Print the levels of every broker, once or repeatedly."""
     asyncio.run(_show(target, watch))
 
 
@@ -40,7 +40,7 @@ async def _show(target: Target, watch: bool) -> None:
 
 
 async def _watch(cluster: Cluster, brokers: list[tuple[str, str]], as_json: bool) -> None:
-    """Show the levels again and again, over restarts of the brokers, too."""
+    """Refresh the levels until Ctrl-C; survive restarts of brokers."""
     retrying = Retrying(", ".join(address for _, address in brokers))
     views: list[dict[str, Any]] | None = await _ask(cluster, brokers)
     with refreshing(as_json=as_json) as show:
@@ -59,7 +59,7 @@ async def _ask(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[st
 
 
 def _shown(views: list[dict[str, Any]]) -> Any:
-    """Return the levels that something happened to, for people."""
+    """Return a table of the used levels."""
     from rich.console import Group
 
     name = [view["broker"] for view in views] if len(views) > 1 else [""]

@@ -1,7 +1,8 @@
 """`duemq message show`: state and history of a message.
 
-DueMQ's brokers find it and return its history (request 9002). Apache's brokers are queried for the
-record only: by offset message id, or by unique key and topic.
+DueMQ brokers return the history (request 9002). Apache's brokers are queried for the record only,
+by
+offset message id or by unique key and topic.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ TIMES: Final = ("due_ms", "delivered_ms", "born_ms", "stored_ms")
 
 
 def show_message(name: str, topic: str, target: Target) -> None:
-    """Print the messages of this name; exit 1 if there is none."""
+    """Print the messages with this id or key; exit 1 if there is none."""
     shown, more = asyncio.run(_find(name, topic, target))
     if not shown:
         where = f" of topic {topic}" if topic else ""
-        fail(f"no message {name}{where} in the log of any broker", Exit.FOUND_FAULT)
+        fail(f"no broker has a message {name}{where}", Exit.FOUND_FAULT)
     if target.as_json:
         print_json(shown)
         return
     for one in shown:
         _print_message(one)
     if more:
-        print(f"The newest {len(shown)} messages of that name are shown; there are more.")
+        print(f"Only the newest {len(shown)} messages are shown; there are more.")
 
 
 async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, Any]], bool]:
-    """Return (messages as plain data, whether there are more) of all brokers."""
+    """Return (messages of all brokers as plain data, whether there are more)."""
     found: list[dict[str, Any]] = []
     more = False
     body = json.dumps({"name": name, "topic": topic}).encode()
@@ -67,7 +68,7 @@ async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, A
 
 
 def _described(broker: str, history: dict[str, Any]) -> dict[str, Any]:
-    """Return a message as `--json` shows it: times as text, too, the body as text."""
+    """Return a message for `--json`: times also as text, body as text."""
     shown = {"broker": broker, **history, "body": body_text(b64decode(history["body"]))}
     for name in TIMES:
         time_ms = history[name]
@@ -92,7 +93,7 @@ def _print_message(shown: dict[str, Any]) -> None:
 
 
 def _facts(shown: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts of a message line by line, without empty ones."""
+    """Return the non-empty fields of a message as table rows."""
     if shown.get("due_ms") is not None and shown.get("delivered_ms") is not None:
         off_ms = shown["delivered_ms"] - shown["due_ms"]
         off = duration_text(abs(off_ms)) + (" late" if off_ms >= 0 else " early")

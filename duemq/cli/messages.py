@@ -1,4 +1,4 @@
-"""`duemq send`, and the plain-data form of messages."""
+"""`duemq send`, and messages as plain data."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where one message was stored, and when it is to be delivered.
+    """Result of one send: where the message was stored, and when it is due.
 
     Attributes:
         due_ms: Due time of a timer; None for other messages and for levels.
-        delay_ms: of its level; the broker counts from its store time. None: not by level.
+        delay_ms: Delay of the level, counted from the store time; None for other messages.
     """
 
     status: str
@@ -67,9 +67,9 @@ class Sent:
 
 
 def send_messages(outgoing: Outgoing, target: Target) -> None:
-    """Send and print one line a message; when it is due and how to cancel it below that."""
+    """Send messages; print status, ids, due time and recall handle of each."""
     if outgoing.at and outgoing.level:
-        raise UsageError("--at and --level exclude each other: give one of them")
+        raise UsageError("--at and --level exclude each other: give only one")
     asyncio.run(_send_all(outgoing, target))
 
 
@@ -77,10 +77,10 @@ async def _send_all(outgoing: Outgoing, target: Target) -> None:
     now_ms = SystemClock().now_ms()
     due_ms = parse_time(outgoing.at, now_ms) if outgoing.at else None
     if due_ms is not None and due_ms <= now_ms:
-        notice(f"{outgoing.at} has passed: the message is delivered now")
+        notice(f"{outgoing.at} is in the past: the message is delivered now")
         outgoing, due_ms = replace(outgoing, at=""), None
     elif due_ms is not None:
-        outgoing = replace(outgoing, at=str(due_ms))  # all copies at the same time
+        outgoing = replace(outgoing, at=str(due_ms))  # same time for all copies
     body = sys.stdin.buffer.read() if outgoing.body == "-" else outgoing.body.encode()
     async with target.cluster() as cluster:
         delay_ms = await _delay_of(cluster, outgoing.level) if outgoing.level else None
@@ -105,9 +105,9 @@ def _print_sent(sent: Sent) -> None:
 
 
 async def _delay_of(cluster: Cluster, level: int) -> int | None:
-    """Return the delay of a level, None if the broker does not show its levels.
+    """Return the delay of a level in ms; None if the broker does not report its levels.
 
-    A level above the highest counts as the highest, as for every producer, with a notice.
+    A level above the highest counts as the highest, with a notice.
     """
     for _, address in await cluster.brokers():
         try:
@@ -117,19 +117,19 @@ async def _delay_of(cluster: Cluster, level: int) -> int | None:
         delays = {one["level"]: one["delay_ms"] for one in view["levels"]}
         highest = max((n for n, delay_ms in delays.items() if delay_ms is not None), default=0)
         if level > highest:
-            notice(f"there is no level {level}: the broker takes the highest, {highest}")
+            notice(f"there is no level {level}: the broker uses the highest, {highest}")
         found: int | None = delays.get(min(level, highest))
         return found
     return None
 
 
 async def sending(cluster: Cluster, outgoing: Outgoing, body: bytes) -> AsyncIterator[Sent]:
-    """Send the copies one after another; queues in turn unless one was named."""
+    """Send the copies one by one, to the queues in turn unless one is given."""
     queues = await cluster.queues(outgoing.topic, wanted=WRITE)
     if outgoing.queue_id >= 0:
         queues = [queue for queue in queues if queue.queue_id == outgoing.queue_id]
     if not queues:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "no queue of this topic can be written")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "the topic has no writable queue")
     for index in range(outgoing.count):
         yield await _send_one(cluster, outgoing, body, queues[index % len(queues)])
 
@@ -172,10 +172,10 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
 
 
 def describe(record: Record) -> dict[str, Any]:
-    """Return a message as plain data, times as ms and as text.
+    """Return a message as plain data, times in ms and as text.
 
-    `due` is exact or not given: TIMER_OUT_MS is cut to a whole slot, and a level's delay counts
-    from the store time of another record.
+    `due` is given only if it is exact: TIMER_OUT_MS is rounded to a slot, and a level's delay
+    counts from the store time of another record.
     """
     address, port = record.store_host
     properties = dict(record.properties)
@@ -205,7 +205,7 @@ def describe(record: Record) -> dict[str, Any]:
 
 
 def time_text(ms: int) -> str:
-    """Return a time in UTC with milliseconds, as a number if it is out of the calendar's range."""
+    """Return a UTC time with milliseconds, or a number if it is outside the calendar."""
     try:
         return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):

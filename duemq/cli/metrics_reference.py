@@ -1,4 +1,4 @@
-"""Page of the metrics, generated from the collectors of a broker that runs in a new directory."""
+"""Metrics reference page, generated from the collectors of a temporary broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECTIONS: Final = (
     ("duemq_", "Broker"),
     (PREFIX, "Apache's series"),
 )
-"""Prefix of the names in a section; the first that fits counts."""
+"""Name prefix and title of each section; the first match counts."""
 INTRODUCTION: Final = (
     "`http://HOST:5557/metrics` (`metricsPromExporterPort`) serves these figures, in the text",
     "format of Prometheus or as OpenMetrics. A counter has the suffix `_total` there. A histogram",
@@ -69,13 +69,13 @@ def _row(family: Metric) -> str:
 
 
 def _labels(family: Metric) -> list[str]:
-    """Return the names of a family's own labels; prometheus-client has no public name for them."""
+    """Return the label names of a family; prometheus-client has no public attribute for them."""
     declared: Any = getattr(family, "_labelnames", ())
     return list(declared)
 
 
 async def _families() -> list[Metric]:
-    """Return the families of a broker with the plugins of this distribution."""
+    """Return the metric families of a broker with the built-in plugins."""
     with TemporaryDirectory() as directory:
         properties = {
             "storePathRootDir": str(Path(directory) / "store"),

@@ -1,4 +1,4 @@
-"""The commands of `duemq migrate`. Each imports its modules when it runs."""
+"""`duemq migrate` commands; each imports its modules when it runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def start(
     Ctrl-C ends the display; the migration continues.
     """
     if not plan_id and not levels:
-        raise UsageError("name a plan, or levels with --level")
+        raise UsageError("give a plan, or levels with --level")
     request = {
         "plan_id": plan_id,
         "levels": levels or [],

@@ -1,4 +1,4 @@
-"""`duemq migrate history`: past migrations as a table, as JSON, or as a page for one run."""
+"""`duemq migrate history`: past migrations as table, JSON or HTML page."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ COLUMNS = ("run", "started (UTC)", "ended (UTC)", "by", "mode", "plan")
 
 
 def history(*, store: Path | None, url: str, run_id: str, html: Path | None, as_json: bool) -> None:
-    """Read a ledger, without a broker.
+    """Print the migrations of a ledger, without a broker.
 
     Args:
-        store: the store's directory, whose own ledger is meant; or `url` of another one.
-        run_id: one run, "" for all; with `html` the newest.
+        store: Store directory whose ledger is read; None: `url` is used.
+        run_id: Run to print; empty: all runs, or the newest with `html`.
     """
     from message_store.ledger.engine import default_url
     from migration.ledger.reader import MigrationLedger
 
     if (store is None) == (not url):
-        raise UsageError("name either the store's directory or --ledger URL")
+        raise UsageError("give either the store's directory or --ledger URL")
     ledger = MigrationLedger.open_existing(url or default_url(store or ""))
     try:
         if html is not None:

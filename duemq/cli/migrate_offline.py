@@ -1,4 +1,4 @@
-"""`duemq migrate offline`: converts the levels of a stopped store to timers."""
+"""`duemq migrate offline`: convert the levels of a stopped store to timers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from duemq.cli.migrate_ask import operator
 from duemq.cli.migrate_show import print_plan
+from duemq.cli.migration_client import operator
 from duemq.cli.output import console, print_json
 from message_store.clock import SystemClock
 from message_store.config import Properties
@@ -27,7 +27,7 @@ def migrate_store(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Migrate a store, or a copy of it, and print what moved."""
+    """Migrate a store or a copy of it, and print the result."""
     root = directory
     if into is not None and not dry_run:
         copy_store(directory, into)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from duemq.admin.runtime_info import binary_size
 from duemq.cli.exits import Exit
 from duemq.cli.messages import time_text
-from duemq.cli.migrate_ask import Migrating, Status, operator, run
+from duemq.cli.migration_client import MigrationClient, Status, operator, run
 from duemq.cli.options import Target
 from duemq.cli.output import console, plural, print_json, print_table
 from duemq.cli.times import duration_text
@@ -26,10 +26,10 @@ STATUS_COLUMNS: Final = (
 
 
 def show_plan(levels: list[int], target: Target, *, dry_run: bool) -> None:
-    """Count, and print the plan."""
+    """Make a plan and print it."""
 
-    async def work(migrating: Migrating) -> Any:
-        return await migrating.command("plan", levels=levels, who=operator(), dry_run=dry_run)
+    async def work(client: MigrationClient) -> Any:
+        return await client.command("plan", levels=levels, who=operator(), dry_run=dry_run)
 
     plan = run(target, work)["plan"]
     if target.as_json:
@@ -68,13 +68,13 @@ def _when(time_ms: int | None) -> str:
 
 
 def change(action: str, request: dict[str, Any], target: Target, *, wait: bool) -> None:
-    """Send a command, and wait until no level moves. Exit code 1: a level is paused."""
+    """Send a command; with `wait`, wait until no level moves. Exit code 1: a level is paused."""
 
-    async def work(migrating: Migrating) -> Any:
-        done = await migrating.command(action, who=operator(), **request)
+    async def work(client: MigrationClient) -> Any:
+        done = await client.command(action, who=operator(), **request)
         if wait and not done["dry_run"]:
             with progress(quiet=target.as_json) as shown:
-                done["status"] = await migrating.until_rest(done["levels"], shown)
+                done["status"] = await client.wait_until_settled(done["levels"], shown)
         return done
 
     done = run(target, work)
@@ -102,7 +102,7 @@ def _print_done(done: dict[str, Any]) -> None:
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
-    """Yield what shows a status as a bar: moved, rate, remaining, lateness now."""
+    """Yield a function that shows a status as progress bars."""
     if quiet:
         yield lambda status: None
         return
@@ -136,11 +136,11 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
 def show_status(target: Target, *, follow: bool) -> None:
     """Print the state of a broker's levels; with `follow` until no level moves."""
 
-    async def work(migrating: Migrating) -> Status:
-        status = await migrating.status()
+    async def work(client: MigrationClient) -> Status:
+        status = await client.status()
         if follow:
             with progress(quiet=target.as_json) as shown:
-                status = await migrating.until_rest(status["at_work"], shown)
+                status = await client.wait_until_settled(status["at_work"], shown)
         return status
 
     status = run(target, work)
@@ -151,7 +151,7 @@ def show_status(target: Target, *, follow: bool) -> None:
 
 
 def print_status(status: Status) -> None:
-    """Print a status as a table and the rest as lines."""
+    """Print a status: a table of levels, then rate, window and ledger."""
     rows = [_status_row(item) for item in status["levels"]]
     print_table("migrations by level", STATUS_COLUMNS, rows, optional=("#given back",))
     throttle, window, ledger = status["throttle"], status["window"], status["ledger"]
@@ -160,7 +160,7 @@ def print_status(status: Status) -> None:
     console().print(
         f"{status['rate_per_s']:,.0f} messages/s now ({rate} allowed); deliveries late p99: "
         f"{'none yet' if late is None else f'{late} ms'}, target {throttle['target_now_ms']} ms; "
-        f"a step is {throttle['batch']:,} messages, then {throttle['pause_ms']} ms pause"
+        f"each step moves {throttle['batch']:,} messages and pauses {throttle['pause_ms']} ms"
     )
     if window["text"]:
         console().print(f"window {window['text']}: {'open' if window['open'] else 'closed'}")
@@ -180,8 +180,8 @@ def _status_row(item: dict[str, Any]) -> tuple[Any, ...]:
 def verify(levels: list[int], target: Target) -> None:
     """Count level messages and timers. Exit code 1: they differ."""
 
-    async def work(migrating: Migrating) -> Any:
-        return await migrating.command("verify", levels=levels, who=operator())
+    async def work(client: MigrationClient) -> Any:
+        return await client.command("verify", levels=levels, who=operator())
 
     done = run(target, work)
     if target.as_json:
@@ -199,19 +199,20 @@ def verify(levels: list[int], target: Target) -> None:
             )
             for item in done["verified"]
         ]  # fmt: skip
-        print_table("both sides", columns, rows)
+        print_table("levels and timers", columns, rows)
     if not done["right"]:
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
 def throttle(changes: dict[str, str], target: Target) -> None:
-    """Change how fast and when a broker migrates, now and for later starts."""
+    """Change rate, lateness limits and window of migrations, permanently."""
     if not changes:
-        raise UsageError("name what to change: --rate, --lateness or --window")
+        raise UsageError("nothing to change: give --rate, --lateness, --factor or --window")
 
-    async def work(migrating: Migrating) -> Status:
-        await migrating.configure(changes)
-        return await migrating.status()
+    async def work(client: MigrationClient) -> Status:
+        await client.status()  # a replica refuses it before its configuration is changed
+        await client.configure(changes)
+        return await client.status()
 
     status = run(target, work)
     if target.as_json:
@@ -219,4 +220,4 @@ def throttle(changes: dict[str, str], target: Target) -> None:
         return
     print_status(status)
     keys = ", ".join(f"{key}={value}" for key, value in changes.items())
-    console().print(f"saved in the broker's configuration, also for later runs: {keys}")
+    console().print(f"saved in the broker's configuration: {keys}")

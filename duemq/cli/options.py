@@ -1,4 +1,4 @@
-"""Options shared by commands: one declaration each, in sets by subject."""
+"""Options shared by commands, as option sets by subject."""
 
 from __future__ import annotations
 
@@ -136,15 +136,15 @@ class Target:
         return Cluster(self.namesrv, self.broker, tls=self.tls_context(), who=self.credentials())
 
     def credentials(self) -> Credentials | None:
-        """Return what signs requests; None: they have no account.
+        """Return the credentials that sign requests; None: unsigned.
 
         Raises:
-            UsageError: Only one of user and secret is named, or the file cannot be read.
+            UsageError: Only one of user and secret is given, or the file cannot be read.
         """
         if not self.access_key and self.secret_file is None:
             return None
         if not self.access_key or self.secret_file is None:
-            raise UsageError("an account has two parts: give --access-key and --secret-file")
+            raise UsageError("give both --access-key and --secret-file, or neither")
         from duemq.auth.signature import Credentials
 
         try:
@@ -179,7 +179,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The configuration of a process: a file and single keys."""
+    """Configuration of a process: a file and overrides."""
 
     config: Annotated[
         Path | None,
@@ -202,7 +202,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The pending messages that a command applies to."""
+    """Pending messages that a command applies to."""
 
     ids: Annotated[
         list[str] | None,
@@ -237,7 +237,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """The Spark that does the work."""
+    """Spark session of a command."""
 
     cores: Annotated[int, typer.Option(help="Parallel tasks; 0: one per core.", min=0)] = 0
     memory: Annotated[str, typer.Option(help="Memory of the Java process.")] = "2g"
@@ -249,7 +249,7 @@ class SparkOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The Spark of a command that runs until it is stopped."""
+    """Spark session of a command that runs until it is stopped."""
 
     cores: Annotated[int, typer.Option(help="Parallel tasks; 0: one per core.", min=0)] = 1
     memory: Annotated[str, typer.Option(help="Memory of the Java process.")] = "1g"

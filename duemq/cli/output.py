@@ -1,8 +1,7 @@
-"""Tables and lines for people, JSON for programs.
+"""Output of commands: tables and lines for users, JSON for programs.
 
-Text that came from elsewhere (bodies, keys, topics, remarks of a broker) is escaped before it
-reaches a terminal: a control character in a body must not move the cursor, set the title of a
-window or answer for the user.
+Control characters in bodies, keys, topics and remarks are escaped, so that message content cannot
+control the terminal.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return a text whose control characters are written as escapes.
+    """Return a text with its control characters escaped.
 
     Args:
-        lines: line ends and tabs stay as they are.
+        lines: Whether to keep line ends and tabs.
     """
 
     def escape(found: re.Match[str]) -> str:
@@ -44,30 +43,30 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document; non-ASCII text as it is."""
+    """Print one indented JSON document."""
     _print_json(value, indent=2)
 
 
 def print_json_line(value: Any) -> None:
-    """Print one JSON document on one line, at once."""
+    """Print one JSON document on one line, and flush."""
     _print_json(value, indent=None)
 
 
 def _print_json(value: Any, *, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    # JSON leaves DEL and C1 characters as they are; inside strings an escape means the same
+    # JSON does not escape DEL and C1 characters
     text = re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a Rich console; output that is not a terminal gets wide lines."""
+    """Return a Rich console; lines are wide unless the output is a terminal."""
     from rich.console import Console
 
     class Piped(Console):
         def on_broken_pipe(self) -> None:
-            """Leave it to `errors_become_exits`, which has an exit code for it."""
+            """Let `errors_become_exits` handle it."""
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
@@ -75,15 +74,12 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def is_live(*, stderr: bool = False) -> bool:
-    """Return whether the output is a terminal on which lines can be replaced."""
+    """Return whether the output is a terminal that can redraw lines."""
     return console(stderr=stderr).is_terminal and not console(stderr=stderr).is_dumb_terminal
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]] = ()) -> Table:
-    """Return a Rich table; a column whose name starts with `#` is right-aligned.
-
-    A column without any cell is left out.
-    """
+    """Return a Rich table without its empty columns; a column named `#...` is right-aligned."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -110,10 +106,10 @@ def print_table(
     *,
     optional: Sequence[str] = (),
 ) -> None:
-    """Print a heading and a table; drop optional columns if it is too wide for the terminal.
+    """Print a heading and a table; drop optional columns if the table is too wide.
 
     Args:
-        optional: names of columns that may be dropped, in this order.
+        optional: Columns that may be dropped, in this order.
     """
     from rich.console import Group
 
@@ -132,7 +128,7 @@ def fitted(
     optional: Sequence[str],
     width: int,
 ) -> Table:
-    """Return a table that needs no more than `width` columns of text, if that is possible."""
+    """Return a table of at most `width` characters if dropping optional columns suffices."""
     from rich.measure import Measurement
 
     out = console()
@@ -153,10 +149,10 @@ def fitted(
 
 @contextmanager
 def refreshing(*, as_json: bool = False) -> Iterator[Callable[[Any], None]]:
-    """Yield what shows one state after another: in place on a terminal, else one below the other.
+    """Yield a function that shows successive states: redrawn on a terminal, else appended.
 
     Args:
-        as_json: each is plain data, printed as one line.
+        as_json: Whether states are plain data to print as JSON lines.
     """
     if as_json:
         yield print_json_line
@@ -175,31 +171,31 @@ def refreshing(*, as_json: bool = False) -> Iterator[Callable[[Any], None]]:
             yield lambda state: live.update(state, refresh=True)
 
 
-def reader_is_gone() -> bool:
-    """Return whether standard output is a pipe whose reader has ended, before anything is written.
+def reader_has_closed() -> bool:
+    """Return whether standard output is a pipe that its reader has closed.
 
-    Without it a command that waits for its next message would not notice before that arrives.
+    A command that waits for a message would otherwise notice only at its next write.
     """
     try:
         pipe = select.poll()
         pipe.register(sys.stdout.fileno(), 0)  # errors are always reported
         return any(event & select.POLLERR for _, event in pipe.poll(0))
-    except (OSError, ValueError):  # a test's own stream has no descriptor
+    except (OSError, ValueError):  # the stream has no descriptor, as in tests
         return False
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a noun as it follows a number."""
+    """Return the singular or plural of a noun for a count."""
     return noun if count == 1 else f"{noun}s"
 
 
 def heading(text: str) -> Any:
-    """Return a line above a table; a table's own title is as narrow as the table."""
+    """Return a heading line; unlike a table's title, it is not limited to the table's width."""
     from rich.text import Text
 
     return Text(printable(text), style="bold")
 
 
 def notice(text: str) -> None:
-    """Print one line to standard error, for people, apart from the output for programs."""
+    """Print one line to standard error."""
     print(f"duemq: {printable(text)}", file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ from duemq.cli.options import (
 
 if TYPE_CHECKING:
     from reconciliation.jobs.run import AuditRequest
-    from reconciliation.spark.master import Where
+    from reconciliation.spark.master import SparkMaster
 
 reconcile_app = typer.Typer(
     no_args_is_help=True, help="Audit the outcome of every scheduled message."
@@ -62,7 +62,7 @@ def run(
         stores, late, as_of, levels, trust_clock=trust_clock, out=out, report=report,
         capacity_per_s=capacity,
     )  # fmt: skip
-    reconcile(wanted, _where(spark), ledger, as_json=as_json)
+    reconcile(wanted, _spark_master(spark), ledger, as_json=as_json)
 
 
 @command(reconcile_app, "history", example="reconcile history /data/store")
@@ -93,8 +93,8 @@ def forecast(
     from duemq.cli import reconcile_jobs
 
     wanted = _wanted(stores, levels=levels, capacity_per_s=capacity)
-    where = _where(spark)
-    reconcile_jobs.forecast(wanted, where, minutes=minutes, as_json=as_json)
+    master = _spark_master(spark)
+    reconcile_jobs.forecast(wanted, master, minutes=minutes, as_json=as_json)
 
 
 @command(reconcile_app, "lateness", example="reconcile lateness /data/store")
@@ -109,8 +109,10 @@ def lateness(
     """Show the lateness of deliveries by level and topic, its trend, and the worst cases."""
     from duemq.cli import reconcile_jobs
 
-    where = _where(spark)
-    reconcile_jobs.lateness(_wanted(stores, levels=levels), where, minutes=minutes, as_json=as_json)
+    master = _spark_master(spark)
+    reconcile_jobs.lateness(
+        _wanted(stores, levels=levels), master, minutes=minutes, as_json=as_json
+    )
 
 
 @command(reconcile_app, "proof", example="reconcile proof /data/store")
@@ -132,9 +134,9 @@ def proof(
     """Prove that a migration delivered each message once and on time. Exit code 1: not proven."""
     from duemq.cli import reconcile_jobs
 
-    where = _where(spark)
+    master = _spark_master(spark)
     wanted = _wanted(stores, late, levels=levels, trust_clock=trust_clock)
-    reconcile_jobs.proof(wanted, where, migration, out=out, as_json=as_json)
+    reconcile_jobs.proof(wanted, master, migration, out=out, as_json=as_json)
 
 
 @command(reconcile_app, "plan", example="reconcile plan /data/store")
@@ -155,8 +157,8 @@ def plan(
     """Count what `duemq migrate start` would move, on stores too large for one machine."""
     from duemq.cli import reconcile_jobs
 
-    where = _where(spark)
-    reconcile_jobs.plan(_wanted(stores, as_of=as_of), where, as_json=as_json)
+    master = _spark_master(spark)
+    reconcile_jobs.plan(_wanted(stores, as_of=as_of), master, as_json=as_json)
 
 
 @command(reconcile_app, "replicas", example="reconcile replicas /data/store-1 /data/store-2")
@@ -164,7 +166,7 @@ def replicas(stores: Stores, *, spark: SparkOptions, as_json: AsJson = False) ->
     """Compare the stores of a broker group, record by record. Exit code 1: they differ."""
     from duemq.cli import reconcile_jobs
 
-    reconcile_jobs.replicas(_wanted(stores), _where(spark), as_json=as_json)
+    reconcile_jobs.replicas(_wanted(stores), _spark_master(spark), as_json=as_json)
 
 
 @command(reconcile_app, "repair", example="reconcile repair /data/store --to lost.jsonl")
@@ -181,8 +183,8 @@ def repair(
     """Write lost and quarantined messages into a file for `duemq send --from`. Sends nothing."""
     from duemq.cli import reconcile_jobs
 
-    where = _where(spark)
-    reconcile_jobs.repair(_wanted(stores, late, as_of, levels), where, file, as_json=as_json)
+    master = _spark_master(spark)
+    reconcile_jobs.repair(_wanted(stores, late, as_of, levels), master, file, as_json=as_json)
 
 
 @command(reconcile_app, "watch", example="reconcile watch /data/store --home /var/lib/duemq-watch")
@@ -211,8 +213,8 @@ def watch(
     """Audit the growing log; print each violation once as a JSON line, also across restarts."""
     from duemq.cli import reconcile_jobs
 
-    wanted, where = _wanted(stores, late, levels=levels), _where(spark)
-    reconcile_jobs.watch(wanted, where, home, delay_ms=delay, every_s=every, once=once)
+    wanted, master = _wanted(stores, late, levels=levels), _spark_master(spark)
+    reconcile_jobs.watch(wanted, master, home, delay_ms=delay, every_s=every, once=once)
 
 
 def _wanted(
@@ -228,11 +230,11 @@ def _wanted(
     )  # fmt: skip
 
 
-def _where(spark: SparkOptions | StreamOptions) -> Where:
-    from reconciliation.spark.master import Where
+def _spark_master(spark: SparkOptions | StreamOptions) -> SparkMaster:
+    from reconciliation.spark.master import SparkMaster
     from reconciliation.spark.requirements import require_packages
 
     require_packages()
-    return Where(
+    return SparkMaster(
         cores=spark.cores, memory=spark.memory, connect=spark.connect, log_level=spark.spark_log
     )

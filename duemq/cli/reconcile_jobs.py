@@ -1,4 +1,4 @@
-"""Commands of the other jobs: forecast, lateness, plan, proof, repair, watch."""
+"""`duemq reconcile forecast`, `lateness`, `plan`, `proof`, `replicas`, `repair` and `watch`."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from reconciliation.jobs.run import AuditRequest
-    from reconciliation.spark.master import Where
+    from reconciliation.spark.master import SparkMaster
 
 Rows = list[dict[str, Any]]
 Found = dict[str, Rows]
-"""Tables by name; `unread` are the places that could not be read."""
+"""Tables by name; `unread` lists the unreadable positions."""
 ROWS_MAX: Final = 100_000
-SAY_EVERY_S: Final = 10.0
+REPORT_EVERY_S: Final = 10.0
 SHOWN_MAX: Final = 60
 REPAIR_MAX: Final = 1_000_000
 FORMAT: Final = "duemq-repair-1"
 
 
-def forecast(wanted: AuditRequest, where: Where, *, minutes: int, as_json: bool) -> None:
-    """Print what falls due, and how a broker gets through it."""
+def forecast(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
+    """Print due messages by time, and the backlog of a broker with the given capacity."""
     from reconciliation.jobs import jobs
 
     def work(spark: SparkSession) -> Found:
@@ -44,13 +44,13 @@ def forecast(wanted: AuditRequest, where: Where, *, minutes: int, as_json: bool)
         pieces = jobs.capacity(load, rate_per_s=wanted.capacity_per_s or None)
         return {"pieces": _rows(pieces), "days": _rows(jobs.by_day(load)), "unread": unread}
 
-    found = _ran(wanted, where, "forecast", work, as_json=as_json)
+    found = _run_job(wanted, master, "forecast", work, as_json=as_json)
     titles = {"pieces": "What falls due", "days": "By day (UTC)"}
     _print(found, titles, nothing="No message is pending.", as_json=as_json)
 
 
-def lateness(wanted: AuditRequest, where: Where, *, minutes: int, as_json: bool) -> None:
-    """Print how late deliveries were, and whether that grows."""
+def lateness(wanted: AuditRequest, master: SparkMaster, *, minutes: int, as_json: bool) -> None:
+    """Print the lateness of deliveries, its trend and the worst cases."""
     from reconciliation.jobs import jobs
 
     def work(spark: SparkSession) -> Found:
@@ -64,15 +64,15 @@ def lateness(wanted: AuditRequest, where: Where, *, minutes: int, as_json: bool)
             "unread": unread,
         }
 
-    found = _ran(wanted, where, "lateness", work, as_json=as_json)
+    found = _run_job(wanted, master, "lateness", work, as_json=as_json)
     titles = {"history": "History", "trend": "Trend", "worst": "The latest"}
     _print(found, titles, nothing="Nothing was delivered.", as_json=as_json)
 
 
 def proof(
-    wanted: AuditRequest, where: Where, migration_id: str, *, out: str, as_json: bool
+    wanted: AuditRequest, master: SparkMaster, migration_id: str, *, out: str, as_json: bool
 ) -> None:
-    """Print whether each message of a migration came once, at its promised time; exit 1 if not."""
+    """Print whether each migrated message was delivered once and on time; exit 1 if not."""
     from reconciliation.audit.migration_proof import migration_proof, proof_totals
     from reconciliation.spark.read import read_table
 
@@ -89,7 +89,7 @@ def proof(
         totals = _rows(proof_totals(found))
         return {"totals": totals, "not_proven": _rows(open_ones), "unread": unread}
 
-    found = _ran(wanted, where, "proof", work, as_json=as_json)
+    found = _run_job(wanted, master, "proof", work, as_json=as_json)
     titles = {"totals": "Proof of migrations", "not_proven": "Not proven"}
     _print(found, titles, last=lambda: _proof_text(found, migration_id), as_json=as_json)
     if found["not_proven"] or not found["totals"]:
@@ -104,11 +104,11 @@ def _proof_text(found: Found, migration_id: str) -> str:
     count = sum(row["messages"] for row in found["totals"])
     if left:
         return f"{left:,} of {count:,} messages are not proven."
-    return f"Each of {count:,} messages came exactly once at its promised time, or is pending."
+    return f"Each of {count:,} messages was delivered exactly once and on time, or is pending."
 
 
-def plan(wanted: AuditRequest, where: Where, *, as_json: bool) -> None:
-    """Print what a migration would move, counted from the files."""
+def plan(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
+    """Print what a migration would move, counted from the store files."""
     from reconciliation.audit.verdicts import SCHEDULE_TOPIC
     from reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
     from reconciliation.scan.roles import Role
@@ -129,21 +129,21 @@ def plan(wanted: AuditRequest, where: Where, *, as_json: bool) -> None:
         unread = gaps.unionByName(queues.where("damage is not null"))
         return {"levels": _rows(levels), "unread": _rows(unread.orderBy(*places))}
 
-    found = _ran(wanted, where, "plan", work, as_json=as_json)
+    found = _run_job(wanted, master, "plan", work, as_json=as_json)
     count, size = (sum(row[name] for row in found["levels"]) for name in ("pending", "unit_bytes"))
     text = f"{count:,} {plural(count, 'message')} pending; timer units take {size:,} bytes."
     titles = {"levels": "What a migration would move"}
     _print(found, titles, last=lambda: text, as_json=as_json, as_of_ms=as_of_ms)
 
 
-def replicas(wanted: AuditRequest, where: Where, *, as_json: bool) -> None:
-    """Print whether the stores of a group have the same records; exit 1 if not."""
+def replicas(wanted: AuditRequest, master: SparkMaster, *, as_json: bool) -> None:
+    """Compare the records of a group's stores; exit 1 if they differ."""
     from reconciliation.jobs.replicas import COLUMNS, differences, extents
     from reconciliation.scan.roles import Role
     from reconciliation.spark.read import read_table
 
     if len(wanted.stores) < 2:
-        raise UsageError("one store cannot be compared: name all stores of the group")
+        raise UsageError("a single store cannot be compared: give all stores of the group")
 
     def work(spark: SparkSession) -> Found:
         stores = read_table(spark, wanted.stores, "stores").persist()
@@ -156,24 +156,24 @@ def replicas(wanted: AuditRequest, where: Where, *, as_json: bool) -> None:
             "unread": _rows(gaps.orderBy(*places)),
         }
 
-    found = _ran(wanted, where, "replicas", work, as_json=as_json)
+    found = _run_job(wanted, master, "replicas", work, as_json=as_json)
     titles = {"stores": "Logs of the group", "differences": "Records that differ"}
-    text = "" if found["differences"] else "All records that the stores have in common are equal."
+    text = "" if found["differences"] else "The common records of the stores are equal."
     _print(found, titles, last=lambda: text, as_json=as_json)
     if found["differences"]:
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
-def repair(wanted: AuditRequest, where: Where, file: Path, *, as_json: bool) -> None:
+def repair(wanted: AuditRequest, master: SparkMaster, file: Path, *, as_json: bool) -> None:
     """Write lost and quarantined messages into a file for `duemq send --from`."""
     from reconciliation.jobs.jobs import TO_REPAIR
     from reconciliation.jobs.jobs import repair as lost
     from reconciliation.spark.read import read_table
 
     if file.exists():
-        raise UsageError(f"{file} is there already: name another file")
+        raise UsageError(f"{file} already exists: give another file")
     if not file.parent.is_dir():
-        raise UsageError(f"{file} cannot be written: there is no directory {file.parent}")
+        raise UsageError(f"{file} cannot be written: directory {file.parent} does not exist")
 
     def work(spark: SparkSession) -> Found:
         names = ("store", "phys_offset", "property_text", "body")
@@ -183,7 +183,7 @@ def repair(wanted: AuditRequest, where: Where, file: Path, *, as_json: bool) -> 
         count = _write(file, wanted, lost(bad, messages).limit(REPAIR_MAX).toLocalIterator())
         return {"written": [{"messages": count, "left": bad.count() - count}], "unread": unread}
 
-    found = _ran(wanted, where, "repair", work, as_json=as_json)
+    found = _run_job(wanted, master, "repair", work, as_json=as_json)
     [written] = found.pop("written")
     _print(found, {}, last=lambda: _repair_text(file, **written), as_json=as_json,
            file=str(file), **written)  # fmt: skip
@@ -191,16 +191,18 @@ def repair(wanted: AuditRequest, where: Where, file: Path, *, as_json: bool) -> 
 
 def _repair_text(file: Path, messages: int, left: int) -> str:
     text = (
-        f"{messages:,} messages are in {file}; nothing was sent. See what "
-        f"`duemq send --from {file}` would do, then add --yes."
+        f"{messages:,} messages were written to {file}; nothing was sent. Run "
+        f"`duemq send --from {file}` to see its effect, then add --yes."
     )
     if not messages:
-        text = f"Nothing to send again; {file} has no message."
-    return text + (f" {left:,} more are lost or quarantined, and are not in it." if left else "")
+        text = f"No message to resend; {file} is empty."
+    return text + (
+        f" {left:,} more lost or quarantined messages are not in the file." if left else ""
+    )
 
 
 def _write(file: Path, wanted: AuditRequest, rows: Iterator[Any]) -> int:
-    """Write messages and return their number; remove an incomplete file."""
+    """Write messages and return their number; remove the file on an error."""
     with file.open("x", encoding="utf-8") as to:
         try:
             to.write(json.dumps({"format": FORMAT, "stores": wanted.stores}) + "\n")
@@ -218,79 +220,85 @@ def _line(row: Any) -> dict[str, Any]:
 
 
 def watch(
-    wanted: AuditRequest, where: Where, home: Path, *, delay_ms: int, every_s: int, once: bool
+    wanted: AuditRequest,
+    master: SparkMaster,
+    home: Path,
+    *,
+    delay_ms: int,
+    every_s: int,
+    once: bool,
 ) -> None:
-    """Audit the log as it grows; print a line of JSON for each violation until Ctrl-C."""
+    """Audit the growing log until Ctrl-C; print each violation as a JSON line."""
     from reconciliation.jobs.run import check_stores
     from reconciliation.jobs.watch import Watch, WatchConfig
     from reconciliation.spark.master import session_at
 
-    told_count = [0]
+    alarm_count = [0]
 
     def show_alarms(alarms: list[dict[str, Any]]) -> None:
-        told_count[0] += len(alarms)
+        alarm_count[0] += len(alarms)
         for alarm in alarms:
             print_json_line(alarm)
 
     with could_not_run(what="the watch"):
         check_stores(wanted.stores)
         progress = WatchProgress(SystemClock().monotonic_s)
-        progress.say("starting Spark")
-        spark = session_at(where, with_format=True)
+        progress.report("starting Spark")
+        spark = session_at(master, with_format=True)
         try:
             config = WatchConfig(audit=wanted.config, delay_ms=delay_ms)
             watching = Watch(spark, home, config, SystemClock(), show_alarms)
             every_ms = 0 if once else every_s * 1_000
             query = watching.start(wanted.stores, every_ms=every_ms, tickMs=every_ms)
-            progress.say(f"alarms are printed here and kept in {watching.alarms}")
+            progress.report(f"alarms are printed here and stored in {watching.alarms}")
             if once:
-                progress.say("reading new records; the first time reads the whole log")
+                progress.report("reading new records; the first run reads the whole log")
             else:
-                progress.say(f"auditing every {every_s} s until Ctrl-C")
-            wait_for(query, lambda: progress.look(query))
-            progress.say(f"{told_count[0]:,} {plural(told_count[0], 'violation')} reported")
+                progress.report(f"auditing every {every_s} s until Ctrl-C")
+            wait_for(query, lambda: progress.report_batch(query))
+            progress.report(f"{alarm_count[0]:,} {plural(alarm_count[0], 'violation')} reported")
         finally:
             spark.stop()
 
 
 class WatchProgress:
-    """Progress lines of a watch on standard error, as each batch may take minutes."""
+    """Progress lines of a watch on standard error; a batch may take minutes."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
         self._batch = -1
-        self._started_s = self._said_s = monotonic_s()
+        self._started_s = self._reported_s = monotonic_s()
 
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self._said_s = self._monotonic_s()
-        notice(f"{text} ({self._said_s - self._started_s:.0f} s)")
+    def report(self, text: str) -> None:
+        """Print a line with the elapsed time."""
+        self._reported_s = self._monotonic_s()
+        notice(f"{text} ({self._reported_s - self._started_s:.0f} s)")
 
-    def look(self, query: StreamingQuery) -> None:
-        """Report a batch that has ended, or that one is still being read."""
+    def report_batch(self, query: StreamingQuery) -> None:
+        """Report a finished batch, or that the first one is still running."""
         last: Any = query.lastProgress
         if last is not None and last["batchId"] != self._batch:
             self._batch = last["batchId"]
             if last["numInputRows"]:
-                self.say(f"{last['numInputRows']:,} records of the log audited")
-        elif self._batch < 0 and self._monotonic_s() - self._said_s >= SAY_EVERY_S:
-            self.say("still reading the log")
+                self.report(f"{last['numInputRows']:,} records of the log audited")
+        elif self._batch < 0 and self._monotonic_s() - self._reported_s >= REPORT_EVERY_S:
+            self.report("still reading the log")
 
 
-def wait_for(query: StreamingQuery, look: Callable[[], None] = lambda: None) -> None:
-    """Return when a query has ended, or was stopped by Ctrl-C; call `look` meanwhile.
+def wait_for(query: StreamingQuery, report_batch: Callable[[], None] = lambda: None) -> None:
+    """Wait until a query ends or Ctrl-C stops it; call `report_batch` periodically.
 
-    Ctrl-C only sets a flag: pyspark's own handler calls Java while a call of Java may be under way.
+    Ctrl-C only sets a flag: pyspark's handler would call Java during another call of Java.
 
     Raises:
-        pyspark.errors.StreamingQueryException: It failed.
+        pyspark.errors.StreamingQueryException: The query failed.
     """
     asked = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: asked.set())
     try:
         while query.isActive and not asked.wait(LOOK_S):
-            look()
-        look()
+            report_batch()
+        report_batch()
         if asked.is_set():
             query.stop()
         else:
@@ -300,7 +308,7 @@ def wait_for(query: StreamingQuery, look: Callable[[], None] = lambda: None) -> 
 
 
 def _audited(spark: SparkSession, wanted: AuditRequest) -> tuple[DataFrame, Rows]:
-    """Return the verdicts, and the places that could not be read."""
+    """Return the verdicts and the unreadable positions."""
     from reconciliation.scan.tables import CLOCK_SET_BACK
     from reconciliation.spark.read import audit_stores
 
@@ -313,9 +321,9 @@ def _rows(frame: DataFrame) -> Rows:
     return [row.asDict() for row in frame.limit(ROWS_MAX).collect()]
 
 
-def _ran(
+def _run_job(
     wanted: AuditRequest,
-    where: Where,
+    master: SparkMaster,
     what: str,
     work: Callable[[SparkSession], Found],
     *,
@@ -325,7 +333,7 @@ def _ran(
 
     with could_not_run(what=f"`reconcile {what}`"):
         check_stores(wanted.stores)
-        return in_spark(where, what, work, shown=not as_json)
+        return in_spark(master, what, work, shown=not as_json)
 
 
 def _print(
@@ -337,12 +345,13 @@ def _print(
     as_json: bool,
     **facts: Any,
 ) -> None:
-    """Print what a job found; exit 1 if not everything could be read.
+    """Print the tables of a job; exit 1 if parts of the stores could not be read.
 
     Args:
-        titles: of the tables, by their name in `found`; one without rows is left out.
-        last: returns the line below them; nothing: that line if there is no row.
-        facts: what `--json` prints before the tables.
+        titles: Titles by table name; tables without rows are not printed.
+        last: Returns the line after the tables.
+        nothing: Line to print instead if no table has rows.
+        facts: Values that `--json` prints before the tables.
     """
     unread = found["unread"]
     if as_json:
@@ -355,7 +364,7 @@ def _print(
         console().print(text, markup=False, soft_wrap=True) if text else None
         print_unread(unread[:SHOWN_MAX])
         if unread:
-            console().print("Not everything could be read: this is incomplete.")
+            console().print("The result is incomplete: parts of the stores could not be read.")
     if unread:
         raise SystemExit(int(Exit.FOUND_FAULT))
 

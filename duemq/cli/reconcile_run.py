@@ -1,4 +1,4 @@
-"""Command that runs an audit and prints it, and the list of recorded audits."""
+"""`duemq reconcile run` and `history`: audits and the list of recorded audits."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from message_store.clock import SystemClock
 if TYPE_CHECKING:
     from reconciliation.audit.summary import Summary
     from reconciliation.jobs.run import AuditRequest
-    from reconciliation.spark.master import Where
+    from reconciliation.spark.master import SparkMaster
 
 AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
 
 
-def reconcile(wanted: AuditRequest, where: Where, ledger: str, *, as_json: bool) -> None:
+def reconcile(wanted: AuditRequest, master: SparkMaster, ledger: str, *, as_json: bool) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
-    from reconciliation.jobs.run import Account, check_stores, run_audit
+    from reconciliation.jobs.run import LedgerRow, check_stores, run_audit
     from reconciliation.spark.archive_file import ClassArchive
     from reconciliation.spark.class_archive import make_later
     from reconciliation.spark.requirements import find_java, require_packages
 
     clock, warn = SystemClock(), _warn
-    where = replace(where, light=wanted.brief)
+    master = replace(master, light=wanted.brief)
     with could_not_run():
         require_packages()
-        account = Account.begin(wanted, ledger, clock=clock, salt=os.urandom(2), warn=warn)
-    with could_not_run(account.failed):
-        if not where.connect:
+        ledger_row = LedgerRow.begin(wanted, ledger, clock=clock, salt=os.urandom(2), warn=warn)
+    with could_not_run(ledger_row.failed):
+        if not master.connect:
             find_java()
         check_stores(wanted.stores)
         summary = in_spark(
-            where, "audit", lambda spark: run_audit(spark, wanted, clock), shown=not as_json
+            master, "audit", lambda spark: run_audit(spark, wanted, clock), shown=not as_json
         )
-    code = account.done(summary)
+    code = ledger_row.done(summary)
     if as_json:
-        print_json({"audit_id": account.audit_id, **summary.to_json()})
+        print_json({"audit_id": ledger_row.audit_id, **summary.to_json()})
     else:
         _print(summary)
-    if not where.connect:
+    if not master.connect:
         make_later(ClassArchive.of(find_java()))
     if code:
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
 def as_of_ms(text: str) -> int | None:
-    """Return the time of `--as-of` in ms, None if it was not given."""
+    """Return the time of `--as-of` in ms since the epoch; None if absent."""
     return parse_time(text, SystemClock().now_ms()) if text else None
 
 
@@ -72,7 +72,7 @@ def history(store: str, url: str, *, as_json: bool) -> None:
     from reconciliation.jobs.audit_ledger import AuditLedger
 
     if bool(store) == bool(url):
-        raise UsageError("name either the store's directory or --ledger URL")
+        raise UsageError("give either the store's directory or --ledger URL")
     ledger = AuditLedger.open_existing(url or default_url(store))
     try:
         found = ledger.audits()
@@ -128,7 +128,7 @@ def _print(summary: Summary) -> None:
 
 
 def print_unread(places: list[dict[str, Any]]) -> None:
-    """Print a line for each place that could not be read."""
+    """Print a line for each unreadable position."""
     for row in places:
         place = f"{row['store']}: log offset {row['phys_offset']}"
         if row.get("file"):
@@ -140,5 +140,5 @@ def print_unread(places: list[dict[str, Any]]) -> None:
 def _verdict(summary: Summary) -> str:
     kept = f"{summary.messages:,} messages"
     if not summary.complete:
-        return f"The audit is incomplete: not everything could be read ({kept} have a verdict)."
+        return f"The audit is incomplete: parts could not be read ({kept} have a verdict)."
     return f"Every promise was kept ({kept})." if summary.clean else f"There are findings ({kept})."

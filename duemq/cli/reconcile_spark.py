@@ -1,4 +1,4 @@
-"""Shared parts of commands that use Spark: session, progress line, errors."""
+"""Session, progress line and error handling of commands that use Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from message_store.errors import DueMQError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reconciliation.spark.master import Where
+    from reconciliation.spark.master import SparkMaster
 
 T = TypeVar("T")
 LOOK_S: Final = 0.2
@@ -26,11 +26,11 @@ LOOK_S: Final = 0.2
 def could_not_run(
     failed: Callable[[str], Any] = lambda why: None, *, what: str = "the audit"
 ) -> Iterator[None]:
-    """Exit 2 with one line where an error of ours, of the disk or of Spark ends the block.
+    """Exit 2 with one line if DueMQ, the disk or Spark raises an error in the block.
 
     Args:
-        failed: Called with the error text first.
-        what: could not run.
+        failed: Called with the error text before the exit.
+        what: Subject of the error text.
     """
     from reconciliation.jobs.run import is_sparks, reason_of
 
@@ -46,21 +46,23 @@ def could_not_run(
         fail(f"{what} could not run: {reason_of(error)}", Exit.USAGE)
 
 
-def in_spark(where: Where, what: str, work: Callable[[SparkSession], T], *, shown: bool) -> T:
-    """Return the result of `work`; a line on standard error shows its progress.
+def in_spark(
+    master: SparkMaster, what: str, work: Callable[[SparkSession], T], *, shown: bool
+) -> T:
+    """Return the result of `work`, with a progress line on standard error.
 
-    Spark ends with this process, which takes a second; the result is shown before.
+    Spark stops at the exit of the process: that takes a second, and the result is printed before.
     """
     from reconciliation.spark.master import session_at
 
     with _Progress(shown=shown) as progress:
-        spark = progress.run("starting Spark", lambda: session_at(where))
+        spark = progress.run("starting Spark", lambda: session_at(master))
         atexit.register(_stop, spark)
         return progress.run(what, lambda: work(spark), spark)
 
 
 def _stop(spark: SparkSession) -> None:
-    """End Spark; its Java may have died."""
+    """Stop Spark; its Java process may have died."""
     with suppress(Exception):
         spark.stop()
 
@@ -76,7 +78,7 @@ class _Progress:
         to = console(stderr=True)
         self._bars = Progress(
             *columns, console=to, transient=True, disable=not (shown and to.is_terminal),
-            redirect_stdout=False,  # that is for results
+            redirect_stdout=False,  # results are printed there
         )  # fmt: skip
         self._threads = ThreadPoolExecutor(1)
 
@@ -89,7 +91,7 @@ class _Progress:
         self._threads.shutdown(wait=True)
 
     def run(self, what: str, work: Callable[[], T], spark: Any = None) -> T:
-        """Return the result of `work`, which runs in another thread."""
+        """Run `work` in another thread; return its result."""
         line = self._bars.add_task(what, total=None, part="")
         result: Future[T] = self._threads.submit(work)
         while not wait_for([result], LOOK_S).done:
@@ -98,7 +100,7 @@ class _Progress:
         return result.result()
 
     def show(self, line: Any, done: int, total: int) -> None:
-        """Show the number of finished tasks; before the first, an indeterminate bar."""
+        """Show the number of finished tasks; the bar is indeterminate before the first."""
         if total:
             known = total if done else None
             part = f"{done} of {total} tasks"

@@ -1,7 +1,6 @@
-"""The reference pages, generated from the code: `python -m duemq.cli.reference docs/reference`.
+"""Generator of the reference pages: `python -m duemq.cli.reference docs/reference`.
 
-A test compares the pages with what this module makes: a key without a line, or a line without a
-key, fails.
+A test compares the pages in the repository with the output of this module.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ def configuration_page() -> str:
         "keys take effect while the broker runs (file change, SIGHUP); all others at the next",
         "start.",
         "Requests of the network (`mqadmin updateBrokerConfig`, `updateNamesrvConfig`) may change",
-        "*wire* keys only: requests may come without an account, so a key that names a path, an",
-        "address, a command or a class, or that takes a restart, is changed in the file on the",
-        "machine.",
-        "`duemq config show -c FILE` prints every key with its value and where it was set.",
+        "*wire* keys only. Requests may come without an account, so keys that name a path, an",
+        "address, a command or a class, or that require a restart, can only be changed in the",
+        "file.",
+        "`duemq config show -c FILE` prints every key with its value and its source.",
         "",
     ]
     for section in broker_sections(Properties()):
@@ -88,7 +87,7 @@ def _refused() -> list[str]:
         rows.append(f"| `{refusal.key}` | {allowed} | {refusal.why} |")
     return [
         "## Values that stop the start", "",
-        "Another value than these would promise what DueMQ does not keep.", "",
+        "DueMQ does not support other values of these keys.", "",
         "| key | accepted | why |", "|---|---|---|", *rows, "",
     ]  # fmt: skip
 
@@ -99,7 +98,7 @@ def _without_effect() -> list[str]:
         by_reason.setdefault(why, []).append(key)
     lines = [
         "## Apache's keys without effect", "",
-        "They are read past, with one line in the log.", "",
+        "They are ignored, with one line in the log.", "",
     ]  # fmt: skip
     for why, keys in by_reason.items():
         lines += [f"- {why}: {', '.join(f'`{key}`' for key in sorted(keys))}"]
@@ -110,7 +109,8 @@ def cli_page() -> str:
     """Return docs/reference/cli.md."""
     lines = [
         "# Command line reference", "", GENERATED, "",
-        "`duemq COMMAND --help` (`-h`) shows the same. `python -m duemq` is `duemq`, too.", "",
+        "`duemq COMMAND --help` (`-h`) shows the same text. `python -m duemq` also runs "
+        "`duemq`.", "",
         "## Exit codes", "", "| code | meaning |", "|---|---|",
         *(f"| {int(code)} | {text} |" for code, text in MEANINGS.items()), "",
         "Errors are one line on standard error. `--json` prints JSON on standard output.", "",

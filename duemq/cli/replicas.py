@@ -1,4 +1,4 @@
-"""`duemq replicas`: role of each broker, and how far a replica is behind its master."""
+"""`duemq replicas`: role, state and lag of every broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIONAL = ("#log end",)
 
 
 def show_replicas(target: Target) -> None:
-    """Print the members of every broker group; a value that is not known is `unknown`."""
+    """Print the members of every broker group."""
     found = asyncio.run(_ask(target))
     if target.as_json:
         print_json(found)

@@ -14,10 +14,10 @@ PAUSE_S_MAX: Final = 5.0
 
 
 class Retrying:
-    """Retries with pauses; report once that a server is away and once that it is back.
+    """Retries with growing pauses; reports when a server becomes unreachable and reachable again.
 
     Args:
-        name: the server, for the reports.
+        name: Name of the server in reports.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,14 +25,14 @@ class Retrying:
         self._pause_s = 0.0
 
     async def pause(self, error: ConnectionError) -> None:
-        """Wait before the next attempt, longer each time."""
+        """Wait before the next attempt; each pause is longer."""
         if not self._pause_s:
-            notice(f"{error}; trying again until Ctrl-C")
+            notice(f"{error}; retrying until Ctrl-C")
         self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX) or PAUSE_FIRST_S
         await asyncio.sleep(self._pause_s)
 
     async def attempt(self, ask: Callable[[], Awaitable[Value]]) -> Value | None:
-        """Return the result of `ask`; None after a pause if the server does not answer."""
+        """Return the result of `ask`; after a pause None if the server does not respond."""
         try:
             value = await ask()
         except ConnectionError as error:
@@ -42,7 +42,7 @@ class Retrying:
         return value
 
     def answered(self) -> None:
-        """Note that the server answers."""
+        """Report that the server responds again, if it was unreachable."""
         if self._pause_s:
-            notice(f"{self._name} answers again")
+            notice(f"{self._name} responds again")
             self._pause_s = 0.0

@@ -1,7 +1,7 @@
-"""`duemq send --from FILE`: resends the output of `duemq reconcile repair`, each message once.
+"""`duemq send --from FILE`: resend the output of `duemq reconcile repair`, each message once.
 
-Existing messages are skipped: one with this unique id in its topic, or an earlier copy that is
-still pending. So the same file may be sent twice, or again after an interrupted run.
+A message is skipped if its unique id exists in the topic, or if a copy is pending. The same file
+can therefore be sent again, for example after an interruption.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duemq.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, bytes_of
 from duemq.cli.messages import PRODUCER_GROUP, STORED
 from duemq.cli.options import Target
 from duemq.cli.output import console, print_json_line, print_table
-from duemq.messages.decide import CANCEL_WAITING
+from duemq.messages.decide import CANCEL_PENDING
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import RequestError, UsageError
@@ -28,9 +28,9 @@ from message_store.log.record import split_records
 
 FORMAT: Final = "duemq-repair-1"
 REPAIRED: Final = "DUEMQ_REPAIRED"
-"""Property of a message that was put again: log offset of the one that was lost."""
-WAITING_TOPICS: Final = ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX")
-BROKERS_OWN: Final = frozenset(
+"""Property of a resent message: log offset of the lost record."""
+PENDING_TOPICS: Final = ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX")
+BROKER_PROPERTIES: Final = frozenset(
     {
         "REAL_TOPIC", "REAL_QID", "DELAY", "DELAy", "TIMER_OUT_MS", "TIMER_DELIVER_MS",
         "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS",
@@ -43,11 +43,11 @@ SEND, EXISTS, NO_ID = "send", "exists", "no unique id"
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """One message of the file.
+    """Lost message, as read from the file.
 
     Attributes:
         phys_offset: Log offset of its record in the store that lost it.
-        due_ms: when it was promised, None: unknown.
+        due_ms: Due time in ms since the epoch; None: unknown.
     """
 
     topic: str
@@ -63,7 +63,7 @@ def read_file(path: Path) -> Iterator[Lost]:
     """Yield the messages of a file.
 
     Raises:
-        UsageError: The file is unreadable or malformed; names the line.
+        UsageError: The file is unreadable or malformed; the text has the line number.
     """
     try:
         file = path.open("rb")
@@ -79,10 +79,10 @@ def read_file(path: Path) -> Iterator[Lost]:
                 elif value["format"] != FORMAT:
                     raise ValueError(f"its format is {value['format']}")
             except (ValueError, TypeError, LookupError, AttributeError) as error:
-                why = f"{path}:{number}: not what `duemq reconcile repair` writes ({error})"
+                why = f"{path}:{number}: not an output of `duemq reconcile repair` ({error})"
                 raise UsageError(why) from error
     if not number:
-        raise UsageError(f"{path} is empty: not what `duemq reconcile repair` writes")
+        raise UsageError(f"{path} is empty: not an output of `duemq reconcile repair`")
 
 
 def _lost(value: dict[str, Any]) -> Lost:
@@ -90,14 +90,14 @@ def _lost(value: dict[str, Any]) -> Lost:
     return Lost(
         str(value["topic"]), str(value["unique_id"] or ""),
         base64.b64decode(value["body"], validate=True),
-        {k: v for k, v in properties.items() if k not in BROKERS_OWN},
+        {k: v for k, v in properties.items() if k not in BROKER_PROPERTIES},
         int(value["phys_offset"]), int(value["queue_id"] or 0),
         None if value["due_ms"] is None else int(value["due_ms"]),
     )  # fmt: skip
 
 
 def send_file(path: Path, target: Target, *, really: bool) -> None:
-    """Say what would be sent; with `really`, send it."""
+    """Print what would be sent; with `really`, send it."""
     done = asyncio.run(_send_all(path, target, really))
     counts = {name: done[name] for name in (SEND, EXISTS, NO_ID)}
     if target.as_json:
@@ -105,11 +105,11 @@ def send_file(path: Path, target: Target, *, really: bool) -> None:
         return
     titles = {
         SEND: "sent" if really else "to send",
-        EXISTS: "there already",
+        EXISTS: "already exists",
         NO_ID: "not sent: no id",
     }
     rows = [(titles[name], f"{count:,}") for name, count in counts.items()]
-    print_table(str(path), ("what", "#messages"), rows)
+    print_table(str(path), ("action", "#messages"), rows)
     if not really:
         console().print("Nothing was sent: this was a dry run. Add --yes to send.")
 
@@ -118,20 +118,22 @@ async def _send_all(path: Path, target: Target, really: bool) -> Counter[str]:
     done: Counter[str] = Counter()
     async with target.cluster() as cluster:
         for lost in read_file(path):
-            what = await _standing(cluster, lost)
-            if what == SEND and really:
+            action = await _action_for(cluster, lost)
+            if action == SEND and really:
                 await _send(cluster, lost)
-            done[what] += 1
+            done[action] += 1
             if target.as_json:
-                print_json_line({"unique_id": lost.unique_id, "topic": lost.topic, "what": what})
+                print_json_line({"unique_id": lost.unique_id, "topic": lost.topic, "what": action})
     return done
 
 
-async def _standing(cluster: Cluster, lost: Lost) -> str:
-    """Return the action for a message; without a unique id a copy cannot be recognized."""
+async def _action_for(cluster: Cluster, lost: Lost) -> str:
+    """Return SEND, EXISTS or NO_ID; without a unique id a copy cannot be recognized."""
     if not lost.unique_id:
         return NO_ID
-    if await _is_pending(cluster, lost):  # first: the second check finds a delivery in between
+    if await _is_pending(
+        cluster, lost
+    ):  # checked first: a delivery meanwhile is found by the second check
         return EXISTS
     found = await _found(cluster, lost.topic, lost.unique_id)
     exists = any(record.properties.get("UNIQ_KEY") == lost.unique_id for record in found)
@@ -142,9 +144,9 @@ async def _is_pending(cluster: Cluster, lost: Lost) -> bool:
     """Return whether a message with this id is pending for its topic, or was cancelled."""
     body = json.dumps({"keys": [lost.unique_id], "topic": lost.topic, "dry_run": True}).encode()
     for _, address in await cluster.brokers():
-        answer = await cluster.ask(address, CANCEL_WAITING, {}, body)
+        answer = await cluster.ask(address, CANCEL_PENDING, {}, body)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of Apache
-            if await _was_put_again(cluster, lost):
+            if await _was_resent(cluster, lost):
                 return True
         elif answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
@@ -153,9 +155,9 @@ async def _is_pending(cluster: Cluster, lost: Lost) -> bool:
     return False
 
 
-async def _was_put_again(cluster: Cluster, lost: Lost) -> bool:
+async def _was_resent(cluster: Cluster, lost: Lost) -> bool:
     """Return whether an Apache broker has this message from an earlier repair."""
-    for topic in WAITING_TOPICS:
+    for topic in PENDING_TOPICS:
         for record in await _found(cluster, topic, lost.unique_id):
             if record.properties.get(REPAIRED) == str(lost.phys_offset):
                 return True
@@ -172,7 +174,9 @@ async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
         answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
         if answer.code == ResponseCode.SUCCESS:
             found += split_records(bytes_of(answer))
-        elif answer.code != ResponseCode.QUERY_NOT_FOUND:  # without a look-up it must not be sent
+        elif (
+            answer.code != ResponseCode.QUERY_NOT_FOUND
+        ):  # the message may exist, so it must not be sent
             raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
     return found
 
@@ -180,7 +184,7 @@ async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
 async def _send(cluster: Cluster, lost: Lost) -> None:
     queues = await cluster.queues(lost.topic, wanted=WRITE)
     if not queues:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"no queue of {lost.topic} can be written")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {lost.topic} has no writable queue")
     queue = next((q for q in queues if q.queue_id == lost.queue_id), queues[0])
     now_ms = SystemClock().now_ms()
     properties = lost.properties | {"UNIQ_KEY": lost.unique_id, REPAIRED: str(lost.phys_offset)}

@@ -1,6 +1,6 @@
 """`duemq broker` and `duemq namesrv`: run until a signal arrives.
 
-SIGTERM, SIGINT    stop cleanly, exit 0        SIGHUP    read the configuration file again
+SIGTERM, SIGINT    stop cleanly, exit 0        SIGHUP    reload the configuration file
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duemq")
 FEW_DESCRIPTORS = 4_096
-SWITCH_S = 0.0005  # longest wait of the loop for the interpreter while our threads compute
+SWITCH_S = 0.0005  # limits the delay of the event loop by computing threads
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
@@ -58,7 +58,7 @@ def run_loop(main: Any) -> Any:
 
 
 def on_signals(stop: Callable[[str], None], reload: Callable[[], None] | None = None) -> None:
-    """Have SIGTERM and SIGINT call `stop`, SIGHUP `reload`."""
+    """Call `stop` on SIGTERM and SIGINT, `reload` on SIGHUP."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, signal.Signals(number).name)
@@ -89,11 +89,11 @@ def serve_broker(
         from_properties(StoreConfig, properties), is_replicated=is_member or is_replica
     )
 
-    def read_again() -> Properties:
+    def reload_properties() -> Properties:
         return collect_properties(file, overrides)
 
     run = _run_member if is_member else _run_broker
-    why = run_loop(run(properties, file, read_again, kernels, as_json))
+    why = run_loop(run(properties, file, reload_properties, kernels, as_json))
     if why:
         fail(f"stopped: {why}", Exit.STORE)
 
@@ -102,23 +102,25 @@ def _raise_descriptor_limit() -> None:
     limit = raise_descriptor_limit()
     if limit < FEW_DESCRIPTORS:
         log.warning(
-            "this process may have %d file descriptors only, so %d connections at most: raise "
-            "the hard limit (ulimit -n; LimitNOFILE= in systemd)", limit, limit - headroom(limit),
+            "the limit of %d file descriptors allows only %d connections: raise the hard limit "
+                        "(ulimit -n; LimitNOFILE= in systemd)", limit, limit - headroom(limit),
         )  # fmt: skip
 
 
 async def _run_broker(
     properties: Properties,
     file: Path | None,
-    read_again: Callable[[], Properties],
+    reload_properties: Callable[[], Properties],
     kernels: Preparation,
     as_json: bool,
 ) -> str:
     from duemq.broker import Broker
 
     started_s = asyncio.get_running_loop().time()
-    broker = Broker(properties, config_file=file, read_again=read_again, kernels=kernels)
-    on_signals(broker.stop_for_signal, broker.reload)  # clients are served before the start ends
+    broker = Broker(properties, config_file=file, read_again=reload_properties, kernels=kernels)
+    on_signals(
+        broker.stop_for_signal, broker.reload
+    )  # clients are served before `__aenter__` returns
     async with broker:
         _on_ready(broker, started_s, as_json)
         await broker.stopped()
@@ -136,7 +138,7 @@ def _is_member(properties: Properties) -> bool:
 async def _run_member(
     properties: Properties,
     file: Path | None,
-    read_again: Callable[[], Properties],
+    reload_properties: Callable[[], Properties],
     kernels: Preparation,
     as_json: bool,
 ) -> str:
@@ -144,7 +146,7 @@ async def _run_member(
 
     started_s = asyncio.get_running_loop().time()
     member = MemberBroker(
-        properties, config_file=file, read_again=read_again, kernels=kernels,
+        properties, config_file=file, read_again=reload_properties, kernels=kernels,
         on_serving=lambda broker: _on_ready(broker, started_s, as_json),
     )  # fmt: skip
     on_signals(member.stop_for_signal, member.reload)
@@ -155,7 +157,7 @@ async def _run_member(
 
 
 def _on_ready(broker: Broker, started_s: float, as_json: bool) -> None:
-    """Report that a broker serves; of a member, in each of its roles."""
+    """Report that a broker is ready; called again when a group member changes its role."""
     gc.freeze()  # existing objects stay alive
     gc.enable()
     ready = {

@@ -1,4 +1,4 @@
-"""The commands of `duemq timers`. Each imports its modules when it runs."""
+"""`duemq timers` commands; each imports its modules when it runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def forecast(
     *,
     target: Target,
 ) -> None:
-    """Draw how many timers are due in each minute, hour or day. Every timer is counted once."""
+    """Draw a chart of timers by due minute, hour or day. Every timer is counted once."""
     from duemq.cli.timers_forecast import show_forecast
 
     show_forecast(target, by=by, count=count, from_time=from_time)
@@ -76,10 +76,10 @@ def list_pending(
     target: Target,
 ) -> None:
     """List pending timers, earliest first. Exit code 1: no timer has the key."""
-    from duemq.cli.timers_list import Wanted, list_timers
+    from duemq.cli.timers_list import TimerSelection, list_timers
 
-    wanted = Wanted(topic, key, from_time, to_time, limit=limit, page=page)
-    list_timers(wanted, target)
+    selection = TimerSelection(topic, key, from_time, to_time, limit=limit, page=page)
+    list_timers(selection, target)
 
 
 add_commands(timers_app)

@@ -1,4 +1,4 @@
-"""`duemq timers compact`: copies pending timers out of old commit log files."""
+"""`duemq timers compact`: copy pending timers out of old commit log files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN_TIMEOUT_S: Final = 600.0
 LOOK_EVERY_S: Final = 0.5
-CANNOT: Final = ("no_room", "refused", "behind")
+REFUSALS: Final = ("no_room", "refused", "behind")
 COLUMNS: Final = ("broker", "#messages", "#bytes to copy", "#log bytes freed", "remark")
 
 
 def compact_and_show(target: Target, *, dry_run: bool) -> None:
     """Send the request to every broker, wait until all are done, and print the results.
 
-    Exit code 4: one of them cannot, for want of room for example.
+    Exit code 4: a broker refused, for example for lack of disk space.
     """
     answers = asyncio.run(_compact(target, dry_run))
     if target.as_json:
@@ -34,7 +34,7 @@ def compact_and_show(target: Target, *, dry_run: bool) -> None:
         would = "would be copied" if dry_run else "copied"
         title = f"{sum(answer['messages'] for answer in answers):,} messages {would}"
         print_table(title, COLUMNS, [_row(answer) for answer in answers], optional=("broker",))
-    if any(answer["waits"] in CANNOT for answer in answers):
+    if any(answer["waits"] in REFUSALS for answer in answers):
         raise SystemExit(int(Exit.REFUSED))
 
 
@@ -44,7 +44,7 @@ async def _compact(target: Target, dry_run: bool) -> list[dict[str, Any]]:
         for name, address in await brokers_of(cluster):
             answer = await _ask(cluster, address, dry_run)
             if answer["started"]:
-                answer |= await _finished(cluster, address)
+                answer |= await _wait_until_finished(cluster, address)
             answers.append({"broker": name or address, **answer})
     return answers
 
@@ -53,15 +53,15 @@ async def _ask(cluster: Cluster, address: str, dry_run: bool) -> dict[str, Any]:
     body = json.dumps({"dry_run": dry_run}).encode()
     answer = await cluster.ask(address, COMPACT_TIMERS, body=body, timeout_s=PLAN_TIMEOUT_S)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise RequestError(answer.code, f"{address} is not a DueMQ broker that holds timers")
+        raise RequestError(answer.code, f"{address} is not a DueMQ broker with timers")
     if answer.code != ResponseCode.SUCCESS:
         raise RequestError(answer.code, answer.remark or "")
     found: dict[str, Any] = json.loads(bytes_of(answer))
     return found
 
 
-async def _finished(cluster: Cluster, address: str) -> dict[str, Any]:
-    """Return why timers are left after the broker has finished."""
+async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, Any]:
+    """Wait until the broker has finished; return why timers remain, if any."""
     while True:
         view = (await cluster.view(address, SUMMARY_VIEW))["compaction"]
         if not view["running"]:
@@ -72,6 +72,6 @@ async def _finished(cluster: Cluster, address: str) -> dict[str, Any]:
 def _row(answer: dict[str, Any]) -> tuple[Any, ...]:
     remark = answer["why"]
     if answer["running"] and not answer["dry_run"]:
-        remark = "it is at work already: see duemq timers"
+        remark = "compaction is already running: see duemq timers"
     copied, freed = binary_size(answer["bytes"]), binary_size(answer["frees"])
     return answer["broker"], f"{answer['messages']:,}", copied, freed, remark

@@ -68,11 +68,11 @@ def _ms(text: str, default: int) -> int:
 
 
 def _decide(action: str, selection: Selection, target: Target, **more: int) -> None:
-    from duemq.cli.decision_client import Named, decide_and_show
+    from duemq.cli.decision_client import MessageSelection, decide_and_show
     from duemq.messages.decide import TIME_MS_MAX
 
     file_ids = _read_ids(selection.ids_file) if selection.ids_file else []
-    named = Named(
+    named = MessageSelection(
         ids=[*(selection.ids or []), *file_ids],
         keys=selection.keys or [],
         handles=selection.handles or [],

@@ -1,4 +1,4 @@
-"""`duemq timers forecast`: pending timers by due time, as bars in the terminal."""
+"""`duemq timers forecast`: bar chart of pending timers by due time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = ("up to (UTC)", "#timers", "")
 
 
 def show_forecast(target: Target, *, by: str, count: int, from_time: str) -> None:
-    """Print the forecast of all brokers together."""
+    """Print the forecast, summed over all brokers."""
     if by not in UNITS:
         raise UsageError(f"--by {by}: must be {', '.join(UNITS)}")
     width_ms, usual = UNITS[by]
@@ -30,24 +30,24 @@ def show_forecast(target: Target, *, by: str, count: int, from_time: str) -> Non
         raise UsageError(f"--count {count}: at most {COUNT_MAX}")
     now_ms = SystemClock().now_ms()
     from_ms = parse_time(from_time, now_ms) if from_time else now_ms
-    asked = {
+    arguments = {
         "from_ms": from_ms - from_ms % width_ms,
         "width_ms": width_ms,
         "count": count or usual,
     }
-    found = asyncio.run(_ask(target, asked))
+    found = asyncio.run(_ask(target, arguments))
     if target.as_json:
         print_json(found)
     else:
         _print(found)
 
 
-async def _ask(target: Target, asked: dict[str, int]) -> dict[str, Any]:
-    """Return the sum of all brokers, each put together from its pieces."""
-    counts, sums = [0] * asked["count"], {"before": 0, "later": 0, "pending": 0}
+async def _ask(target: Target, arguments: dict[str, int]) -> dict[str, Any]:
+    """Return the sum over all brokers; a broker may respond in several pieces."""
+    counts, sums = [0] * arguments["count"], {"before": 0, "later": 0, "pending": 0}
     async with target.cluster() as cluster:
         for _, address in await brokers_of(cluster):
-            piece = await cluster.view(address, VIEW, **asked)
+            piece = await cluster.view(address, VIEW, **arguments)
             sums["pending"] += piece["pending"]
             while True:
                 counts = [a + b for a, b in zip(counts, piece["counts"], strict=True)]
@@ -55,8 +55,8 @@ async def _ask(target: Target, asked: dict[str, int]) -> dict[str, Any]:
                 sums["later"] += piece["later"]
                 if piece["pos"] is None:
                     break
-                piece = await cluster.view(address, VIEW, **asked, pos=piece["pos"])
-    return {**asked, **sums, "counts": counts}
+                piece = await cluster.view(address, VIEW, **arguments, pos=piece["pos"])
+    return {**arguments, **sums, "counts": counts}
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def bar(count: int, most: int) -> str:
-    """Return a bar in proportion to the largest number."""
+    """Return a bar proportional to the largest count."""
     if not count:
         return ""
     eighths = max(count * BAR_COLUMNS * 8 // most, 1)

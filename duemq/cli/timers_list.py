@@ -1,4 +1,4 @@
-"""`duemq timers list`: pending timers page by page, earliest first."""
+"""`duemq timers list`: pages of pending timers, earliest first."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.exits import Exit, fail
 from duemq.cli.options import Target
 from duemq.cli.output import console, heading, print_json, printable
-from duemq.cli.timers_show import LIST_VIEW, list_row, listed
+from duemq.cli.timers_show import LIST_VIEW, list_row, timers_table
 from duemq.cli.times import parse_time
 from message_store.clock import SystemClock
 
-ASK_MAX = 1_000  # timers in one answer
+ASK_MAX = 1_000  # timers per request
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TimerSelection:
     """Selection of timers; empty texts select all."""
 
     topic: str
@@ -38,31 +38,31 @@ class Wanted:
         return found
 
 
-def list_timers(wanted: Wanted, target: Target) -> None:
+def list_timers(selection: TimerSelection, target: Target) -> None:
     """Print one page."""
     now_ms = SystemClock().now_ms()
-    shown, more, damage = asyncio.run(_collect(wanted, wanted.fields(now_ms), target))
+    shown, more, damage = asyncio.run(_collect(selection, selection.fields(now_ms), target))
     if target.as_json:
         print_json(
-            {"timers": shown, "page": wanted.page, "limit": wanted.limit, "more": more,
+            {"timers": shown, "page": selection.page, "limit": selection.limit, "more": more,
              "damage": damage}
         )  # fmt: skip
     else:
         rows = [list_row(timer, now_ms) for timer in shown]
-        title = f"pending timers, page {wanted.page}" + (" (there are more)" if more else "")
+        title = f"pending timers, page {selection.page}" + (" (there are more)" if more else "")
         console().print(heading(title))
-        console().print(listed(rows))
+        console().print(timers_table(rows))
         for why in damage:
             console(stderr=True).print(printable(why), markup=False, soft_wrap=True)
-    if wanted.key and not shown:
-        fail(f"no pending timer has the key {wanted.key}", Exit.FOUND_FAULT)
+    if selection.key and not shown:
+        fail(f"no pending timer has the key {selection.key}", Exit.FOUND_FAULT)
 
 
 async def _collect(
-    wanted: Wanted, fields: dict[str, Any], target: Target
+    selection: TimerSelection, fields: dict[str, Any], target: Target
 ) -> tuple[list[dict[str, Any]], bool, list[str]]:
-    """Return (the page, whether there is more, damage) over all brokers."""
-    before = (wanted.page - 1) * wanted.limit
+    """Return (timers of the page, whether there are more, damage) of all brokers."""
+    before = (selection.page - 1) * selection.limit
     async with target.cluster() as cluster:
         brokers = await brokers_of(cluster)
         skip = before if len(brokers) == 1 else 0
@@ -70,19 +70,19 @@ async def _collect(
         damage: list[str] = []
         for name, address in brokers:
             part, faults = await _fetch(
-                cluster, address, fields, skip, before + wanted.limit + 1 - skip
+                cluster, address, fields, skip, before + selection.limit + 1 - skip
             )
             found += [{"broker": name or address, **timer} for timer in part]
             damage += faults
     found.sort(key=lambda timer: (timer["due_ms"] or 0, timer["commit_log_offset"]))
     found = found[before - skip :]
-    return found[: wanted.limit], len(found) > wanted.limit, damage
+    return found[: selection.limit], len(found) > selection.limit, damage
 
 
 async def _fetch(
     cluster: Cluster, address: str, fields: dict[str, Any], skip: int, count: int
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return `count` timers of one broker after the first `skip`, in several requests."""
+    """Return `count` timers of one broker after the first `skip`; may take several requests."""
     found: list[dict[str, Any]] = []
     damage: list[str] = []
     cursor = ""

@@ -1,4 +1,4 @@
-"""`duemq timers` and `duemq timers follow`: pending timers, next due, rates, lateness."""
+"""`duemq timers` and `duemq timers follow`: summary of pending timers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
 FOLLOW_INTERVAL_S = 1.0
 NEXT_SHOWN = 10
 TOPICS_SHOWN = 20
-HOUR_COLUMNS_MIN = 110  # terminal width that fits 60 bars next to their name
+HOUR_COLUMNS_MIN = 110  # terminal width for 60 bars and their label
 YEAR_9999_MS = 253_402_300_799_999
 SPARKS = " ▁▂▃▄▅▆▇█"
 LIST_COLUMNS = (
@@ -42,7 +42,7 @@ def show_summary(target: Target) -> None:
 
 
 def follow_timers(target: Target, *, count: int) -> None:
-    """Print the same again and again, with the timers that are due next."""
+    """Print the summary and the next due timers repeatedly."""
 
     async def follow() -> None:
         async with target.cluster() as cluster:
@@ -54,7 +54,7 @@ def follow_timers(target: Target, *, count: int) -> None:
 async def _follow(
     cluster: Cluster, brokers: list[tuple[str, str]], count: int, as_json: bool
 ) -> None:
-    """Show `count` states, even over restarts of the brokers; 0: until interrupted."""
+    """Show `count` states, 0: until interrupted; survive restarts of brokers."""
     retrying = Retrying(", ".join(address for _, address in brokers))
     views: list[dict[str, Any]] | None = await _ask(cluster, brokers, following=True)
     done = 0
@@ -92,11 +92,11 @@ def _grouped(parts: list[Any]) -> Any:
 
 def _following(view: dict[str, Any]) -> list[Any]:
     rows = [list_row(timer, view["now_ms"]) for timer in view["next"]]
-    return [summary_of(view), heading("next"), listed(rows)]
+    return [summary_of(view), heading("next"), timers_table(rows)]
 
 
-def listed(rows: list[tuple[Any, ...]]) -> Any:
-    """Return the table of some timers."""
+def timers_table(rows: list[tuple[Any, ...]]) -> Any:
+    """Return a table of timers."""
     return fitted(LIST_COLUMNS, rows, optional=LIST_OPTIONAL, width=console().width)
 
 
@@ -118,7 +118,7 @@ def list_row(timer: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
 
 
 def when(time_ms: int | None) -> str:
-    """Return a time as a table shows it."""
+    """Return a time as text for a table."""
     if time_ms is None:
         return ""
     return time_text(time_ms)[:23].replace("T", " ") if time_ms <= YEAR_9999_MS else f"{time_ms} ms"
@@ -160,7 +160,7 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
     facts.append(("slots", _slots(view["slots"])))
     if view["compaction"]["copied"] or view["compaction"]["running"]:
         facts.append(("copied out of old log files", _compaction(view["compaction"])))
-    return facts + _troubles(view)
+    return facts + _problems(view)
 
 
 def _rates(view: dict[str, Any], stage: str) -> str:
@@ -194,7 +194,7 @@ def _compaction(view: dict[str, Any]) -> str:
     return texts + (f"; running, {done:,} of {whole:,} read" if view["running"] else "")
 
 
-def _troubles(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _problems(view: dict[str, Any]) -> list[tuple[str, str]]:
     enqueue, dequeue = view["enqueue"], view["dequeue"]
     texts = [
         ("enqueue is blocked", enqueue["holding"]),
@@ -207,7 +207,7 @@ def _troubles(view: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _next_hour(counts: list[int]) -> tuple[str, str]:
-    """Return the next hour by minute, where that is too wide by two minutes."""
+    """Return the label and bars of the next hour, per minute or, if too wide, per two minutes."""
     if console().width >= HOUR_COLUMNS_MIN:
         return "next hour, by minute", sparks(counts)
     pairs = [sum(counts[at : at + 2]) for at in range(0, len(counts), 2)]
@@ -215,7 +215,7 @@ def _next_hour(counts: list[int]) -> tuple[str, str]:
 
 
 def sparks(counts: list[int]) -> str:
-    """Return numbers as a row of small bars."""
+    """Return counts as a sparkline."""
     most = max(counts, default=0)
     if not most:
         return "(none)"

@@ -1,4 +1,4 @@
-"""Times as people type them, parsed to milliseconds."""
+"""Parser of times and durations typed by users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_time(text: str, now_ms: int) -> int:
         text: `+90s`, `+1h30m` (from now; ms, s, m, h, d, w), ms since the epoch, or ISO 8601;
             without a zone it is UTC.
     Raises:
-        UsageError: It is none of them.
+        UsageError: The text is none of these.
     """
     if _SPAN.fullmatch(text):
         span_ms = sum(int(count) * UNIT_MS[unit] for count, unit in _PART.findall(text))
@@ -42,7 +42,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def duration_text(ms: int) -> str:
-    """Return a duration as people write it: 950ms, 12.5s, 3m20s, 2h, 4d1h."""
+    """Return a duration as short text: 950ms, 12.5s, 3m20s, 2h, 4d1h."""
     if ms < 1_000:
         return f"{ms}ms"
     if ms < 60_000:

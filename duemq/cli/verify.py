@@ -1,4 +1,4 @@
-"""`duemq store verify`: damage of a store directory, with file and byte."""
+"""`duemq store verify`: damage in a store directory, with file and byte position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
 def verify(directory: Path, properties: Properties, *, as_json: bool) -> None:
-    """Print a report; exit 1 if something is lost or wrong."""
+    """Print a report; exit 1 if the store is damaged."""
     config = replace(from_properties(StoreConfig, properties), root_text=str(directory))
     slots = config.index_slots_max if _is_set("index_slots_max", properties) else 0
     commitlog = config.commitlog_dir if _is_set("commitlog_text", properties) else None

@@ -1,1 +1,1 @@
-"""Configuration of the broker: sections, files, changes over the wire."""
+"""Broker configuration: sections, files, changes by request."""

@@ -1,8 +1,8 @@
-"""Keys of Apache 4.9 and 5.3.3 that have no effect in DueMQ, and values that it refuses.
+"""Keys of Apache 4.9 and 5.3.3 that DueMQ ignores, and values that it refuses.
 
-An operator's `broker.conf` loads as it is: a key listed here is neither unknown nor an error; it
-just has no effect, for the given reason. A value that would make the broker promise what it does
-not keep (access control, replicas, another store format) stops the start instead.
+An existing `broker.conf` can be used unchanged: the keys listed here have no effect, for the given
+reason. A value that requests an unsupported guarantee (access control, replicas, another store
+format) prevents the start instead.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from message_store.config_text import Properties, UnknownKey, unknown_keys
 from message_store.errors import ConfigError
 
 _WITHOUT_EFFECT = {
-    "a due timer is tried until it is delivered; what never can be goes to quarantine": (
+    "a due timer is retried until it is delivered; an undeliverable one goes to quarantine": (
         "timerEnableRetryUntilSuccess timerSkipUnknownError"
     ),
-    "pending timers are counted exactly, so nothing has to be counted again": (
+    "pending timers are counted exactly, so no recount is needed": (
         "timerCheckMetricsWhen timerEnableCheckMetrics timerMetricSmallThreshold"
     ),
-    "one loop takes and delivers all timers, in batches": """
+    "one loop enqueues and delivers all timers, in batches": """
         timerEnableDisruptor timerGetMessageThreadNum timerPutMessageThreadNum
     """,
     "slots are loaded shortly before they begin, and figures are served at /metrics": (
         "timerColdDataCheckIntervalMs timerProgressLogIntervalMs timerWarmEnable"
     ),
-    "a level is never turned into a timer behind an operator's back; nor does Apache read it": (
+    "levels become timers only by `duemq migrate`; Apache does not read this key either": (
         "timerInterceptDelayLevel"
     ),
     "a broker registers and delivers as soon as it is ready": "disappearTimeAfterStart",
@@ -35,8 +35,8 @@ _WITHOUT_EFFECT = {
         flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
     """,
     "recovery always checks as much as it can": "checkCRCOnRecover messageIndexSafe",
-    "the length of a topic's name has one limit": "maxTopicLength",
-    "users and permissions are kept in one file, and no class of Java can be loaded": """
+    "the limit of topic names is fixed": "maxTopicLength",
+    "users and permissions are in one file, and Java classes cannot be loaded": """
         authConfigPath authenticationMetadataProvider authenticationProvider
         authenticationStrategy authorizationMetadataProvider authorizationProvider
         authorizationStrategy aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
@@ -44,7 +44,7 @@ _WITHOUT_EFFECT = {
         statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
         userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
     """,
-    "accounts of plain_acl.yml are not turned into users": "migrateAuthFromV1Enabled",
+    "accounts of plain_acl.yml are not converted to users": "migrateAuthFromV1Enabled",
     "pop consumption has no such setting": """
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity appendAckAsync appendCkAsync
         enableNotifyAfterPopOrderLockRelease
@@ -66,7 +66,7 @@ _WITHOUT_EFFECT = {
         rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
         rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec
     """,
-    "replicas copy as fast as they can, and no replica acts as the master": """
+    "replication is not throttled, and no replica acts as the master": """
         brokerIP2 brokerNotActiveTimeoutMillis duplicationEnable enableDLegerCommitLog
         enableRemoteEscape enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
         haFlowControlEnable isBrokerContainer isInBrokerContainer maxChecksumRange
@@ -74,12 +74,12 @@ _WITHOUT_EFFECT = {
         sendHeartbeatTimeoutMillis skipPreOnline syncBrokerMemberGroupPeriod
         syncMasterFlushOffsetWhenStartup totalReplicas
     """,
-    "a member asks for the master of its group with each heartbeat": "syncBrokerMetadataPeriod",
-    "compaction topics are not offered": """
+    "each heartbeat of a member returns the master of its group": "syncBrokerMetadataPeriod",
+    "compaction topics are not supported": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
         compactionThreadNum enableCompaction maxOffsetMapSize
     """,
-    "there are no thread pools: one event loop takes whole buffers": """
+    "there are no thread pools: one event loop processes whole buffers": """
         adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity asyncSendEnable
         batchDispatchRequestThreadPoolNums brokerFastFailureEnable clientAsyncSemaphoreValue
         clientCallbackExecutorThreads clientManageThreadPoolNums
@@ -132,7 +132,7 @@ _WITHOUT_EFFECT = {
         filterDataCleanTimeSpan filterSupportRetry maxErrorRateOfBloomFilter
         maxFilterMessageSize
     """,
-    "figures are kept in one way only and served at /metrics": """
+    "statistics have one format and are served at /metrics": """
         accountStatsEnable accountStatsPrintZeroValues autoDeleteUnusedStats
         commercialBaseCount commercialSizePerMsg diskFallRecorded enableDetailStat
         enableLmqStats estimateAccumulation isolateLogEnable maxStatsIdleTimeInMinutes
@@ -142,12 +142,12 @@ _WITHOUT_EFFECT = {
         sampleCountThreshold sampleSteps transactionMetricFlushInterval
         useStaticSubscription
     """,
-    "light, batch and extended queues are not offered": """
+    "light, batch and extended queues are not supported": """
         enableConsumeQueueExt enableLmq enableMixedMessageType enableMultiDispatch
         mappedFileSizeConsumeQueueExt mapperFileSizeBatchConsumeQueue maxLmqConsumeQueueNum
         searchBcqByCacheEnable
     """,
-    "DueMQ does this in its own way, or not at all": """
+    "DueMQ has another mechanism, or does not have the feature": """
         autoMessageVersionOnTopicLen
         broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath
         cleanOfflineBrokerInterval clearRetryTopicWhenDeleteTopic compatibleWithOldNameSrv
@@ -171,7 +171,7 @@ _WITHOUT_EFFECT = {
         transactionOpMsgMaxSize travelCqFileNumWhenGetMessage
         validateSystemTopicWhenUpdateTopic
     """,
-    "the name server keeps everything in one small process": """
+    "the name server is one small process": """
         clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clusterTest
         configStorePath defaultThreadPoolNums defaultThreadPoolQueueCapacity
         deleteTopicWithBrokerRegistration enableAllTopicList enableControllerInNamesrv
@@ -183,12 +183,12 @@ _WITHOUT_EFFECT = {
 WITHOUT_EFFECT: Mapping[str, str] = {
     key: why for why, keys in _WITHOUT_EFFECT.items() for key in keys.split()
 }
-"""Apache's keys that have no effect here, and why."""
+"""Reasons by key for Apache's keys without effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A key that must keep its harmless value, and what to do instead."""
+    """Key with the only accepted values, and what to do instead."""
 
     key: str
     allowed: tuple[str, ...]
@@ -196,23 +196,23 @@ class Refusal:
 
 
 _NO_DLEDGER = (
-    "the commit log of DLedger has another format; for a group with election set "
+    "DLedger's commit log has another format; for a group with election set "
     "enableControllerMode=true and controllerAddr instead"
 )
-_NO_COPY = "plain_acl.yml is not turned into users; set aclEnable, or create the users by mqadmin"
+_NO_COPY = "plain_acl.yml is not converted to users; set aclEnable, or create users by mqadmin"
 REFUSALS = (
     Refusal("migrateAuthFromV1Enabled", ("false",), _NO_COPY),
     Refusal(
         "storeType",
         ("default",),
-        "only file-based consume queues can be opened; let Apache's broker convert the store",
+        "only file-based consume queues are supported; convert the store with Apache's broker",
     ),
     Refusal("enableDLegerCommitLog", ("false",), _NO_DLEDGER),
     Refusal(
         "enableConsumeQueueExt",
         ("false",),
-        "extended consume queues cannot be read; remove this key and delete consumequeue to "
-        "have plain queues built from the commit log",
+        "extended consume queues are not supported; remove this key and delete consumequeue to "
+        "rebuild plain queues from the commit log",
     ),
 )
 
@@ -227,11 +227,11 @@ def check_refusals(properties: Mapping[str, str]) -> None:
 
 
 def without_effect(properties: Mapping[str, str], known: set[str]) -> list[str]:
-    """Return the keys of Apache's that are set but have no effect here, sorted."""
+    """Return the configured keys of Apache's without effect, sorted."""
     return sorted(key for key in properties if key in WITHOUT_EFFECT and key not in known)
 
 
-def not_known(properties: Mapping[str, str], known: set[str]) -> list[UnknownKey]:
+def unknown_key_list(properties: Mapping[str, str], known: set[str]) -> list[UnknownKey]:
     """Return the keys that neither DueMQ nor Apache defines, with the most similar known key."""
     own = {key: value for key, value in properties.items() if key not in WITHOUT_EFFECT}
     if isinstance(properties, Properties):

@@ -14,7 +14,7 @@ from message_store.config import LONG_MAX, option
 from message_store.errors import ConfigError
 
 NAME_CHARS_MAX = 127
-REGION_CHARS_MAX = 127  # every message and every answer to a send carries the region
+REGION_CHARS_MAX = 127  # the region is in every message and every response to a send
 
 
 # Options of the broker and of the name server.
@@ -46,8 +46,8 @@ connections_max_option = partial(
     option,
     20_000,
     "connectionsMax",
-    "Maximum open connections; a further connection is closed at once. At most half of the "
-    "file descriptors that the process may have (1,024 fewer when it may have many).",
+    "Maximum open connections; further connections are closed at once. Also limited to half of "
+    "the process's file descriptors (1,024 fewer if the limit is high).",
     minimum=1,
     own=True,
 )
@@ -57,8 +57,8 @@ proxy_protocol_option = partial(
     option,
     "loopback",
     "proxyProtocolFrom",
-    "Networks of proxies (HAProxy and others) whose PROXY protocol header, with the address of the "
-    "client, is believed, separated by `;`, as in `10.0.0.0/8`; loopback is always allowed.",
+    "Networks of proxies (HAProxy and others) whose PROXY protocol header, with the client's "
+    "address, is trusted, separated by `;`, as in `10.0.0.0/8`; loopback is always trusted.",
     unit="networks",
     own=True,
 )
@@ -151,7 +151,7 @@ class BrokerConfig:
     register_timeout_ms: int = option(
         24_000,
         "registerBrokerTimeoutMills",
-        "Maximum time for a name server to answer.",
+        "Timeout of a registration with a name server.",
         minimum=1,
     )
     permission: int = option(
@@ -237,7 +237,7 @@ class BrokerConfig:
         True, "traceOn", "Announce to clients that tracing is on (MSG_REGION, TRACE_ON)."
     )
     region_id: str = option(
-        "DefaultRegion", "regionId", "Region in answers and traces; at most 127 characters."
+        "DefaultRegion", "regionId", "Region in responses and traces; at most 127 characters."
     )
     flush_consumer_offset_ms: int = option(
         5_000,
@@ -251,14 +251,14 @@ class BrokerConfig:
     short_polling_ms: int = option(
         1_000,
         "shortPollingTimeMills",
-        "Time that a pull is on hold when long polling is off.",
+        "Time that a pull is held when long polling is off.",
         minimum=1,
         wire=True,
     )
     long_polls_max: int = option(
         100_000,
         "longPollsMax",
-        "Maximum held pulls; a further pull is answered at once.",
+        "Maximum held pulls; further pulls get their response at once.",
         unit="pulls",
         minimum=1,
         own=True,
@@ -286,26 +286,27 @@ class BrokerConfig:
     server_load_balancer: bool = option(
         True,
         "serverLoadBalancerEnable",
-        "Share the queues of a topic among the members of a group that asks for its assignment.",
+        "Assign the queues of a topic to the members of a group that request their assignment.",
     )
     default_request_mode: str = option(
         "PULL",
         "defaultMessageRequestMode",
-        "How consumers with an assignment by the broker consume, unless setConsumeMode says it.",
+        "Consume mode of groups with an assignment by the broker, unless set by setConsumeMode.",
         choices=("PULL", "POP"),
     )
     default_shared_queues: int = option(
         -1,
         "defaultPopShareQueueNum",
-        "Members whose queues each member pops as well by default; at most 0: all queues.",
+        "Default number of members whose queues each member pops too; 0 or less: all queues.",
         unit="members",
     )
     memory_bytes_max: int = option(
         512 << 20,
         "remotingMemoryMax",
-        "Maximum memory of all connections together: received frames, requests in progress, held "
-        "pulls, unread answers. When it is used up, the connections that have been stuck for the "
-        "longest time are closed.",
+        "Maximum memory of all connections together: received frames, requests in flight, held "
+        "pulls, unread responses. Above it, the connections that have been stuck longest "
+        "are "
+        "closed.",
         minimum=64 << 20,
         maximum=LONG_MAX,
         own=True,
@@ -323,7 +324,7 @@ class BrokerConfig:
     transaction_checks_max: int = option(
         15,
         "transactionCheckMax",
-        "Maximum checks of a half message; after them it is set aside.",
+        "Maximum check-backs of a half message; then it is given up.",
         minimum=1,
         wire=True,
     )
@@ -337,12 +338,12 @@ class BrokerConfig:
     property_filter_enable: bool = option(
         True,
         "enablePropertyFilter",
-        "Serve subscriptions with SQL92 filters over properties; `false`: refuse them with code 1.",
+        "Support SQL92 property filters; `false`: refuse them with code 1.",
     )
     recall_enable: bool = option(
         False,
         "recallMessageEnable",
-        "Let producers cancel a pending message by its recall handle.",
+        "Allow producers to cancel a pending message by its recall handle.",
         wire=True,
     )
     recall_unwritable: bool = option(
@@ -387,16 +388,15 @@ class BrokerConfig:
     grpc_port: int = option(
         0,
         "grpcServerPort",
-        "Port for RocketMQ 5 clients (gRPC, with TLS or without it), 8081 by convention; 0: they "
-        "are not served.",
+        "Port for RocketMQ 5 clients (gRPC, with or without TLS), 8081 by convention; 0: none.",
         minimum=0,
         maximum=65_535,
     )
     topic_type_check: bool = option(
         True,
         "enableTopicMessageTypeCheck",
-        "Whether v5 clients may send to a topic only messages of the type in its attribute "
-        "message.type (NORMAL without it), as with RocketMQ's proxy.",
+        "Accept from v5 clients only messages of the type in the topic's attribute "
+        "message.type (default NORMAL), as RocketMQ's proxy does.",
         live=True,
     )
     plugins_disabled: str = option(
@@ -444,10 +444,10 @@ class BrokerConfig:
 
 
 def parse_addresses(key: str, text: str) -> list[tuple[str, int]]:
-    """Return host and port of `host:port;host:port`.
+    """Parse `host:port;host:port`.
 
     Raises:
-        ConfigError: An entry is not of that form.
+        ConfigError: An entry is malformed.
     """
     found = []
     for word in text.replace(",", ";").split(";"):

@@ -1,8 +1,8 @@
-"""Edits of a configuration file that keep comments, order, owner and mode.
+"""Edits of a configuration file that preserve comments, order, owner and mode.
 
-prepare   the new text in a second file, synced
-   |      (the running broker takes the change)
-commit    the new text in the file's place              discard   the new text is removed
+prepare   write the new text to a temporary file and sync it
+   |      (the running broker applies the change)
+commit    replace the file                  discard   remove the temporary file
 
 Source: Configuration.persist (which rewrites the file)
 """
@@ -40,7 +40,7 @@ def edit_text(text: str, changes: Mapping[str, str]) -> str:
     left = dict(changes)
     entries = list(logical_lines(lines))
     if entries and entries[-1][1] == len(lines) and _continues(lines[-1]):
-        lines[-1] = lines[-1][:-1]  # or it would swallow what we add
+        lines[-1] = lines[-1][:-1]  # else the added line would continue it
     for first, last, line in reversed(entries):
         key = unescape(split_line(line)[0], line, "")
         if key in changes:
@@ -70,7 +70,7 @@ def escaped_key(key: str) -> str:
 
 
 def _ascii(char: str) -> str:
-    """Return a character so that it is read back alike from UTF-8 and from Latin-1."""
+    """Return an ASCII form of a character, equal in UTF-8 and Latin-1."""
     if " " <= char <= "~":
         return char
     units = char.encode("utf-16-be", "surrogatepass").hex()
@@ -78,13 +78,13 @@ def _ascii(char: str) -> str:
 
 
 class FileEdit:
-    """A change of a configuration file that is ready to be made.
+    """Prepared change of a configuration file.
+
+    A crash leaves either the old or the new file. The new file has the owner and mode of the old
+    one, to protect passwords in it.
 
     Attributes:
-        undo: Called when the file cannot be replaced, to revert the applied changes.
-
-    A crash leaves the old file or the new one. The new one has the owner and the mode of the old:
-    a file that holds a password stays as closed as it was.
+        undo: Reverts the applied changes if the file cannot be replaced.
     """
 
     def __init__(self, path: Path, new: Path) -> None:
@@ -93,13 +93,13 @@ class FileEdit:
 
     @classmethod
     def prepare(cls, path: Path, changes: Mapping[str, str]) -> FileEdit:
-        """Write the new text to a second file.
+        """Write the new text to a temporary file.
 
         Raises:
-            OSError: The file cannot be read, or the second file cannot be written.
-            ConfigError: The file would be too long to be read again.
+            OSError: The file cannot be read, or the temporary file cannot be written.
+            ConfigError: The file would be too long.
         """
-        path = path.resolve()  # a link stays a link
+        path = path.resolve()  # keep a symbolic link
         old = path.read_bytes() if path.exists() else b""
         text, encoding = decode_text(old)
         data = edit_text(text, changes).encode(encoding)
@@ -110,27 +110,27 @@ class FileEdit:
         new.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with open(os.open(new, flags, 0o600), "wb") as out:
-            _as_before(out.fileno(), path)
+            _copy_owner_and_mode(out.fileno(), path)
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
         return cls(path, new)
 
     def commit(self) -> None:
-        """Put the new text in the file's place.
+        """Replace the file.
 
         Raises:
-            OSError: The disk refused it; the old file is as it was.
+            OSError: The replacement failed; the old file is unchanged.
         """
         os.replace(self._new, self._path)
 
     def discard(self) -> None:
-        """Remove the new text."""
+        """Remove the temporary file."""
         self._new.unlink(missing_ok=True)
 
 
 class NoFileEdit(FileEdit):
-    """A change that is kept in memory only: the broker was started without a file."""
+    """Change without a file: the broker was started without one."""
 
     def __init__(self) -> None:
         super().__init__(Path(), Path())
@@ -144,10 +144,10 @@ class NoFileEdit(FileEdit):
 
 @asynccontextmanager
 async def edited(path: Path | None, changes: Mapping[str, str]) -> AsyncIterator[FileEdit]:
-    """Change a file around a block that applies the change: both, or neither.
+    """Change a file together with a block that applies the change: both or neither.
 
     Args:
-        path: None: there is no file.
+        path: Configuration file; None: there is no file.
     Raises:
         RequestError: The file cannot be written; nothing was changed.
         ConfigError: The file would be too long; nothing was changed.
@@ -173,7 +173,7 @@ def _unwritable(path: Path | None, error: OSError) -> RequestError:
     return RequestError(ResponseCode.SYSTEM_ERROR, text)
 
 
-def _as_before(descriptor: int, path: Path) -> None:
+def _copy_owner_and_mode(descriptor: int, path: Path) -> None:
     try:
         was = path.stat()
     except FileNotFoundError:
@@ -181,12 +181,12 @@ def _as_before(descriptor: int, path: Path) -> None:
         return
     os.fchmod(descriptor, was.st_mode & 0o777)
     if was.st_uid != os.geteuid() or was.st_gid != os.getegid():
-        with suppress(PermissionError):  # only root may; the mode is kept all the same
+        with suppress(PermissionError):  # only root may change the owner
             os.fchown(descriptor, was.st_uid, was.st_gid)
 
 
 def file_state(path: Path) -> tuple[int, int]:
-    """Return what changes when a file is written, (0, 0) if there is none: mtime in ns, size."""
+    """Return (mtime in ns, size) of a file; (0, 0) if it does not exist."""
     try:
         found = path.stat()
     except OSError:

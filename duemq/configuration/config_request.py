@@ -1,9 +1,8 @@
-"""Keys that a network request may change: those declared with `wire=True`.
+"""Validation of configuration changes by request: only keys declared with `wire=True`.
 
-A request is not authenticated. A key that names a path, an address, a command or a class would let
-every machine that reaches the port write files, redirect the broker or run programs with its
-rights, so a key is closed unless its declaration opens it. The file on the broker's machine may
-contain every key.
+Requests may be unauthenticated. By changing a path, an address, a command or a class, any machine
+that reaches the port could write files, redirect the broker or run programs, so keys are closed by
+default. In the file on the broker's machine, every key can be set.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ def accepted_changes(
     """Return the permitted changes of a request, without Apache's keys that have no effect.
 
     Args:
-        sections: configuration classes whose keys are known.
-        blacklist: keys that the operator closed as well.
-        source: name of the request, for messages.
+        sections: Configuration classes with the known keys.
+        blacklist: Further keys closed by configuration.
+        source: Name of the request, for messages.
     Raises:
         RequestError: A key is closed to requests, or unknown.
-        ConfigError: A value is too long, has control characters or must be refused.
+        ConfigError: A value is too long, has control characters or is unsupported.
     """
     known = {item.key: item for section in sections for item in options(section)}
     _refuse_closed(changes, known, blacklist)
     check_refusals(Properties(changes, dict.fromkeys(changes, source)))
-    idle = WITHOUT_EFFECT.keys() - known.keys()
-    _refuse_unknown(changes, known, idle)
+    without_effect = WITHOUT_EFFECT.keys() - known.keys()
+    _refuse_unknown(changes, known, without_effect)
     for key, value in changes.items():
         _check_text(key, value, source)
     return {key: value for key, value in changes.items() if key in known}
@@ -62,9 +61,9 @@ def _refuse_closed(
 
 
 def _refuse_unknown(
-    changes: Mapping[str, str], known: Mapping[str, Option], idle: Iterable[str]
+    changes: Mapping[str, str], known: Mapping[str, Option], without_effect: Iterable[str]
 ) -> None:
-    idle_keys = frozenset(idle)
+    idle_keys = frozenset(without_effect)
     strange = {key[:KEY_CHARS_MAX]: "" for key in changes if key not in idle_keys}
     unknown = unknown_keys(dict(list(strange.items())[: len(known)]), known)
     if unknown:
@@ -78,7 +77,7 @@ def _check_text(key: str, value: str, source: str) -> None:
         why = f"has {len(value)} characters; the limit is {VALUE_CHARS_MAX}"
         raise ConfigError(key, value[:KEY_CHARS_MAX], why, source=source)
     if not value.isprintable():
-        why = "has characters that cannot be printed"
+        why = "has control characters"
         raise ConfigError(key, ascii(value[:KEY_CHARS_MAX]), why, source=source)
 
 

@@ -1,4 +1,4 @@
-"""All configuration of a broker process, from one set of properties.
+"""Settings of a broker process: all sections, parsed from one set of properties.
 
 file < environment < command line      later sources win; the CLI collects them
             |
@@ -16,7 +16,7 @@ from typing import Any
 from duemq.auth.config import AuthConfig
 from duemq.configuration.apache_keys import (
     check_refusals,
-    not_known,
+    unknown_key_list,
     without_effect,
 )
 from duemq.configuration.config import BrokerConfig
@@ -47,12 +47,12 @@ SECTIONS: tuple[type, ...] = (
     AuthConfig,
 )
 SHOWN_CHARS_MAX = 200
-_NAME_ANOTHER = "name one that the user of this process may write"
+_SET_WRITABLE = "set a directory that the user of this process can write"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One broker's configuration, parsed and checked."""
+    """Parsed and validated configuration of one broker."""
 
     properties: Properties
     broker: BrokerConfig
@@ -70,10 +70,10 @@ class Settings:
 
 
 def settings_from(properties: Mapping[str, str]) -> Settings:
-    """Parse and check properties; keys of plugins are left to the plugins.
+    """Parse and validate properties, except keys of plugins.
 
     Raises:
-        ConfigError: A value that cannot be used, or that DueMQ must refuse.
+        ConfigError: A value is invalid or unsupported.
     """
     if not isinstance(properties, Properties):
         properties = Properties(properties)
@@ -96,10 +96,10 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
 
 
 def check_directories(config: StoreConfig) -> None:
-    """Make the directories of the store, so that one that cannot be used is named with its key.
+    """Create the directories of the store, and check that they are writable.
 
     Raises:
-        ConfigError: A directory cannot be made or written.
+        ConfigError: A directory cannot be created or written.
     """
     for key, path in (
         ("storePathRootDir", config.root),
@@ -108,14 +108,14 @@ def check_directories(config: StoreConfig) -> None:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            why = f"the directory cannot be made ({error.strerror}); {_NAME_ANOTHER}"
+            why = f"the directory cannot be created ({error.strerror}); {_SET_WRITABLE}"
             raise ConfigError(key, str(path), why) from error
         if not os.access(path, os.W_OK | os.X_OK):
-            raise ConfigError(key, str(path), f"the directory cannot be written; {_NAME_ANOTHER}")
+            raise ConfigError(key, str(path), f"the directory cannot be written; {_SET_WRITABLE}")
 
 
 def resolved(settings: Settings) -> Settings:
-    """Return the settings with this machine's name and addresses where none were given."""
+    """Return the settings with this machine's name and addresses as defaults."""
     broker = settings.broker
     has_accounts = settings.auth.is_on
     bind_address = listening_address(broker.bind_address, has_accounts=has_accounts)
@@ -129,7 +129,7 @@ def resolved(settings: Settings) -> Settings:
 
 
 def in_role(settings: Settings, role: Role | None) -> Settings:
-    """Return the settings of a broker that a controller gave this role; None: as configured."""
+    """Return the settings of a broker in a role assigned by a controller; None: as configured."""
     if role is None:
         return settings
     name = "SLAVE" if role.is_replica else "SYNC_MASTER"
@@ -140,29 +140,31 @@ def in_role(settings: Settings, role: Role | None) -> Settings:
     )
 
 
-def in_force(now: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
-    """Return `now` with the live values of `wanted`, and the keys whose change needs a restart."""
-    taken: dict[str, Any] = {"properties": wanted.properties}
+def with_live_changes(now: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
+    """Return `now` with the live values of `wanted`, and the keys that need a restart."""
+    merged_values: dict[str, Any] = {"properties": wanted.properties}
     later: list[str] = []
     for item in fields(now):
-        if item.name not in taken:
+        if item.name not in merged_values:
             old, new = getattr(now, item.name), getattr(wanted, item.name)
-            taken[item.name], keys = with_live(old, new)
+            merged_values[item.name], keys = with_live(old, new)
             later += keys
-    return replace(now, **taken), later
+    return replace(now, **merged_values), later
 
 
-def values_in_force(settings: Settings, of_plugins: Iterable[type]) -> dict[str, str]:
-    """Return every key with its value, of a broker and of the sections of its plugins."""
+def current_values(settings: Settings, plugin_sections: Iterable[type]) -> dict[str, str]:
+    """Return every key of a broker and its plugins with its current value."""
     known = dict[str, str]()
-    plugins: Iterable[object] = (from_properties(each, settings.properties) for each in of_plugins)
+    plugins: Iterable[object] = (
+        from_properties(each, settings.properties) for each in plugin_sections
+    )
     for section in (*settings.sections, *plugins):
         known |= to_properties(section)
     return {**settings.properties, **known}
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return one text for every key whose value differs, for the log."""
+    """Return a log text for every changed key."""
     return [
         f"{_short(key)}={_short(after.get(key, ''))} (was {_short(before.get(key, ''))})"
         for key in sorted(before.keys() | after.keys())
@@ -181,10 +183,10 @@ def known_keys(sections: Iterable[type]) -> set[str]:
 
 
 def key_notices(properties: Properties, sections: Iterable[type]) -> list[str]:
-    """Return one line for every unknown key, and one for all of Apache's without effect."""
+    """Return a log line for each unknown key, and one for all keys of Apache's without effect."""
     known = known_keys(sections)
-    lines = [str(key) for key in not_known(properties, known)]
+    lines = [str(key) for key in unknown_key_list(properties, known)]
     idle = without_effect(properties, known)
     if idle:
-        lines.append(f"keys of Apache's without effect here: {', '.join(idle)}")
+        lines.append(f"Apache's keys without effect: {', '.join(idle)}")
     return lines

@@ -1,4 +1,4 @@
-"""SQL92 filters over the properties of a message, with the semantics of Apache's filter module."""
+"""SQL92 filters over message properties, with the semantics of Apache's filter module."""
 
 from duemq.filters.expression import SQL92, Compiler, Expression
 from duemq.filters.nodes import FilterError

@@ -1,7 +1,7 @@
-"""Evaluation of a filter over the properties of one message: a closure per node.
+"""Evaluation of a filter over the properties of one message, by a closure per node.
 
-The value of a closure is true, false, or None where SQL's is unknown. A comparison that Java cannot
-do raises; such a message does not match.
+The value of a truth node is true, false, or None for SQL's unknown. A comparison that throws in
+Java raises here; such a message does not match.
 Source: ComparisonExpression, LogicExpression, UnaryExpression
 """
 
@@ -26,12 +26,12 @@ from duemq.filters.nodes import (
 )
 
 Properties = Mapping[str, str]
-Value = int | float | str | None  # of the kind that the node has
+Value = int | float | str | None  # type according to the node's kind
 Evaluate = Callable[[Properties], Value]
 Compare = Callable[..., int]
 
 RANGES: Final = {Kind.INTEGER: java_values.INTEGER_MAX, Kind.LONG: java_values.LONG_MAX}
-HOLDS: Final[dict[str, Callable[[int], bool]]] = {
+PREDICATES: Final[dict[str, Callable[[int], bool]]] = {
     "=": lambda answer: answer == 0,
     "<": lambda answer: answer < 0,
     "<=": lambda answer: answer <= 0,
@@ -41,11 +41,11 @@ HOLDS: Final[dict[str, Callable[[int], bool]]] = {
 
 
 class IncomparableError(ValueError):
-    """Two values that Java cannot compare."""
+    """Comparison of two values that throws in Java."""
 
 
 def closure(node: Node) -> Evaluate:
-    """Return the function from properties to the value of a node."""
+    """Return a function that computes the value of a node from properties."""
     match node:
         case Constant():
             value = node.value
@@ -77,10 +77,10 @@ def _negative(node: Negative) -> Evaluate:
         number = cast("Callable[[Properties], float]", operand)
         return lambda properties: -number(properties)
 
-    def nothing(properties: Properties) -> None:
-        operand(properties)  # raises if it does in Java
+    def missing(properties: Properties) -> None:
+        operand(properties)  # may raise
 
-    return nothing
+    return missing
 
 
 def _junction(node: Junction) -> Evaluate:
@@ -101,41 +101,41 @@ def _junction(node: Junction) -> Evaluate:
 
 def _comparison(node: Comparison) -> Evaluate:
     left, right = closure(node.left), closure(node.right)
-    compare, holds = _compare(node), HOLDS[node.operator]
+    compare, predicate = _compare(node), PREDICATES[node.operator]
 
     def equality(properties: Properties) -> bool | None:
         lv, rv = left(properties), right(properties)
         if lv is None:
             return True if rv is None else None
-        return False if rv is None else holds(compare(lv, rv))
+        return False if rv is None else predicate(compare(lv, rv))
 
     def order(properties: Properties) -> bool | None:
         lv = left(properties)
         if lv is None:
             return None
         rv = right(properties)
-        return None if rv is None else holds(compare(lv, rv))
+        return None if rv is None else predicate(compare(lv, rv))
 
     return equality if node.operator == "=" else order
 
 
 def _compare(node: Comparison) -> Compare:
-    """Return Java's comparison of two values of the kinds of a node's operands."""
+    """Return Java's comparison for the kinds of the operands."""
     kinds = left, right = node.left.kind, node.right.kind
     if kinds == (Kind.TEXT, Kind.TEXT):
         return _compare_texts if node.operator == "=" else _compare_texts_as_numbers
     if kinds == (Kind.BOOLEAN, Kind.BOOLEAN):
         return java_values.compare_numbers
     if kinds == (Kind.BOOLEAN, Kind.TEXT):
-        return _fail  # Apache casts the truth value to a String
+        return _incomparable  # Apache casts the truth value to a String
     if kinds == (Kind.TEXT, Kind.BOOLEAN):
         return lambda lv, rv: java_values.compare_numbers(java_values.parse_boolean(lv), rv)
     if left is Kind.TEXT and right.is_number:
-        read, compare = _reader(right), _compare_kind(right)
-        return lambda lv, rv: compare(read(lv), rv)
+        parse, compare = _parser(right), _compare_kind(right)
+        return lambda lv, rv: compare(parse(lv), rv)
     if left.is_number and right is Kind.TEXT:
-        read, compare = _reader(left), _compare_kind(left)
-        return lambda lv, rv: compare(lv, read(rv))
+        parse, compare = _parser(left), _compare_kind(left)
+        return lambda lv, rv: compare(lv, parse(rv))
     if left.is_number and right.is_number:
         if Kind.DOUBLE in kinds:
             return lambda lv, rv: java_values.compare_doubles(float(lv), float(rv))
@@ -143,8 +143,8 @@ def _compare(node: Comparison) -> Compare:
     return lambda lv, rv: -1
 
 
-def _reader(kind: Kind) -> Callable[[str], float]:
-    """Return the function that reads a number of a kind from text."""
+def _parser(kind: Kind) -> Callable[[str], float]:
+    """Return a function that parses a number of this kind."""
     if kind is Kind.DOUBLE:
         return java_values.parse_double
     maximum = RANGES[kind]
@@ -155,7 +155,7 @@ def _compare_kind(kind: Kind) -> Compare:
     return java_values.compare_doubles if kind is Kind.DOUBLE else java_values.compare_numbers
 
 
-def _fail(left: bool, right: str) -> int:
+def _incomparable(left: bool, right: str) -> int:
     raise IncomparableError(f"a truth value cannot be compared with the text {right!r}")
 
 

@@ -1,4 +1,4 @@
-"""A compiled filter, and the filters that were compiled last."""
+"""Compiled filter, and a cache of recently used filters."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from duemq.filters.program import Program, program_of
 
 log = logging.getLogger(__name__)
 SQL92: Final = "SQL92"
-KEPT_MAX: Final = 256
-KEPT_CHARS_MAX: Final = 1 << 20
+CACHE_MAX: Final = 256
+CACHE_CHARS_MAX: Final = 1 << 20
 
 
 class Expression:
-    """An expression that can be evaluated over the properties of messages."""
+    """Compiled filter expression over message properties."""
 
     def __init__(self, text: str) -> None:
         """Compile an expression.
 
         Raises:
-            FilterError: It does not parse, or exceeds a bound.
+            FilterError: The expression is invalid or exceeds a limit.
         """
         self.text = text
         self.node: Node = parse(text)
@@ -33,11 +33,11 @@ class Expression:
 
     @cached_property
     def program(self) -> Program | None:
-        """Operations of the compiled kernel; None if only the closure can evaluate it."""
+        """Program for the compiled kernel; None if only the closure can evaluate the expression."""
         return program_of(self.node)
 
     def value(self, properties: Properties) -> bool | None:
-        """Return true, false, or None if the expression is unknown for these properties.
+        """Return the truth value of the expression for these properties; None: unknown.
 
         Raises:
             ValueError: Two values cannot be compared.
@@ -59,27 +59,27 @@ class Expression:
 
 
 class Compiler:
-    """Compiles expressions and keeps the results that were used last, also errors.
+    """Compiler with a cache of recently used expressions and errors.
 
     Heartbeats and pulls repeat their expressions.
     """
 
-    def __init__(self, *, kept_max: int = KEPT_MAX, chars_max: int = KEPT_CHARS_MAX) -> None:
-        self._kept_max, self._chars_max = kept_max, chars_max
-        self._kept: OrderedDict[str, Expression | FilterError] = OrderedDict()
+    def __init__(self, *, cache_max: int = CACHE_MAX, chars_max: int = CACHE_CHARS_MAX) -> None:
+        self._cache_max, self._chars_max = cache_max, chars_max
+        self._cache: OrderedDict[str, Expression | FilterError] = OrderedDict()
         self._chars = 0
 
     def compile(self, text: str) -> Expression:
         """Return the compiled expression.
 
         Raises:
-            FilterError: It does not parse, or exceeds a bound.
+            FilterError: The expression is invalid or exceeds a limit.
         """
-        result = self._kept.get(text)
+        result = self._cache.get(text)
         if result is None:
             result = self._add(text)
         else:
-            self._kept.move_to_end(text)
+            self._cache.move_to_end(text)
         if isinstance(result, FilterError):
             raise FilterError(str(result))
         return result
@@ -90,9 +90,9 @@ class Compiler:
             result = Expression(text)
         except FilterError as fault:
             result = FilterError(str(fault))
-        self._kept[text] = result
+        self._cache[text] = result
         self._chars += len(text)
-        while len(self._kept) > self._kept_max or self._chars > self._chars_max:
-            dropped, _ = self._kept.popitem(last=False)
+        while len(self._cache) > self._cache_max or self._chars > self._chars_max:
+            dropped, _ = self._cache.popitem(last=False)
             self._chars -= len(dropped)
         return result

@@ -1,7 +1,7 @@
-"""Grammar of filters: text to nodes.
+"""Parser of filter expressions, from text to nodes.
 
-Apache's parser stops at the first token that does not continue the expression and ignores the rest:
-`a = 1 LIKE 'x'` is `a = 1`. This one does the same.
+Like Apache's, the parser stops at the first token that does not continue the expression and
+ignores the rest: `a = 1 LIKE 'x'` is `a = 1`.
 Source: SelectorParser
 """
 
@@ -85,13 +85,13 @@ BLOCK_COMMENT.2: /\/\*[^*]*\*(\*|[^*\/][^*]*\*)*\//
 
 
 def text_of(token: Token) -> str:
-    """Return the text that a string literal stands for."""
+    """Return the value of a string literal."""
     return token[1:-1].replace("''", "'")
 
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, Node]):
-    """Builds a node for each rule that is reduced."""
+    """Builder of a node for each reduced rule."""
 
     def disjunction(self, *operands: Node) -> Node:
         return operands[0] if len(operands) == 1 else nodes.junction(operands, is_or=True)
@@ -151,7 +151,7 @@ class _Builder(Transformer[Token, Node]):
 
 @cache
 def parser() -> Lark:
-    """Return the parser of GRAMMAR, built at the first use."""
+    """Return the parser of GRAMMAR, built at first use."""
     return Lark(
         GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder(), g_regex_flags=re.ASCII
     )
@@ -161,7 +161,8 @@ def parse(text: str) -> Node:
     """Return the node of an expression.
 
     Raises:
-        FilterError: Apache refuses it, or it exceeds CHARS_MAX, TOKENS_MAX or nodes.DEPTH_MAX.
+        FilterError: The expression is invalid in Apache, or exceeds CHARS_MAX, TOKENS_MAX or
+            nodes.DEPTH_MAX.
     """
     if len(text) > CHARS_MAX:
         raise FilterError(f"the expression has {len(text)} characters; the limit is {CHARS_MAX}")
@@ -176,7 +177,7 @@ def parse(text: str) -> Node:
 
 
 def _leading_expression(text: str) -> Node:
-    """Return the node of the longest beginning of a text that is an expression."""
+    """Return the node of the longest prefix that is an expression."""
     state = parser().parse_interactive(text)
     try:
         for count, _ in enumerate(state.iter_parse()):
@@ -189,8 +190,8 @@ def _leading_expression(text: str) -> Node:
     return node
 
 
-def _place(text: str, at: int) -> tuple[int, int]:
-    """Return (line, column) of a position, both from 1; a tab ends at a multiple of 8."""
+def _position(text: str, at: int) -> tuple[int, int]:
+    """Return (line, column) of a position, from 1; tab stops are at multiples of 8."""
     before = text[:at].replace("\r\n", "\n").replace("\r", "\n")
     column = 0
     for char in before[before.rfind("\n") + 1 :]:
@@ -199,7 +200,7 @@ def _place(text: str, at: int) -> tuple[int, int]:
 
 
 def _lexical_error(text: str, at: int) -> str:
-    line, column = _place(text, at)
+    line, column = _position(text, at)
     found = f'"{text[at]}" ({ord(text[at])})'
     return f"Lexical error at line {line}, column {column}.  Encountered: {found}"
 
@@ -207,7 +208,7 @@ def _lexical_error(text: str, at: int) -> str:
 def _syntax_error(text: str, fault: UnexpectedToken) -> str:
     token = fault.token
     if token.type == END:
-        line, column = _place(text, len(text) - 1) if text else (0, 0)  # its last character
+        line, column = _position(text, len(text) - 1) if text else (0, 0)  # its last character
         return f"Encountered <EOF> at line {line}, column {column}"
-    line, column = _place(text, token.start_pos or 0)
+    line, column = _position(text, token.start_pos or 0)
     return f'Encountered "{token}" at line {line}, column {column}'

@@ -1,4 +1,4 @@
-"""Conversions and comparisons of Java, as filters need them: Integer, Long, Double, Boolean."""
+"""Java's conversions and comparisons of Integer, Long, Double and Boolean, for filters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _HEXADECIMAL = re.compile(
 
 
 def parse_whole(text: str, maximum: int) -> int:
-    """Return the number that Integer.valueOf or Long.valueOf reads.
+    """Parse an integer as Integer.valueOf or Long.valueOf does.
 
-    Digits of all scripts count, as in Java, if one UTF-16 unit holds them.
+    As in Java, digits of any script are valid if they are in the Basic Multilingual Plane.
 
     Args:
         maximum: INTEGER_MAX or LONG_MAX.
@@ -45,7 +45,7 @@ def parse_whole(text: str, maximum: int) -> int:
 
 
 def parse_double(text: str) -> float:
-    """Return the number that Double.valueOf reads.
+    """Parse a number as Double.valueOf does.
 
     Raises:
         ValueError: Java throws NumberFormatException.
@@ -63,7 +63,7 @@ def parse_double(text: str) -> float:
 
 
 def parse_boolean(text: str) -> bool:
-    """Return what Boolean.valueOf reads."""
+    """Parse a truth value as Boolean.valueOf does."""
     return text.lower() == "true"
 
 

@@ -1,11 +1,11 @@
-"""Nodes of a parsed filter, and the checks that Apache does when it builds one.
+"""Nodes of a parsed filter, and Apache's checks when it builds them.
 
     text --grammar--> nodes --evaluation--> closure
                             --program-----> operations of the compiled kernel
 
-A node knows the kind of its value: a property is text or missing, a constant has its own kind,
-everything else is a truth value or missing. So operators are chosen when an expression is compiled,
-not when it is evaluated.
+A node has the kind of its value: text for a property, the literal's kind for a constant, a truth
+value for other nodes; only constants cannot be missing. Operators are therefore selected at
+compile time.
 Source: ComparisonExpression, LogicExpression, UnaryExpression
 """
 
@@ -21,11 +21,11 @@ DEPTH_MAX = 128
 
 
 class FilterError(ValueError):
-    """An expression that Apache refuses, or that exceeds a bound."""
+    """Filter expression that is invalid in Apache or exceeds a limit."""
 
 
 class Kind(Enum):
-    """Kind of a node's value. Each value can be missing, except those of constants."""
+    """Kind of a node's value; values can be missing, except those of constants."""
 
     INTEGER = "Integer"
     LONG = "Long"
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal."""
+    """Literal."""
 
     kind: Kind
     value: int | float | str | bool | None
@@ -57,7 +57,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """The property `name` of the message."""
+    """Message property."""
 
     name: str
     kind: Kind = Kind.TEXT
@@ -69,7 +69,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """A minus sign before `operand`; the value is missing if that is not a number."""
+    """Unary minus; the value is missing if the operand is not a number."""
 
     operand: Node
     kind: Kind
@@ -91,7 +91,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A property where a truth value belongs: false if it is there, since it is text."""
+    """Property used as a truth value: false if present, since it is text, otherwise unknown."""
 
     operand: Property
     depth: int = 2
@@ -103,7 +103,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Junction:
-    """AND or OR of at least two operands, evaluated from the left."""
+    """AND or OR of at least two operands, evaluated from left to right."""
 
     operands: tuple[Node, ...]
     is_or: bool
@@ -116,7 +116,7 @@ class Junction:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`operator` is one of `=`, `<`, `<=`, `>`, `>=`."""
+    """Comparison with one of the operators `=`, `<`, `<=`, `>`, `>=`."""
 
     operator: str
     left: Node
@@ -131,7 +131,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """CONTAINS, STARTSWITH or ENDSWITH, possibly negated."""
+    """CONTAINS, STARTSWITH or ENDSWITH test, possibly negated."""
 
     operator: str
     operand: Node
@@ -146,7 +146,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """IN or NOT IN."""
+    """IN or NOT IN test."""
 
     operand: Property
     texts: frozenset[str]
@@ -163,10 +163,10 @@ NULL = Constant(Kind.NOTHING, None)
 
 
 def depth_over(*operands: Node) -> int:
-    """Return the depth of a node over these.
+    """Return the depth of a node with these operands.
 
     Raises:
-        FilterError: It is above DEPTH_MAX.
+        FilterError: The depth exceeds DEPTH_MAX.
     """
     depth = 1 + max(operand.depth for operand in operands)
     if depth > DEPTH_MAX:
@@ -175,13 +175,13 @@ def depth_over(*operands: Node) -> int:
 
 
 def whole_constant(image: str) -> Constant:
-    """Return the constant of a literal such as `5` or `5L`: an Integer if it fits into one."""
+    """Return the constant of a literal such as `5` or `5L`: an Integer if in range, else a Long."""
     value = java_values.parse_whole(image.rstrip("lL"), java_values.LONG_MAX)
     return Constant(Kind.INTEGER if value <= java_values.INTEGER_MAX else Kind.LONG, value)
 
 
 def float_constant(image: str) -> Constant:
-    """Return the constant of a literal such as `5.5`; 0 and what is not finite is refused."""
+    """Return the constant of a literal such as `5.5`; raise FilterError if 0 or infinite."""
     value = java_values.parse_double(image)
     if value == float("inf"):
         raise FilterError(f"{image} is greater than 1.7976931348623157E308")
@@ -209,7 +209,7 @@ def as_boolean(node: Node) -> Node:
     """Return a node as a truth value.
 
     Raises:
-        FilterError: It is none, and no property.
+        FilterError: The node is neither a truth value nor a property.
     """
     if isinstance(node, Property):
         return Cast(node)
@@ -219,7 +219,7 @@ def as_boolean(node: Node) -> Node:
 
 
 def is_boolean(node: Node) -> bool:
-    """Return whether Apache's node is a BooleanExpression: TRUE, FALSE and NULL are."""
+    """Return whether the node is a BooleanExpression in Apache, as TRUE, FALSE and NULL are."""
     return node.kind is Kind.BOOLEAN or node is NULL
 
 

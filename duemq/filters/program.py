@@ -1,7 +1,7 @@
 """Program of a filter: its nodes as operations of the compiled kernel.
 
-Constants with U+FFFD, truth values that are compared, and constants without a property have no
-operations: such expressions are evaluated by closures only.
+Constants with U+FFFD, comparisons of truth values, and comparisons without a property have no
+operations; closures evaluate such expressions.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ NAME_COST: Final = 20
 
 
 class NoOperationError(Exception):
-    """A node that has no operation."""
+    """Node without an operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Arguments of `match_records` that belong to a filter.
+    """Arguments of `match_records` for a filter.
 
     Attributes:
-        names: (texts, ends) of the properties.
+        names: (texts, ends) of the property names.
         arrays: (operations, whole numbers, doubles, texts, ends).
-        scratch: Memory of the kernel.
+        scratch: Working arrays of the kernel.
         cost: Estimated steps for one record.
     """
 
@@ -73,7 +73,7 @@ class Program:
 
 
 def program_of(node: Node) -> Program | None:
-    """Return the program of a filter, None if it has none."""
+    """Return the program of a filter; None if a node has no operation."""
     assembler = _Assembler()
     try:
         assembler.add(node)
@@ -105,10 +105,10 @@ class _Assembler:
         return Program((names, name_ends), arrays, scratch, cost)
 
     def add(self, node: Node) -> None:
-        """Add the operations of a node with a truth value.
+        """Add the operations of a truth node.
 
         Raises:
-            NoOperationError: It has none.
+            NoOperationError: The node has no operation.
         """
         match node:
             case Constant():
@@ -153,7 +153,7 @@ class _Assembler:
 
     def _text(self, text: str) -> int:
         if REPLACEMENT in text:
-            raise NoOperationError  # bytes that are not UTF-8 are equal to it
+            raise NoOperationError  # in Java, invalid UTF-8 decodes to it
         self._texts.append(text.encode("utf-8", "surrogatepass"))
         return len(self._texts) - 1
 
@@ -218,7 +218,7 @@ def _truth(node: Constant) -> int:
 
 
 def _constant(node: Node) -> Constant:
-    """Return a constant or the negative of one.
+    """Return a constant or negated constant as a constant.
 
     Raises:
         NoOperationError: The node is neither.
@@ -233,7 +233,7 @@ def _constant(node: Node) -> Constant:
 
 
 def _joined(texts: Iterable[bytes]) -> tuple[Bytes, Numbers]:
-    """Return texts end to end, and (n + 1,) their ends, from 0."""
+    """Return the concatenated texts, and their ends as (n + 1,), from 0."""
     pieces = list(texts)
     ends = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
     return np.frombuffer(b"".join(pieces) or b"\0", np.uint8).copy(), ends

@@ -1,1 +1,1 @@
-"""Single messages: queries, history, recall, decisions about pending ones."""
+"""Requests about single messages: query, history, recall, decisions on pending messages."""

@@ -1,4 +1,4 @@
-"""Copies of stored messages: rows of a PutBatch that repeat a record elsewhere."""
+"""Copies of stored messages for other queues, as rows of a `PutBatch`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from message_store.log.record import Record
 from message_store.replication.acknowledgement import Missing
 
 SMALL_BATCH_ROWS = 4
-STAGING_EXTRA_BYTES = 1_024
-STORED = (0, *(missing.code for missing in Missing))
+STAGING_EXTRA_BYTES = 1_024  # for properties that a copy has in addition
+STORED = (0, *(missing.code for missing in Missing))  # statuses of rows that are in the log
 KEPT_FLAGS = 0x7FF & ~(layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6)
 
 
 def batch_for(*records: Record) -> PutBatch:
-    """Return an empty batch with room for copies of these records."""
+    """Return an empty batch with staging space for copies of these records."""
     size = sum(len(r.body) + len(r.property_text) + STAGING_EXTRA_BYTES for r in records)
     return PutBatch(SMALL_BATCH_ROWS, size)
 
@@ -35,7 +35,12 @@ def add_copy(
     reconsume_times: int | None = None,
     prepared_offset: int = 0,
 ) -> int:
-    """Add a message with the body, flag and born data of `record`; return its row."""
+    """Add a message with body, flag, born time and born host of `record`; return its row.
+
+    Args:
+        sys_flag, reconsume_times: Values of the copy; None: those of `record`.
+        prepared_offset: Log offset of the half message of a commit; 0: none.
+    """
     text = properties if isinstance(properties, bytes) else encode_properties(properties)
     return batch.add(
         topic_index=topic_index,
@@ -53,13 +58,17 @@ def add_copy(
 
 
 def not_confirmed(what: str, missing: Missing) -> RequestError:
-    """Return the answer to a request whose records are in the log, but not confirmed."""
-    return RequestError(missing.code, f"{what}, but {missing.text}: ask again to be sure")
+    """Return the error of a request whose records are stored but not confirmed.
+
+    Args:
+        what: Clause that states what was stored.
+    """
+    return RequestError(missing.code, f"{what}, but {missing.text}: repeat the request")
 
 
 def refusal(batch: PutBatch, row: int = 0) -> str | None:
-    """Return why a row was not stored, or None when it was."""
+    """Return the reason for which a row was not stored; None if it was stored."""
     status = int(batch.rows[row]["status"])
     if status in STORED:
         return None
-    return batch.remarks.get(row) or f"the store answered {status}"
+    return batch.remarks.get(row) or f"the store returned status {status}"

@@ -1,13 +1,13 @@
-"""Cancel (9011), move (9012), fire (9013): DueMQ's own requests about pending messages.
+"""Decision requests about pending messages: cancel (9011), move (9012), fire (9013).
 
-    body      JSON: the messages (ids, keys, handles, topic), when it is to come, dry_run
-    answer    0 + JSON: one result for each name, in the order of the request
+    body      JSON: messages (ids, keys, handles, topic), new due time, dry_run
+        response  0 + JSON: one result for each name, in the order of the request
 
-The plugins with pending messages are called in turn, timers first. A name is decided on when
-it is found, in bounded pieces with other work between; the response is sent when the records of all
-decisions are as durable as the store is configured for.
+The plugins with pending messages are called one after the other, timers first. The processor
+decides on messages as it finds them, in bounded batches, and yields to other requests after each.
+It responds when disk and replicas, as configured, have confirmed the records of all decisions.
 
-The codes are above all of Apache's; an Apache broker answers "not supported" (3).
+Apache does not use these codes; an Apache broker responds "not supported" (3).
 """
 
 from __future__ import annotations
@@ -34,25 +34,24 @@ from message_store.log.record import Record
 from message_store.replication.acknowledgement import Missing
 from message_store.text import decode_offset_id
 
-CANCEL_WAITING, MOVE_WAITING, FIRE_WAITING = 9_011, 9_012, 9_013
-ACTIONS: Final = {CANCEL_WAITING: "cancel", MOVE_WAITING: "move", FIRE_WAITING: "fire"}
-NAMES_MAX = 10_000  # of one request
-PIECE = 2_000  # messages decided on in one step
-OFFSETS_AT_ONCE = 200  # records read for offset ids in one step
+CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING = 9_011, 9_012, 9_013
+ACTIONS: Final = {CANCEL_PENDING: "cancel", MOVE_PENDING: "move", FIRE_PENDING: "fire"}
+NAMES_MAX = 10_000  # names in one request
+BATCH_MESSAGES = 2_000  # messages decided on between two yields
+OFFSETS_PER_TURN = 200  # records read for offset ids between two yields
 TIME_MS_MAX = 10**18
 
 
 class DecisionRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request.
+    """Body of a decision request.
 
     Attributes:
-        ids: unique keys (message ids of clients) or offset message ids.
-        keys: any of a message's KEYS.
-        handles: recall handles, as producers get them in the answer to a send.
-        topic: With ids or keys: topic of the messages; alone: all its pending messages.
-        from_ms, until_ms: only messages that are due in [from_ms, until_ms).
-        deliver_ms, delay_ms: the new time, of a move: absolute, or from now.
-        dry_run: Report only what would be done.
+        handles: Recall handles from the responses to sends.
+        topic: Topic of the ids or keys. Without ids, keys and handles, all pending messages of the
+            topic are selected.
+        from_ms, until_ms: Only messages due in [from_ms, until_ms) are selected.
+        deliver_ms, delay_ms: New due time of a move in ms: since the epoch, or from now.
+        dry_run: Whether to report the results without storing decisions.
     """
 
     ids: list[str] = []
@@ -66,26 +65,26 @@ class DecisionRequest(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-class Answer(msgspec.Struct):
-    """The body of an answer."""
+class DecisionResponse(msgspec.Struct):
+    """Body of a response to a decision request."""
 
     results: list[Result]
     dry_run: bool
 
 
 class Store(Protocol):
-    """What is needed of the message store."""
+    """Methods of the message store that decisions use."""
 
     async def wait_confirmed(self, end_offset: int) -> Missing | None: ...
     def read_queued(self, phys_offset: int) -> Record: ...
 
 
 class DecideProcessor:
-    """Answers 9011 to 9013.
+    """Handler of decision requests (9011 to 9013).
 
     Args:
-        ports: The owners of pending messages.
-        hooks: the put hooks, for messages that go from a level to a time.
+        ports: Returns the components that own pending messages.
+        hooks: Put hooks, for messages that are moved from a delay level to a time.
     """
 
     def __init__(
@@ -103,11 +102,11 @@ class DecideProcessor:
         return dict.fromkeys(ACTIONS, self.decide)
 
     async def decide(self, request: Request) -> Response:
-        """Decide about every message that the request names.
+        """Apply the decision to every message that the request names.
 
         Raises:
-            RequestError: The request is malformed, messages cannot be looked up now, or
-                the disk did not follow in time.
+            RequestError: The request is malformed, messages cannot be looked up now, or the
+                decisions were not confirmed in time.
         """
         command = _parse(request)
         job = _Job(self, ACTIONS[request.code], command, self._due_ms(request.code, command))
@@ -118,14 +117,14 @@ class DecideProcessor:
         if job.log_end and (missing := await self._store.wait_confirmed(job.log_end)):
             count = sum(one.messages for one in results)
             raise not_confirmed(f"{count} messages were decided on", missing)
-        return Response(body=msgspec.json.encode(Answer(results, command.dry_run)))
+        return Response(body=msgspec.json.encode(DecisionResponse(results, command.dry_run)))
 
     def _due_ms(self, code: int, command: DecisionRequest) -> int:
-        """Return the new time of a move."""
-        if code != MOVE_WAITING:
+        """Return the new due time of a move in ms; 0 for other actions."""
+        if code != MOVE_PENDING:
             return 0
         if (command.deliver_ms is None) == (command.delay_ms is None):
-            raise _illegal("a move needs deliver_ms or delay_ms, one of them")
+            raise _illegal("a move needs either deliver_ms or delay_ms")
         due_ms = command.deliver_ms or 0
         if command.delay_ms is not None:
             due_ms = self._clock.now_ms() + command.delay_ms
@@ -139,7 +138,7 @@ class DecideProcessor:
             hook(batch, now_ms)
 
     def ports(self) -> Sequence[PendingMessages]:
-        """Return the owners of pending messages."""
+        """Return the components that own pending messages."""
         return self._ports()
 
     @property
@@ -149,15 +148,15 @@ class DecideProcessor:
 
     @property
     def broker_name(self) -> str:
-        """The name that recall handles of this broker have."""
+        """Broker name in recall handles of this broker."""
         return self._broker_name
 
 
 class _Job:
-    """One request at work.
+    """Execution of one request.
 
     Attributes:
-        log_end: the log must be on the disk up to here before the answer leaves.
+        log_end: Log offset up to which the log must be confirmed before the response.
     """
 
     def __init__(
@@ -168,12 +167,13 @@ class _Job:
 
     async def run(self) -> list[Result]:
         command, results = self._command, []
-        for first in range(0, len(command.ids), PIECE):
-            results += await self._names(command.ids[first : first + PIECE], command.topic, _by_id)
-        for first in range(0, len(command.keys), PIECE):
+        for first in range(0, len(command.ids), BATCH_MESSAGES):
             results += await self._names(
-                command.keys[first : first + PIECE], command.topic, _by_key
+                command.ids[first : first + BATCH_MESSAGES], command.topic, _by_id
             )
+        for first in range(0, len(command.keys), BATCH_MESSAGES):
+            keys = command.keys[first : first + BATCH_MESSAGES]
+            results += await self._names(keys, command.topic, _by_key)
         for handle in command.handles:
             results.append(await self._handle(handle))
         if command.topic and not (command.ids or command.keys or command.handles):
@@ -181,13 +181,13 @@ class _Job:
         return results
 
     async def _names(self, names: list[str], topic: str, find: Finder) -> list[Result]:
-        """Decide about what some names mean; a name may mean messages of several ports."""
+        """Decide on the messages with one of the names, in all ports."""
         tallies = [Tally(name) for name in names]
         for port in self._owner.ports():
             found = await find(port, self._owner.store, topic, names)
             found = found.within(self._command.from_ms, self._command.until_ms)
             for tally, verdict in zip(tallies, found.gone.tolist(), strict=True):
-                tally.gone = min(tally.gone, verdict)
+                tally.not_pending = min(tally.not_pending, verdict)
             await self._decide(port, found.offsets, found.due_ms, found.asked, tallies)
         refused = any(Verdict.REFUSED in tally.counts for tally in tallies)
         return [tally.result(self._action, refused_any=refused) for tally in tallies]
@@ -198,19 +198,19 @@ class _Job:
         except HandleError as error:
             return Result(text, text_of(Verdict.REFUSED), remark=str(error))
         if handle.broker_name != self._owner.broker_name:
-            return Result(text, text_of(Verdict.UNKNOWN), remark="given by another broker")
+            return Result(text, text_of(Verdict.UNKNOWN), remark="issued by another broker")
         [result] = await self._names([handle.unique_id], handle.topic, _by_unique)
         result.name = text
         return result
 
     async def _topic(self, topic: str) -> Result:
-        """Decide about all pending messages of a topic."""
+        """Decide on all pending messages of a topic."""
         tally = Tally(topic)
         for port in self._owner.ports():
             for found in port.by_topic(topic, self._command.from_ms, self._command.until_ms):
-                tally.gone = Verdict.DONE
-                asked = np.zeros(found.offsets.size, np.int64)
-                await self._decide(port, found.offsets, found.due_ms, asked, [tally])
+                tally.not_pending = Verdict.DONE
+                name_indexes = np.zeros(found.offsets.size, np.int64)
+                await self._decide(port, found.offsets, found.due_ms, name_indexes, [tally])
         return tally.result(self._action)
 
     async def _decide(
@@ -218,38 +218,43 @@ class _Job:
         port: PendingMessages,
         offsets: Offsets,
         due_ms: Offsets,
-        asked: Offsets,
+        name_indexes: Offsets,
         tallies: list[Tally],
     ) -> None:
-        for first in range(0, offsets.size, PIECE):
-            part = slice(first, first + PIECE)
+        """Decide on found messages; add the verdicts to the tallies of their names.
+
+        Args:
+            offsets, due_ms, name_indexes: (n,) i8, as in `Found`.
+        """
+        for first in range(0, offsets.size, BATCH_MESSAGES):
+            part = slice(first, first + BATCH_MESSAGES)
             if self._command.dry_run:
                 decided = Decided(np.full(offsets[part].size, Verdict.DONE, np.int8))
             else:
-                decided = self._do(port, offsets[part])
-                await self._look_again(offsets[part], decided)
+                decided = self._apply(port, offsets[part])
+                await self._retry_transferred(offsets[part], decided)
                 self.log_end = max(self.log_end, decided.log_end)
             rows = zip(
-                asked[part].tolist(), due_ms[part].tolist(), decided.verdicts.tolist(),
+                name_indexes[part].tolist(), due_ms[part].tolist(), decided.verdicts.tolist(),
                 strict=True,
             )  # fmt: skip
-            for at, (name, due, verdict) in enumerate(rows):
-                tallies[name].add(verdict, due, decided.remarks.get(at, ""))
+            for at, (name_index, due, verdict) in enumerate(rows):
+                tallies[name_index].add(verdict, due, decided.remarks.get(at, ""))
             await asyncio.sleep(0)
 
-    async def _look_again(self, offsets: Offsets, decided: Decided) -> None:
-        """Decide about messages that were moved, or changed their owner, since they were found."""
-        lost = np.flatnonzero(np.isin(decided.verdicts, (Verdict.DELIVERED, Verdict.UNKNOWN)))
-        for port in self._owner.ports() if lost.size else ():
-            found = await port.by_offset(offsets[lost])
+    async def _retry_transferred(self, offsets: Offsets, decided: Decided) -> None:
+        """Repeat the decision on messages that another port has owned since the lookup."""
+        unresolved = np.flatnonzero(np.isin(decided.verdicts, (Verdict.DELIVERED, Verdict.UNKNOWN)))
+        for port in self._owner.ports() if unresolved.size else ():
+            found = await port.by_offset(offsets[unresolved])
             if found.offsets.size:
-                again, at = self._do(port, found.offsets), lost[found.asked]
+                again, at = self._apply(port, found.offsets), unresolved[found.asked]
                 decided.verdicts[at] = again.verdicts
                 decided.remarks |= {int(at[n]): text for n, text in again.remarks.items()}
                 decided.log_end = max(decided.log_end, again.log_end)
-                lost = np.setdiff1d(lost, at)
+                unresolved = np.setdiff1d(unresolved, at)
 
-    def _do(self, port: PendingMessages, offsets: Offsets) -> Decided:
+    def _apply(self, port: PendingMessages, offsets: Offsets) -> Decided:
         if self._action == "cancel":
             return port.cancel(offsets)
         if self._action == "fire":
@@ -270,15 +275,15 @@ async def _by_unique(port: PendingMessages, store: Store, topic: str, names: lis
 
 
 async def _by_id(port: PendingMessages, store: Store, topic: str, names: list[str]) -> Found:
-    """Find by unique key, else by offset message id, which looks alike."""
+    """Find messages by unique key or offset message id; an id of 32 hex digits can be either."""
     try:
         found = await _by_unique(port, store, topic, names)
     except StoreError:
         offsets = await _offsets_of(store, topic, names)
         if (offsets < 0).any():
-            raise  # a unique key that cannot be looked up is not "unknown"
+            raise  # without the key index, a name cannot be reported as unknown
         return await port.by_offset(offsets)
-    at = np.flatnonzero(found.gone == Verdict.UNKNOWN)
+    at = np.flatnonzero(found.gone == Verdict.UNKNOWN)  # names that are not unique keys
     offsets = await _offsets_of(store, topic, [names[index] for index in at.tolist()])
     at, offsets = at[offsets >= 0], offsets[offsets >= 0]
     if not at.size:
@@ -286,32 +291,32 @@ async def _by_id(port: PendingMessages, store: Store, topic: str, names: list[st
     more = await port.by_offset(offsets)
     gone = found.gone.copy()
     gone[at] = more.gone
-    fresh = ~np.isin(more.offsets, found.offsets)
+    new = ~np.isin(more.offsets, found.offsets)  # each message once, by the first of its names
     _, firsts = np.unique(more.offsets, return_index=True)
-    fresh &= np.isin(np.arange(more.offsets.size), firsts)
+    new &= np.isin(np.arange(more.offsets.size), firsts)
     return Found(
-        np.concatenate([found.offsets, more.offsets[fresh]]),
-        np.concatenate([found.due_ms, more.due_ms[fresh]]),
-        np.concatenate([found.asked, at[more.asked[fresh]]]),
+        np.concatenate([found.offsets, more.offsets[new]]),
+        np.concatenate([found.due_ms, more.due_ms[new]]),
+        np.concatenate([found.asked, at[more.asked[new]]]),
         gone,
     )
 
 
 async def _offsets_of(store: Store, topic: str, names: list[str]) -> Offsets:
-    """Return the log offsets of offset message ids, -1 for every other name."""
+    """Return the log offsets of offset message ids; -1 for other names."""
     offsets = np.full(len(names), -1, np.int64)
     for at, name in enumerate(names):
         offsets[at] = _offset_of(store, topic, name)
-        if at % OFFSETS_AT_ONCE == OFFSETS_AT_ONCE - 1:
+        if at % OFFSETS_PER_TURN == OFFSETS_PER_TURN - 1:
             await asyncio.sleep(0)
     return offsets
 
 
 def _offset_of(store: Store, topic: str, name: str) -> int:
-    """Return the log offset that an id names, -1 if it is not the id of a record there.
+    """Return the log offset in an offset message id; -1 if no queued record has this id.
 
-    The address and port in an id are those in the record, and a consume queue points at it:
-    else any 32 hex digits, such as the unique key of a message that is unknown, would name one.
+    The store host of the record must match the id: any 32 hex digits, such as an unknown unique
+    key, can be decoded as an id.
     """
     try:
         address, port, offset = decode_offset_id(name)
@@ -327,10 +332,10 @@ def _parse(request: Request) -> DecisionRequest:
     try:
         command = msgspec.json.decode(request.body, type=DecisionRequest)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise _illegal(f"the body is no such JSON: {error}") from error
+        raise _illegal(f"the body is not a decision request in JSON: {error}") from error
     names = len(command.ids) + len(command.keys) + len(command.handles)
     if names > NAMES_MAX:
-        raise _illegal(f"{names} names in one request; at most {NAMES_MAX} are taken")
+        raise _illegal(f"{names} names in one request; the maximum is {NAMES_MAX}")
     if not names and not command.topic:
         raise _illegal("no messages selected: give ids, keys, handles or topic")
     return command

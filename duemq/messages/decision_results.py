@@ -1,4 +1,4 @@
-"""Results of decisions: verdicts of single messages, collected by requested name."""
+"""Results of decision requests: verdicts on messages, grouped by requested name."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ TEXTS: Final = {
     Verdict.UNKNOWN: "unknown",
     Verdict.REFUSED: "refused",
 }
-WAS_CANCELLED = "it was cancelled before"
-SHARED = "decided under another name of this request"
+CANCELLED_BEFORE = "the message was cancelled before"
+OTHER_NAME = "decided under another name of this request"
 
 
 class Result(msgspec.Struct, omit_defaults=True):
-    """What became of one name.
+    """Result for one requested name.
 
     Attributes:
-        name: Name in the request.
+        name: Name as in the request.
         verdict: `done`, `already delivered`, `unknown` or `refused`.
         messages: Number of messages decided on.
-        due_ms: when the first of them was due.
+        due_ms: Earliest due time of these messages in ms since the epoch; -1: none.
         refused: Number of messages that the store refused.
-        remark: Reason, or a special condition.
+        remark: Reason of the verdict, or a special condition.
     """
 
     name: str
@@ -41,27 +41,29 @@ class Result(msgspec.Struct, omit_defaults=True):
 
 
 def text_of(verdict: Verdict) -> str:
-    """Return a verdict as it is answered."""
+    """Return the text of a verdict in a response."""
     return TEXTS[verdict]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Findings for one name so far.
+    """Verdicts on the messages of one name, added as they are decided.
 
     Attributes:
-        gone: `Verdict` while nothing was decided; DONE: something was found. With DONE and no
-            counts what was found was decided under another name of the same request.
+        not_pending: Verdict on the name if no pending message has it, else DONE. If it is DONE and
+            `counts` is empty, the messages were decided on under another name of the request.
+        counts: Number of messages by verdict.
+        due_ms: Earliest due time of the messages decided on in ms since the epoch; -1: none.
     """
 
     name: str
-    gone: int = Verdict.UNKNOWN
+    not_pending: int = Verdict.UNKNOWN
     counts: dict[int, int] = field(default_factory=dict)
     due_ms: int = -1
     remark: str = ""
 
     def add(self, verdict: int, due_ms: int, remark: str) -> None:
-        """Count one message."""
+        """Add the verdict on one message."""
         self.counts[verdict] = self.counts.get(verdict, 0) + 1
         if verdict == Verdict.DONE:
             self.due_ms = due_ms if self.due_ms < 0 else min(self.due_ms, due_ms)
@@ -72,20 +74,20 @@ class Tally:
         """Return the result.
 
         Args:
-            refused_any: whether the store refused a decision under any name of the request.
+            refused_any: Whether the store refused a decision on any name of the request.
         """
         done, refused = self.counts.get(Verdict.DONE, 0), self.counts.get(Verdict.REFUSED, 0)
         if done or refused:
             verdict = Verdict.REFUSED if refused else Verdict.DONE
         elif self.counts:
             verdict = Verdict(min(self.counts))
-        elif self.gone == Verdict.DONE:
+        elif self.not_pending == Verdict.DONE:
             verdict = Verdict.REFUSED if refused_any else Verdict.DONE
-            self.remark = self.remark or SHARED
+            self.remark = self.remark or OTHER_NAME
         else:
-            verdict = Verdict(self.gone)
+            verdict = Verdict(self.not_pending)
         remark = self.remark
         if verdict is Verdict.CANCELLED:
-            remark = WAS_CANCELLED
+            remark = CANCELLED_BEFORE
             verdict = Verdict.DONE if action == "cancel" else Verdict.UNKNOWN
         return Result(self.name, text_of(verdict), done, self.due_ms, refused, remark)

@@ -1,15 +1,16 @@
-"""History of a message, derived from its records in the log. Pure decisions.
+"""History of a message, derived from its records in the log. Does no I/O.
 
     half message --commit--> message or scheduled --due--> delivered | quarantined
                              |                \\-- cancelled
-                             \\-- moved, put again (a copy with the elder as its origin)
+                             \\-- moved, put again (copy whose origin is the older record)
 
-Records of one message are joined by origins (a delivery names the record it was made from), by the
-half message that a commit names, and by what a client gave it: unique key and time of birth. A
-message that was sent back by a consumer keeps both, so its retries are part of its history.
+Two records belong to one message if one names the other as its origin (a delivery names the pending
+record), if one is a commit that names the other as its half message, or if both have the same
+unique key and born time, which the client sets. A retry has the unique key and born time of its
+message, so the retries of a message are part of its history.
 
-The last record gives the state, except for two facts that no record has: whether a scheduled
-message is still pending (the plugins know), and whether a half message was rolled back.
+The last record determines the state, with two exceptions: the plugins report whether a scheduled
+message is pending, and the transaction service reports whether a half message was rolled back.
 """
 
 from __future__ import annotations
@@ -29,23 +30,29 @@ from message_store.layout import SYS_TRANSACTION_MASK
 from message_store.log.record import Record
 from message_store.text import encode_offset_id
 
-COMMIT: Final = 8  # of SYS_TRANSACTION_MASK: MessageSysFlag.TRANSACTION_COMMIT_TYPE
-HELD_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
-OWN_TOPICS: Final = (*HELD_TOPICS, HALF_TOPIC, DECISION_TOPIC, QUARANTINE_TOPIC, GIVEN_UP_TOPIC)
-HIDDEN_TOPICS: Final = (HALF_TOPIC, GIVEN_UP_TOPIC)  # never shown: not committed
+COMMIT: Final = 8  # value under SYS_TRANSACTION_MASK (MessageSysFlag.TRANSACTION_COMMIT_TYPE)
+SCHEDULED_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+OWN_TOPICS: Final = (
+    *SCHEDULED_TOPICS,
+    HALF_TOPIC,
+    DECISION_TOPIC,
+    QUARANTINE_TOPIC,
+    GIVEN_UP_TOPIC,
+)
+HIDDEN_TOPICS: Final = (HALF_TOPIC, GIVEN_UP_TOPIC)  # not committed: no content in responses
 
 
 class Event(StrEnum):
-    """Kind of a message's record."""
+    """Kind of a record in a message's history."""
 
     STORED = "stored"
     HALF = "half message"
     COMMITTED = "committed"
     GIVEN_UP = "given up"
     SCHEDULED = "scheduled"
-    PUT_AGAIN = "put again"  # a copy with the same due time: rolled, or compacted
+    PUT_AGAIN = "put again"  # copy with the same due time: rolled or compacted
     MOVED = "moved"
-    CANCEL_ASKED = "cancel requested"
+    CANCEL_REQUESTED = "cancel requested"
     CANCELLED = "cancelled"
     FIRED = "fired"
     DELIVERED = "delivered"
@@ -67,15 +74,16 @@ class State(StrEnum):
 
 
 @dataclass(slots=True)
-class Seen:
-    """A record of a message.
+class HistoryRecord:
+    """Record of a message, and its state.
 
     Attributes:
-        record: Record with its body cut to the shown part.
-        body_bytes: all of the body.
-        due_ms: what a held record was promised; None: it holds nothing, or promises no time.
-        verdict: of a held record: DONE while it is pending, else what became of it.
-        half_finished: a half message was committed, rolled back or given up.
+        record: Record with a shortened body.
+        body_bytes: Size of the complete body in bytes.
+        due_ms: Due time of a scheduled record in ms since the epoch; None: not scheduled or
+            unknown.
+        verdict: Verdict on a scheduled record; DONE: the record is pending.
+        half_finished: Whether a half message was committed, rolled back or given up.
     """
 
     record: Record
@@ -86,12 +94,12 @@ class Seen:
 
     @property
     def at(self) -> int:
-        """Its log offset."""
+        """Log offset of the record."""
         return self.record.phys_offset
 
     @property
     def origin(self) -> int | None:
-        """Log offset of the record that it was made from."""
+        """Log offset of the older record that this record names; None: it names none."""
         record = self.record
         if record.prepared_offset < 0:
             return -record.prepared_offset - 1
@@ -100,12 +108,12 @@ class Seen:
 
     @property
     def settles(self) -> bool:
-        """Whether it names a held record as its origin."""
+        """Whether the origin is a scheduled record."""
         return self.record.prepared_offset < 0
 
 
 class Step(msgspec.Struct, kw_only=True):
-    """One record of a history, as it is answered."""
+    """One record of a history, in a response."""
 
     event: str
     commit_log_offset: int
@@ -119,14 +127,15 @@ class Step(msgspec.Struct, kw_only=True):
 
 
 class History(msgspec.Struct, kw_only=True):
-    """One message, as it is answered.
+    """One message and its history, in a response. Times are in ms since the epoch.
 
     Attributes:
-        topic, queue_id: where consumers find it, or will.
-        level: it came by level; None: it did not.
-        due_ms: when it was promised last, to the millisecond; None: at once, or not known.
-        delivered_ms: store time of its delivery.
-        reason: of its state, for people.
+        reason: Explanation of the state; may be empty.
+        topic, queue_id: Topic and queue to which the message is delivered.
+        level: Delay level; None: the message has none.
+        due_ms: Latest due time; None: no due time, or unknown.
+        delivered_ms: Store time of the delivery; None: not delivered, or unknown.
+        body_bytes: Size of the complete body in bytes; `body` may be shorter.
     """
 
     state: str
@@ -148,8 +157,10 @@ class History(msgspec.Struct, kw_only=True):
     records: list[Step]
 
 
-def chains(seen: Sequence[Seen]) -> list[list[Seen]]:
-    """Return records joined to messages, each in log order, the newest message last."""
+def chains(records: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
+    """Return records grouped by message: each group in log order, the newest message last."""
+    # Union-find: each record is linked to a name of its message, records with equal roots belong
+    # to one message. A name is a log offset, or a unique key with a born time.
     parent: dict[object, object] = {}
 
     def root(name: object) -> object:
@@ -157,8 +168,8 @@ def chains(seen: Sequence[Seen]) -> list[list[Seen]]:
             parent[name] = name = parent[parent[name]]
         return name
 
-    timers: dict[str, int] = {}  # the newest timer with a unique key
-    for one in sorted(seen, key=lambda one: one.at):
+    timers: dict[str, int] = {}  # log offset of the newest timer by unique key
+    for one in sorted(records, key=lambda one: one.at):
         record = one.record
         if one.origin is not None:
             parent[root(one.at)] = root(one.origin)
@@ -167,32 +178,38 @@ def chains(seen: Sequence[Seen]) -> list[list[Seen]]:
                 parent[root(one.at)] = root(timers[unique])
             elif record.topic == TIMER_TOPIC:
                 timers[unique] = one.at
-            is_note = record.topic in (DECISION_TOPIC, QUARANTINE_TOPIC) or _is_marker(record)
-            if not is_note:  # those have an origin, and their own time of birth
+            has_own_born_time = record.topic in (DECISION_TOPIC, QUARANTINE_TOPIC) or _is_marker(
+                record
+            )
+            if not has_own_born_time:  # such records are linked by origin
                 parent[root(one.at)] = root((unique, record.born_ms))
-    joined: dict[object, list[Seen]] = {}
-    for one in sorted(seen, key=lambda one: one.at):
-        joined.setdefault(root(one.at), []).append(one)
-    return sorted(joined.values(), key=lambda chain: chain[-1].at)
+    groups: dict[object, list[HistoryRecord]] = {}
+    for one in sorted(records, key=lambda one: one.at):
+        groups.setdefault(root(one.at), []).append(one)
+    return sorted(groups.values(), key=lambda chain: chain[-1].at)
 
 
-def history_of(chain: Sequence[Seen]) -> History:
-    """Return what happened to one message, given its records in log order."""
+def history_of(chain: Sequence[HistoryRecord]) -> History:
+    """Return the history of one message from its records in log order."""
     by_offset = {one.at: one for one in chain}
     events = [event_of(one, by_offset) for one in chain]
-    held = [one for one in chain if one.record.topic in HELD_TOPICS and one.due_ms is not None]
+    due_times = [
+        one.due_ms
+        for one in chain
+        if one.record.topic in SCHEDULED_TOPICS and one.due_ms is not None
+    ]
     state, reason, settled = _state_of(chain, events)
-    shown = _shown(chain, events)
-    properties = shown.record.properties
-    hidden = shown.record.topic in HIDDEN_TOPICS
-    first, due_ms = chain[0].record, held[-1].due_ms if held else None
+    content = _content_record(chain, events)
+    properties = content.record.properties
+    hidden = content.record.topic in HIDDEN_TOPICS
+    first, due_ms = chain[0].record, due_times[-1] if due_times else None
     if due_ms is None and state is State.DELIVERED:
         due_ms = _number(properties.get("TIMER_DELIVER_MS"))
     return History(
         state=state,
         reason=reason,
-        topic=properties.get("REAL_TOPIC") or properties.get("DUEMQ_TOPIC") or shown.record.topic,
-        queue_id=_queue_of(shown.record),
+        topic=properties.get("REAL_TOPIC") or properties.get("DUEMQ_TOPIC") or content.record.topic,
+        queue_id=_queue_of(content.record),
         level=_level_of(chain),
         due_ms=due_ms,
         delivered_ms=settled.record.store_ms if settled and state is State.DELIVERED else None,
@@ -203,20 +220,20 @@ def history_of(chain: Sequence[Seen]) -> History:
         keys=None if hidden else properties.get("KEYS"),
         tags=None if hidden else properties.get("TAGS"),
         properties={} if hidden else properties,
-        body=b"" if hidden else shown.record.body,
-        body_bytes=shown.body_bytes,
+        body=b"" if hidden else content.record.body,
+        body_bytes=content.body_bytes,
         records=[_step(one, event) for one, event in zip(chain, events, strict=True)],
     )
 
 
-def event_of(one: Seen, chain: Mapping[int, Seen]) -> Event:
+def event_of(one: HistoryRecord, chain: Mapping[int, HistoryRecord]) -> Event:
     """Return the kind of a message's record.
 
     Args:
-        chain: all records of the message, by log offset.
+        chain: All records of the message by log offset.
     """
     record, topic = one.record, one.record.topic
-    elder = chain.get(one.origin) if one.origin is not None else None
+    origin_record = chain.get(one.origin) if one.origin is not None else None
     if topic == HALF_TOPIC:
         return Event.HALF
     if topic == GIVEN_UP_TOPIC:
@@ -228,74 +245,78 @@ def event_of(one: Seen, chain: Mapping[int, Seen]) -> Event:
             Event.FIRED if record.properties.get("DUEMQ_DECISION") == "fired" else (Event.CANCELLED)
         )
     if _is_marker(record):
-        return Event.CANCELLED if one.settles else Event.CANCEL_ASKED
-    if topic in HELD_TOPICS:
-        if one.settles and not (elder is not None and elder.due_ms == one.due_ms):
+        return Event.CANCELLED if one.settles else Event.CANCEL_REQUESTED
+    if topic in SCHEDULED_TOPICS:
+        if one.settles and not (origin_record is not None and origin_record.due_ms == one.due_ms):
             return Event.MOVED
-        again = one.settles or "TIMER_ROLL_TIMES" in record.properties
-        return Event.PUT_AGAIN if again else Event.SCHEDULED
+        is_copy = one.settles or "TIMER_ROLL_TIMES" in record.properties
+        return Event.PUT_AGAIN if is_copy else Event.SCHEDULED
     if one.settles:
-        due_ms = elder.due_ms if elder is not None else None
-        early = due_ms is not None and record.store_ms < due_ms
-        return Event.FIRED if early else Event.DELIVERED
-    if any(other.record.topic in HELD_TOPICS and other.at < one.at for other in chain.values()):
-        return Event.DELIVERED  # by an Apache broker: its deliveries name no origin
+        due_ms = origin_record.due_ms if origin_record is not None else None
+        is_early = due_ms is not None and record.store_ms < due_ms
+        return Event.FIRED if is_early else Event.DELIVERED
+    if any(
+        other.record.topic in SCHEDULED_TOPICS and other.at < one.at for other in chain.values()
+    ):
+        return Event.DELIVERED  # deliveries of an Apache broker name no origin
     return Event.COMMITTED if one.origin is not None else Event.STORED
 
 
-def _state_of(chain: Sequence[Seen], events: Sequence[Event]) -> tuple[State, str, Seen | None]:
-    """Return (state, reason, the record that proves it)."""
+def _state_of(
+    chain: Sequence[HistoryRecord], events: Sequence[Event]
+) -> tuple[State, str, HistoryRecord | None]:
+    """Return the state, its reason, and the record that determines it (None: no record)."""
     for one in reversed(chain):
-        if one.record.topic in HELD_TOPICS and one.verdict == Verdict.DONE:
+        if one.record.topic in SCHEDULED_TOPICS and one.verdict == Verdict.DONE:
             return State.PENDING, "", one
     last, event = chain[-1], events[-1]
     if event in (Event.DELIVERED, Event.FIRED):
         return State.DELIVERED, "fired before its time" if event is Event.FIRED else "", last
     if event is Event.QUARANTINED:
-        had = last.record.properties
-        reason = f"{had.get('DUEMQ_REASON', '')}: {had.get('DUEMQ_DETAIL', '')}"
-        return State.QUARANTINED, reason, last
+        return State.QUARANTINED, _quarantine_reason(last.record), last
     if event is Event.CANCELLED:
         return State.CANCELLED, "", last
     if event is Event.GIVEN_UP:
-        return State.GIVEN_UP, "its producer did not say whether to commit", last
+        return State.GIVEN_UP, "its producer neither committed it nor rolled it back", last
     if event is Event.HALF:
         if last.half_finished:
             return State.ROLLED_BACK, "", last
-        return State.HALF, "its producer has neither committed nor rolled back", last
+        return State.HALF, "its producer has neither committed it nor rolled it back", last
     if event in (Event.STORED, Event.COMMITTED):
         return State.STORED, "", last
-    return _state_of_ended(chain)
+    return _state_without_record(chain)
 
 
-def _state_of_ended(chain: Sequence[Seen]) -> tuple[State, str, Seen | None]:
-    """Return the state of a held message that is not pending, and whose end has no record."""
-    verdicts = {one.verdict for one in chain if one.record.topic in HELD_TOPICS}
+def _state_without_record(
+    chain: Sequence[HistoryRecord],
+) -> tuple[State, str, HistoryRecord | None]:
+    """Return the state of a scheduled message that is not pending and has no final record."""
+    verdicts = {one.verdict for one in chain if one.record.topic in SCHEDULED_TOPICS}
     if Verdict.CANCELLED in verdicts:
-        return State.CANCELLED, "cancelled by a marker of a client", None
+        return State.CANCELLED, "cancelled by a client's recall marker", None
     if Verdict.DELIVERED in verdicts:
-        why = "its delivery was not found: it has no key, or retention removed it"
-        return State.DELIVERED, why, None
-    return State.UNKNOWN, "neither pending here, nor is its end in the log", None
+        reason = (
+            "no record of its delivery: the message has no key, or retention removed the record"
+        )
+        return State.DELIVERED, reason, None
+    return State.UNKNOWN, "not pending, and the log has no record of its delivery or removal", None
 
 
-def _shown(chain: Sequence[Seen], events: Sequence[Event]) -> Seen:
-    """Return the record whose body and properties are the message's own."""
-    notes = (Event.CANCELLED, Event.CANCEL_ASKED, Event.QUARANTINED)
-    own = [
+def _content_record(chain: Sequence[HistoryRecord], events: Sequence[Event]) -> HistoryRecord:
+    """Return the latest record with the body and properties of the message."""
+    without_content = (Event.CANCELLED, Event.CANCEL_REQUESTED, Event.QUARANTINED)
+    with_content = [
         one
         for one, event in zip(chain, events, strict=True)
-        if event not in notes and one.record.topic != DECISION_TOPIC
+        if event not in without_content and one.record.topic != DECISION_TOPIC
     ]
-    return own[-1] if own else chain[-1]
+    return with_content[-1] if with_content else chain[-1]
 
 
-def _step(one: Seen, event: Event) -> Step:
-    record = one.record
-    had = record.properties
-    detail = ""
+def _step(one: HistoryRecord, event: Event) -> Step:
+    record, detail = one.record, ""
     if event is Event.QUARANTINED:
-        detail = f"{had.get('DUEMQ_REASON', '')}: {had.get('DUEMQ_DETAIL', '')}"
+        detail = _quarantine_reason(record)
     elif record.topic == SCHEDULE_TOPIC:
         detail = f"level {record.queue_id + 1}"
     return Step(
@@ -311,19 +332,25 @@ def _step(one: Seen, event: Event) -> Step:
     )
 
 
+def _quarantine_reason(record: Record) -> str:
+    properties = record.properties
+    return f"{properties.get('DUEMQ_REASON', '')}: {properties.get('DUEMQ_DETAIL', '')}"
+
+
 def _is_marker(record: Record) -> bool:
+    """Return whether a record is a recall marker, which cancels the timer with its unique key."""
     return record.topic == TIMER_TOPIC and "TIMER_DEL_UNIQKEY" in record.properties
 
 
-def _level_of(chain: Sequence[Seen]) -> int | None:
+def _level_of(chain: Sequence[HistoryRecord]) -> int | None:
     levels = [one.record.queue_id + 1 for one in chain if one.record.topic == SCHEDULE_TOPIC]
     return levels[-1] if levels else None
 
 
 def _queue_of(record: Record) -> int | None:
     if record.topic in OWN_TOPICS:
-        had = record.properties
-        return _number(had.get("REAL_QID") or had.get("DUEMQ_QUEUE_ID"))
+        properties = record.properties
+        return _number(properties.get("REAL_QID") or properties.get("DUEMQ_QUEUE_ID"))
     return record.queue_id
 
 

@@ -1,6 +1,6 @@
-"""Queries: by key (12), by log offset (33), queue units (321).
+"""Queries: messages by key (12), a message by log offset (33), queue units (321).
 
-QueryMessageProcessor, AdminBrokerProcessor.
+Source: QueryMessageProcessor, AdminBrokerProcessor
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
-from duemq.auth.record_access import EveryRecord, RecordAccess
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode
@@ -24,18 +24,18 @@ from message_store.log.record import Record
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-QUERY_COUNT_MAX = 512
-QUERY_BYTES_MAX = 8 << 20
-QUEUE_UNITS_MAX = 4_096
+QUERY_COUNT_MAX = 512  # messages of a query by key
+QUERY_BYTES_MAX = 8 << 20  # bytes of a response to it
+QUEUE_UNITS_MAX = 4_096  # units of a response to 321
 
 
 class QueryProcessor:
-    """Answers 12, 33 and 321.
+    """Handler of queries (12, 33, 321).
 
     Args:
-        indexed: gives store time and log offset up to which keys are indexed.
-        count_default: messages of a query by unique key (`defaultQueryMaxNum`).
-        records: Decides about the topic of a record that 33 names.
+        indexed: Returns store time in ms and log offset up to which keys are indexed.
+        count_default: Maximum number of messages of a query by unique key (`defaultQueryMaxNum`).
+        records: Permission check on the topic of the record that 33 returns.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class QueryProcessor:
         count_default: int = 32,
         records: RecordAccess | None = None,
     ) -> None:
-        self._records = records or EveryRecord()
+        self._records = records or UnrestrictedAccess()
         self._store, self._clients = store, clients
         self._indexed, self._count_default = indexed, count_default
 
@@ -59,7 +59,7 @@ class QueryProcessor:
         }
 
     async def by_key(self, request: Request) -> Response:
-        """Answer the messages of a topic with a key or unique key, newest first."""
+        """Return the messages of a topic with a key or unique key, newest first."""
         topic, key = fields.text(request, "topic"), fields.text(request, "key")
         check_readable(topic)
         count = fields.integer(request, "maxNum")
@@ -81,7 +81,7 @@ class QueryProcessor:
         return Response(fields=header, body=body)
 
     async def by_offset(self, request: Request) -> Response:
-        """Answer the message that starts at a log offset."""
+        """Return the message that starts at a log offset."""
         offset = fields.long(request, "offset")
         try:
             record = self._store.read_queued(offset)
@@ -94,7 +94,7 @@ class QueryProcessor:
         return Response(body=bytes(self._store.record_bytes(offset, record.total_size)))
 
     async def queue_units(self, request: Request) -> Response:
-        """Return units of a consume queue, and a group's subscription."""
+        """Return units of a consume queue, and the subscription of a group, if one is named."""
         topic = fields.text(request, "topic")
         queue_id, index = (
             fields.integer(request, "queueId"),
@@ -112,14 +112,17 @@ class QueryProcessor:
         body: dict[str, Any] = {"queueData": rows, "minQueueIndex": low, "maxQueueIndex": high}
         if subscription is not None:
             body["subscriptionData"] = subscription.to_json()
-            known = self._clients.filters.find(topic, group)
-            body["filterData"] = json.dumps(known and filter_json(known), indent="\t")
+            registered = self._clients.filters.find(topic, group)
+            body["filterData"] = json.dumps(registered and filter_json(registered), indent="\t")
         elif group:
             body["filterData"] = f"{group}@{topic} is not online!"
         return Response(body=encode(dict(sorted(body.items()))))
 
     def _bodies(self, topic: str, key: str, offsets: list[int]) -> bytes:
-        """Return the records at these offsets that really have the topic and key."""
+        """Return the bytes of the records at these offsets that have the topic and key.
+
+        Hash collisions in the index may give other records.
+        """
         parts: list[bytes] = []
         size = 0
         for offset in offsets:

@@ -1,8 +1,10 @@
-"""Recall (370): cancels a timer by the handle that its producer received. RecallMessageProcessor.
+"""Recall request (370): cancellation of a timer by its recall handle.
 
-checks -> the owner of the timer decides: done, delivered already, unknown
-       -> no plugin offers that: a marker is stored, as Apache does; the answer then only means
-          that the request was recorded
+The plugin that owns timers returns the result: done, already delivered or unknown. If no plugin
+handles recalls, the broker stores a marker, as Apache does; success then only means that the marker
+is stored.
+
+Source: RecallMessageProcessor
 """
 
 from __future__ import annotations
@@ -31,18 +33,18 @@ log = logging.getLogger(__name__)
 RECALL_TAG: Final = "_RECALL_TAG_"
 MARKER_BODY: Final = b"0"
 TIME_DIGITS_MAX: Final = 18
-SLOT_MS_MAX: Final = 1_000  # a timer is due at most this long after the time in its handle
+SLOT_MS_MAX: Final = 1_000  # a timer may be due this long after the time in its handle
 REMARKS: Final = {
-    Recalled.DELIVERED: "the message was delivered already",
-    Recalled.UNKNOWN: "no such message is pending: it was cancelled or moved, or was never here",
+    Recalled.DELIVERED: "the message is already delivered",
+    Recalled.UNKNOWN: "no such message is pending: it was cancelled, moved or never stored here",
 }
 
 
 class RecallProcessor:
-    """Answers 370.
+    """Handler of recall requests (370).
 
     Args:
-        recalls: Decides about timers; None: markers are stored.
+        recalls: Component that owns timers; None: markers are stored.
     """
 
     def __init__(
@@ -63,11 +65,11 @@ class RecallProcessor:
         return {RequestCode.RECALL_MESSAGE: self.recall}
 
     async def recall(self, request: Request) -> Response:
-        """Cancel the timer that a handle names.
+        """Cancel the timer of a recall handle.
 
         Raises:
-            RequestError: It is not allowed, the handle is none of ours, or the timer was
-                delivered or is unknown (604).
+            RequestError: Recall is not allowed, the handle is not valid on this broker, or the
+                timer is delivered or unknown (604).
         """
         topic, text = (
             fields.text(request, "topic"),
@@ -84,13 +86,13 @@ class RecallProcessor:
         if self._recalls is None:
             await self._put_marker(request, handle, time_ms)
         else:
-            found = await self._recalls.recall(topic, time_ms, handle.unique_id)
-            if found is not Recalled.DONE:
-                raise _illegal(REMARKS[found])
+            result = await self._recalls.recall(topic, time_ms, handle.unique_id)
+            if result is not Recalled.DONE:
+                raise _illegal(REMARKS[result])
         region = self._config().region_id
         return Response(fields={"msgId": handle.unique_id, "MSG_REGION": region})
 
-    # -- checks -----------------------------------------------------------------------------------
+    # Checks.
 
     def _check_service(self) -> None:
         config = self._config()
@@ -107,7 +109,7 @@ class RecallProcessor:
         if not config.permission & PERM_WRITE and not config.recall_unwritable:
             raise RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                "broker service not available: it is not writable, and "
+                "broker service not available: the broker is not writable, and "
                 "allowRecallWhenBrokerNotWriteable is false",
             )
 
@@ -117,23 +119,28 @@ class RecallProcessor:
         except HandleError as error:
             raise _illegal(str(error)) from error
         if handle.topic != topic:
-            raise _illegal("topic not match: the handle was given for another topic")
+            raise _illegal("topic not match: the handle is for another topic")
         if handle.broker_name != self._identity.broker_name:
-            raise _illegal("broker not match: the handle was given by another broker")
+            raise _illegal("broker not match: the handle was issued by another broker")
         return handle
 
     def _time_of(self, handle: RecallHandle) -> int:
-        """Return the time in a handle, still to come; with a port it decides in the last slot."""
+        """Return the time in a handle, in ms since the epoch.
+
+        Raises:
+            RequestError: The handle has no time, or the time is past. If a plugin owns timers, the
+                time may be up to SLOT_MS_MAX in the past.
+        """
         text = handle.time_text
         if not (text.isascii() and text.isdigit() and len(text) <= TIME_DIGITS_MAX):
             raise _illegal("timestamp invalid: the handle has no time")
         time_ms = int(text)
         now_ms, grace_ms = self._clock.now_ms(), 0 if self._recalls is None else SLOT_MS_MAX
         if time_ms + grace_ms <= now_ms:
-            raise _illegal("timestamp invalid: the time in the handle has come")
+            raise _illegal("timestamp invalid: the time in the handle is past")
         return time_ms
 
-    # -- Apache's way -----------------------------------------------------------------------------
+    # Marker.
 
     async def _put_marker(self, request: Request, handle: RecallHandle, time_ms: int) -> None:
         now_ms = self._clock.now_ms()

@@ -1,6 +1,8 @@
-"""Recall handle: names a timer to cancel. RecallMessageHandle.
+"""Recall handle: text that identifies a timer in a recall request.
 
-URL-safe base64 of "v1 TOPIC BROKERNAME TIME UNIQKEY", TIME = TIMER_OUT_MS + 1
+A handle is URL-safe base64 of "v1 TOPIC BROKERNAME TIME UNIQKEY" with TIME = TIMER_OUT_MS + 1.
+
+Source: RecallMessageHandle
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ TEXT_CHARACTERS_MAX: Final = 4_096
 
 
 class HandleError(ValueError):
-    """Error: a malformed recall handle."""
+    """Malformed recall handle."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """Timer named by a recall handle.
+    """Decoded recall handle.
 
     Attributes:
-        time_text: TIMER_OUT_MS + 1 as written in the handle.
+        time_text: TIME as written in the handle; may be invalid.
     """
 
     topic: str
@@ -32,31 +34,32 @@ class RecallHandle:
     unique_id: str
 
     def encode(self) -> str:
-        """Return the text that a producer gets."""
+        """Return the text of the handle, as sent to producers."""
         parts = (VERSION, self.topic, self.broker_name, self.time_text, self.unique_id)
         return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """Return the decoded handle.
+    """Decode a recall handle.
 
     Raises:
-        HandleError: It is not base64, not of version v1, or a part is missing.
+        HandleError: The text is empty, too long or not base64, has another version, or lacks a
+            field.
     """
     if not text:
         raise HandleError("the recall handle is empty")
     if len(text) > TEXT_CHARACTERS_MAX:
-        raise HandleError(f"a recall handle of {len(text)} characters is none")
+        raise HandleError(f"the recall handle is too long: {len(text)} characters")
     try:
         if "+" in text or "/" in text:
-            raise ValueError("it is not of the URL-safe kind")
+            raise ValueError("not the URL-safe alphabet")
         padding = "=" * (-len(text) % 4)
         raw = base64.b64decode(text + padding, altchars=b"-_", validate=True).decode()
     except (ValueError, binascii.Error) as error:
         raise HandleError(f"the recall handle is not base64: {error}") from error
     parts = raw.split(" ", 4)
     if parts[0] != VERSION:
-        raise HandleError(f"the recall handle is of another version than {VERSION}")
+        raise HandleError(f"the recall handle does not have version {VERSION}")
     if len(parts) < 5 or not all(parts):
-        raise HandleError("the recall handle is cut off: v1 TOPIC BROKER TIME KEY is needed")
+        raise HandleError("the recall handle is incomplete: it needs v1 TOPIC BROKER TIME KEY")
     return RecallHandle(*parts[1:])

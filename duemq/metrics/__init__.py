@@ -1,1 +1,1 @@
-"""Figures of a running broker: counters, Prometheus endpoint, Apache's native series."""
+"""Metrics of a running broker: counters, Prometheus endpoint, Apache's native metrics."""

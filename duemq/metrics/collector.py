@@ -1,8 +1,6 @@
-"""Prometheus collector of broker figures, read at each scrape.
+"""Prometheus collector of broker metrics, read at each scrape.
 
-registry <-- BrokerCollector (reads figures when asked)      <-- plugins' histograms
-   |
-duemq.metrics.http_server
+The registry, which duemq.metrics.http_server serves, also has the histograms of plugins.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class BrokerCollector(Collector):
-    """Figures of the broker, read at each scrape.
+    """Collector of broker metrics, read at each scrape.
 
     Args:
-        gauges: name without prefix to (help, function).
-        counters: the same, for figures that only grow.
+        gauges: Help text and function by metric name without prefix.
+        counters: The same for counters.
     """
 
     def __init__(
@@ -37,7 +35,7 @@ class BrokerCollector(Collector):
         self._gauges, self._counters = dict(gauges), dict(counters)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one family a figure."""
+        """Yield one family per metric."""
         for name, (text, value) in self._gauges.items():
             yield GaugeMetricFamily(f"duemq_{name}", text, value=value())
         for name, (text, value) in self._counters.items():
@@ -45,7 +43,7 @@ class BrokerCollector(Collector):
 
 
 def broker_collector(broker: RunningBroker) -> BrokerCollector:
-    """Return the figures of a running broker."""
+    """Return the collector of a running broker."""
     store, parts = broker.store, broker.parts
     totals = parts.stats.totals
     gauges = {
@@ -66,7 +64,7 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
             lambda: sum(each.is_encrypted for each in broker.connections),
         ),
         "tls_reload_failed": (
-            "1 while certificates that have changed cannot be used.",
+            "1 while changed certificates cannot be loaded.",
             lambda: float(broker.tls.server.failed),
         ),
         "connection_memory_bytes": (
@@ -80,7 +78,7 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
     }
     counters = {
         "tls_reloads": (
-            "Certificates loaded again because a file has changed.",
+            "Reloads of certificates after a file changed.",
             lambda: broker.tls.server.reload_count,
         ),
         "connections_refused": (
@@ -102,14 +100,14 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
 def _access_counters(
     access: AccessControl | None,
 ) -> dict[str, tuple[str, Callable[[], float]]]:
-    """Return the figures of access control; 0 while it is off."""
+    """Return the counters of access control; 0 while it is off."""
     return {
         "access_refused": (
-            "Requests refused for want of an account or a permission.",
+            "Requests refused because of a missing account or permission.",
             lambda: access.audit.refused_count if access else 0,
         ),
         "access_reload_failures": (
-            "Changed files of accounts (plain_acl.yml) that cannot be used.",
+            "Changed account files (plain_acl.yml) that cannot be loaded.",
             lambda: access.files.failure_count if access and access.files else 0,
         ),
     }
@@ -118,13 +116,15 @@ def _access_counters(
 def metrics_server(broker: RunningBroker, registry: CollectorRegistry) -> MetricsServer:
     """Return the HTTP server of a running broker."""
 
-    def ailment() -> str:
-        """Return why the broker must be restarted, or an empty text."""
+    def failure_reason() -> str:
+        """Return why the broker must be restarted; empty if not."""
         failure = broker.store.flusher.failure
         return broker.failure or (f"the commit log cannot be synced: {failure}" if failure else "")
 
-    def unreadiness() -> str:
-        """Return why the broker takes no messages now, or an empty text."""
-        return "the broker stops" if broker.stops else ailment() or broker.store.refusal
+    def unready_reason() -> str:
+        """Return why the broker accepts no messages; empty if it does."""
+        return (
+            "the broker is stopping" if broker.stops else failure_reason() or broker.store.refusal
+        )
 
-    return MetricsServer(registry, healthy=ailment, ready=unreadiness)
+    return MetricsServer(registry, healthy=failure_reason, ready=unready_reason)

@@ -1,4 +1,4 @@
-"""Start of the exporter: /metrics of a running broker."""
+"""Start of the Prometheus endpoint of a running broker."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LOOPBACK = "127.0.0.1"
 async def serve_metrics(
     broker: RunningBroker, metrics: CollectorRegistry, stack: AsyncExitStack, *, required: bool
 ) -> int | None:
-    """Serve /metrics until `stack` is left; return the port, None if it cannot be had.
+    """Serve /metrics until `stack` exits; return the port, None if it cannot be bound.
 
     Args:
-        required: Raise PortInUse instead of a warning.
+        required: Raise UsageError instead of logging a warning.
     """
     config = broker.config
     metrics.register(broker_collector(broker))

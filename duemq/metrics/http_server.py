@@ -1,14 +1,14 @@
 """HTTP server for Prometheus and health probes, on the broker's event loop.
 
-    GET /metrics    200 with all figures (text or OpenMetrics, gzip if accepted)
-    GET /healthz    200 while the broker works, 503 once it must be restarted
-    GET /ready      200 while messages are taken, 503 with the reason otherwise
+    GET /metrics    200 with all metrics (text or OpenMetrics, gzip if accepted)
+    GET /healthz    200 while the broker works, 503 if it must be restarted
+    GET /ready      200 while messages are accepted, otherwise 503 with the reason
     anything else   404
 
-One request a connection. A request has `REQUEST_S` to come and to be answered; when too many
-connections are open, the one whose request is incomplete for the longest is closed for the next, so
-a flood of half requests delays no scrape. Figures are collected in a worker thread, one scrape at a
-time.
+Each connection has one request, which must be received and answered within `REQUEST_S`. At the
+limit of connections, a new one closes the one whose request has been incomplete for the longest,
+so that many incomplete requests cannot delay a scrape. Metrics are collected in a worker thread,
+one scrape at a time.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ REASONS: Final = {
 }  # fmt: skip
 
 Probe = Callable[[], str]
-"""Returns why the answer is 503, or an empty text."""
+"""Returns the reason of a 503 response; empty for 200."""
 
 
 class BadRequest(Exception):
-    """A request that is not HTTP, or too long."""
+    """Request that is not HTTP, or too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """The head of a request; header names in lower case."""
+    """Head of a request; header names in lower case."""
 
     method: str
     path: str
@@ -59,8 +59,8 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """What goes back."""
+class HttpResponse:
+    """HTTP response."""
 
     status: int
     body: bytes
@@ -68,7 +68,7 @@ class HttpAnswer:
     encoding: str = ""
 
     def encode(self, *, head_only: bool) -> bytes:
-        """Return the bytes of the answer."""
+        """Return the bytes of the response."""
         lines = [
             f"HTTP/1.1 {self.status} {REASONS[self.status]}",
             f"Content-Type: {self.content_type}",
@@ -82,10 +82,10 @@ class HttpAnswer:
 
 
 def parse_request(head: bytes) -> HttpRequest:
-    """Return the request of a head that ends with an empty line.
+    """Parse the head of a request, including the final empty line.
 
     Raises:
-        BadRequest: It is not HTTP/1.
+        BadRequest: The head is not HTTP/1.
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
@@ -102,7 +102,7 @@ def parse_request(head: bytes) -> HttpRequest:
 
 
 class MetricsServer:
-    """Answers /metrics, /healthz and /ready.
+    """HTTP server of /metrics, /healthz and /ready.
 
     Args:
         healthy, ready: Called at each probe.
@@ -118,11 +118,11 @@ class MetricsServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._open)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the one request of a connection."""
+        """Serve the request of a connection."""
         self._open.add(writer)
         self._reading[writer] = None
         self._make_room(writer)
@@ -145,7 +145,7 @@ class MetricsServer:
             head_only = request.method == "HEAD"
             answer = await self.answer(request)
         except (BadRequest, asyncio.LimitOverrunError) as error:
-            answer = HttpAnswer(400, f"{error}\n".encode())
+            answer = HttpResponse(400, f"{error}\n".encode())
         writer.write(answer.encode(head_only=head_only))
         await writer.drain()
         writer.close()
@@ -156,38 +156,38 @@ class MetricsServer:
         if descriptor >= connections_end(descriptor_limit()):
             newest.transport.abort()
         elif len(self._open) > CONNECTIONS_MAX:
-            oldest = next(iter(self._reading))  # there is one: `newest`
+            oldest = next(iter(self._reading))  # not empty: it has `newest`
             self._reading.pop(oldest)
             oldest.transport.abort()
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Return the answer to a request."""
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """Return the response to a request."""
         if request.method not in METHODS:
-            return HttpAnswer(405, b"only GET and HEAD are answered\n")
+            return HttpResponse(405, b"use GET or HEAD\n")
         if request.path == "/metrics":
             return await self._metrics(request)
         probe = self._probes.get(request.path)
         if probe is None:
-            return HttpAnswer(404, b"not found; there are /metrics, /healthz and /ready\n")
+            return HttpResponse(404, b"not found; paths are /metrics, /healthz and /ready\n")
         why = probe()
-        return HttpAnswer(503, f"{why}\n".encode()) if why else HttpAnswer(200, b"ok\n")
+        return HttpResponse(503, f"{why}\n".encode()) if why else HttpResponse(200, b"ok\n")
 
-    async def _metrics(self, request: HttpRequest) -> HttpAnswer:
+    async def _metrics(self, request: HttpRequest) -> HttpResponse:
         try:
             async with self._collecting:
                 return await asyncio.to_thread(self._collect, request)
         except Exception as error:
-            self._failed("figures could not be collected", exc_info=error)
-            return HttpAnswer(500, b"figures could not be collected; see the broker's log\n")
+            self._failed("metrics cannot be collected", exc_info=error)
+            return HttpResponse(500, b"metrics cannot be collected; see the broker's log\n")
 
-    def _collect(self, request: HttpRequest) -> HttpAnswer:
+    def _collect(self, request: HttpRequest) -> HttpResponse:
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         names = request.query.get("name[]")
         registry = self._registry.restricted_registry(names) if names else self._registry
         body = encoder(registry)
         if "gzip" in request.headers.get("accept-encoding", ""):
-            return HttpAnswer(200, gzip.compress(body, 1), content_type, "gzip")
-        return HttpAnswer(200, body, content_type)
+            return HttpResponse(200, gzip.compress(body, 1), content_type, "gzip")
+        return HttpResponse(200, body, content_type)
 
     def abort(self) -> None:
         """Close every connection."""
@@ -199,12 +199,12 @@ class MetricsServer:
 async def serving(
     metrics: MetricsServer, host: str, port: int, *, required: bool
 ) -> AsyncIterator[int | None]:
-    """Serve while the block is open; yield the port.
+    """Serve until the block ends; yield the port.
 
     Args:
-        required: a port in use is an error; otherwise a warning, and None is yielded.
-    Raises:
-        UsageError: The port is in use and `required`.
+        required: Raise an error if the port cannot be bound, instead of a warning and None.
+            Raises:
+                UsageError: The port cannot be bound and is `required`.
     """
     try:
         server = await asyncio.start_server(
@@ -217,7 +217,7 @@ async def serving(
         )
         if required:
             raise UsageError(text) from error
-        log.warning("%s; going on without", text)
+        log.warning("%s; the broker runs without /metrics", text)
         yield None
         return
     try:

@@ -1,7 +1,7 @@
-"""Collectors that are read on the event loop's thread, whichever thread serves /metrics.
+"""Collector that reads its values on the event loop's thread, for any serving thread.
 
-What they read (cursors, queues, tables) belongs to that thread: reading may correct it, or open and
-close the files behind it. Encoding the figures stays in the thread that serves them.
+Cursors, queues and tables may be used on that thread only: reading can correct them, or open and
+close files. The serving thread encodes the metrics.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 COLLECT_S: Final = 10.0
 
 
-class Readable(Protocol):
-    """What a plugin or a metric of prometheus-client offers."""
+class ReadableCollector(Protocol):
+    """Collector of a plugin, or metric of prometheus-client."""
 
     def collect(self) -> Iterable[Metric]:
         """Return all families."""
@@ -25,13 +25,13 @@ class Readable(Protocol):
 
 
 class LoopCollector(Collector):
-    """A collector that has another one read on an event loop."""
+    """Collector that runs another one on an event loop."""
 
-    def __init__(self, collector: Readable, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, collector: ReadableCollector, loop: asyncio.AbstractEventLoop) -> None:
         self._collector, self._loop = collector, loop
 
     def describe(self) -> Iterable[Metric]:
-        """Return the description of the other collector, if it has one without reading values."""
+        """Return the description of the other collector; empty if that requires reading values."""
         describe: Any = getattr(self._collector, "describe", None)
         return describe() if describe is not None else []
 

@@ -1,7 +1,7 @@
-"""Counters and histograms that request handlers fill and /metrics reads.
+"""Counters and histograms that request handlers update and /metrics reads.
 
-Every meter is keyed by label values that clients choose, so the number of keys is bounded; what
-comes after the bound is counted under one key of empty labels.
+Clients choose the label values, so the number of keys is bounded; beyond the bound, values are
+counted under a key of empty labels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from duemq.kernels import DELAY_BOUNDS_S
 
 KEYS_MAX: Final = 10_000
-# Upper bounds of Apache's histograms. BrokerMetricsManager, RemotingMetricsManager
+# Upper bounds of Apache's histograms, from BrokerMetricsManager and RemotingMetricsManager
 COMMIT_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
 CREATE_BOUNDS_MS: Final = (10, 100, 1_000, 3_000, 5_000)
 RPC_BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
@@ -31,8 +31,8 @@ class Counts:
         self._counts: dict[Labels, int] = {}
 
     def add(self, *labels: Any, count: int = 1) -> None:
-        """Add to the counter of some label values."""
-        key = _bounded(self._counts, labels)
+        """Add to the counter of these label values."""
+        key = _limited_key(self._counts, labels)
         self._counts[key] = self._counts.get(key, 0) + count
 
     def __iter__(self) -> Iterator[tuple[Labels, int]]:
@@ -48,13 +48,13 @@ class Observations:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
-        self._counts: dict[Labels, list[float]] = {}  # one count a bucket, then the sum
+        self._counts: dict[Labels, list[float]] = {}  # one count per bucket, then the sum
 
     def add(self, value: float, *labels: Any, count: int = 1) -> None:
         """Add `count` observations of one value."""
         found = self._counts.get(labels)
         if found is None:
-            key = _bounded(self._counts, labels)
+            key = _limited_key(self._counts, labels)
             found = self._counts.setdefault(key, [0.0] * (len(self._bounds) + 2))
         found[bisect_left(self._bounds, value)] += count
         found[-1] += value * count
@@ -69,7 +69,7 @@ def cumulative(bounds: Sequence[float], counts: Sequence[float]) -> Buckets:
     """Return the cumulative buckets of a histogram.
 
     Args:
-        counts: One count for each bound, then those above the last.
+        counts: One count for each bound, then one for values above the last.
     """
     buckets, total = [], 0.0
     for bound, count in zip((*map(float, bounds), float("inf")), counts, strict=True):
@@ -78,7 +78,7 @@ def cumulative(bounds: Sequence[float], counts: Sequence[float]) -> Buckets:
     return buckets
 
 
-def _bounded(known: Mapping[Labels, object], labels: Labels) -> Labels:
+def _limited_key(known: Mapping[Labels, object], labels: Labels) -> Labels:
     if labels in known or len(known) < KEYS_MAX:
         return labels
     return ("",) * len(labels)
@@ -86,11 +86,11 @@ def _bounded(known: Mapping[Labels, object], labels: Labels) -> Labels:
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """The meters of one broker.
+    """Meters of a broker.
 
     Attributes:
-        commits, rollbacks: Ended transactions, by (topic,).
-        commit_s: Seconds from birth to commit, by (topic,).
+        commits, rollbacks: Committed and rolled back transactions, by (topic,).
+        commit_s: Time from born time to commit in seconds, by (topic,).
     """
 
     commits: Counts = field(default_factory=Counts)

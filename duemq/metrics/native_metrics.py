@@ -1,10 +1,11 @@
-"""Apache's native metrics: series of 5.3.3's Prometheus exporter, same names and labels.
+"""Apache's native metrics: series of 5.3.3's Prometheus exporter, with its names and labels.
 
-Values are read when /metrics is requested, on the event loop's thread, in pieces. What the timer
-store and other plugins know under Apache's names, they serve themselves; `NativeRegistry` adds the
-labels that every series has. docs/compat.md names the differences.
+Values are read at each scrape on the event loop's thread, in bounded steps. Plugins such as the
+timer store collect their own series; `NativeRegistry` adds the common labels. docs/compat.md lists
+the differences from Apache.
 
-BrokerMetricsManager, DefaultStoreMetricsManager, ConsumerLagCalculator, PopMetricsManager
+Source: BrokerMetricsManager, DefaultStoreMetricsManager, ConsumerLagCalculator,
+PopMetricsManager
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from duemq.metrics.meters import (
 from duemq.metrics.rpc_meter import RpcMeter, names_of
 from duemq.net.codes import RequestCode
 from duemq.pop.names import REVIVE_QUEUES
-from duemq.registry.consumer_lag import LagOfGroup, lag_of_groups
+from duemq.registry.consumer_lag import GroupLag, group_lags
 from duemq.registry.topic_config import DLQ_PREFIX
 from duemq.registry.versions import version_name
 from duemq.transactions.half_messages import HALF_TOPIC
 
 if TYPE_CHECKING:
-    from duemq.assembly import Parts
+    from duemq.assembly import BrokerComponents
     from duemq.metrics.running_broker import RunningBroker
     from duemq.pop.service import PopService
     from duemq.registry.clients import ClientTable
@@ -58,17 +59,17 @@ Rows = Iterable[tuple[Sequence[str], float]]
 
 
 class NativeRegistry(CollectorRegistry):
-    """Registry that adds the labels of this broker to every series with Apache's prefix."""
+    """Registry that adds the broker's labels to every series with Apache's prefix."""
 
     def __init__(self, cluster: str, broker_name: str) -> None:
         super().__init__()
         self._labels = {"cluster": cluster, "node_id": broker_name, "node_type": "broker"}
         self._loop = asyncio.get_running_loop()
-        self._wrapped: dict[int, LoopCollector] = {}  # by the id of the collector that it reads
+        self._wrapped: dict[int, LoopCollector] = {}  # by id() of the wrapped collector
 
     def register(self, collector: Any) -> None:
-        """Have a collector read on the event loop's thread at each scrape."""
-        if isinstance(collector, NativeCollector):  # it goes there by itself, in pieces
+        """Add a collector, to be read on the event loop's thread at each scrape."""
+        if isinstance(collector, NativeCollector):  # switches threads itself
             super().register(collector)
             return
         wrapper = LoopCollector(collector, self._loop)
@@ -76,7 +77,7 @@ class NativeRegistry(CollectorRegistry):
         self._wrapped[id(collector)] = wrapper
 
     def unregister(self, collector: Any) -> None:
-        """Read a collector no longer."""
+        """Remove a collector."""
         super().unregister(self._wrapped.pop(id(collector), collector))
 
     def collect(self) -> Iterator[Metric]:
@@ -92,7 +93,7 @@ class NativeRegistry(CollectorRegistry):
 
 
 class NativeCollector:
-    """Collector of Apache's series over a running broker."""
+    """Collector of Apache's native metrics of a running broker."""
 
     def __init__(self, broker: RunningBroker) -> None:
         self._broker, self._parts = broker, broker.parts
@@ -112,9 +113,9 @@ class NativeCollector:
         yield from reading.result(COLLECT_S)
 
     async def read(self) -> list[Metric]:
-        """Return all families as they are now."""
+        """Return all families with current values."""
         now_ms = self._broker.clock.now_ms()
-        lags = await lag_of_groups(self._parts, now_ms)
+        lags = await group_lags(self._parts, now_ms)
         assert self._parts.pop is not None
         return [
             *self._broker_figures(),
@@ -206,7 +207,7 @@ class NativeCollector:
                      "Age of the oldest message.", ages)  # fmt: skip
 
 
-def _stored(parts: Parts) -> Iterator[tuple[tuple[str, str, str], list[int]]]:
+def _stored(parts: BrokerComponents) -> Iterator[tuple[tuple[str, str, str], list[int]]]:
     table, traffic = parts.store.topics, parts.stats.traffic
     for index in range(min(len(table), len(traffic))):
         for kind, name in TYPE_NAMES.items():
@@ -215,16 +216,16 @@ def _stored(parts: Parts) -> Iterator[tuple[tuple[str, str, str], list[int]]]:
                 yield (topic, name, _is_system(parts, topic)), traffic[index, kind].tolist()
 
 
-def _delays(parts: Parts) -> Iterator[tuple[str, list[int]]]:
+def _delays(parts: BrokerComponents) -> Iterator[tuple[str, list[int]]]:
     table, delays = parts.store.topics, parts.stats.delays
     for index in range(min(len(table), len(delays))):
         if delays[index, 1:].any():
             yield table.name(index), delays[index].tolist()
 
 
-def _is_system(parts: Parts, topic: str, group: str = "") -> str:
-    of_system = parts.topics.is_system(topic) or group.lower().startswith(SYSTEM_GROUP_PREFIX)
-    return "true" if of_system else "false"
+def _is_system(parts: BrokerComponents, topic: str, group: str = "") -> str:
+    is_system = parts.topics.is_system(topic) or group.lower().startswith(SYSTEM_GROUP_PREFIX)
+    return "true" if is_system else "false"
 
 
 def _connections(clients: ClientTable) -> Iterator[Metric]:
@@ -248,7 +249,7 @@ def _connections(clients: ClientTable) -> Iterator[Metric]:
                  "is_system")  # fmt: skip
 
 
-def _lags(lags: Sequence[LagOfGroup]) -> Iterator[Metric]:
+def _lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:
     names = ("consumer_group", "topic", "is_retry", "is_system")
     texts = {
         "lag_messages": "Messages not yet consumed.",
@@ -268,9 +269,11 @@ def _lags(lags: Sequence[LagOfGroup]) -> Iterator[Metric]:
 
 
 def _meters(meters: Meters) -> Iterator[Metric]:
-    yield _counted("commit_messages", "Committed half messages.", meters.commits, "topic")
-    yield _counted("rollback_messages", "Rolled back half messages.", meters.rollbacks, "topic")
-    yield _observed("finish_message_latency_milliseconds",
+    yield _counts_family("commit_messages", "Committed half messages.", meters.commits, "topic")
+    yield _counts_family(
+        "rollback_messages", "Rolled back half messages.", meters.rollbacks, "topic"
+    )
+    yield _histogram_family("finish_message_latency_milliseconds",
                     "Seconds (as in Apache, despite the name) from birth to commit.",
                     meters.commit_s, "topic")  # fmt: skip
 
@@ -304,7 +307,7 @@ def _creates(rpc: RpcMeter) -> Iterator[Metric]:
 
 
 def _pop(pop: PopService, now_ms: int) -> Iterator[Metric]:
-    """Yield the series of POP: checkpoints are put into the log at once, so none is buffered."""
+    """Yield the series of POP; checkpoints go directly into the log, so buffers are empty."""
     behind = [(str(queue), *pop.reviver.behind(queue, now_ms)) for queue in range(REVIVE_QUEUES)]
     yield _gauge("pop_revive_lag_milliseconds",
                  "Records (as in Apache, despite the name) of the revive topic not yet decided.",
@@ -323,11 +326,11 @@ def _pop(pop: PopService, now_ms: int) -> Iterator[Metric]:
     scans.add_metric([], cumulative(CREATE_BOUNDS_MS, [0] * 6), 0)
     yield scans
     figures, names = pop.figures, ("consumer_group", "topic")
-    yield _counted("pop_revive_in_message", "Records put into the revive topic.",
+    yield _counts_family("pop_revive_in_message", "Records put into the revive topic.",
                    figures.puts, *names, "revive_message_type", "put_status")  # fmt: skip
-    yield _counted("pop_revive_out_message", "Records read from the revive topic.",
+    yield _counts_family("pop_revive_out_message", "Records read from the revive topic.",
                    figures.reads, *names, "queue_id", "revive_message_type")  # fmt: skip
-    yield _counted("pop_revive_retry_messages", "Messages that are visible again.",
+    yield _counts_family("pop_revive_retry_messages", "Messages that are visible again.",
                    figures.retries, *names, "put_status")  # fmt: skip
 
 
@@ -348,11 +351,11 @@ def _counter(name: str, text: str, rows: Rows, *labels: str) -> Metric:
     return family
 
 
-def _counted(name: str, text: str, counts: Counts, *labels: str) -> Metric:
+def _counts_family(name: str, text: str, counts: Counts, *labels: str) -> Metric:
     return _counter(name, text, counts, *labels)
 
 
-def _observed(name: str, text: str, observed: Observations, *labels: str) -> Metric:
+def _histogram_family(name: str, text: str, observed: Observations, *labels: str) -> Metric:
     family = HistogramMetricFamily(PREFIX + name, text, labels=labels)
     for values, buckets, total in observed:
         family.add_metric(values, buckets, total)

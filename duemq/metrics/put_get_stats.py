@@ -1,8 +1,9 @@
 """Statistics of puts and gets: totals, per topic and per group, over minute, hour and day.
 
-Counters only grow. Every 10 s `sample` copies them; the figures that 315 and 28 answer are
-differences between two copies, as Apache's are. Nothing here reads a clock.
-BrokerStatsManager, StatsItem, StoreStatsService.
+`sample` copies the counters every 10 s; requests 315 and 28 return differences between two copies,
+as in Apache. Does not read a clock.
+
+Source: BrokerStatsManager, StatsItem, StoreStatsService
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KEYS_MAX = 100_000
 
 @dataclass(slots=True)
 class Tally:
-    """Messages, bytes, and the number of steps in which they were counted."""
+    """Numbers of messages, bytes and additions."""
 
     count: int = 0
     size: int = 0
@@ -43,7 +44,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What one window of a statistic answers: sum, per second, per step."""
+    """Values of a statistic in one window: sum, average per second, average per addition."""
 
     sum: int = 0
     tps: float = 0.0
@@ -52,7 +53,7 @@ class Rates:
 
 @dataclass(slots=True)
 class Totals:
-    """Counters of the whole broker since it started."""
+    """Counters of the broker since its start."""
 
     puts: int = 0
     put_bytes: int = 0
@@ -72,15 +73,15 @@ class _Sample:
 
 @dataclass(slots=True)
 class BrokerStats:
-    """All counters of the broker; `on_append` is a store dispatcher.
+    """Counters of puts and gets of the broker.
 
     Attributes:
-        traffic, delays: By topic of the store's table; see `duemq.kernels.count_puts`.
+        traffic, delays: Counters by topic index in the store; see `duemq.kernels.count_puts`.
     """
 
     topics: TopicTable
     totals: Totals = field(default_factory=Totals)
-    puts_at_midnight: tuple[int, int] = (0, 0)  # totals at the midnights before the last, and last
+    puts_at_midnight: tuple[int, int] = (0, 0)  # totals at the last two midnights, latest second
     gots_at_midnight: tuple[int, int] = (0, 0)
     _calendar_day: int = 0  # local calendar day of the newest sample; 0: no sample yet
     _puts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((64, 2), np.int64))
@@ -99,7 +100,7 @@ class BrokerStats:
     # --- counting
 
     def on_append(self, batch: PutBatch) -> None:
-        """Count a batch per topic of the log. A store dispatcher."""
+        """Count the messages of a batch by topic (store dispatcher)."""
         if len(self.topics) > len(self._puts):
             self._grow(len(self.topics) * 2)
         if self._count is None:
@@ -115,12 +116,12 @@ class BrokerStats:
         self.totals.put_bytes += size
 
     def _grow(self, topics: int) -> None:
-        self._puts = _grown(self._puts, topics)
-        self.traffic = _grown(self.traffic, topics)
-        self.delays = _grown(self.delays, topics)
+        self._puts = _resized(self._puts, topics)
+        self.traffic = _resized(self.traffic, topics)
+        self.delays = _resized(self.delays, topics)
 
     def messages_got(self, topic: str, group: str, *, count: int, size: int) -> None:
-        """Count what one pull handed out."""
+        """Count the messages of one pull."""
         self._tally("GROUP_GET", topic, group, count, size)
         self.totals.got_messages += count
         self.totals.pulls_found += 1
@@ -164,23 +165,24 @@ class BrokerStats:
         self._roll_day(_local_day(now_ms))
 
     def _roll_day(self, day: int) -> None:
-        """Keep the totals at local midnight. BrokerStats.record, computeNextMorningTimeMillis
+        """Record the totals at local midnight, except at the first sample or if the clock is set
+        back.
 
-        The first sample of a broker is not a midnight, and a clock set back begins no day.
+                Source: BrokerStats.record, computeNextMorningTimeMillis
         """
         if self._calendar_day and day > self._calendar_day:
             self.puts_at_midnight = (self.puts_at_midnight[1], self.totals.puts)
             self.gots_at_midnight = (self.gots_at_midnight[1], self.totals.got_messages)
         self._calendar_day = max(self._calendar_day, day)
 
-    # --- answers
+    # --- queries
 
     def windows(self, name: str, key: str) -> dict[str, Rates] | None:
-        """Return minute, hour and day of a statistic, or None if it has no samples.
+        """Return minute, hour and day of a statistic; None if it has no samples.
 
         Args:
-            name: TOPIC_PUT_NUMS, GROUP_GET_SIZE, ...
-            key: a topic, `topic@group`, or the cluster's name.
+            name: Statistic, such as TOPIC_PUT_NUMS or GROUP_GET_SIZE.
+            key: Topic, `topic@group` or cluster name.
         """
         read = self._reader(name, key)
         if read is None:
@@ -189,29 +191,29 @@ class BrokerStats:
         return {label: _rates(list(samples), read) for label, samples in series.items()}
 
     def pulled(self) -> Iterator[tuple[str, str, Tally]]:
-        """Yield topic, group and the group's pulled messages and bytes since the start."""
+        """Yield topic, group and messages and bytes that the group pulled since the start."""
         for (kind, topic, group), tally in list(self._tallies.items()):
             if kind == "GROUP_GET":
                 yield topic, group, tally
 
     def tps(self, which: str) -> str:
-        """Return Apache's "a b c": messages a second over 10 s, 60 s and the time before."""
+        """Return messages per second over 10 s, 60 s and up to 10 min, as Apache's "a b c"."""
         columns = {"put": (0,), "transferred": (1,), "found": (2,), "miss": (3,), "total": (2, 3)}
         spans = ((1, self._minute), (6, self._minute), (1, self._hour))
         return " ".join(str(_span(series, steps, columns[which])) for steps, series in spans)
 
     def group_tps(self, topic: str, group: str) -> float:
-        """Return messages a second that a group took from a topic in the last minute."""
+        """Return messages per second that a group pulled from a topic in the last minute."""
         windows = self.windows("GROUP_GET_NUMS", f"{topic}@{group}")
         return windows["statsMinute"].tps if windows else 0.0
 
     def topic_tps(self, topic: str) -> float:
-        """Return messages a second put into a topic in the last minute."""
+        """Return messages per second put into a topic in the last minute."""
         windows = self.windows("TOPIC_PUT_NUMS", topic)
         return windows["statsMinute"].tps if windows else 0.0
 
     def _reader(self, name: str, key: str) -> Callable[[_Sample], tuple[int, int]] | None:
-        """Return what reads (value, times) of one statistic from a sample."""
+        """Return a function that reads (value, additions) of a statistic from a sample."""
         if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
             column = 0 if name == "BROKER_PUT_NUMS" else 1
             return lambda sample: (sample.totals[column], sample.totals[column])
@@ -245,8 +247,8 @@ class BrokerStats:
         return read
 
 
-def _grown(counters: npt.NDArray[np.int64], topics: int) -> npt.NDArray[np.int64]:
-    """Return a copy of counters by topic with room for `topics`."""
+def _resized(counters: npt.NDArray[np.int64], topics: int) -> npt.NDArray[np.int64]:
+    """Return a copy of the counters with room for `topics` topics."""
     grown = np.zeros((topics, *counters.shape[1:]), np.int64)
     grown[: len(counters)] = counters
     return grown

@@ -1,8 +1,7 @@
-"""Replication state of a broker as metrics: what is not known has no series.
+"""Metrics of a broker's replication state; unknown values have no series.
 
-    view of `duemq replicas` --read at each scrape--> families
-
-A master has one series of each lag for each connected replica; a replica has its own.
+The values are those of `duemq replicas`, read at each scrape. A master has one series of each lag
+for each connected replica; a replica has one for itself.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ ROLES: Final = {"MASTER": "master", "SLAVE": "replica"}
 ITSELF: Final = "itself"
 ERROR_CHARACTERS_MAX: Final = 120
 FAILURES: Final = ("failure", "groupFailure")
-OF_CONNECTION: Final = {
+CONNECTION_GAUGES: Final = {
     "lag_bytes": ("lagBytes", 1, "Bytes of the master's log that a replica does not have."),
     "lag_messages": (
         "lagMessages",
         1,
-        "Messages that a replica does not have; far behind it is an estimate.",
+        "Messages that a replica does not have; an estimate if it is far behind.",
     ),
     "lag_seconds": ("lagMs", 1_000, "Age of the first message that a replica does not have."),
     "replica_in_sync": ("inSync", 1, "1 while a replica is in sync."),
 }
-OF_BROKER: Final = {
-    "epoch": ("masterEpoch", 1, "Master epoch of the group, as the controller named it last."),
+BROKER_GAUGES: Final = {
+    "epoch": ("masterEpoch", 1, "Last master epoch of the group from the controller."),
     "confirmed_offset": (
         "confirmedOffset",
         1,
@@ -41,10 +40,10 @@ OF_BROKER: Final = {
 
 
 class ReplicationCollector(Collector):
-    """The replication state of one broker.
+    """Collector of the replication state of a broker.
 
     Args:
-        view: Returns what `duemq replicas` shows of it.
+        view: Returns the state as in `duemq replicas`.
     """
 
     def __init__(self, view: Callable[[], View]) -> None:
@@ -54,21 +53,21 @@ class ReplicationCollector(Collector):
         """Yield all families."""
         view = self._view()
         yield _role(view)
-        for name, (member, unit, text) in OF_BROKER.items():
+        for name, (member, unit, text) in BROKER_GAUGES.items():
             yield _gauge(name, text, [([], view.get(member), unit)])
         in_sync, replicas = view.get("syncStateSet"), view.get("replicas")
         size = len(in_sync) if isinstance(in_sync, list) else None
         yield _gauge("sync_state_set", "Members of the sync state set.", [([], size, 1)])
         count = len(replicas) if isinstance(replicas, list) else None
         yield _gauge("connected_replicas", "Replicas connected to this master.", [([], count, 1)])
-        for name, (member, unit, text) in OF_CONNECTION.items():
+        for name, (member, unit, text) in CONNECTION_GAUGES.items():
             values = [([who], each.get(member), unit) for who, each in _replicas(view)]
             yield _gauge(name, text, values, ["replica"])
         yield _failure(view)
 
 
 def _replicas(view: View) -> Iterator[tuple[str, View]]:
-    """Yield name and state of each replica: ids of a group, else addresses."""
+    """Yield name and state of each replica; the name is the id, or the address without a group."""
     if view.get("role") == "SLAVE":
         yield ITSELF, view
     connections = view.get("replicas")
@@ -90,17 +89,17 @@ def _gauge(
     values: list[tuple[list[str], object, int]],
     labels: list[str] | None = None,
 ) -> Metric:
-    """Return a family of the values that are known, each divided by its unit."""
+    """Return a family of the known values, each divided by its unit."""
     family = GaugeMetricFamily(f"duemq_replication_{name}", text, labels=labels or [])
-    for of_labels, value, unit in values:
+    for label_values, value, unit in values:
         if isinstance(value, int):
-            family.add_metric(of_labels, value / unit)
+            family.add_metric(label_values, value / unit)
     return family
 
 
 def _failure(view: View) -> Metric:
-    """Return the last errors. Numbers are left out, so that there are few different texts."""
-    text = "1 for the last error; N stands for its numbers."
+    """Return the last errors, with N for numbers to limit the number of label values."""
+    text = "1 for the last error, with N for its numbers."
     family = GaugeMetricFamily("duemq_replication_failure", text, labels=["error"])
     for member in FAILURES:
         if error := str(view.get(member) or ""):

@@ -1,7 +1,8 @@
-"""RPC meter: latency and number in flight of requests, by request code.
+"""RPC meter: latency of requests and requests in flight, by request code.
 
-The dispatcher reports every request. Sends are not handled one by one: their
-batches are noted by `sends`. NettyRemotingAbstract.processRequestCommand, RemotingMetricsManager
+The dispatcher reports every request, except sends, which `sends` counts by batch.
+
+Source: NettyRemotingAbstract.processRequestCommand, RemotingMetricsManager
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ CREATES: Final = frozenset(
     {RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP}
 )
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-# Apache's thread pools, by the requests that they serve. BrokerController.registerProcessor
+# Requests by Apache's thread pool, from BrokerController.registerProcessor
 PROCESSORS: Final[Mapping[str, frozenset[int]]] = {
     "pull": frozenset({RequestCode.PULL_MESSAGE}),
     "lite_pull": frozenset({RequestCode.LITE_PULL_MESSAGE}),
@@ -38,7 +39,7 @@ PROCESSORS: Final[Mapping[str, frozenset[int]]] = {
     "reply": frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}),
     "send": frozenset({RequestCode.CONSUMER_SEND_MSG_BACK}),
 }
-TOOK_MS_MAX: Final = 60_000  # longer ones count as this
+LATENCY_MS_MAX: Final = 60_000  # longer latencies are recorded as this
 UNKNOWN: Final = "unknown"
 _REQUEST_NAMES: Final = {int(code): code.name.lower() for code in RequestCode}
 _RESPONSE_NAMES: Final = {int(code): code.name.lower() for code in ResponseCode}
@@ -48,7 +49,8 @@ class RpcMeter:
     """Latency of requests and requests in flight.
 
     Attributes:
-        creates_ms: Milliseconds of creating topics and groups, by (success or failure), by code.
+        creates_ms: Time to create topics and groups in milliseconds, by code and
+                    ("success" or "failure",).
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -56,67 +58,67 @@ class RpcMeter:
         self._ms = Observations(RPC_BOUNDS_MS)
         self.creates_ms = {int(code): Observations(CREATE_BOUNDS_MS) for code in CREATES}
         self._put_latency = PutLatency()
-        self._stored: dict[int, int] = {}  # ms to messages, not yet in the two above
+        self._stored: dict[int, int] = {}  # messages by latency in ms, not yet added
         self._in_flight: Counter[int] = Counter()
 
     def sends(self, count: int, refused: int, since_ms: int) -> None:
-        """Note a batch of sends.
+        """Record a batch of sends.
 
         Args:
-            count: Messages of the batch, `refused` of them not stored.
-            since_ms: When the batch was received.
+            count: Messages of the batch, including refused ones.
+            refused: Messages that were not stored.
+            since_ms: Time of receipt in milliseconds since 1970.
         """
-        took_ms = self._clock.now_ms() - since_ms
-        if not 0 <= took_ms <= TOOK_MS_MAX:
-            took_ms = 0 if took_ms < 0 else TOOK_MS_MAX
+        latency_ms = self._clock.now_ms() - since_ms
+        if not 0 <= latency_ms <= LATENCY_MS_MAX:
+            latency_ms = 0 if latency_ms < 0 else LATENCY_MS_MAX
         if count > refused:
             stored = self._stored
-            stored[took_ms] = stored.get(took_ms, 0) + count - refused
+            stored[latency_ms] = stored.get(latency_ms, 0) + count - refused
         if refused:
             key = (RequestCode.SEND_MESSAGE_V2, ResponseCode.SYSTEM_ERROR, False, False)
-            self._ms.add(took_ms, *key, count=refused)
+            self._ms.add(latency_ms, *key, count=refused)
 
-    def together(self, asked: int, code: int, count: int, since_ms: int) -> None:
-        """Note requests of one code that one turn of the loop answers together.
+    def together(self, request_code: int, code: int, count: int, since_ms: int) -> None:
+        """Record requests of one code that are answered together.
 
         Args:
-            asked: Request code.
+            request_code: Request code.
             code: Response code.
-            since_ms: When they were received.
+            count: Number of requests.
+            since_ms: Time of receipt in milliseconds since 1970.
         """
-        took_ms = max(self._clock.now_ms() - since_ms, 0)
-        self._ms.add(took_ms, asked, code, False, False, count=count)
+        latency_ms = max(self._clock.now_ms() - since_ms, 0)
+        self._ms.add(latency_ms, request_code, code, False, False, count=count)
 
     @property
     def ms(self) -> Observations:
-        """Milliseconds, by (request code, response code, held for long polling, one-way)."""
+        """Latency in milliseconds, by (request code, response code, long polling, one-way)."""
         self._add_stored()
         return self._ms
 
     def put_figures(self) -> Mapping[str, str]:
-        """Return the latency of stored messages, as runtime info (28) shows it."""
+        """Return the latency of stored messages in the format of runtime info (28)."""
         self._add_stored()
         return self._put_latency.figures()
 
     def _add_stored(self) -> None:
         key = (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, False, False)
         stored, self._stored = self._stored, {}
-        for took_ms, count in stored.items():
-            self._ms.add(took_ms, *key, count=count)
-            self._put_latency.add(took_ms, count)
+        for latency_ms, count in stored.items():
+            self._ms.add(latency_ms, *key, count=count)
+            self._put_latency.add(latency_ms, count)
 
     def in_flight(self) -> dict[str, int]:
-        """Return the requests in flight, by Apache's name of their processor; 0 for none.
-
-        Requests of no named processor count as `admin`.
-        """
+        """Return the number of requests in flight by Apache's processor name; `admin`: all
+        others."""
         named = {name: sum(self._in_flight[code] for code in codes)
                  for name, codes in PROCESSORS.items()}  # fmt: skip
         rest = sum(self._in_flight.values()) - sum(named.values())
         return {"async_put": 0, "ack": 0, **named, "admin": rest}
 
     def start(self) -> int:
-        """Return the time at which a request begins, in ms."""
+        """Return the start time of a request, in milliseconds since 1970."""
         return self._clock.now_ms()
 
     def wait(self, request: Request) -> None:
@@ -127,27 +129,29 @@ class RpcMeter:
         """Record a request.
 
         Args:
-            code: Response code; success if there was no response to send.
-            since_ms: When the request began.
-            waited: The request was in flight: `wait` counted it.
+            code: Response code; success if there is no response.
+            since_ms: Result of `start`.
+            waited: Whether `wait` was called for the request.
         """
-        took_ms, asked = self._clock.now_ms() - since_ms, request.code
-        self._in_flight[asked] -= waited
-        self._ms.add(took_ms, asked, code, waited and asked in PULLS, request.oneway)
-        if asked in CREATES:
+        latency_ms, request_code = self._clock.now_ms() - since_ms, request.code
+        self._in_flight[request_code] -= waited
+        self._ms.add(
+            latency_ms, request_code, code, waited and request_code in PULLS, request.oneway
+        )
+        if request_code in CREATES:
             done = code == ResponseCode.SUCCESS
-            self.creates_ms[asked].add(took_ms, "success" if done else "failure")
+            self.creates_ms[request_code].add(latency_ms, "success" if done else "failure")
 
     @property
     def clock(self) -> Clock:
-        """The clock that latencies are measured with."""
+        """Clock of the latencies."""
         return self._clock
 
 
 def names_of(key: tuple[int, int, bool, bool]) -> tuple[str, str, str, str, str]:
-    """Return a key of `RpcMeter.ms` as Apache's label values.
+    """Return Apache's label values for a key of `RpcMeter.ms`.
 
-    They are request_code, response_code, is_long_polling, result and protocol_type.
+    The labels are request_code, response_code, is_long_polling, result and protocol_type.
     """
     code, answer, held, oneway = key
     return (

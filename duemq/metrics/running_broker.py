@@ -1,11 +1,11 @@
-"""A running broker as the collectors of its figures see it."""
+"""Interface of a running broker for metrics collectors."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Protocol
 
-from duemq.assembly import Parts
+from duemq.assembly import BrokerComponents
 from duemq.auth.access import AccessControl
 from duemq.configuration.config import BrokerConfig
 from duemq.net.connection import Connection
@@ -15,11 +15,11 @@ from message_store.store import MessageStore
 
 
 class RunningBroker(Protocol):
-    """The part of `duemq.broker.Broker` that collectors read.
+    """Attributes of `duemq.broker.Broker` that collectors read.
 
     Attributes:
-        failure: why the broker must be restarted, or an empty text.
-        stops: whether the broker is about to stop.
+        failure: Reason why the broker must be restarted; empty if not.
+        stops: Whether the broker is stopping.
     """
 
     @property
@@ -31,7 +31,7 @@ class RunningBroker(Protocol):
     @property
     def store(self) -> MessageStore: ...
     @property
-    def parts(self) -> Parts: ...
+    def parts(self) -> BrokerComponents: ...
     @property
     def clock(self) -> Clock: ...
     @property

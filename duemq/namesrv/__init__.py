@@ -1,1 +1,1 @@
-"""The name server: which broker has which topic, and our own registration with others."""
+"""Name server: routes from topics to brokers; registration of the broker with name servers."""

@@ -39,9 +39,10 @@ class NamesrvConfig:
     register_from: str = option(
         "any",
         "registerFrom",
-        "Networks whose brokers may register, separated by `;`, as in `10.0.0.0/8`; `any`, or "
-        "`loopback` for brokers of this machine. A broker that registers receives messages, so "
-        "name the brokers' network.",
+        "Networks whose brokers may register, separated by `;`, for example `10.0.0.0/8`; `any`, "
+        "or "
+        "`loopback` for brokers on this machine. A registered broker receives messages, so "
+        "allow only the brokers' networks.",
         unit="networks",
         own=True,
     )
@@ -49,14 +50,14 @@ class NamesrvConfig:
         "loopback",
         "administerFrom",
         "Networks that may forbid writing to a broker, delete topics, and change key-value pairs "
-        "and the configuration of the name server, in the same form; loopback is always allowed.",
+        "and the configuration of the name server; same form; loopback is always allowed.",
         unit="networks",
         own=True,
     )
     order_message_enable: bool = option(
         False,
         "orderMessageEnable",
-        "Put the order configuration of a topic into its route.",
+        "Include the order configuration of a topic in its route.",
         wire=True,
     )
     return_order_config: bool = option(
@@ -74,8 +75,8 @@ class NamesrvConfig:
     broker_expired_ms: int = option(
         120_000,
         "brokerChannelExpiredTime",
-        "Time without registrations after which a broker is removed, unless it registered with a "
-        "time of its own.",
+        "Time without registrations after which a broker is removed, unless its registration "
+        "specifies another time.",
         minimum=1_000,
         own=True,
     )

@@ -1,4 +1,7 @@
-"""Key-value tables of the name server, by namespace, in one file. KVConfigManager."""
+"""Key-value tables of the name server, by namespace, in one file.
+
+Source: KVConfigManager
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from message_store.errors import RequestError
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 ENTRIES_MAX = 100_000
 TEXT_CHARS_MAX = 65_536
-TOTAL_CHARS_MAX = 4 << 20  # the file is written whole at each change
+TOTAL_CHARS_MAX = 4 << 20  # each change rewrites the file
 
 Tables = dict[str, dict[str, str]]
 
 
 class KVConfig:
-    """Text under namespace and key. `file` None: kept in memory only."""
+    """Text values by namespace and key. `file` None: kept in memory only."""
 
     def __init__(self, file: ConfigFile | None = None) -> None:
         self._file = file
@@ -30,7 +33,7 @@ class KVConfig:
         """Read the file, if there is one.
 
         Raises:
-            CorruptStore: The file is there but neither it nor its backup can be used.
+            CorruptStore: The file exists but neither it nor its backup is valid.
         """
         found = self._file.load(_decode) if self._file else None
         self._tables = found or {}
@@ -40,7 +43,7 @@ class KVConfig:
         return self._tables.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> dict[str, str] | None:
-        """Return a copy of a namespace, None if it has no entry."""
+        """Return a copy of a namespace's table; None if it has no entry."""
         found = self._tables.get(namespace)
         return dict(sorted(found.items())) if found else None
 
@@ -48,7 +51,7 @@ class KVConfig:
         """Set a value.
 
         Raises:
-            RequestError: It is too long, there are too many, or the file cannot be written.
+            RequestError: The text is too long, the table is full, or the file cannot be written.
         """
         if max(map(len, (namespace, key, value))) > TEXT_CHARS_MAX:
             text = f"namespace, key or value has more than {TEXT_CHARS_MAX} characters"

@@ -34,10 +34,10 @@ DECODE_HERE_BYTES_MAX = 65_536
 
 
 class NamesrvProcessor:
-    """Handlers over one route table.
+    """Request handlers of one route table.
 
     Attributes:
-        config: replaced when 318 changes a key.
+        config: Configuration; replaced when 318 changes a key.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class NamesrvProcessor:
     # -- clients ------------------------------------------------------------------------------
 
     async def route(self, request: Request) -> Response:
-        """Return the route of a topic; 17, and only 17, when no broker has it."""
+        """Return the route of a topic; code 17 if no broker has it."""
         topic = request.fields["topic"]
         route = self._table.route(topic)
         if route is None:
@@ -101,17 +101,17 @@ class NamesrvProcessor:
         return Response(body=wire_json.encode(route))
 
     async def cluster_info(self, request: Request) -> Response:
-        """Answer all clusters and their brokers."""
+        """Return all clusters and their brokers."""
         return Response(body=wire_json.encode(self._table.cluster_info()))
 
     # -- brokers ------------------------------------------------------------------------------
 
     async def register(self, request: Request) -> Response:
-        """Register a broker and its topics; return to a slave the address of its master."""
+        """Register a broker and its topics; return the address of the master to a slave."""
         self._brokers_from.check(request, "a broker's registration")
         registration = await self._registration(request)
         self._check_channel(registration)
-        self._note_move(registration)
+        self._warn_moved(registration)
         found = self._table.register(registration, self._clock.steady_ms())
         if request.peer is not None and request.peer not in self._watched:
             self._watched.add(request.peer)
@@ -123,13 +123,13 @@ class NamesrvProcessor:
             body=wire_json.encode({"table": order}) if order else b"",
         )
 
-    def _note_move(self, registration: Registration) -> None:
+    def _warn_moved(self, registration: Registration) -> None:
         """Log a registration that takes the place of another process, as a failover does."""
         known = self._table.address_of(registration.broker_name, registration.broker_id)
         if known is not None and known != registration.address:
             log.warning(
-                "broker %s with id %d registers at %s; it was at %s. Without a failover, another "
-                "machine has taken its name: name the brokers' networks with registerFrom",
+                "broker %s with id %d registers at %s; it was at %s. Unless this is a failover, "
+                "another machine uses its name: set registerFrom to the brokers' networks",
                 *(
                     ascii(registration.broker_name),
                     registration.broker_id,
@@ -139,11 +139,11 @@ class NamesrvProcessor:
             )
 
     def _check_channel(self, registration: Registration) -> None:
-        """Bound the brokers of one connection; a connection that closed meanwhile has none."""
+        """Raise if the connection is closed or has registered too many brokers."""
         if registration.channel is None:
             return
         if getattr(registration.channel, "closed", False):
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection has closed")
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection is closed")
         count = self._table.count_of(registration.channel)
         if count >= BROKERS_OF_CHANNEL_MAX and not self._table.is_known(registration):
             text = f"this connection has registered {count} brokers, the limit; open another one"
@@ -157,7 +157,7 @@ class NamesrvProcessor:
             compressed = fields.boolean(request, "compressed")
             if len(request.body) < DECODE_HERE_BYTES_MAX and not compressed:
                 body = decode_body(request.body, compressed=False)
-            else:  # other requests are handled while it is read
+            else:  # does not block the event loop
                 body = await asyncio.to_thread(decode_body, request.body, compressed=compressed)
         except ValueError as error:
             raise RequestError(
@@ -184,54 +184,56 @@ class NamesrvProcessor:
 
     def _closed(self, peer: Peer) -> None:
         self._watched.discard(peer)
-        for key in self._table.channel_closed(peer):
-            log.warning("broker %s of %s closed its connection: dropped", *map(ascii, key[::-1]))
+        for key in self._table.drop_brokers_on(peer):
+            log.warning("broker %s of %s closed its connection: removed", *map(ascii, key[::-1]))
 
     def expire(self) -> None:
-        """Drop the brokers that were silent for too long."""
-        for gone in self._table.expire(self._clock.steady_ms()):
-            log.warning("broker %s of %s sent no heartbeat: dropped", *map(ascii, gone.key[::-1]))
+        """Remove the brokers whose heartbeat is overdue."""
+        for key in self._table.expire(self._clock.steady_ms()):
+            log.warning("broker %s of %s sent no heartbeat: removed", *map(ascii, key[::-1]))
 
     async def unregister(self, request: Request) -> Response:
-        """Drop a broker."""
+        """Remove a broker."""
         self._brokers_from.check(request, "the end of a registration")
         fields.text(request, "brokerName")
         fields.long(request, "brokerId")
         key = _live_key(request)
         if self._table.is_local(key):
-            text = f"{key.address} is the broker of this process; only its own stop unregisters it"
+            text = f"{key.address} is the broker of this process; stop it to unregister it"
             raise RequestError(ResponseCode.NO_PERMISSION, text)
         if self._table.unregister(key):
             log.info("broker %.200s of %.200s unregistered", ascii(key.address), ascii(key.cluster))
         return Response()
 
     async def query_version(self, request: Request) -> Response:
-        """Return whether a broker's topics changed; if not, note a heartbeat."""
+        """Return whether a broker's topics changed; if not, record a heartbeat."""
         key = _live_key(request)
         known = self._table.version_of(key)
         try:
             sent = DataVersion.from_json(wire_json.parse_object(request.body))
         except ValueError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no data version: {error}") from error
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"invalid data version: {error}"
+            ) from error
         changed = known != sent
         if not changed and self._may_register(request):
-            self._table.heard(key, self._clock.steady_ms())
+            self._table.record_heartbeat(key, self._clock.steady_ms())
         return Response(
             fields={"changed": "true" if changed else "false"},
             body=wire_json.encode(known.to_json()) if known is not None else b"",
         )
 
     async def heartbeat(self, request: Request) -> Response:
-        """Note a heartbeat of a broker."""
+        """Record a heartbeat of a broker."""
         if self._may_register(request):
-            self._table.heard(_live_key(request), self._clock.steady_ms())
+            self._table.record_heartbeat(_live_key(request), self._clock.steady_ms())
         return Response()
 
     def _may_register(self, request: Request) -> bool:
         return request.peer is None or self._brokers_from.allows(request.peer.address[0])
 
     async def member_group(self, request: Request) -> Response:
-        """Return the addresses of one broker name."""
+        """Return the addresses of a broker name."""
         cluster, name = request.fields["clusterName"], request.fields["brokerName"]
         group = self._table.member_group(cluster, name)
         return Response(body=wire_json.encode({"brokerMemberGroup": group}))
@@ -239,42 +241,43 @@ class NamesrvProcessor:
     # -- topic lists --------------------------------------------------------------------------
 
     async def topics(self, request: Request) -> Response:
-        """Answer all topics."""
+        """Return all topics."""
         return _topic_list(self._table.topics())
 
     async def topics_of_cluster(self, request: Request) -> Response:
-        """Answer the topics of one cluster."""
+        """Return the topics of one cluster."""
         return _topic_list(self._table.topics_of(request.fields["cluster"]))
 
     async def system_topics(self, request: Request) -> Response:
-        """Answer the topics named like clusters and brokers, and the address of some broker."""
+        """Return the names of clusters and brokers, which are system topics, and a broker
+        address."""
         names = dict.fromkeys(
             name
             for cluster in self._table.clusters()
             for name in (cluster, *self._table.brokers_of(cluster))
         )
-        return _topic_list(list(names), self._table.an_address())
+        return _topic_list(list(names), self._table.first_address())
 
     async def unit_topics(self, request: Request) -> Response:
-        """Answer the topics of units."""
+        """Return the topics that belong to a unit."""
         return _topic_list(self._table.topics_where(lambda flag: bool(flag & UNIT_FLAG)))
 
     async def unit_sub_topics(self, request: Request) -> Response:
-        """Answer the topics that units subscribe to."""
+        """Return the topics that units subscribe to."""
         return _topic_list(self._table.topics_where(lambda flag: bool(flag & UNIT_SUB_FLAG)))
 
     async def unit_sub_only_topics(self, request: Request) -> Response:
-        """Answer the topics that units subscribe to and that are of no unit."""
+        """Return the topics that units subscribe to and that belong to no unit."""
         both = UNIT_FLAG | UNIT_SUB_FLAG
         return _topic_list(self._table.topics_where(lambda flag: flag & both == UNIT_SUB_FLAG))
 
-    # -- tools --------------------------------------------------------------------------------
+    # -- administration -----------------------------------------------------------------------
 
     async def delete_topic(self, request: Request) -> Response:
-        """Forget a topic everywhere, or in one cluster."""
+        """Delete the route of a topic, everywhere or in one cluster."""
         topic = fields.text(request, "topic")
         if self._table.route(topic) is None:
-            return Response()  # the broker has deleted it already
+            return Response()  # already deleted by the broker
         self._tools_from.check(request, "the deletion of a topic")
         self._table.delete_topic(topic, request.fields.get("clusterName", ""))
         log.info("topic %s deleted", ascii(topic))
@@ -287,7 +290,9 @@ class NamesrvProcessor:
         try:
             queues = _queues_of_route(wire_json.parse_object(request.body))
         except ValueError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no topic route: {error}") from error
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"invalid topic route: {error}"
+            ) from error
         self._table.add_topic(topic, queues)
         return Response()
 
@@ -304,14 +309,14 @@ class NamesrvProcessor:
         return Response(fields={"addTopicCount": str(count)})
 
     async def put_kv(self, request: Request) -> Response:
-        """Set a value."""
+        """Set a value of the key-value table."""
         self._tools_from.check(request, "a key-value pair")
         namespace, key = fields.text(request, "namespace"), fields.text(request, "key")
         await self._kv.put(namespace, key, fields.text(request, "value"))
         return Response()
 
     async def get_kv(self, request: Request) -> Response:
-        """Answer a value, or 22."""
+        """Return a value of the key-value table; code 22 if it is absent."""
         namespace, key = request.fields["namespace"], request.fields["key"]
         value = self._kv.get(namespace, key)
         if value is None:
@@ -320,13 +325,13 @@ class NamesrvProcessor:
         return Response(fields={"value": value})
 
     async def delete_kv(self, request: Request) -> Response:
-        """Remove a value."""
+        """Remove a value of the key-value table."""
         self._tools_from.check(request, "a key-value pair")
         await self._kv.delete(fields.text(request, "namespace"), fields.text(request, "key"))
         return Response()
 
     async def list_kv(self, request: Request) -> Response:
-        """Answer all values of a namespace, or 22."""
+        """Return all values of a namespace; code 22 if there are none."""
         namespace = request.fields["namespace"]
         table = self._kv.table(namespace)
         if table is None:
@@ -335,7 +340,7 @@ class NamesrvProcessor:
         return Response(body=wire_json.encode({"table": table}))
 
     async def update_config(self, request: Request) -> Response:
-        """Change keys that may change while we run; all of them or none."""
+        """Change configuration keys that may change at run time; all or none."""
         self._tools_from.check(request, "a configuration")
         try:
             changes = parse_properties(request.body.decode("utf-8"), source="request 318")
@@ -346,7 +351,7 @@ class NamesrvProcessor:
         return Response()
 
     async def get_config(self, request: Request) -> Response:
-        """Answer all keys as `key=value` lines."""
+        """Return the configuration as `key=value` lines."""
         lines = (f"{key}={value}\n" for key, value in to_properties(self.config).items())
         return Response(body="".join(lines).encode())
 
@@ -376,11 +381,11 @@ def _queues_of_route(route: Mapping[str, Any]) -> dict[str, QueueData]:
 
 
 def _changed(config: NamesrvConfig, changes: Mapping[str, str]) -> NamesrvConfig:
-    """Return the configuration with the keys that requests may change; Apache ignores unknown ones.
+    """Return the configuration with `changes` applied; unknown keys are ignored, as in Apache.
 
     Raises:
-        RequestError: A key that no request may change.
-        ConfigError: A value that cannot be used.
+        RequestError: A request may not change one of the keys.
+        ConfigError: A value is invalid.
     """
     known = {item.key: item for item in options(NamesrvConfig)}
     frozen = {word.strip() for word in config.config_blacklist.split(";")}

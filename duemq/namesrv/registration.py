@@ -1,13 +1,12 @@
-"""Registration of the broker with name servers: Apache's, and the embedded one.
+"""Registration of the broker with name servers, remote and embedded.
 
     start, every 30 s, connection lost --> 103 with all topics
-    a topic changed --------------------> 103 with that topic, or with all if the last one failed
+    topic changed ----------------------> 103 with that topic, or with all if the last one failed
     stop -------------------------------> 104
 
-Every name server has a link with a task and a lock of its own, so that one that does not answer
-delays no other, and versions reach each of them in order: a name server that has seen version
-7 may never get what changed in version 6 alone. What changed since the last answer waits in
-the link and goes out together.
+Each name server has a link with a separate task and lock. A name server that does not answer
+therefore does not delay the others, and each receives versions in order: one that has version
+7 ignores a registration with version 6. Topics changed since the last answer are sent together.
 
 Source: BrokerOuterAPI.registerBrokerAll, BrokerController.registerIncrementBrokerData
 """
@@ -37,9 +36,9 @@ UNREGISTER_TIMEOUT_S = 3.0
 RETRY_MS = 5_000
 PAUSE_MS_MIN = 1_000
 LINKS_MAX = 64
-Answered = Callable[[Mapping[str, str]], None]
-"""Called with the fields of each answer to a registration: `masterAddr`, `haServerAddr`."""
-TOPICS_PER_TURN = 4_096  # of a periodic local registration
+OnRegistered = Callable[[Mapping[str, str]], None]
+"""Callback for the response fields of each registration: `masterAddr`, `haServerAddr`."""
+TOPICS_PER_TURN = 4_096  # topics of a periodic local registration between two yields
 
 
 class RegistrationRefused(PeerError):
@@ -47,7 +46,7 @@ class RegistrationRefused(PeerError):
 
 
 class TopicSource(Protocol):
-    """The topic manager, as far as registration reads it."""
+    """Topics and version to register; implemented by the topic manager."""
 
     @property
     def version(self) -> DataVersion: ...
@@ -55,7 +54,7 @@ class TopicSource(Protocol):
 
 
 class LocalNamesrv(Protocol):
-    """The name server in our own process."""
+    """Name server embedded in this process."""
 
     def register_local(self, registration: Registration) -> None: ...
     def unregister_local(self, key: LiveKey) -> None: ...
@@ -63,7 +62,7 @@ class LocalNamesrv(Protocol):
 
 
 class Outbound(Protocol):
-    """A client of one name server: RemotingClient."""
+    """Client of one name server; implemented by RemotingClient."""
 
     async def connect(self) -> Peer: ...
     async def call(self, request: Request, *, timeout_s: float) -> Response: ...
@@ -72,7 +71,8 @@ class Outbound(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """Who we are to name servers. Addresses are `ip:port` as clients will dial them."""
+    """Identity of a broker in a registration. Addresses are `ip:port`, as clients connect to
+    them."""
 
     cluster: str
     broker_name: str
@@ -91,39 +91,39 @@ class BrokerAddress:
 
 
 def register_request(
-    us: BrokerAddress, version: DataVersion, topics: Iterable[TopicConfig], now_ms: int
+    broker: BrokerAddress, version: DataVersion, topics: Iterable[TopicConfig], now_ms: int
 ) -> Request:
-    """Return 103 as a 5.3.3 broker sends it."""
+    """Return request 103 as a 5.3.3 broker sends it."""
     body = encode_body(version, topics, now_ms)
     extra = {
         "bodyCrc32": str(crc_of(body)),
         "compressed": "false",
         "enableActingMaster": "false",
-        "haServerAddr": us.ha_address,
+        "haServerAddr": broker.ha_address,
     }
-    return Request(RequestCode.REGISTER_BROKER, us.fields() | extra, body)
+    return Request(RequestCode.REGISTER_BROKER, broker.fields() | extra, body)
 
 
 class Snapshot:
-    """Return our topics for a registration, with the broker's permission applied."""
+    """Builder of registrations from the current topics, limited to the broker's permission."""
 
     def __init__(
         self,
-        us: BrokerAddress,
+        broker: BrokerAddress,
         topics: TopicSource,
         clock: Clock,
         permission: Callable[[], int],
     ) -> None:
-        self.us, self._topics, self._clock, self._permission = us, topics, clock, permission
+        self.broker, self._topics, self._clock, self._permission = broker, topics, clock, permission
 
     def request(self, changed: Iterable[TopicConfig] | None = None) -> Request:
-        """Return 103 with `changed`, or with all topics."""
+        """Return request 103 with `changed`; None: with all topics."""
         topics = self._masked(self._topics if changed is None else changed)
-        return register_request(self.us, self._topics.version, topics, self._clock.now_ms())
+        return register_request(self.broker, self._topics.version, topics, self._clock.now_ms())
 
     @property
     def permission(self) -> int:
-        """What the broker as a whole permits now."""
+        """Current permission of the broker as a whole: 2 write, 4 read."""
         return self._permission()
 
     def topics(self) -> list[TopicConfig]:
@@ -131,13 +131,13 @@ class Snapshot:
         return list(self._topics)
 
     def local(self, changed: Iterable[TopicConfig] | None = None) -> Registration:
-        """Return the same for the name server in our own process."""
+        """Return the registration for the embedded name server, with `changed` or all topics."""
         return Registration(
-            cluster=self.us.cluster,
-            broker_name=self.us.broker_name,
-            broker_id=self.us.broker_id,
-            address=self.us.address,
-            ha_address=self.us.ha_address,
+            cluster=self.broker.cluster,
+            broker_name=self.broker.broker_name,
+            broker_id=self.broker.broker_id,
+            address=self.broker.address,
+            ha_address=self.broker.ha_address,
             version=self._topics.version,
             topics=list(self._masked(self._topics if changed is None else changed)),
             acting_master=False,
@@ -152,12 +152,12 @@ class Snapshot:
 
 
 class Link:
-    """Our registration with one name server.
+    """Registration with one name server.
 
     Attributes:
-        registered: Whether it has all our topics.
-        failure: why the last attempt failed; empty if it did not.
-        tried: set when the first attempt has ended, well or not.
+        registered: Whether the name server has all topics of this broker.
+        failure: Error of the last attempt; empty if it succeeded.
+        tried: Set when the first attempt ends, successful or not.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Link:
         clock: Clock,
         *,
         timeout_s: float,
-        answered: Answered,
+        answered: OnRegistered,
     ) -> None:
         self.address = address
         self.registered = False
@@ -181,10 +181,10 @@ class Link:
         self._sending = asyncio.Lock()
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
-        self._patience: asyncio.Timeout | None = None
+        self._attempt_timeout: asyncio.Timeout | None = None
 
     async def run(self, interval_ms: int) -> None:
-        """Register again and again until `stop`; unregister at the end."""
+        """Register periodically until `stop`; then unregister."""
         try:
             while not self._stop.is_set():
                 started_ms = self._clock.now_ms()
@@ -192,7 +192,7 @@ class Link:
                 await self._attempt()
                 wait_ms = interval_ms if self.registered else RETRY_MS
                 for event, ms in ((self._wake, wait_ms), (self._stop, PAUSE_MS_MIN)):
-                    since_ms = min(started_ms, self._clock.now_ms())  # it may have been set back
+                    since_ms = min(started_ms, self._clock.now_ms())  # the clock may be set back
                     await self._clock.wait(event, until_ms=since_ms + ms)
             await self._unregister()
         finally:
@@ -202,13 +202,13 @@ class Link:
         """Make `run` return."""
         self._stop.set()
         self._wake.set()
-        if self._patience is not None:
-            self._patience.reschedule(asyncio.get_running_loop().time())
+        if self._attempt_timeout is not None:
+            self._attempt_timeout.reschedule(asyncio.get_running_loop().time())
 
     async def push(self, topics: Iterable[TopicConfig]) -> None:
-        """Report changed topics; return when the report is answered, at the latest after 2 s.
+        """Report changed topics; return when the name server answers, at the latest after 2 s.
 
-        A name server that is not registered with is left to `run`.
+        While not registered, `run` sends them with the next registration.
         """
         self._changed.update({topic.name: topic for topic in topics})
         if not self.registered:
@@ -224,7 +224,7 @@ class Link:
 
     async def _attempt(self) -> None:
         try:
-            async with self._sending, asyncio.timeout(self._timeout_s) as self._patience:
+            async with self._sending, asyncio.timeout(self._timeout_s) as self._attempt_timeout:
                 await self._send(None)
         except (OSError, PeerError) as error:
             self._failed(error)
@@ -233,11 +233,12 @@ class Link:
                 log.warning("name server %s: registered again", self.address)
             self.failure = ""
         finally:
-            self._patience = None
+            self._attempt_timeout = None
             self.tried.set()
 
     async def _send(self, topics: Sequence[TopicConfig] | None) -> None:
-        """Send 103. A lost connection made the name server forget us: then all topics go."""
+        """Send request 103; after a lost connection with all topics, since the routes are
+        removed."""
         whole = topics is None or not self._connected
         self._changed = {}
         request = self._snapshot.request(None if whole else topics)
@@ -248,7 +249,7 @@ class Link:
                 raise RegistrationRefused(f"answer {answer.code}: {answer.remark}")
             self._answered(answer.fields or {})
         except BaseException:
-            self.registered = False  # what arrived is unknown: send all topics next
+            self.registered = False  # the request may not have arrived: send all topics next time
             raise
         self.registered = self._connected
 
@@ -271,7 +272,8 @@ class Link:
         if not self.failure and not self._stop.is_set():
             log.warning(
                 "name server %s: not registered (%s). Clients that use it do not find this broker. "
-                "Trying again every %d s; check that it runs and that namesrvAddr names it",
+                "Retrying every %d s; check that it runs and that its address in namesrvAddr is "
+                "right",
                 self.address,
                 why,
                 RETRY_MS // 1_000,
@@ -279,7 +281,7 @@ class Link:
         self.failure = why
 
     async def _unregister(self) -> None:
-        request = Request(RequestCode.UNREGISTER_BROKER, self._snapshot.us.fields())
+        request = Request(RequestCode.UNREGISTER_BROKER, self._snapshot.broker.fields())
         try:
             if self.registered:  # if not, closing the connection has the same effect
                 await self._client.call(request, timeout_s=UNREGISTER_TIMEOUT_S)
@@ -288,18 +290,18 @@ class Link:
 
 
 class Registrar:
-    """Keeps our broker registered with every name server.
+    """Registration of the broker with every name server, renewed until stopped.
 
     Args:
-        local: the name server in our own process, if there is one.
-        interval_ms: pause between two full registrations.
-        timeout_s: Maximum time for one response.
+        local: Name server embedded in this process; None: there is none.
+        interval_ms: Pause between two full registrations, in milliseconds.
+        timeout_s: Maximum time for one response, in seconds.
         permission: Permission of the broker as a whole (2 write, 4 read), at each registration.
     """
 
     def __init__(
         self,
-        us: BrokerAddress,
+        broker: BrokerAddress,
         topics: TopicSource,
         clock: Clock,
         *,
@@ -309,30 +311,30 @@ class Registrar:
         timeout_s: float = 24.0,
         permission: Callable[[], int] = lambda: PERM_READ | PERM_WRITE,
         connect: Callable[[str], Outbound] = RemotingClient,
-        answered: Answered = lambda fields: None,
+        answered: OnRegistered = lambda fields: None,
     ) -> None:
-        self._snapshot = Snapshot(us, topics, clock, permission)
+        self._snapshot = Snapshot(broker, topics, clock, permission)
         self._clock, self._local = clock, local
         self._stop = asyncio.Event()
         self._local_permission: int | None = None  # of the last local registration
-        self._wanted, self._answered = list(addresses), answered
+        self._addresses, self._answered = list(addresses), answered
         self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
         self._links: dict[str, Link] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
     def links(self) -> Mapping[str, Link]:
-        """The links by address, for tools that show their state."""
+        """Links by name server address."""
         return self._links
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Register, and stay registered until the block ends; then unregister everywhere."""
+        """Register; unregister everywhere when the block ends."""
         self._register_local(())
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                self.set_addresses(self._wanted)
+                self.set_addresses(self._addresses)
                 if self._local is not None:
                     tasks.create_task(self._keep_local(), name="local registration")
                 try:
@@ -344,18 +346,18 @@ class Registrar:
                         link.stop()
         finally:
             if self._local is not None:
-                us = self._snapshot.us
-                self._local.unregister_local(LiveKey(us.cluster, us.address))
+                broker = self._snapshot.broker
+                self._local.unregister_local(LiveKey(broker.cluster, broker.address))
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Register with these name servers; unregister from removed ones."""
-        self._wanted = list(dict.fromkeys(addresses))[:LINKS_MAX]
+        self._addresses = list(dict.fromkeys(addresses))[:LINKS_MAX]
         if self._tasks is None:
             return
         self._register_local(())
-        for address in [each for each in self._links if each not in self._wanted]:
+        for address in [each for each in self._links if each not in self._addresses]:
             self._links.pop(address).stop()
-        for address in self._wanted:
+        for address in self._addresses:
             if address not in self._links:
                 self._links[address] = self._start_link(address, self._tasks)
 
@@ -373,21 +375,21 @@ class Registrar:
         return link
 
     async def changed(self, topics: Sequence[TopicConfig]) -> None:
-        """Report created and changed topics to every name server. A `TopicListener`.
+        """Report created and changed topics to every name server (`TopicListener`).
 
-        Returns when all reachable name servers have them, at the latest after 2 s.
+        Returns when all reachable name servers have answered, at the latest after 2 s.
         """
         self._register_local(topics)
         if self._tasks is not None and self._links:
             await asyncio.gather(*(link.push(topics) for link in self._links.values()))
 
     def removed(self, topic: str) -> None:
-        """Have the name server in our own process forget a topic that was deleted."""
+        """Remove the route of a deleted topic from the embedded name server."""
         if self._local is not None:
-            self._local.drop_local_topic(self._snapshot.us.broker_name, topic)
+            self._local.drop_local_topic(self._snapshot.broker.broker_name, topic)
 
     async def _keep_local(self) -> None:
-        """Bring back topics that were deleted from the routes only, as 103 does elsewhere."""
+        """Restore deleted routes of existing topics periodically, as 103 does on remote servers."""
         while not self._stop.is_set():
             until_ms = self._clock.now_ms() + self._interval_ms
             await self._clock.wait(self._stop, until_ms=until_ms)
@@ -399,9 +401,9 @@ class Registrar:
                 await asyncio.sleep(0)
 
     def _register_local(self, changed: Sequence[TopicConfig]) -> None:
-        """Register with the name server in our own process: what changed, or all topics at first.
+        """Register `changed` with the embedded name server.
 
-        The first registration, and one after a change of what the broker permits, holds all.
+        The first registration, and one after a change of the broker's permission, has all topics.
         """
         if self._local is None:
             return

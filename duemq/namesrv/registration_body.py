@@ -1,4 +1,4 @@
-"""Body of a registration (103) and data version of 322, encoded and decoded.
+"""Encoding and decoding of the body of a registration (103).
 
     compressed=false   {"filterServerList":[],"topicConfigSerializeWrapper":{...}}
     compressed=true    zlib of: int32 length + version JSON, int32 count,
@@ -18,22 +18,22 @@ from duemq.net import wire_json
 from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
 
-PLAIN_BYTES_MAX = 32 << 20  # of a compressed body, unpacked
+PLAIN_BYTES_MAX = 32 << 20  # decompressed size of a compressed body
 PLAIN_BYTES_SMALL = 1 << 20  # always allowed
-EXPANSION_MAX = 64  # unpacked bytes for each compressed one: topic names are alike, junk is more so
+EXPANSION_MAX = 64  # maximum ratio of decompressed to compressed size; real topic lists need less
 CRC_MASK = 0x7FFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationBody:
-    """The topics of a broker, or those that changed, under one version."""
+    """Topics of a broker, or only its changed topics, and their data version."""
 
     version: DataVersion
     topics: tuple[TopicConfig, ...]
 
 
 def crc_of(body: bytes) -> int:
-    """Return the `bodyCrc32` of a body as it is sent."""
+    """Return the `bodyCrc32` of an encoded body."""
     return zlib.crc32(body) & CRC_MASK
 
 
@@ -50,10 +50,10 @@ def encode_body(version: DataVersion, topics: Iterable[TopicConfig], now_ms: int
 
 
 def decode_body(body: bytes, *, compressed: bool) -> RegistrationBody:
-    """Read a body; an empty one has no topics.
+    """Decode a body; an empty one has no topics.
 
     Raises:
-        ValueError: What is wrong with it.
+        ValueError: The body is invalid.
     """
     if not body:
         return RegistrationBody(DataVersion(), ())
@@ -72,7 +72,7 @@ def read_topics(table: Any) -> tuple[TopicConfig, ...]:
     """Return the topics of a `topicConfigTable`.
 
     Raises:
-        ValueError: What is wrong with it.
+        ValueError: The table is invalid.
     """
     if table is None:
         return ()
@@ -82,7 +82,7 @@ def read_topics(table: Any) -> tuple[TopicConfig, ...]:
 
 
 class _Parts:
-    """Length-prefixed parts of an unpacked body."""
+    """Reader of length-prefixed parts of a decompressed body."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -111,7 +111,7 @@ def _decode_compressed(body: bytes) -> RegistrationBody:
     except zlib.error as error:
         raise ValueError(f"the compressed body is not a zlib stream: {error}") from error
     if unpacker.unconsumed_tail:
-        raise ValueError(f"the body unpacks to more than {bytes_max} bytes")
+        raise ValueError(f"the body decompresses to more than {bytes_max} bytes")
     parts = _Parts(plain)
     version = DataVersion.from_json(wire_json.parse(parts.part()))
     count = parts.number()

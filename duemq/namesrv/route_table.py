@@ -1,12 +1,12 @@
-"""Route table: live brokers and their topics. No socket, no clock, no file.
+"""Route table: live brokers and their topics. Does no I/O and reads no clock.
 
     103 register -----+
     104 unregister ---+--> brokers: name -> {id: address}     --> 105 route of a topic
     channel closed ---+    topics:  topic -> {name: queues}   --> 106, 206, 224, ...
-    expire(now) ------+    live:    (cluster, address) -> last heard, version, channel
+    expire(now) ------+    live:    (cluster, address) -> last heartbeat, version, channel
 
-    A topic entry exists only while its broker name has an address. The topics of a registration
-    are taken when its version differs from the last one; topics that it does not hold stay.
+    A topic entry exists only while its broker name has an address. A registration updates topics
+        if its version differs from the last one; topics that it does not contain are unchanged.
 
 Source: RouteInfoManager
 """
@@ -30,7 +30,7 @@ NAME_CHARS_MAX = 255
 
 
 class QueueData(NamedTuple):
-    """The queues that one broker name has of a topic."""
+    """Queues of a topic on one broker name."""
 
     read_queues: int
     write_queues: int
@@ -39,17 +39,10 @@ class QueueData(NamedTuple):
 
 
 class LiveKey(NamedTuple):
-    """One broker process."""
+    """Identity of a broker process."""
 
     cluster: str
     address: str
-
-
-class Gone(NamedTuple):
-    """A broker process that was dropped, and the connection it was heard on."""
-
-    key: LiveKey
-    channel: object | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +50,11 @@ class Registration:
     """Registration of a broker (103).
 
     Attributes:
-        topics: all its topics, or only those that changed.
-        channel: the connection it came by; None: the broker runs in this process.
-        expires_after_ms: silence after which it is dropped; None: never.
-        acting_master: `enableActingMaster`; None: a broker before 5.0.
-        local: the broker runs in this process; no registration of the network replaces it.
+        topics: All topics of the broker, or only its changed topics.
+        channel: Connection of the broker; None: the broker runs in this process.
+        expires_after_ms: Time without a heartbeat after which the broker is removed; None: never.
+        acting_master: Value of `enableActingMaster`; None: the broker is older than 5.0.
+        local: The broker runs in this process; registrations by network cannot replace it.
     """
 
     cluster: str
@@ -79,7 +72,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The answer to a slave: the address of its master, if there is one."""
+    """Response to a registration: addresses of the master, for a slave; otherwise empty."""
 
     ha_address: str = ""
     master_address: str = ""
@@ -87,7 +80,7 @@ class Registered:
 
 @dataclass(slots=True)
 class BrokerData:
-    """Addresses of one broker name."""
+    """Addresses and topics of one broker name."""
 
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
@@ -97,7 +90,7 @@ class BrokerData:
 
 @dataclass(slots=True)
 class Live:
-    """One broker process that was heard of."""
+    """State of a registered broker process."""
 
     broker_name: str
     last_ms: int
@@ -114,12 +107,12 @@ class RouteTable:
         self._brokers: dict[str, BrokerData] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._live: dict[LiveKey, Live] = {}
-        self._local: set[str | None] = set()  # addresses of the broker of our own process
+        self._local: set[str | None] = set()  # addresses of the broker in this process
 
-    # -- brokers come -------------------------------------------------------------------------
+    # -- registration -------------------------------------------------------------------------
 
     def register(self, registration: Registration, now_ms: int) -> Registered:
-        """Take in a registration.
+        """Register a broker and its topics.
 
         Raises:
             RequestError: The registration is refused; nothing changed.
@@ -142,9 +135,9 @@ class RouteTable:
             data.cluster = registration.cluster
             self._local.add(registration.address)
         data.acting_master = bool(registration.acting_master)
-        if self._leads(registration, data):
-            self._take_topics(
-                registration, data, all_of_them=known is None or self._differs(key, registration)
+        if self._may_set_topics(registration, data):
+            self._update_topics(
+                registration, data, replace=known is None or self._differs(key, registration)
             )
         self._live[key] = Live(
             registration.broker_name,
@@ -154,18 +147,18 @@ class RouteTable:
             registration.channel,
             registration.ha_address,
         )
-        return self._master_of(registration, data)
+        return self._master_for(registration, data)
 
     def _check(
         self, registration: Registration, data: BrokerData | None, known: str | None
     ) -> None:
         if not registration.local:
-            self._check_foreign(registration, known)
+            self._check_identity(registration, known)
         if data is None and len(self._brokers) >= BROKERS_MAX:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{BROKERS_MAX} brokers are registered")
         if known is None and len(registration.topics) == 1:
             name = registration.broker_name
-            text = f"broker {name} is unknown and has one topic: it lost its topics"
+            text = f"broker {name} is new but has only one topic; it may have lost its topics"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         new = sum(topic.name not in self._topics for topic in registration.topics)
         if new and len(self._topics) + new > TOPICS_MAX:
@@ -177,11 +170,11 @@ class RouteTable:
             text = f"{registration.broker_name}: {known} is registered with a newer state version"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
 
-    def _check_foreign(self, registration: Registration, known: str | None) -> None:
-        """Refuse what would put another process in the place of the broker of our own."""
+    def _check_identity(self, registration: Registration, known: str | None) -> None:
+        """Raise if an identity is invalid or is that of the broker in this process."""
         text = ""
         if not 0 <= registration.broker_id <= BROKER_ID_MAX:
-            text = f"broker id {registration.broker_id} is not from 0 to {BROKER_ID_MAX}"
+            text = f"broker id {registration.broker_id} must be from 0 to {BROKER_ID_MAX}"
         elif (
             max(map(len, (registration.cluster, registration.broker_name, registration.address)))
             > NAME_CHARS_MAX
@@ -194,7 +187,7 @@ class RouteTable:
             raise RequestError(ResponseCode.NO_PERMISSION, f"registration refused: {text}")
 
     @staticmethod
-    def _leads(registration: Registration, data: BrokerData) -> bool:
+    def _may_set_topics(registration: Registration, data: BrokerData) -> bool:
         if registration.broker_id == MASTER_ID:
             return True
         return registration.acting_master is not None and registration.broker_id == min(
@@ -205,27 +198,27 @@ class RouteTable:
         live = self._live.get(key)
         return live is None or live.version != registration.version
 
-    def _take_topics(
-        self, registration: Registration, data: BrokerData, *, all_of_them: bool
+    def _update_topics(
+        self, registration: Registration, data: BrokerData, *, replace: bool
     ) -> None:
         read_only = registration.broker_id != MASTER_ID and data.acting_master
         for topic in registration.topics:
             brokers = self._topics.setdefault(topic.name, {})
             data.topics.add(topic.name)
-            if all_of_them or registration.broker_name not in brokers:
+            if replace or registration.broker_name not in brokers:
                 perm = topic.perm & ~PERM_WRITE if read_only else topic.perm
                 brokers[registration.broker_name] = QueueData(
                     topic.read_queues, topic.write_queues, perm, topic.sys_flag
                 )
 
-    def _master_of(self, registration: Registration, data: BrokerData) -> Registered:
+    def _master_for(self, registration: Registration, data: BrokerData) -> Registered:
         master = data.addresses.get(MASTER_ID)
         live = self._live.get(LiveKey(registration.cluster, master)) if master else None
         if registration.broker_id == MASTER_ID or master is None or live is None:
             return Registered()
         return Registered(live.ha_address, master)
 
-    def heard(self, key: LiveKey, now_ms: int) -> bool:
+    def record_heartbeat(self, key: LiveKey, now_ms: int) -> bool:
         """Record a heartbeat of a broker; return whether it is registered."""
         live = self._live.get(key)
         if live is not None:
@@ -237,10 +230,10 @@ class RouteTable:
         live = self._live.get(key)
         return live.version if live else None
 
-    # -- brokers go ---------------------------------------------------------------------------
+    # -- removal ------------------------------------------------------------------------------
 
     def unregister(self, key: LiveKey) -> bool:
-        """Drop a broker process; return whether it was registered.
+        """Remove a broker process; return whether it was registered.
 
         Source: RouteInfoManager.unRegisterBroker
         """
@@ -256,49 +249,49 @@ class RouteTable:
         if not data.addresses:
             del self._brokers[live.broker_name]
             for topic in data.topics:
-                self._drop_queues(lambda name: name == live.broker_name, topic)
+                self._remove_queues(lambda name: name == live.broker_name, topic)
         return True
 
     def address_of(self, broker_name: str, broker_id: int) -> str | None:
-        """Return the address of a broker's name and id, None if there is none."""
+        """Return the address of a broker name and id; None if not registered."""
         data = self._brokers.get(broker_name)
         return data.addresses.get(broker_id) if data is not None else None
 
     def is_local(self, key: LiveKey) -> bool:
-        """Return whether an address is that of the broker of our own process."""
+        """Return whether an address is that of the broker in this process."""
         return key.address in self._local
 
     def is_known(self, registration: Registration) -> bool:
-        """Return whether the process that registers has registered before."""
+        """Return whether the broker process is already registered."""
         return LiveKey(registration.cluster, registration.address) in self._live
 
     def count_of(self, channel: object) -> int:
         """Return the number of brokers whose last heartbeat came on a connection."""
         return sum(live.channel is channel for live in self._live.values())
 
-    def channel_closed(self, channel: object) -> list[LiveKey]:
-        """Drop the brokers last heard on a connection; return them."""
+    def drop_brokers_on(self, channel: object) -> list[LiveKey]:
+        """Remove the brokers that registered on a connection; return their keys."""
         gone = [key for key, live in self._live.items() if live.channel is channel]
         for key in gone:
             self.unregister(key)
         return gone
 
-    def expire(self, now_ms: int) -> list[Gone]:
-        """Drop the brokers that were silent for too long; return them."""
-        gone = [
-            Gone(key, live.channel)
+    def expire(self, now_ms: int) -> list[LiveKey]:
+        """Remove the brokers whose heartbeat is overdue; return their keys."""
+        expired = [
+            key
             for key, live in self._live.items()
             if live.expires_after_ms is not None and now_ms - live.last_ms > live.expires_after_ms
         ]
-        for each in gone:
-            self.unregister(each.key)
-        return gone
+        for key in expired:
+            self.unregister(key)
+        return expired
 
     def drop_topic_of(self, broker_name: str, topic: str) -> None:
-        """Forget what one broker has of a topic."""
-        self._drop_queues(lambda name: name == broker_name, topic)
+        """Remove the queues of a topic on one broker."""
+        self._remove_queues(lambda name: name == broker_name, topic)
 
-    def _drop_queues(self, unwanted: Callable[[str], bool], topic: str) -> None:
+    def _remove_queues(self, unwanted: Callable[[str], bool], topic: str) -> None:
         brokers = self._topics.get(topic, {})
         for broker_name in [each for each in brokers if unwanted(each)]:
             del brokers[broker_name]
@@ -307,17 +300,17 @@ class RouteTable:
         if not brokers:
             self._topics.pop(topic, None)
 
-    # -- tools change -------------------------------------------------------------------------
+    # -- administration -----------------------------------------------------------------------
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Delete a topic, in all clusters or in one. 216"""
+        """Delete the route of a topic, in all clusters or in one (216)."""
         if not cluster:
-            self._drop_queues(lambda name: True, topic)
+            self._remove_queues(lambda name: True, topic)
             return
-        self._drop_queues(lambda name: self._cluster_of(name) == cluster, topic)
+        self._remove_queues(lambda name: self._cluster_of(name) == cluster, topic)
 
     def add_topic(self, topic: str, queues: Mapping[str, QueueData]) -> None:
-        """Add the queues of a topic on registered brokers that lack it. 217
+        """Add the queues of a topic on registered brokers that lack it (217).
 
         Raises:
             RequestError: There are too many topics.
@@ -334,7 +327,7 @@ class RouteTable:
             self._brokers[name].topics.add(topic)
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
-        """Allow or forbid writing to all topics of a broker; return their number. 205, 327
+        """Allow or forbid writing to all topics of a broker; return their number (205, 327).
 
         Source: RouteInfoManager.operateWritePermOfBroker
         """
@@ -349,10 +342,10 @@ class RouteTable:
                 count += 1
         return count
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def route(self, topic: str) -> dict[str, Any] | None:
-        """Return TopicRouteData without an order configuration; None: answer 17.
+        """Return TopicRouteData without order configuration; None: no broker has the topic.
 
         Source: RouteInfoManager.pickupTopicRouteData
         """
@@ -367,14 +360,14 @@ class RouteTable:
         }
 
     def cluster_info(self) -> dict[str, Any]:
-        """Return ClusterInfo. 106"""
+        """Return ClusterInfo (106)."""
         return {
             "brokerAddrTable": {name: self._broker_json(name) for name in sorted(self._brokers)},
             "clusterAddrTable": {name: self.brokers_of(name) for name in self.clusters()},
         }
 
     def member_group(self, cluster: str, broker_name: str) -> dict[str, Any]:
-        """Return BrokerMemberGroup. 901"""
+        """Return BrokerMemberGroup (901)."""
         data = self._brokers.get(broker_name)
         mine = data if data is not None and data.cluster == cluster else BrokerData(cluster)
         addresses = {str(n): address for n, address in sorted(mine.addresses.items())}
@@ -388,32 +381,32 @@ class RouteTable:
         """Return the broker names of a cluster, sorted."""
         return sorted(name for name in self._brokers if self._cluster_of(name) == cluster)
 
-    def an_address(self) -> str:
-        """Return the address of a broker, the same while it is registered; empty if none is."""
+    def first_address(self) -> str:
+        """Return the lowest address of the first broker by name; empty if none is registered."""
         for name in sorted(self._brokers):
             addresses = self._brokers[name].addresses
             return addresses[min(addresses)]
         return ""
 
     def topics(self) -> list[str]:
-        """Return all topics, sorted. 206"""
+        """Return all topics, sorted (206)."""
         return sorted(self._topics)
 
     def topics_of(self, cluster: str) -> list[str]:
-        """Return the topics that brokers of a cluster have, sorted. 224"""
+        """Return the topics of the brokers of a cluster, sorted (224)."""
         names = set(self.brokers_of(cluster))
         return sorted(topic for topic, brokers in self._topics.items() if names & brokers.keys())
 
-    def topics_where(self, wanted: Callable[[int], bool]) -> list[str]:
-        """Return the topics with a system flag that is `wanted`, sorted. 311, 312, 313"""
+    def topics_where(self, predicate: Callable[[int], bool]) -> list[str]:
+        """Return the topics whose system flag satisfies `predicate`, sorted (311, 312, 313)."""
         return sorted(
             topic
             for topic, brokers in self._topics.items()
-            if any(wanted(data.sys_flag) for data in brokers.values())
+            if any(predicate(data.sys_flag) for data in brokers.values())
         )
 
     def live(self) -> Iterator[tuple[LiveKey, Live]]:
-        """Yield every broker process that was heard of."""
+        """Yield every registered broker process."""
         yield from self._live.items()
 
     def _cluster_of(self, broker_name: str) -> str:

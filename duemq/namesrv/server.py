@@ -1,8 +1,8 @@
-"""Name server: a separate process, or embedded in a broker.
+"""Name server, as a separate process or embedded in a broker.
 
     async with NameServer(config, clock) as server:
-        server.register_local(...)      # the broker in this process, without a socket
-        ...                             # others connect to server.port
+        server.register_local(...)      # broker in this process, without a socket
+                ...                             # other brokers connect to server.port
 
 Source: NamesrvController
 """
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 
 
 class NameServer:
-    """Routes, the key-value table, the port, and the expiry of silent brokers.
+    """Name server with route table, key-value table, listening port and expiry of brokers.
 
     Args:
-        access: Checks every request; None: every peer may do what its network allows.
-        more: Handlers of further request codes.
+        access: Permission check of each request; None: only the network rules apply.
+        extra_handlers: Handlers of further request codes.
         tls: TLS of the port; None: plaintext only.
-        own_address: IP address by which this machine's brokers come; empty: looked up.
+        own_address: IP address from which brokers of this machine connect; empty: detected.
     Raises (on entering):
         CorruptStore: The key-value file cannot be read.
-        UsageError: The port cannot be had.
+        UsageError: The port cannot be bound.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class NameServer:
         tls: ServerTls | None = None,
         own_address: str = "",
         access: AccessCheck | None = None,
-        more: Mapping[int, Handler] | None = None,
+        extra_handlers: Mapping[int, Handler] | None = None,
     ) -> None:
         self._clock = clock
-        self._listen = (config.bind_address or LOOPBACK, config.listen_port)
+        self._listen_address = (config.bind_address or LOOPBACK, config.listen_port)
         self._scan_ms = config.scan_interval_ms
         self.table = RouteTable()
         path = os.path.expanduser(config.kv_config_path)
@@ -67,10 +67,10 @@ class NameServer:
             self.table,
             self.kv,
             clock,
-            own_addresses=(own_address or address_of_this_machine(self._listen[0]),),
+            own_addresses=(own_address or address_of_this_machine(self._listen_address[0]),),
         )
         self._server = RemotingServer(
-            Dispatcher(self.handlers() | dict(more or {}), access=access),
+            Dispatcher(self.handlers() | dict(extra_handlers or {}), access=access),
             limits=limits_of(config),
             clock=clock,
             tls=tls,
@@ -81,12 +81,12 @@ class NameServer:
 
     @property
     def config(self) -> NamesrvConfig:
-        """Configuration as last changed by 318."""
+        """Current configuration, including changes by request 318."""
         return self._processor.config
 
     @property
     def port(self) -> int:
-        """The port that listens."""
+        """Listening port."""
         return self._server.ports[0]
 
     def handlers(self) -> dict[int, Handler]:
@@ -97,7 +97,7 @@ class NameServer:
         """Register the broker of this process; it never expires.
 
         Raises:
-            RequestError: It is refused.
+            RequestError: The registration is refused.
         """
         self.table.register(registration, self._clock.steady_ms())
 
@@ -106,14 +106,14 @@ class NameServer:
         self.table.drop_topic_of(broker_name, topic)
 
     def unregister_local(self, key: LiveKey) -> None:
-        """Drop the broker of this process."""
+        """Remove the broker of this process."""
         self.table.unregister(key)
 
     async def __aenter__(self) -> Self:
         self.kv.load()
-        await self._server.start(*self._listen)
+        await self._server.start(*self._listen_address)
         self._scan = asyncio.create_task(self._expire(), name="name server: silent brokers")
-        log.info("name server listens on %s:%d", self._listen[0], self.port)
+        log.info("name server listens on %s:%d", self._listen_address[0], self.port)
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -1,1 +1,1 @@
-"""Remoting: frames, connections, batches of sends. No broker policy."""
+"""Remoting: codec, connections, TLS, servers and clients. No broker policy."""

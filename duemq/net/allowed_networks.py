@@ -1,4 +1,4 @@
-"""Networks from which a name server accepts registrations and administrative requests.
+"""Networks that may send certain requests, as configured for a name server or a proxy port.
 
 any                        every address
 loopback                   this machine: loopback, and the machine's own addresses
@@ -24,12 +24,12 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The addresses that one kind of request is taken from.
+    """Networks from which one kind of request is accepted.
 
     Attributes:
-        key: configuration key, for the answer to a refused request.
-        networks: addresses and networks; loopback addresses are always among them.
-        every: every address is.
+        key: Configuration key, for the refusal text.
+        networks: Allowed networks, in addition to loopback.
+        every: Whether every address is allowed.
     """
 
     key: str
@@ -37,7 +37,7 @@ class Sources:
     every: bool = False
 
     def allows(self, address: str) -> bool:
-        """Return whether requests from an IP address are taken."""
+        """Return whether requests from an IP address are accepted."""
         if self.every:
             return True
         try:
@@ -48,31 +48,31 @@ class Sources:
         return found.is_loopback or any(found in network for network in self.networks)
 
     def check(self, request: Request, what: str) -> None:
-        """Refuse a request from another network; a request of this process has no peer.
+        """Check the address of a request's peer; an in-process request has none and is allowed.
 
         Raises:
-            RequestError: With NO_PERMISSION.
+            RequestError: The address is not allowed: NO_PERMISSION.
         """
         if request.peer is None or self.allows(request.peer.address[0]):
             return
         text = (
-            f"{what} is not taken from {request.peer.address[0]}: {self.key} does not name it. "
-            f"Ask from the name server's machine, or add the address to {self.key} there"
+            f"{what} is refused: {self.key} does not name {request.peer.address[0]}. Run it on "
+            f"the name server's machine, or add the address to {self.key} there"
         )
         raise RequestError(ResponseCode.NO_PERMISSION, text)
 
 
 def parse_sources(key: str, text: str, own_addresses: Iterable[str] = ()) -> Sources:
-    """Return the addresses that a value names.
+    """Parse a configuration value.
 
     Args:
-        own_addresses: IP addresses of this machine, which `loopback` means as well.
+        own_addresses: IP addresses of this machine, which `loopback` includes.
     Raises:
-        ConfigError: A word is neither `any`, `loopback`, an address nor a network.
+        ConfigError: A word is not `any`, `loopback`, an address or a network.
     """
     words = [word.strip() for word in text.replace(",", ";").split(";") if word.strip()]
     if len(words) > WORDS_MAX:
-        raise ConfigError(key, text[:64], f"names {len(words)} networks; the limit is {WORDS_MAX}")
+        raise ConfigError(key, text[:64], f"has {len(words)} networks; the limit is {WORDS_MAX}")
     own = [ipaddress.ip_network(address.partition("%")[0]) for address in own_addresses]
     named = [_network(key, word) for word in words if word not in (ANY, LOOPBACK)]
     return Sources(key, (*own, *named), ANY in words)

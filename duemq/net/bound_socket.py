@@ -1,4 +1,4 @@
-"""Listening socket, bound before the store opens so that a port in use is reported first."""
+"""Socket bound before the store opens, so that a port in use is reported first."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from message_store.errors import UsageError
 
 @contextmanager
 def bind(host: str, port: int, *, key: str = "listenPort") -> Iterator[socket.socket]:
-    """Yield a socket that has the port but does not listen yet; port 0: any free one.
+    """Yield a socket bound to a port that does not listen yet; port 0: any free port.
 
     Args:
         key: Configuration key of the port, for the error.
     Raises:
-        UsageError: The port cannot be had.
+        UsageError: The port cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as bound:

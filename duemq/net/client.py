@@ -1,7 +1,8 @@
 """Remoting client of one address; connects on demand.
 
-A connection can be dead without a sign: its peer has lost power, or something between has forgotten
-it. One on which several calls in a row had no answer is closed; the next call opens another.
+A connection can fail silently when the peer loses power or a firewall drops its state. After
+several consecutive calls without a response the client closes the connection, and the next call
+reconnects.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ SILENT_CALLS_MAX = 3
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port` (IPv6: `[::1]:9876`).
+    """Split `host:port` (IPv6: `[::1]:9876`) into host and port.
 
     Raises:
-        ValueError: If there is no port.
+        ValueError: The port is missing.
     """
     host, separator, port = address.strip().rpartition(":")
     if not separator or not host or not port.isdigit():
@@ -34,13 +35,13 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class RemotingClient:
-    """Calls one server; reconnects at the next call after the connection was lost.
+    """Client of one server; reconnects at the next call after a connection loss.
 
     Args:
-        address: `host:port`.
-        tls: Context of a TLS connection; None: plaintext.
-        handlers: Handlers of the requests that the server sends (to consumers), by code.
-        sign: Returns a request with credentials; None: requests are sent without.
+        address: Server address, `host:port`.
+        tls: Context of TLS connections; None: plaintext.
+        handlers: Handlers by code for requests from the server.
+        sign: Returns a request with credentials added; None: no credentials.
     Source: NettyRemotingClient
     """
 
@@ -62,7 +63,7 @@ class RemotingClient:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._lost = asyncio.Event()
-        self._silent_calls = 0  # in a row
+        self._silent_calls = 0  # consecutive calls without a response
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,10 +72,10 @@ class RemotingClient:
         await self.close()
 
     async def connect(self) -> Connection:
-        """Return the connection, reopened if it was lost.
+        """Return the connection; open a new one if there is none.
 
         Raises:
-            OSError: If the server cannot be reached (TimeoutError after 3 s).
+            OSError: The server cannot be reached (TimeoutError after 3 s).
         """
         async with self._connecting:
             if self._connection is None or self._connection.closed:
@@ -95,17 +96,17 @@ class RemotingClient:
             return self._connection
 
     async def call(self, request: Request, *, timeout_s: float = 3.0) -> Response:
-        """Send a request and return its answer, whatever its code.
+        """Send a request and return the response, whatever its code.
 
         Raises:
-            TimeoutError: No answer in time.
+            TimeoutError: No response in time.
             OSError: The server cannot be reached, or closed the connection.
         """
         connection, before = await self.connect(), self._silent_calls
         try:
             answer = await connection.call(self._signed(request), timeout_s=timeout_s)
         except TimeoutError:
-            if self._silent_calls == before:  # calls at the same time count once
+            if self._silent_calls == before:  # count concurrent calls once
                 self._silent_calls += 1
             if self._silent_calls >= SILENT_CALLS_MAX and connection is self._connection:
                 self.abort()
@@ -114,7 +115,7 @@ class RemotingClient:
         return answer
 
     async def send_oneway(self, request: Request) -> None:
-        """Send a request that gets no answer.
+        """Send a one-way request.
 
         Raises:
             OSError: The server cannot be reached.
@@ -126,17 +127,17 @@ class RemotingClient:
         return request if self._sign is None else self._sign(request)
 
     def abort(self) -> None:
-        """Close the connection at once: its peer does not answer."""
+        """Close the connection at once, without waiting for requests in flight."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self._silent_calls = 0
 
     async def close(self) -> None:
-        """Close the connection after its requests in hand."""
+        """Close the connection after the requests in flight."""
         if self._connection is not None:
             await self._connection.drain(self._limits.close_wait_s)
             self._connection = None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.close_wait_s):
-                    await self._lost.wait()  # TLS takes a few turns of the loop to close
+                    await self._lost.wait()  # a TLS connection takes several loop turns to close

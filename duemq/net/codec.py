@@ -1,10 +1,10 @@
-"""Codec of remoting frames: bytes to requests and responses and back. No I/O.
+"""Codec of remoting frames: bytes to requests and responses, and back. No I/O.
 
     | length (4) | type (1) | header length (3) | header | body |
 
-The header is JSON (type 0) or ROCKETMQ binary (type 1). RemotingCommand and the decoders of the
-Go and C++ clients define what readers must tolerate and writers must write: values of
-extFields are always written as JSON strings and read from any scalar.
+The header is JSON (type 0) or ROCKETMQ binary (type 1). The codec is compatible with
+RemotingCommand and with the Go and C++ clients: it writes values of extFields as JSON strings, and
+accepts any scalar.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from duemq.net import layout
 from message_store.errors import FrameError
 
 FRAME_BYTES_MAX: Final = 16_777_216  # com.rocketmq.remoting.frameMaxLength
-HEADER_BYTES_MAX: Final = 1 << 20  # decoding more would delay all other connections
+HEADER_BYTES_MAX: Final = 1 << 20  # a longer header would delay all other connections
 VERSION: Final = 479  # MQVersion ordinal of 5.3.3
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
@@ -30,11 +30,11 @@ LANGUAGES: Final = (
 )
 _LANGUAGE_CODES: Final = {name: code for code, name in enumerate(LANGUAGES)}
 _INT32_MAX: Final = 0x7FFF_FFFF
-REMARK_CHARS_MAX: Final = 1_000  # a remark that names a bad value must not repeat a megabyte of it
+REMARK_CHARS_MAX: Final = 1_000  # a remark may quote a huge invalid value
 
 
 class Frame(NamedTuple):
-    """Positions of one frame's parts in its buffer; the body ends the frame."""
+    """Positions of a frame's header and body in the buffer; the frame ends with the body."""
 
     serialize_type: int
     header_start: int
@@ -43,14 +43,14 @@ class Frame(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A received response: the opaque of its request, and its contents."""
+    """Received response, with the opaque number of its request."""
 
     opaque: int
     response: Response
 
 
 class _Header(msgspec.Struct):
-    """The JSON header as Java writes it; anything else takes the slow decoder."""
+    """JSON header as Java writes it; other headers use the tolerant decoder."""
 
     code: int = 0
     language: str = "JAVA"
@@ -62,7 +62,7 @@ class _Header(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Header)
-_loose_decoder = msgspec.json.Decoder()
+_tolerant_decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
 
@@ -72,7 +72,7 @@ def next_frame(
     """Return the frame that begins at `start`, or None while it is incomplete.
 
     Raises:
-        FrameError: If a length cannot be right; the stream cannot be followed any further.
+        FrameError: A length is invalid; the rest of the stream cannot be decoded.
     Source: NettyDecoder, RemotingCommand.decode
     """
     if end - start < layout.WORD_BYTES:
@@ -93,32 +93,32 @@ def next_frame(
 
 
 def check_length(length: int, bytes_max: int = FRAME_BYTES_MAX) -> None:
-    """Refuse a frame length that no peer of this protocol sends.
+    """Check a frame length.
 
     Raises:
-        FrameError: With a hint when the bytes look like another protocol.
+        FrameError: The length is invalid; with a hint if the bytes look like another protocol.
     """
     if layout.WORD_BYTES <= length <= bytes_max:
         return
     first = (length >> 24) & 0xFF
     if first == 0x16:
-        raise FrameError("the peer began a TLS handshake; switch TLS off in the client")
+        raise FrameError("the peer started a TLS handshake; switch TLS off in the client")
     hint = ""
     if 0x20 <= first < 0x7F:
         text = (length & 0xFFFF_FFFF).to_bytes(4, "big")
         hint = f"; it begins with {text!r}: not a RocketMQ client?"
-    raise FrameError(f"frame length {length}, allowed are 4 to {bytes_max}{hint}")
+    raise FrameError(f"frame length {length} is not between 4 and {bytes_max}{hint}")
 
 
 def decode_frame(buffer: memoryview, frame: Frame) -> Request | Answer:
-    """Return the request or the answer of a frame; bit 0 of its flag decides.
+    """Decode the request or, if bit 0 of the flag is set, the response of a frame.
 
     Raises:
-        FrameError: If the header cannot be decoded.
+        FrameError: The header is malformed.
     """
     header_bytes = frame.body_start - frame.header_start
     if header_bytes > HEADER_BYTES_MAX:
-        raise FrameError(f"header of {header_bytes} bytes, allowed are {HEADER_BYTES_MAX}")
+        raise FrameError(f"header of {header_bytes} bytes; the limit is {HEADER_BYTES_MAX}")
     data = bytes(buffer[frame.header_start : frame.body_start])
     if frame.serialize_type == layout.JSON_TYPE:
         header = _decode_json(data)
@@ -144,7 +144,7 @@ def decode_frame(buffer: memoryview, frame: Frame) -> Request | Answer:
 
 
 def encode_request(request: Request, *, serialize_type: int = layout.JSON_TYPE) -> bytes:
-    """Return the whole frame of a request, its opaque and flag as they are in it."""
+    """Return the frame of a request, with its opaque number and flag."""
     flag = request.flag | FLAG_ONEWAY if request.oneway else request.flag
     header = _Header(
         code=request.code,
@@ -161,10 +161,10 @@ def encode_request(request: Request, *, serialize_type: int = layout.JSON_TYPE) 
 def encode_response(
     response: Response, opaque: int, *, serialize_type: int = layout.JSON_TYPE
 ) -> list[bytes | memoryview]:
-    """Return the buffers of an answer's frame: prefix with header, then the body's parts.
+    """Return the buffers of a response frame: prefix and header, then the buffers of the body.
 
     Raises:
-        FrameError: If the frame would be longer than peers accept.
+        FrameError: The frame would exceed FRAME_BYTES_MAX.
     """
     header = _Header(
         code=response.code,
@@ -180,8 +180,8 @@ def encode_response(
 
 
 def encode_success(opaque: int) -> bytes:
-    """Return the JSON frame of a success without fields or body, as `encode_response` does."""
-    data = b"%b%d%b" % (_SUCCESS[0], opaque, _SUCCESS[1])
+    """Return the JSON frame of a success response without fields or body."""
+    data = b"%b%d%b" % (SUCCESS[0], opaque, SUCCESS[1])
     return layout.PREFIX.pack(layout.WORD_BYTES + len(data), len(data)) + data
 
 
@@ -192,7 +192,7 @@ def _frame(
     data = _encode_binary(header) if binary else _encode_json(header)
     length = layout.WORD_BYTES + len(data) + sum(len(part) for part in body)
     if length > FRAME_BYTES_MAX:
-        raise FrameError(f"an answer of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
+        raise FrameError(f"a frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}")
     prefix = layout.PREFIX.pack(length, serialize_type << 24 | len(data))
     return [prefix + data, *(part for part in body if len(part))]
 
@@ -211,38 +211,39 @@ def _encode_json(header: _Header) -> bytes:
     return _encoder.encode(fields)
 
 
-_SUCCESS: Final = (
+SUCCESS: Final = tuple(
     _encode_json(_Header(code=0, version=VERSION, flag=FLAG_RESPONSE))
     .replace(b'"opaque":0', b'"opaque":|')
     .split(b"|")
 )
+"""Header of a success response without fields, before and after the opaque number."""
 
 
 def _decode_json(data: bytes) -> _Header:
     try:
         header = _decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        header = _loose_header(_loose_json(data))
+        header = _tolerant_header(_tolerant_json(data))
     for name in ("code", "opaque", "flag", "version"):
         if not -_INT32_MAX - 1 <= getattr(header, name) <= _INT32_MAX:
             raise FrameError(f"JSON header: {name} does not fit 32 bits")
     return header
 
 
-def _loose_json(data: bytes) -> Any:
-    """Decode like Java: bytes that are not UTF-8 and lone surrogates become substitutes."""
+def _tolerant_json(data: bytes) -> Any:
+    """Decode JSON as Java does: replace invalid UTF-8 and lone surrogates."""
     try:
-        return _loose_decoder.decode(data)
+        return _tolerant_decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         pass
     try:
         text = json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False)
-        return _loose_decoder.decode(text.encode("utf-8", "replace"))
+        return _tolerant_decoder.decode(text.encode("utf-8", "replace"))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise FrameError(f"JSON header of {len(data)} bytes: {error}") from error
 
 
-def _loose_header(raw: Any) -> _Header:
+def _tolerant_header(raw: Any) -> _Header:
     if not isinstance(raw, dict):
         raise FrameError("JSON header: not an object")
     fields = raw.get("extFields")
@@ -250,21 +251,21 @@ def _loose_header(raw: Any) -> _Header:
         raise FrameError("JSON header: extFields is not an object")
     remark, language = raw.get("remark"), raw.get("language")
     return _Header(
-        code=_loose_int(raw, "code"),
+        code=_tolerant_int(raw, "code"),
         language=LANGUAGES[0] if language is None else str(language),
-        version=_loose_int(raw, "version"),
-        opaque=_loose_int(raw, "opaque"),
-        flag=_loose_int(raw, "flag"),
+        version=_tolerant_int(raw, "version"),
+        opaque=_tolerant_int(raw, "opaque"),
+        flag=_tolerant_int(raw, "flag"),
         remark=None if remark is None else _scalar_text(remark),
-        extFields=None if fields is None else _loose_fields(fields),
+        extFields=None if fields is None else _tolerant_fields(fields),
     )
 
 
-def _loose_fields(fields: dict[str, Any]) -> dict[str, str]:
+def _tolerant_fields(fields: dict[str, Any]) -> dict[str, str]:
     return {name: _scalar_text(value) for name, value in fields.items() if value is not None}
 
 
-def _loose_int(raw: dict[str, Any], name: str) -> int:
+def _tolerant_int(raw: dict[str, Any], name: str) -> int:
     value = raw.get(name)
     if value is None:
         return 0
@@ -310,12 +311,12 @@ def _encode_binary(header: _Header) -> bytes:
 
 def _decode_binary(data: bytes) -> _Header:
     if len(data) < layout.HEADER.size:
-        raise FrameError(f"binary header of {len(data)} bytes, its fixed part has 17")
+        raise FrameError(f"binary header of {len(data)} bytes; the minimum is 17")
     code, language, version, opaque, flag, remark_len = layout.HEADER.unpack_from(data)
     remark, pos = _text(data, layout.HEADER.size, remark_len)
     fields_len, pos = _length(data, pos, 4)
     if fields_len > len(data) - pos:
-        raise FrameError(f"binary header: extFields of {fields_len} bytes pass its end")
+        raise FrameError(f"binary header: extFields of {fields_len} bytes exceed the header")
     return _Header(
         code=code,
         language=LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER",
@@ -349,5 +350,5 @@ def _length(data: bytes, pos: int, size: int) -> tuple[int, int]:
 
 def _text(data: bytes, pos: int, length: int) -> tuple[str, int]:
     if length < 0 or pos + length > len(data):
-        raise FrameError(f"binary header: text of {length} bytes passes its end")
+        raise FrameError(f"binary header: a text of {length} bytes exceeds the header")
     return data[pos : pos + length].decode("utf-8", "replace"), pos + length

@@ -1,4 +1,4 @@
-"""Request and response codes; RequestCode, ResponseCode of 4.9.x and 5.3.3."""
+"""Request and response codes. RequestCode, ResponseCode of 4.9.x and 5.3.3."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """Codes that a broker or a name server answers, or sends to clients."""
+    """Codes of requests to brokers and name servers, and of their requests to clients."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -101,6 +101,7 @@ class RequestCode(IntEnum):
     QUERY_SUBSCRIPTION_BY_CONSUMER = 345
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
+    UPDATE_AND_GET_GROUP_FORBIDDEN = 353
     CHECK_ROCKSDB_CQ_WRITE_PROGRESS = 354
     EXPORT_ROCKSDB_CONFIG_TO_JSON = 355
     LITE_PULL_MESSAGE = 361
@@ -149,7 +150,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """Answers, as in RemotingSysResponseCode and ResponseCode."""
+    """Response codes of RemotingSysResponseCode and ResponseCode."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

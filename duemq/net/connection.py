@@ -1,8 +1,8 @@
-"""One connection, either end: incoming frames, request tasks, responses and calls.
+"""Remoting connection, client or server side: incoming frames, request tasks, responses, calls.
 
-Requests of a connection run concurrently and are answered in any order; a peer matches answers by
-`opaque` alone. Both ends number their own requests, so bit 0 of the flag decides first. All methods
-belong to the event loop's thread.
+Requests of a connection run concurrently and are answered in any order; peers match responses by
+`opaque`. Each side numbers its requests independently; bit 0 of the flag marks responses. Not
+thread-safe: all methods run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from delivery.plugin import Peer, Request, Response
 from duemq.net import codec
 from duemq.net.codes import ResponseCode
-from duemq.net.dispatcher import Deferred, Dispatcher, encode_answer
+from duemq.net.dispatcher import Deferred, Dispatcher, Handler, encode_answer
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget
 from duemq.net.notices import PeerNotices
@@ -26,35 +26,35 @@ from message_store.errors import FrameError
 
 log = logging.getLogger(__name__)
 _OPAQUE_MASK = 0x7FFF_FFFF
-REQUEST_BYTES = 2_048  # objects of one request in hand, its task included
+REQUEST_BYTES = 2_048  # estimated objects of one request in flight, including its task
 
 
-class FrameTaker(Protocol):
-    """Handles the frames of many connections together, once per turn of the event loop."""
+class FrameHandler(Protocol):
+    """Handler of the frames of many connections, run once per event loop turn."""
 
     def ready(self, connection: Connection) -> None:
-        """Note that `connection.received` has grown."""
+        """Schedule a turn for a connection whose `received` has grown."""
         ...
 
     async def drain(self) -> None:
-        """Handle what was received, and wait until every response is sent."""
+        """Handle all received frames, and wait until every response is sent."""
         ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one socket, and the `Peer` that handlers see.
+    """Protocol of one socket, and the `Peer` of its requests.
 
     Attributes:
         received: Bytes that are not parsed yet.
-        in_turn, waited, sender: State of the frame taker.
+        in_turn, waited, sender: State of the frame handler.
         born_host: Address bytes (4 or 16) and port of the peer.
-        heard: Whether bytes were read or written since the last sweep.
-        charged_bytes: Bytes that the memory budget counts for the connection.
-        writes_stalled: Whether the peer must read before more of its requests are handled.
-        notices_dropped: One-way requests that were dropped because the peer did not read.
+        is_active: Whether bytes were read or written since the last sweep.
+        charged_bytes: Bytes charged to the memory budget.
+        writes_stalled: Whether requests are paused until the peer reads responses.
+        notices_dropped: Number of one-way requests dropped because the peer did not read.
     """
 
-    __slots__ = (  # 30 attributes or more in a dict are slow: CPython shares no keys then
+    __slots__ = (  # CPython shares no dict keys from 30 attributes on, which is slow
         "__weakref__",
         "_address",
         "_calls",
@@ -62,7 +62,9 @@ class Connection(asyncio.BufferedProtocol):
         "_closed",
         "_dispatcher",
         "_draining",
-        "_in_hand_bytes",
+        "_frame_handler",
+        "_in_flight_bytes",
+        "_incomplete_since_s",
         "_is_shed",
         "_last_opaque",
         "_loop",
@@ -70,22 +72,20 @@ class Connection(asyncio.BufferedProtocol):
         "_notices",
         "_on_lost",
         "_on_open",
-        "_part_since_s",
         "_paused",
         "_stalled_since_s",
-        "_taker",
         "_tasks",
         "_transport",
         "_unsent_bytes_max",
         "_writable",
         "_written_bytes",
+        "active_at_ms",
         "born_host",
         "charged_bytes",
-        "heard",
         "in_turn",
+        "is_active",
         "limits",
         "notices_dropped",
-        "quiet_since_ms",
         "received",
         "sender",
         "waited",
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher: Dispatcher,
         *,
         limits: RemotingLimits,
-        taker: FrameTaker | None = None,
+        frame_handler: FrameHandler | None = None,
         memory: MemoryBudget | None = None,
         notices: PeerNotices | None = None,
         address: tuple[str, int] | None = None,
@@ -108,12 +108,12 @@ class Connection(asyncio.BufferedProtocol):
         self.limits = limits
         self.in_turn = self.waited = False
         self.sender: Any = None
-        self.heard = True
-        self.quiet_since_ms = 0
+        self.is_active = True
+        self.active_at_ms = 0
         self.born_host: tuple[bytes, int] = (b"\0\0\0\0", 0)
         self._address = address or ("", 0)
         self._dispatcher = dispatcher
-        self._taker = taker
+        self._frame_handler = frame_handler
         self._on_open, self._on_lost = on_open, on_lost
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -126,15 +126,15 @@ class Connection(asyncio.BufferedProtocol):
         self.charged_bytes = 0
         self.notices_dropped = 0
         self._unsent_bytes_max = self.limits.write_buffer_bytes_max
-        self._in_hand_bytes = 0  # of requests that tasks handle
-        self._part_since_s = 0.0  # start of the time in which an incomplete frame exceeds the floor
+        self._in_flight_bytes = 0  # bytes of requests in flight
+        self._incomplete_since_s = 0.0  # when the incomplete frame exceeded the floor
         self._stalled_since_s = 0.0
         self._closed = self._is_shed = False
         self._draining = False
         self.writes_stalled = False
-        self._writable = asyncio.Event()  # set when the peer has taken what stalled our writes
+        self._writable = asyncio.Event()  # set while writes are not stalled
         self._paused = False
-        self._written_bytes = 0  # since unread bytes were last measured
+        self._written_bytes = 0  # since the last check of unread bytes
 
     def __repr__(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.bound_unsent(self._memory.unsent_bytes_max)
+        self.limit_unsent(self._memory.unsent_bytes_max)
         name = self._address
         if not name[0]:
             name = transport.get_extra_info("peername") or ("0.0.0.0", 0)
@@ -161,14 +161,14 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         received = self.received
         received.received(nbytes)
-        self.heard = True
+        self.is_active = True
         if received.end > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
             if received.moved or self.charged_bytes <= FLOOR_BYTES:
                 received.moved = False
-                self._part_since_s = self._loop.time()
-            self.recount()  # what is below the floor is counted by the sweep
-        if self._taker is not None:
-            self._taker.ready(self)
+                self._incomplete_since_s = self._loop.time()
+            self.update_charge()  # the sweep charges smaller amounts
+        if self._frame_handler is not None:
+            self._frame_handler.ready(self)
         else:
             self.take_frames()
 
@@ -186,13 +186,13 @@ class Connection(asyncio.BufferedProtocol):
         self.writes_stalled = False
         self._writable.set()
         self.resume()
-        self.recount()
+        self.update_charge()
         if len(self.received) and not self.closed:
             self._take_soon()
 
     def _take_soon(self) -> None:
-        if self._taker is not None:
-            self._taker.ready(self)
+        if self._frame_handler is not None:
+            self._frame_handler.ready(self)
         else:
             self.take_frames()
 
@@ -203,15 +203,15 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def taken(self) -> None:
-        """Read on after a turn; give the space of a big frame back while memory is scarce."""
+        """Resume reading after a turn; free a large buffer if memory is scarce."""
         if self._memory.is_scarce:
             self.received.shrink()
-            self.recount()
+            self.update_charge()
         if self._paused:
             self.resume()
 
     def resume(self) -> None:
-        """Read on, unless the peer does not take what we write, or the server stops."""
+        """Resume reading, unless writes are stalled or the server is stopping."""
         if not self._paused or self.writes_stalled or self._draining or self.closed:
             return
         self._paused = False
@@ -231,36 +231,36 @@ class Connection(asyncio.BufferedProtocol):
             self._on_lost(self)
         self._transport = None
         self.received = ReceiveBuffer()
-        self.recount()
+        self.update_charge()
 
     # Called by the memory budget.
 
-    def recount(self) -> None:
-        """Charge the memory in use; a closing connection keeps its charge until it is lost."""
+    def update_charge(self) -> None:
+        """Update the charge to the bytes in use; a closing connection keeps its charge."""
         if self._is_shed or (self._closed and self._transport is not None):
             return
-        held_bytes = self.received.touched + self._in_hand_bytes + self.unsent_bytes
+        held_bytes = self.received.touched + self._in_flight_bytes + self.unsent_bytes
         if held_bytes != self.charged_bytes:
             self._memory.charge(self, held_bytes)
 
     @property
     def stuck_since_s(self) -> float:
-        """Time since which a frame is incomplete or the peer does not read; else NOT_STUCK."""
-        part_s = self._part_since_s if len(self.received) else NOT_STUCK
-        return min(part_s, self._stalled_since_s) if self.writes_stalled else part_s
+        """Loop time in s of an incomplete frame or of unread responses, or NOT_STUCK."""
+        incomplete_s = self._incomplete_since_s if len(self.received) else NOT_STUCK
+        return min(incomplete_s, self._stalled_since_s) if self.writes_stalled else incomplete_s
 
-    def bound_unsent(self, unsent_bytes_max: int) -> None:
+    def limit_unsent(self, unsent_bytes_max: int) -> None:
         """Pause reading while the peer leaves more than this many bytes unread."""
         self._unsent_bytes_max = min(unsent_bytes_max, self.limits.write_buffer_bytes_max)
         if self._transport is not None and not self._closed:
             self._transport.set_write_buffer_limits(high=self._unsent_bytes_max)
 
     def shed(self, why: str) -> None:
-        """Close at once; unsent bytes are dropped."""
+        """Abort the connection; unsent bytes are dropped."""
         self._notices.shed("%r: %s; connection closed", self, why)
         self._closed = self._is_shed = True
         if self._transport is not None:
-            self._transport.abort()  # the rest goes when the loop reports the loss
+            self._transport.abort()  # `connection_lost` frees the rest
         self._memory.charge(self, 0)
 
     def _run_close_callback(self, callback: Callable[[Peer], None]) -> None:
@@ -269,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             log.exception("%r: a close callback failed", self)
 
-    # `Peer`: what handlers use.
+    # `Peer` interface, used by handlers.
 
     @property
     def address(self) -> tuple[str, int]:
@@ -288,11 +288,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def requests_in_flight(self) -> int:
-        """Number of requests that are being handled."""
+        """Number of requests in flight."""
         return len(self._tasks)
 
     def send_oneway(self, request: Request) -> None:
-        """Send a one-way request; drop it if the peer has closed or does not read."""
+        """Send a one-way request; drop it if the connection is closed or the peer does not read."""
         if self._closed or self.unsent_bytes > self.limits.notices_bytes_max:
             self.notices_dropped += 1
             return
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request and return its response, whatever its code.
 
         Raises:
-            TimeoutError: No answer in time.
+            TimeoutError: No response in time.
             ConnectionError: The connection closed first, or too many calls are in flight.
         """
         if self.closed:
@@ -321,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
             del self._calls[opaque]
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
-        """Call `callback` once when the connection has closed; now if it has closed already."""
+        """Call `callback` once when the connection closes; at once if it is already closed."""
         if self._closed:
             callback(self)
         else:
@@ -333,10 +333,10 @@ class Connection(asyncio.BufferedProtocol):
             if self._last_opaque not in self._calls:
                 return self._last_opaque
 
-    # Frames in.
+    # Input.
 
     def take_frames(self) -> None:
-        """Handle every complete frame of `received`."""
+        """Handle every complete frame in `received`."""
         received = self.received
         try:
             while not self.closed and not self.writes_stalled:
@@ -353,8 +353,10 @@ class Connection(asyncio.BufferedProtocol):
         except FrameError as error:
             self.lose(error)
 
-    def dispatch(self, command: Request | codec.Answer, serialize_type: int) -> None:
-        """Start the handler of a request, or pass a response to its waiting call."""
+    def dispatch(
+        self, command: Request | codec.Answer, serialize_type: int, checked: Handler | None = None
+    ) -> None:
+        """Start the handler of a request (or `checked`), or pass a response to its call."""
         if isinstance(command, codec.Answer):
             future = self._calls.get(command.opaque)
             if future is not None and not future.done():
@@ -366,55 +368,55 @@ class Connection(asyncio.BufferedProtocol):
                 f"{len(self._tasks)} requests of this connection are in flight, start flow control"
             )
             self.respond(command, Response(ResponseCode.SYSTEM_BUSY, text), serialize_type)
-        elif self._dispatcher.responds_at_once(command.code) and not self._answers_pile_up:
-            found = self._dispatcher.begin(command)
+        elif self._dispatcher.responds_at_once(command.code) and not self._has_unread_backlog:
+            found = self._dispatcher.begin(command, checked)
             if isinstance(found, Response):
                 self.respond(command, found, serialize_type)
             else:
-                self.spawn(self._serve(command, serialize_type, begun=found))
+                self.spawn(self._serve(command, serialize_type, checked, found))
         else:
-            self.spawn(self._serve(command, serialize_type))
+            self.spawn(self._serve(command, serialize_type, checked, None))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as a request in flight."""
+        """Run a coroutine as a task that counts as a request in flight."""
         task = self._loop.create_task(work, name="request")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(
-        self, request: Request, serialize_type: int, *, begun: Deferred | None = None
+        self, request: Request, serialize_type: int, checked: Handler | None, begun: Deferred | None
     ) -> None:
-        in_hand_bytes = bytes_of(request)
-        self._in_hand_bytes += in_hand_bytes
-        self.recount()
+        in_flight_bytes = estimate_bytes(request)
+        self._in_flight_bytes += in_flight_bytes
+        self.update_charge()
         try:
-            if self._answers_pile_up:
-                await self._room_to_answer()
+            if self._has_unread_backlog:
+                await self._wait_until_read()
                 if self.closed and not request.oneway and begun is None:
-                    return  # a response could not be sent, so the request is not handled
-            found = begun if begun is not None else self._dispatcher.begin(request)
+                    return  # the response could not be sent, so skip the request
+            found = begun if begun is not None else self._dispatcher.begin(request, checked)
             response = found if isinstance(found, Response) else await found
         finally:
-            self._in_hand_bytes -= in_hand_bytes
-            self.recount()
+            self._in_flight_bytes -= in_flight_bytes
+            self.update_charge()
         if response is not None:
             self.respond(request, response, serialize_type)
 
-    async def _room_to_answer(self) -> None:
-        """Wait until the peer has read enough of its earlier responses, or has closed.
+    async def _wait_until_read(self) -> None:
+        """Wait until the peer has read enough responses, or the connection is closed.
 
-        One read may hold hundreds of requests: without this their answers would pile up before
-        reading from the peer pauses.
+        One read may contain hundreds of requests, whose responses would accumulate before reading
+        from the peer pauses.
         """
-        while self._answers_pile_up and not self.closed:
+        while self._has_unread_backlog and not self.closed:
             if self.writes_stalled:
                 await self._writable.wait()
             else:
-                await asyncio.sleep(0)  # the loop is about to notice
+                await asyncio.sleep(0)  # `pause_writing` is about to be called
 
     @property
-    def _answers_pile_up(self) -> bool:
-        """Whether the peer has to read before it gets more answers."""
+    def _has_unread_backlog(self) -> bool:
+        """Whether the unread responses exceed the limit."""
         transport = self._transport
         if transport is None or self._closed:
             return False
@@ -422,52 +424,52 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that wait in memory until the peer reads them."""
+        """Bytes in the write buffer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    # Bytes out.
+    # Output.
 
     def respond(self, request: Request, response: Response, serialize_type: int) -> None:
-        """Send an answer in the encoding of its request; one-way requests get none."""
+        """Send a response in the encoding of its request; none to a one-way request."""
         if request.oneway or self.closed:
             return
         parts = encode_answer(request, response, serialize_type)
-        self.heard = True
+        self.is_active = True
         if self._transport is not None:
             if len(parts) == 1:
                 self._transport.write(parts[0])
             else:
                 self._transport.writelines(parts)
-            self._written()
+            self._charge_unread()
 
     def write(self, data: bytes) -> None:
-        """Send whole frames; dropped when the connection is closed."""
+        """Send whole frames; drop them if the connection is closed."""
         if self._transport is not None and not self._closed:
-            self.heard = True
+            self.is_active = True
             self._transport.write(data)
             self._written_bytes += len(data)
             if self._written_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
-                self._written()
+                self._charge_unread()
 
-    def _written(self) -> None:
-        """Charge unread bytes to the memory budget above the floor."""
+    def _charge_unread(self) -> None:
+        """Charge unread bytes above the floor to the memory budget."""
         self._written_bytes = 0
         if self.unsent_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
-            self.recount()
+            self.update_charge()
 
     def lose(self, error: FrameError) -> None:
-        """Close because the byte stream is malformed."""
+        """Discard received bytes and close after a malformed frame."""
         self._notices.broken("%r: %s; connection closed", self, error)
         self.received.take(self.received.end)
         self.close()
 
     def close(self) -> None:
-        """Close after the written bytes are flushed."""
+        """Close after written bytes are flushed."""
         if self._closed:  # asyncio's TLS transport breaks when it is closed twice
             return
         self._closed = True
         if self._transport is not None and not self._transport.is_closing():
-            if self.unsent_bytes:  # a peer that does not read would keep it for ever
+            if self.unsent_bytes:  # a peer that does not read must not delay this forever
                 self._loop.call_later(self.limits.close_wait_s, self._transport.abort)
             self._transport.close()
 
@@ -477,7 +479,7 @@ class Connection(asyncio.BufferedProtocol):
         self.pause()
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait for the requests in flight; cancel those that take longer."""
+        """Wait up to `timeout_s` for the requests in flight, then cancel the rest."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
             for task in late:
@@ -491,7 +493,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
 
-def bytes_of(request: Request) -> int:
-    """Return an estimate of a decoded request's memory in bytes."""
+def estimate_bytes(request: Request) -> int:
+    """Return the estimated memory of a decoded request in bytes."""
     texts = sum(map(len, request.fields)) + sum(map(len, request.fields.values()))
     return REQUEST_BYTES + len(request.body) + texts

@@ -1,11 +1,11 @@
-"""Request dispatcher: one table of request codes and handlers, for the broker and the name server.
+"""Request dispatcher: table of handlers by request code, for the broker and the name server.
 
     request --> known code --> access --> size, required fields --> handler --> response
 
-The dispatcher knows no socket. `begin` takes a decoded request and returns the response, or the
-coroutine that will return it; `answer_frame` takes and returns the bytes of a frame. Errors become
-responses here and nowhere else; so do refusals for want of permission: `access` is called before
-any handler, and also before sends, which are handled in batches.
+The dispatcher does no I/O. `begin` takes a decoded request and returns the response, or an
+awaitable of the response; `answer_frame` does the same for the bytes of a frame. The dispatcher
+converts exceptions of handlers to responses. `access` runs before every handler, except for sends:
+`duemq.send` handles them in batches, and calls `access` itself.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from duemq.net.notices import Notices
 from message_store.errors import FrameError, RequestError
 
 log = logging.getLogger(__name__)
-Deferred = Awaitable[Response | None]  # None: there is no response to send
+Deferred = Awaitable[Response | None]  # None: no response is sent
 Handler = Callable[[Request], Response | Deferred]
-"""Handles a request: a function usually responds at once, an async function later."""
+"""Handler of a request: a function that returns the response, or a coroutine function."""
 
 
 class AccessCheck(Protocol):
-    """Decides whether a peer may make a request."""
+    """Check of a peer's permission to make a request."""
 
     def __call__(self, request: Request) -> None:
         """Check the credentials of a request.
 
         Raises:
-            RequestError: The peer may not make it.
+            RequestError: The peer has no permission for the request.
         """
         ...
 
 
 class RequestMeter(Protocol):
-    """Measures requests."""
+    """Meter of request counts and latency."""
 
     def start(self) -> int:
-        """Return the time at which a request begins, in ms."""
+        """Return the start time of a request in ms."""
         ...
 
     def wait(self, request: Request) -> None:
@@ -59,10 +59,10 @@ class RequestMeter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler with the checks that run before it.
+    """Handler with checks that run before it.
 
     Attributes:
-        required: Header fields without which the request is refused.
+        required: Mandatory header fields.
         body_bytes_max: Maximum bytes of the body.
     """
 
@@ -71,7 +71,7 @@ class Route:
     body_bytes_max: int = codec.FRAME_BYTES_MAX
 
     def __call__(self, request: Request) -> Response | Deferred:
-        """Check the request, then handle it.
+        """Check a request, then call the handler.
 
         Raises:
             RequestError: A field is missing, or the body is too long.
@@ -85,12 +85,12 @@ class Route:
 
 
 class Dispatcher:
-    """Handles the requests of any number of connections.
+    """Handlers by request code, with access check and meter.
 
     Args:
-        handlers: Handlers by request code; `add` brings more.
-        access: Checks every request of a known code; None: every peer may do everything.
-        meter: Measures every request of a known code.
+        handlers: Handlers by request code; `add` adds more.
+        access: Access check for requests of known codes; None: every request is allowed.
+        meter: Meter for requests of known codes.
     """
 
     def __init__(
@@ -108,19 +108,19 @@ class Dispatcher:
         self.add(handlers or {})
 
     def add(self, handlers: Mapping[int, Handler]) -> None:
-        """Add handlers of codes that have none yet."""
-        twice = self._handlers.keys() & handlers.keys()
-        assert not twice, f"request codes {sorted(twice)} have two handlers"
+        """Add handlers for further request codes."""
+        duplicates = self._handlers.keys() & handlers.keys()
+        assert not duplicates, f"request codes {sorted(duplicates)} have two handlers"
         self._handlers |= handlers
         for code, each in handlers.items():
             function = each.handler if isinstance(each, Route) else each
             if inspect.iscoroutinefunction(function):
                 self._async.add(code)
 
-    def hold(self, codes: Collection[int], until: Callable[[], Awaitable[None]]) -> None:
-        """Have every request of some codes handled after `until()` has returned."""
+    def delay(self, codes: Collection[int], until: Callable[[], Awaitable[None]]) -> None:
+        """Delay all requests of `codes` until `until()` has returned."""
         for code in self._handlers.keys() & codes:
-            self._handlers[code] = partial(_held, self._handlers[code], until)
+            self._handlers[code] = partial(_delayed, self._handlers[code], until)
             self._async.add(code)
 
     def __iter__(self) -> Iterator[int]:
@@ -128,18 +128,23 @@ class Dispatcher:
         return iter(self._handlers)
 
     def responds_at_once(self, code: int) -> bool:
-        """Return whether requests of this code usually need no task."""
+        """Return whether the handler of a code is a plain function, so that no task is needed."""
         return code not in self._async
 
-    def begin(self, request: Request) -> Response | Deferred:
-        """Return the response to a request, or what returns it when awaited; never raise."""
-        handler = self._handlers.get(request.code)
+    def begin(self, request: Request, checked: Handler | None = None) -> Response | Deferred:
+        """Return the response to a request, or an awaitable of it; never raise.
+
+        Args:
+            checked: Handler of a request whose access is already checked; None: check the access,
+                and use the handler of the request code.
+        """
+        handler = checked or self._handlers.get(request.code)
         if handler is None:
             text = f"request type {request.code} not supported"
             return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         since_ms = self._meter.start() if self._meter is not None else 0
         try:
-            if self.access is not None:
+            if self.access is not None and checked is None:
                 self.access(request)
             found = handler(request)
         except Exception as error:
@@ -167,22 +172,22 @@ class Dispatcher:
         return response
 
     async def answer_frame(self, data: bytes) -> bytes:
-        """Return the frame that answers the request in `data`; b"" for a one-way request.
+        """Return the response frame to the request frame in `data`; b"" for a one-way request.
 
         Raises:
-            FrameError: `data` is not one whole frame of a request.
+            FrameError: `data` is not exactly one request frame.
         """
         view = memoryview(data)
         frame = codec.next_frame(view, 0, len(data))
         command = codec.decode_frame(view, frame) if frame is not None else None
         if frame is None or frame.end != len(data) or not isinstance(command, Request):
-            raise FrameError("not one whole request")
+            raise FrameError("the data is not exactly one request frame")
         found = self.begin(command)
         response = found if isinstance(found, Response) else await found
         return b"".join(encode_answer(command, response, frame.serialize_type))
 
 
-async def _held(
+async def _delayed(
     handler: Handler, until: Callable[[], Awaitable[None]], request: Request
 ) -> Response | None:
     await until()
@@ -193,7 +198,7 @@ async def _held(
 def refusal(
     error: Exception, request: Request, log: Notices, header: dict[str, str] | None = None
 ) -> Response:
-    """Return the response to a request whose handler raised; log what is no `RequestError`."""
+    """Return the response to a request whose handler raised; log all but `RequestError`."""
     if isinstance(error, RequestError):
         return Response(error.code, error.remark, header)
     log("%r: request %d failed", request.peer, request.code, exc_info=error)
@@ -203,11 +208,21 @@ def refusal(
 def encode_answer(
     request: Request, response: Response | None, serialize_type: int
 ) -> list[bytes | memoryview]:
-    """Return the parts of the frame that answers a request in its encoding; one-way: none."""
+    """Return the buffers of a response frame in the encoding of its request.
+
+    A one-way request, or a request without a response, has no buffers.
+    """
     if request.oneway or response is None:
         return []
+    return encode_numbered(response, request.opaque, serialize_type)
+
+
+def encode_numbered(
+    response: Response, opaque: int, serialize_type: int
+) -> list[bytes | memoryview]:
+    """Return the buffers of the response frame to the request with this opaque number."""
     try:
-        return codec.encode_response(response, request.opaque, serialize_type=serialize_type)
+        return codec.encode_response(response, opaque, serialize_type=serialize_type)
     except FrameError as error:
         too_long = Response(ResponseCode.SYSTEM_ERROR, str(error))
-        return codec.encode_response(too_long, request.opaque, serialize_type=layout.JSON_TYPE)
+        return codec.encode_response(too_long, opaque, serialize_type=layout.JSON_TYPE)

@@ -1,6 +1,6 @@
-"""Queue of requests that takes one of each connection in turn.
+"""Round-robin queue of requests by connection.
 
-A peer that sends a thousand requests at once waits for its own requests, not the others for them.
+A connection with many requests does not delay the requests of other connections.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[K, T]):
-    """A queue per key; `pop` takes from the keys in turn, and in order from each.
+    """One FIFO queue per key; `pop` takes from the keys in turn.
 
     Attributes:
-        queues: The items of each key that has some, in the order of the turns; for reading.
+        queues: Non-empty queues by key, in turn order; read only.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class FairQueue(Generic[K, T]):
         return key in self.queues
 
     def add(self, key: K, item: T) -> None:
-        """Put an item at the end of its key's queue."""
+        """Append an item to its key's queue."""
         queue = self.queues.get(key)
         if queue is None:
             self.queues[key] = deque((item,))
@@ -38,7 +38,7 @@ class FairQueue(Generic[K, T]):
             queue.append(item)
 
     def pop(self) -> tuple[K, T]:
-        """Return the next item and its key, whose next item comes after those of all other keys."""
+        """Return the next key and item; move the key behind all others."""
         queues = self.queues
         key, queue = next(iter(queues.items()))
         item = queue.popleft()

@@ -1,4 +1,4 @@
-"""Header fields of a request, parsed to values; malformed ones are answered as Apache does."""
+"""Parsers of request header fields; errors have Apache's codes and texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def text(request: Request, name: str) -> str:
     """Return a mandatory field.
 
     Raises:
-        RequestError: With SYSTEM_ERROR, as Apache answers when it is missing.
+        RequestError: The field is missing: SYSTEM_ERROR.
     """
     value = request.fields.get(name)
     if value is None:
@@ -26,7 +26,7 @@ def integer(request: Request, name: str, default: int | None = None, *, max: int
     """Return a field as an int32 (`max` INT_MAX) or int64 (LONG_MAX); mandatory without `default`.
 
     Raises:
-        RequestError: With SYSTEM_ERROR when it is missing, not a number or too big.
+        RequestError: The field is missing, not a number or out of range: SYSTEM_ERROR.
     """
     if default is not None and not request.fields.get(name):
         return default
@@ -48,5 +48,5 @@ def long(request: Request, name: str, default: int | None = None) -> int:
 
 
 def boolean(request: Request, name: str) -> bool:
-    """Return whether the field is the text `true` in any case; absent is False."""
+    """Return whether a field is `true` in any letter case; False if absent."""
     return request.fields.get(name, "").lower() == "true"

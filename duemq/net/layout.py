@@ -8,12 +8,12 @@ import numpy as np
 
 from message_store.layout import packer
 
-# `length` counts what follows it; `header_word` is serialize type << 24 | header length.
+# `length` excludes itself; `header_word` is serialize type << 24 | header length.
 FRAME_PREFIX = np.dtype([("length", ">i4"), ("header_word", ">u4")])
 assert FRAME_PREFIX.itemsize == 8
 PREFIX: Final = packer(FRAME_PREFIX)
 PREFIX_BYTES: Final = 8
-WORD_BYTES: Final = 4  # the header word is counted by `length`
+WORD_BYTES: Final = 4  # `length` includes the header word
 HEADER_BYTES_MASK: Final = 0xFF_FFFF
 
 # The binary header up to its remark. RocketMQSerializable.rocketMQProtocolEncode

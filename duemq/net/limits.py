@@ -8,18 +8,16 @@ from typing import Protocol
 from duemq.net.codec import FRAME_BYTES_MAX
 from duemq.net.memory_budget import LIMIT_BYTES
 
-RECORD_REST_BYTES = (
-    128 << 10
-)  # of a message in an answer, without its body: properties, topic, heads
+RECORD_OVERHEAD_BYTES = 128 << 10  # properties, topic and headers of a message in a pull response
 
 
 def body_bytes_max(configured: int) -> int:
-    """Return the longest body of a message that still fits into the answer to a pull.
+    """Return the maximum body size in bytes of a message that fits into a pull response.
 
     Args:
-        configured: maxMessageSize, which may exceed a frame.
+        configured: maxMessageSize in bytes, which may exceed a frame.
     """
-    return min(configured, FRAME_BYTES_MAX - RECORD_REST_BYTES)
+    return min(configured, FRAME_BYTES_MAX - RECORD_OVERHEAD_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +26,19 @@ class RemotingLimits:
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     connections_max: int = 20_000
-    backlog: int = 1_024  # connections waiting to be accepted
-    requests_in_flight_max: int = 8_192  # per connection; beyond: SYSTEM_BUSY
-    calls_in_flight_max: int = 4_096  # our own requests to one peer
-    write_buffer_bytes_max: int = 8 << 20  # beyond: reading from this peer pauses
-    notices_bytes_max: int = 1 << 18  # unread by a peer; beyond: it gets no one-way requests
-    memory_bytes_max: int = LIMIT_BYTES  # of all connections together
+    backlog: int = 1_024  # connections that are not accepted yet
+    requests_in_flight_max: int = 8_192  # per connection; above: SYSTEM_BUSY
+    calls_in_flight_max: int = 4_096  # outgoing requests per peer
+    write_buffer_bytes_max: int = 8 << 20  # unread by the peer; above: reading from it pauses
+    notices_bytes_max: int = 1 << 18  # unread by the peer; above: one-way requests are dropped
+    memory_bytes_max: int = LIMIT_BYTES  # total of all connections
     idle_ms_max: int = 120_000  # serverChannelMaxIdleTimeSeconds
     sweep_ms: int = 10_000
-    close_wait_s: float = 5.0  # for requests in hand when the server stops
+    close_wait_s: float = 5.0  # for requests in flight when the server stops
 
 
 class _Bounded(Protocol):
-    """A section with the options of a port."""
+    """Configuration section with the options of a port."""
 
     @property
     def connections_max(self) -> int: ...
@@ -51,7 +49,7 @@ class _Bounded(Protocol):
 
 
 def limits_of(config: _Bounded) -> RemotingLimits:
-    """Return the limits of the ports of a broker or a name server."""
+    """Return the connection limits of a broker or name server section."""
     return RemotingLimits(
         connections_max=config.connections_max,
         backlog=config.socket_backlog,

@@ -1,11 +1,11 @@
-"""Listening socket that reads the first bytes of a connection before it picks a protocol.
+"""Listening socket that selects the protocol of a connection by its first bytes.
 
-    accept --> room? --> PROXY header? --> first byte --+--> plaintext connection
+    accept --> limit --> PROXY header? --> first byte --+--> plaintext connection
                                                         +--> TLS handshake --> connection
 
-The first byte of a TLS handshake is 0x16, which begins no frame. The listener peeks at it and
-leaves it in the kernel's buffer; only a PROXY header is taken out. A peer that sends nothing holds
-one socket and no buffers, counts as a connection, and is closed when it is idle.
+A TLS handshake begins with the byte 0x16, which begins no frame. The listener peeks at the first
+byte and consumes only a PROXY header. A peer that sends nothing uses a socket but no buffers; it
+counts as a connection and is closed when idle.
 
 Source: NettyRemotingServer.HandshakeHandler, TlsModeHandler
 """
@@ -34,13 +34,13 @@ HANDSHAKE_S: Final = 10.0
 Address = tuple[str, int]
 
 
-class Opening:
-    """An accepted socket whose protocol is not known yet.
+class AcceptedSocket:
+    """Accepted socket whose protocol is not known yet.
 
     Attributes:
         socket: The accepted socket, non-blocking.
         peer: Address of the socket's other end.
-        client: Address of the client: that of the PROXY header, if there is one.
+        client: Address of the client, from the PROXY header if there is one.
         since_ms: When the socket was accepted, in ms since the epoch.
     """
 
@@ -55,15 +55,15 @@ class Opening:
         return f"{self.peer[0]}:{self.peer[1]}"
 
 
-class Connections(Protocol):
-    """The owner of the connections."""
+class ConnectionOwner(Protocol):
+    """Owner of the connections that a listener opens."""
 
-    def has_room(self, opening: Opening) -> bool:
-        """Return whether one more connection may be open; log why not."""
+    def has_room(self, opening: AcceptedSocket) -> bool:
+        """Return whether another connection may be opened; log the reason if not."""
         ...
 
     def new_connection(self, client: Address, on_open: Callable[[], None]) -> asyncio.BaseProtocol:
-        """Return the protocol of a connection; it calls `on_open` when it is made."""
+        """Return the protocol of a new connection, which calls `on_open` when connected."""
         ...
 
 
@@ -71,20 +71,20 @@ class Listener:
     """One listening port.
 
     Args:
-        listening: A bound socket that listens; the listener closes it.
-        owner: Decides about room and makes connections.
+        listening: Listening socket; closed by the listener.
+        owner: Owner of the connections.
         tls: Mode and certificates; None: plaintext only.
-        proxies: Peers whose PROXY header is believed.
+        proxies: Peers whose PROXY header is trusted.
         notices: Log lines about peers.
-        close_wait_s: Time that a TLS connection may take to close.
-        preface: First bytes of the plaintext protocol, where a PROXY header begins with the same
-            byte; empty: no header can be mistaken for it.
+        close_wait_s: Time limit for closing a TLS connection.
+        preface: First bytes of the plaintext protocol if a PROXY header begins with the same byte;
+            otherwise empty.
     """
 
     def __init__(
         self,
         listening: socket.socket,
-        owner: Connections,
+        owner: ConnectionOwner,
         *,
         clock: Clock,
         tls: ServerTls | None,
@@ -97,22 +97,22 @@ class Listener:
         self._tls, self.proxies, self._notices = tls, proxies, notices
         self._close_wait_s, self._preface = close_wait_s, preface
         self._loop = asyncio.get_running_loop()
-        self._openings: set[Opening] = set()
+        self._openings: set[AcceptedSocket] = set()
         self._closed = False
         listening.setblocking(False)
         self._loop.add_reader(listening.fileno(), self._accept)
 
     def __len__(self) -> int:
-        """Return the number of accepted sockets that are no connection yet."""
+        """Return the number of accepted sockets without a connection."""
         return len(self._openings)
 
     @property
     def port(self) -> int:
-        """The port that listens."""
+        """Number of the listening port."""
         return int(self._listening.getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening, and close what is no connection yet."""
+        """Stop listening, and close accepted sockets without a connection."""
         self._closed = True
         self._loop.remove_reader(self._listening.fileno())
         self._listening.close()
@@ -123,7 +123,7 @@ class Listener:
                 self._drop(opening)
 
     def close_idle(self, before_ms: int) -> None:
-        """Close sockets accepted before a time on which no complete first bytes have arrived."""
+        """Close sockets accepted before `before_ms` that are still without a connection."""
         for opening in list(self._openings):
             if opening.task is None and opening.since_ms <= before_ms:
                 self._drop(opening)
@@ -135,12 +135,12 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._notices.refused("cannot accept a connection: %s; tried again soon", error)
+                self._notices.refused("cannot accept a connection: %s; retrying", error)
                 self._loop.remove_reader(self._listening.fileno())
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
                 return
             accepted.setblocking(False)
-            opening = Opening(accepted, name[:2], self._clock.now_ms())
+            opening = AcceptedSocket(accepted, name[:2], self._clock.now_ms())
             if not self._owner.has_room(opening):
                 accepted.close()
                 continue
@@ -151,8 +151,8 @@ class Listener:
         if not self._closed:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
-    def _read(self, opening: Opening) -> None:
-        """Look at what has arrived, and begin the connection if that is enough."""
+    def _read(self, opening: AcceptedSocket) -> None:
+        """Read the first bytes, and open the connection when they are complete."""
         try:
             first = self._first_byte(opening)
             if first is not None:
@@ -165,12 +165,12 @@ class Listener:
         except OSError:
             self._drop(opening)
 
-    def _first_byte(self, opening: Opening) -> int | None:
-        """Return the first byte after a PROXY header; None: not there yet, or the peer has gone.
+    def _first_byte(self, opening: AcceptedSocket) -> int | None:
+        """Return the first byte after a PROXY header; None: the peer has disconnected.
 
         Raises:
             FrameError: The PROXY header is malformed, or the peer may not send one.
-            OSError: The socket has failed; BlockingIOError: nothing more has arrived.
+            OSError: The socket failed; BlockingIOError: more bytes must arrive first.
         """
         if not opening.header:
             data = opening.socket.recv(1, socket.MSG_PEEK)
@@ -193,57 +193,57 @@ class Listener:
             return None
         return data[0]
 
-    def _has_preface(self, opening: Opening) -> bool:
-        """Return whether the first bytes that have arrived are those of the plaintext protocol."""
+    def _has_preface(self, opening: AcceptedSocket) -> bool:
+        """Return whether the received bytes are the start of the plaintext preface."""
         if not self._preface:
             return False
         data = opening.socket.recv(len(self._preface), socket.MSG_PEEK)
         return self._preface.startswith(data)
 
-    def _header_missing(self, opening: Opening) -> int:
+    def _header_missing(self, opening: AcceptedSocket) -> int:
         try:
             return proxy_protocol.bytes_missing(opening.header)
         except FrameError:
-            # text of another protocol, as `POST / HTTP/1.1`: the codec reports it
+            # another protocol, such as `POST / HTTP/1.1`: the codec raises a more specific error
             codec.check_length(int.from_bytes(opening.header[:4].ljust(4, b" "), "big"))
             raise
 
-    def _use_header(self, opening: Opening) -> None:
+    def _use_header(self, opening: AcceptedSocket) -> None:
         if not self.proxies.allows(opening.peer[0]):
             raise FrameError(
-                f"the peer sent a PROXY header, and {self.proxies.key} does not name its address"
+                f"the peer sent a PROXY header, but {self.proxies.key} does not name its address"
             )
         opening.client = proxy_protocol.client_address(opening.header) or opening.peer
 
-    def _begin(self, opening: Opening, first: int) -> None:
-        """Hand the socket to a protocol.
+    def _begin(self, opening: AcceptedSocket, first: int) -> None:
+        """Open the connection.
 
         Raises:
-            FrameError: The TLS mode does not allow the protocol.
+            FrameError: tls.server.mode does not allow the protocol.
         """
         is_tls = first == TLS_HANDSHAKE
         if is_tls and (self._tls is None or self._tls.is_disabled):
             raise FrameError(
-                "the peer began a TLS handshake, and tls.server.mode=disabled; switch TLS off in "
+                "the peer started a TLS handshake, but tls.server.mode=disabled; switch TLS off in "
                 "the client, or set tls.server.mode=permissive"
             )
         if not is_tls and self._tls is not None and self._tls.is_enforced:
             raise FrameError(
-                "the peer began in plaintext, and tls.server.mode=enforcing; switch TLS on in the "
-                "client (Java: -Dtls.enable=true)"
+                "the peer connected in plaintext, but tls.server.mode=enforcing; switch TLS on in "
+                "the client (Java: -Dtls.enable=true)"
             )
         self._loop.remove_reader(opening.socket.fileno())
         work = self._connect(opening, is_tls=is_tls)
         opening.task = self._loop.create_task(work, name="connection begins")
         opening.task.add_done_callback(partial(self._begun, opening))
 
-    def _begun(self, opening: Opening, task: asyncio.Task[None]) -> None:
-        """Close the socket of a task that was cancelled, perhaps before its first step."""
+    def _begun(self, opening: AcceptedSocket, task: asyncio.Task[None]) -> None:
+        """Close the socket if the task was cancelled, possibly before it ran."""
         if task.cancelled():
             self._openings.discard(opening)
             opening.socket.close()
 
-    async def _connect(self, opening: Opening, *, is_tls: bool) -> None:
+    async def _connect(self, opening: AcceptedSocket, *, is_tls: bool) -> None:
         context: ssl.SSLContext | None = None
         limits: dict[str, float] = {}
         opened = partial(self._openings.discard, opening)
@@ -266,12 +266,12 @@ class Listener:
             if not isinstance(error, Exception):
                 raise
             if is_tls or not isinstance(error, OSError):
-                what = "TLS handshake" if is_tls else "connection"
-                self._notices.broken("%r: %s failed: %s", opening, what, error or repr(error))
+                step = "TLS handshake" if is_tls else "connection"
+                self._notices.broken("%r: %s failed: %s", opening, step, error or repr(error))
         finally:
             self._openings.discard(opening)
 
-    def _drop(self, opening: Opening) -> None:
+    def _drop(self, opening: AcceptedSocket) -> None:
         self._openings.discard(opening)
         self._loop.remove_reader(opening.socket.fileno())
         opening.socket.close()

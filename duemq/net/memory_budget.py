@@ -1,16 +1,16 @@
 """Memory budget of an endpoint: frames, requests, held pulls and unread responses of all peers.
 
-    received, not taken yet      + requests in hand + held pulls + answers not read yet
-    \\_____________________________ charged to its connection ______________________________/
+    charge of a connection = unparsed bytes + requests in flight + held pulls + unread responses
 
     used    0 ........ 1/2 ............ 3/4 ............ limit
-    answers that a peer may leave unread
+    unread response bytes allowed per peer
             8 MiB      1 MiB            256 KiB          stuck connections are closed
 
-A connection is stuck while it holds part of a frame or does not read its answers. When the budget
-is used up, connections that hold more than `FLOOR_BYTES` are closed, the one that is stuck for the
-longest first, until a quarter of the budget is free: a peer with small frames, or one whose big
-frame is on its way, goes on. All methods belong to the event loop's thread.
+A connection is stuck while a frame is incomplete or its peer does not read responses. When the
+limit is exceeded, stuck connections that use more than `FLOOR_BYTES` are closed, longest stuck
+first, until a quarter of the budget is free. Connections with small frames stay open; among
+connections with large incomplete frames, the most recent are closed last. Not thread-safe: all
+methods run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ import math
 from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
-FLOOR_BYTES: Final = 1 << 14  # that any connection may use
+FLOOR_BYTES: Final = 1 << 14  # every connection may use this much
 LIMIT_BYTES: Final = 512 << 20
-HELD_PULL_BYTES: Final = 4_096  # objects of one held pull
-UNSENT_BYTES: Final = (8 << 20, 1 << 20, 1 << 18)  # of one peer, by how scarce memory is
+HELD_PULL_BYTES: Final = 4_096  # estimated objects of one held pull
+UNREAD_BYTES_MAX: Final = (8 << 20, 1 << 20, 1 << 18)  # limit per peer, by level of scarcity
 NOT_STUCK: Final = math.inf
 
 
-class Holder(Protocol):
-    """A connection as the budget sees it.
+class ChargedConnection(Protocol):
+    """Interface of a connection to the budget.
 
     Attributes:
-        charged_bytes: written by the budget alone.
+        charged_bytes: Bytes charged for the connection; set by the budget only.
     """
 
     charged_bytes: int
 
     @property
     def stuck_since_s(self) -> float:
-        """Time since which its peer is stuck, or NOT_STUCK."""
+        """Loop time in s at which the connection became stuck, or NOT_STUCK."""
         ...
 
-    def recount(self) -> None:
-        """Charge the bytes that it uses now."""
+    def update_charge(self) -> None:
+        """Update the charge to the bytes in use."""
         ...
 
-    def bound_unsent(self, unsent_bytes_max: int) -> None:
-        """Pause reading from a peer that leaves more than this many bytes unread."""
+    def limit_unsent(self, unsent_bytes_max: int) -> None:
+        """Pause reading while the peer leaves more than this many bytes unread."""
         ...
 
     def shed(self, why: str) -> None:
@@ -55,80 +55,80 @@ class Holder(Protocol):
 
 
 class MemoryBudget:
-    """Memory of all connections together; closes connections when it is used up.
+    """Memory limit for all connections together; closes connections when it is exceeded.
 
     Args:
-        limit_bytes: bound of all that is charged.
+        limit_bytes: Limit of the total charge.
     Attributes:
-        used_bytes: charged now.
-        is_scarce: Whether memory that is kept for speed should be given back.
-        shed_count: Connections that were closed to free memory.
-        refused_count: connections that found no room, counted by the server.
+        used_bytes: Total charge.
+        is_scarce: Whether connections should free buffers that they keep for speed.
+        shed_count: Number of connections closed to free memory.
+        refused_count: Number of connections refused at a limit; counted by the server.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.shed_count = self.refused_count = 0
-        self._large: set[Holder] = set()  # use more than the floor
+        self._large: set[ChargedConnection] = set()  # connections above the floor
         self.is_scarce = False
         self._scarcity = 0
-        self._relieving = False
+        self._is_freeing = False
 
     @property
     def unsent_bytes_max(self) -> int:
-        """Maximum bytes that a peer may leave unread now."""
-        return UNSENT_BYTES[self._scarcity]
+        """Current limit of unread bytes per peer."""
+        return UNREAD_BYTES_MAX[self._scarcity]
 
-    def charge(self, holder: Holder, held_bytes: int) -> None:
-        """Set the memory of a connection; close connections if the total is over the limit."""
+    def charge(self, holder: ChargedConnection, held_bytes: int) -> None:
+        """Set the charge of a connection; close connections if the total exceeds the limit."""
         was_bytes = holder.charged_bytes
         holder.charged_bytes = held_bytes
         self.used_bytes += held_bytes - was_bytes
         if held_bytes > FLOOR_BYTES:
             if was_bytes <= FLOOR_BYTES:
                 self._large.add(holder)
-                holder.bound_unsent(self.unsent_bytes_max)
+                holder.limit_unsent(self.unsent_bytes_max)
         elif was_bytes > FLOOR_BYTES:
             self._large.discard(holder)
-        self._weigh()
+        self._check_limits()
 
     def reserve(self, count: int) -> bool:
-        """Reserve memory of no connection; return False if there is none. `free` returns it."""
+        """Reserve `count` bytes that belong to no connection; return False if memory is scarce."""
         if self.used_bytes + count > self.limit_bytes // 4 * 3:
             return False
         self.used_bytes += count
-        self._weigh()
+        self._check_limits()
         return True
 
     def free(self, count: int) -> None:
-        """Free what `reserve` reserved."""
+        """Free `count` bytes that `reserve` reserved."""
         self.used_bytes -= count
-        self._weigh()
+        self._check_limits()
 
-    def _weigh(self) -> None:
+    def _check_limits(self) -> None:
         used, limit = self.used_bytes, self.limit_bytes
         scarcity = (used > limit // 2) + (used > limit // 4 * 3)
         if scarcity != self._scarcity:
             self._scarcity, self.is_scarce = scarcity, scarcity > 0
             for holder in list(self._large):
-                holder.bound_unsent(self.unsent_bytes_max)
-        if used > limit and not self._relieving:
-            self._relieving = True
+                holder.limit_unsent(self.unsent_bytes_max)
+        if used > limit and not self._is_freeing:
+            self._is_freeing = True
             try:
-                self._relieve()
+                self._free_memory()
             finally:
-                self._relieving = False
+                self._is_freeing = False
 
-    def _relieve(self) -> None:
-        for holder in list(self._large):  # charges are from the last event of each
-            holder.recount()
+    def _free_memory(self) -> None:
+        for holder in list(self._large):  # charges may be outdated
+            holder.update_charge()
         goal_bytes = self.limit_bytes // 4 * 3
         for holder in sorted(self._large, key=lambda each: each.stuck_since_s):
             if self.used_bytes <= goal_bytes or holder.stuck_since_s == NOT_STUCK:
                 return
             self.shed_count += 1
             holder.shed(
-                f"it holds {holder.charged_bytes} bytes, and all connections together hold over "
-                f"{self.limit_bytes} (remotingMemoryMax)"
+                f"it uses {holder.charged_bytes} bytes, and all connections together exceed "
+                f"{self.limit_bytes} bytes (remotingMemoryMax)"
             )

@@ -1,16 +1,16 @@
-"""Address by which other machines reach this one."""
+"""Address under which other machines reach this one."""
 
 from __future__ import annotations
 
 import socket
 from typing import Final
 
-# Never sent to: a connected datagram socket only shows which of our addresses would be used.
+# Nothing is sent: connecting a datagram socket only selects the local address.
 DOCUMENTATION_ADDRESS: Final = ("192.0.2.1", 9)
 
 
 def own_address(bind_address: str) -> str:
-    """Return the address that clients on other machines would use; 127.0.0.1 without a network."""
+    """Return the address to advertise to other machines; 127.0.0.1 without a network."""
     if bind_address not in ("0.0.0.0", "::"):
         return bind_address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

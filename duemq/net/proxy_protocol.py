@@ -3,8 +3,8 @@
     PROXY TCP4 192.0.2.7 198.51.100.1 56324 10911\\r\\n                   version 1, text
     signature (12) | version, command | family | length (2) | addresses, TLVs      version 2
 
-The parser never takes a byte that follows the header: `bytes_missing` returns how many more bytes
-certainly belong to it.
+The caller must not read past the header: `bytes_missing` returns the number of bytes that certainly
+belong to it.
 
 Source: HAProxy, The PROXY protocol, versions 1 & 2
 """
@@ -23,7 +23,7 @@ V1_BYTES_MAX: Final = 107
 V2_FIXED_BYTES: Final = 16
 V2_REST_BYTES_MAX: Final = 4_096
 FIRST_BYTES: Final = frozenset((V1_PREFIX[0], V2_SIGNATURE[0]))
-"""First bytes of a header. Neither a TLS handshake nor a frame of a valid length begins so."""
+"""First bytes of a header; no TLS handshake and no frame of a valid length begins with them."""
 
 _V2_LOCAL, _V2_PROXY = 0x20, 0x21
 _TCP4, _TCP6 = 0x11, 0x21
@@ -31,10 +31,10 @@ _ADDRESS_BYTES = {_TCP4: 4, _TCP6: 16}
 
 
 def bytes_missing(data: bytes) -> int:
-    """Return how many more bytes to read before asking again; 0: the header is complete.
+    """Return the number of bytes to read before the next call; 0: the header is complete.
 
     Raises:
-        FrameError: The bytes are no header, or a longer one than is accepted.
+        FrameError: The bytes are not a header, or the header is too long.
     """
     if data[:1] == V2_SIGNATURE[:1]:
         return _v2_bytes_missing(data)
@@ -44,7 +44,7 @@ def bytes_missing(data: bytes) -> int:
     if data.endswith(b"\r\n"):
         return 0
     if len(data) >= V1_BYTES_MAX:
-        raise FrameError(f"PROXY header without an end in {V1_BYTES_MAX} bytes")
+        raise FrameError(f"PROXY header has no end within {V1_BYTES_MAX} bytes")
     return 1
 
 
@@ -54,17 +54,17 @@ def _v2_bytes_missing(data: bytes) -> int:
         return V2_FIXED_BYTES - len(data)
     rest_bytes = int.from_bytes(data[14:16], "big")
     if rest_bytes > V2_REST_BYTES_MAX:
-        raise FrameError(f"PROXY header of {rest_bytes} bytes, allowed are {V2_REST_BYTES_MAX}")
+        raise FrameError(f"PROXY header of {rest_bytes} bytes; the limit is {V2_REST_BYTES_MAX}")
     return V2_FIXED_BYTES + rest_bytes - len(data)
 
 
 def _check_prefix(data: bytes, prefix: bytes) -> None:
     if data[: len(prefix)] != prefix[: len(data)]:
-        raise FrameError(f"it begins with {data[:12]!r}: neither a frame nor a PROXY header")
+        raise FrameError(f"data begin with {data[:12]!r}: neither a frame nor a PROXY header")
 
 
 def client_address(header: bytes) -> tuple[str, int] | None:
-    """Return address and port of the client; None: the proxy speaks for itself.
+    """Return address and port of the client; None: the connection is the proxy's.
 
     Args:
         header: A complete header, as `bytes_missing` delimits it.

@@ -9,18 +9,18 @@ import numpy.typing as npt
 
 CAPACITY_MIN: Final = 1 << 16  # pages are touched only as data arrives
 READ_BYTES_MIN: Final = 1 << 15
-READ_BYTES_MAX: Final = 1 << 18  # one read; bounds what a loop turn can add
+READ_BYTES_MAX: Final = 1 << 18  # bytes of one read
 
 
 class ReceiveBuffer:
-    """A growable buffer: the socket writes behind `end`, frames are taken from `start`.
+    """Growable buffer: the socket writes after `end`, frames are consumed from `start`.
 
     Attributes:
-        data: (capacity,) u1, C-contiguous and writable; replaced when it grows.
-        view: the same memory as a memoryview.
-        start, end: Received bytes that are not consumed yet.
-        touched: bytes of `data` that were ever written, so that memory backs them.
-        moved: whether anything was taken since the owner last cleared it.
+        data: (capacity,) u1, C-contiguous and writable; replaced when the buffer grows.
+        view: Memoryview of `data`.
+        start, end: Range of received bytes that are not consumed.
+        touched: Number of bytes of `data` ever written, which memory pages back.
+        moved: Whether bytes were consumed since the owner cleared this.
     """
 
     __slots__ = ("data", "end", "moved", "start", "touched", "view")
@@ -45,7 +45,7 @@ class ReceiveBuffer:
         self.touched = used
 
     def writable(self) -> memoryview:
-        """Return free space for the next read: 32 to 256 KiB."""
+        """Return 32 to 256 KiB of free space for the next read."""
         capacity = self.data.size
         if capacity - self.end < READ_BYTES_MIN:
             used = self.end - self.start
@@ -57,13 +57,13 @@ class ReceiveBuffer:
         return self.view[self.end : self.end + READ_BYTES_MAX]
 
     def received(self, count: int) -> None:
-        """Note that the socket wrote `count` bytes into the space of `writable`."""
+        """Add `count` bytes that the socket wrote to the space from `writable`."""
         self.end = end = self.end + count
         if end > self.touched:
             self.touched = end
 
     def take(self, until: int) -> None:
-        """Discard everything before `until`."""
+        """Consume all bytes before `until`."""
         assert self.start <= until <= self.end
         if until != self.start:
             self.moved = True
@@ -73,6 +73,6 @@ class ReceiveBuffer:
             self.start = until
 
     def shrink(self) -> None:
-        """Free the memory of a big frame, unless the buffer has data."""
+        """Return to the minimum capacity if the buffer is empty."""
         if not len(self) and self.data.size > CAPACITY_MIN:
             self._replace(CAPACITY_MIN)

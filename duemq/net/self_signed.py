@@ -1,4 +1,4 @@
-"""Self-signed certificate for TLS without certificates, as Apache's test mode makes one."""
+"""Self-signed certificate for TLS without configured certificates, like Apache's test mode."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ VALID_FOR: Final = timedelta(days=365 * 100)
 
 @contextmanager
 def self_signed_certificate() -> Iterator[str]:
-    """Yield the path of a PEM file with a new key and its certificate; removed at the end.
+    """Yield the path of a temporary PEM file with a new P-256 key and its certificate.
 
-    The key is P-256. `ssl` loads keys from files only, so the file exists, readable by its owner,
-    while the block runs.
+    `ssl` loads keys from files only. The file is readable by its owner, and removed on exit.
     """
     descriptor, path = tempfile.mkstemp(prefix="duemq-tls-", suffix=".pem")
     try:

@@ -1,4 +1,4 @@
-"""The listening end: accepts connections, closes idle ones, stops gracefully."""
+"""Remoting server: any number of ports, graceful stop."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from duemq.net.accepting import AcceptingServer
+from duemq.net.accepting_server import AcceptingServer
 from duemq.net.allowed_networks import Sources
-from duemq.net.connection import Connection, FrameTaker
+from duemq.net.connection import Connection, FrameHandler
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import MemoryBudget
@@ -19,28 +19,28 @@ from message_store.descriptors import descriptor_limit
 from message_store.errors import UsageError
 
 NO_PROXIES = Sources("proxyProtocolFrom")
-"""Only a proxy on this machine may speak for its clients."""
+"""PROXY headers are trusted from this machine only."""
 
 
 class RemotingServer(AcceptingServer[Connection]):
-    """Serves requests on any number of ports; a context manager that stops on exit.
+    """Remoting server on any number of ports; a context manager that stops on exit.
 
     Args:
-        dispatcher: Handles the requests.
-        ingest: takes the frames of all connections together; None: each on its own.
-        limits: bounds of every connection.
-        clock: for idle connections.
-        memory: Budget of all connections together; None: a separate one.
-        tls: mode and certificates; None: plaintext only.
-        proxies: peers whose PROXY header is believed.
-        descriptor_limit: Returns the process's limit of descriptors; called at each connection.
+        dispatcher: Dispatcher of the requests.
+        ingest: Handler of all connections' frames; None: each connection handles its frames.
+        limits: Limits of every connection.
+        clock: Clock of the idle check.
+        memory: Memory budget; None: one for this server.
+        tls: Mode and certificates; None: plaintext only.
+        proxies: Peers whose PROXY header is trusted.
+        descriptor_limit: Returns the process's limit of file descriptors.
     Source: NettyRemotingServer
     """
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        ingest: FrameTaker | None = None,
+        ingest: FrameHandler | None = None,
         limits: RemotingLimits | None = None,
         *,
         clock: Clock,
@@ -61,12 +61,12 @@ class RemotingServer(AcceptingServer[Connection]):
         )
 
     async def start(self, host: str, port: int, *, bound: socket.socket | None = None) -> None:
-        """Listen on one more port; a broker listens on `listenPort` and `listenPort - 2`.
+        """Listen on another port; a broker listens on `listenPort` and `listenPort - 2`.
 
         Args:
-            bound: a socket that has the port already; closed with the server.
+            bound: Socket that is bound to the port already; closed with the server.
         Raises:
-            UsageError: If the port cannot be had.
+            UsageError: The port cannot be bound.
         """
         try:
             self.listen(bound or _bound_socket(host, port))
@@ -77,7 +77,7 @@ class RemotingServer(AcceptingServer[Connection]):
             ) from error
 
     async def stop(self) -> None:
-        """Stop listening, finish requests in hand, close every connection."""
+        """Stop listening, finish the requests in flight, close every connection."""
         self.close_listeners()
         for each in self.connections:
             each.stop_reading()
@@ -91,11 +91,11 @@ class RemotingServer(AcceptingServer[Connection]):
         await self.finish_sweep()
 
     def new_connection(self, client: tuple[str, int], on_open: Callable[[], None]) -> Connection:
-        """Return the protocol of a connection that begins."""
+        """Return the protocol of a new connection."""
         return Connection(
             self._dispatcher,
             limits=self._limits,
-            taker=self._ingest,
+            frame_handler=self._ingest,
             memory=self.memory,
             notices=self.notices,
             address=client,
@@ -104,13 +104,13 @@ class RemotingServer(AcceptingServer[Connection]):
         )
 
     def close_idle(self, now_ms: int) -> None:
-        """Close connections without traffic, and shrink the buffers of the others."""
+        """Close idle connections, and shrink the buffers of the others."""
         for connection in self.connections:
             connection.received.shrink()
         super().close_idle(now_ms)
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that has the port; port 0: any free one."""
+    """Return a listening socket; port 0: any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family)

@@ -1,10 +1,10 @@
-"""TLS contexts: certificates of the server side, loaded again when their files change.
+"""TLS contexts of the server side, reloaded when certificate files change.
 
-    TlsConfig --> ServerTls --context()--> ssl.SSLContext    of each new connection
-                      ^ reload_if_changed(), from time to time
+    TlsConfig --> ServerTls --context()--> ssl.SSLContext    for each new connection
+                      ^ reload_if_changed(), periodically
 
-A connection keeps the context it began with, so that a new certificate closes no connection. While
-new files cannot be used (a rotation has replaced only one of them), the old context stays in force.
+A connection keeps its context, so a new certificate closes no connection. While the new files are
+unusable, for example when a rotation has replaced only one of them, the old context stays in use.
 
 Source: TlsHelper, FileWatchService
 """
@@ -35,16 +35,16 @@ class ServerTls:
     Raises:
         ConfigError: A certificate, key or authority cannot be used.
     Attributes:
-        reload_count: How often changed files were loaded.
-        failed: Whether the newest files cannot be used, so that older ones are in force.
+        reload_count: Number of reloads.
+        failed: Whether the current files are unusable and the previous context is in use.
     """
 
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
-        self._making = asyncio.Lock()
+        self._creating = asyncio.Lock()
         self._context: ssl.SSLContext | None = None
-        self._files = _files_of(config)
-        self._state = _state_of(self._files)
+        self._files = _certificate_files(config)
+        self._state = _file_states(self._files)
         self.reload_count = 0
         self.failed = False
         if not config.test_mode and config.mode != DISABLED:
@@ -61,18 +61,18 @@ class ServerTls:
         return self._config.mode == ENFORCING
 
     async def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection; in test mode the first call makes it."""
+        """Return the context for a new connection; in test mode the first call creates it."""
         if self._context is None:
-            async with self._making:
+            async with self._creating:
                 if self._context is None:
                     self._context = await asyncio.to_thread(self_signed_context)
         return self._context
 
     def reload_if_changed(self) -> None:
-        """Load the certificates again if a file has changed; keep the old ones on an error."""
+        """Reload the certificates if a file has changed; keep the old ones on an error."""
         if self._config.test_mode or self.is_disabled:
             return
-        state = _state_of(self._files)
+        state = _file_states(self._files)
         if state == self._state:
             return
         self._state = state
@@ -81,7 +81,8 @@ class ServerTls:
         except ConfigError as error:
             self.failed = True
             log.error(
-                "TLS certificates have changed and cannot be used; the old ones stay: %s", error
+                "TLS certificates have changed but cannot be used; the old ones stay in use: %s",
+                error,
             )
             return
         self.failed = False
@@ -94,8 +95,8 @@ class Tls:
     """TLS of a process.
 
     Attributes:
-        server: Of the ports that listen.
-        client: Of connections to other servers; None: plaintext.
+        server: TLS of listening ports.
+        client: Context of connections to other servers; None: plaintext.
     """
 
     server: ServerTls
@@ -103,7 +104,7 @@ class Tls:
 
 
 def load_tls(config: TlsConfig) -> Tls:
-    """Return TLS as configured, with the values of `tls.config.file`; log keys without effect.
+    """Load TLS from the section and `tls.config.file`; warn about keys without effect.
 
     Raises:
         ConfigError: A file cannot be used.
@@ -116,30 +117,30 @@ def load_tls(config: TlsConfig) -> Tls:
     named = [key for key, value in paths.items() if value]
     if config.test_mode and named:
         log.warning(
-            "no effect of %s: tls.test.mode.enable is true, as by default, so a self-signed "
-            "certificate is used. Set tls.test.mode.enable=false",
+            "%s has no effect: a self-signed certificate is used because tls.test.mode.enable is "
+            "true (the default). Set tls.test.mode.enable=false",
             " and ".join(named),
         )
     return Tls(ServerTls(config), client_context(config))
 
 
 def server_context(config: TlsConfig) -> ssl.SSLContext:
-    """Return a context with the certificates of the configuration.
+    """Return a server context with the configured certificates.
 
     Raises:
-        ConfigError: A file cannot be read, or does not fit to the others.
+        ConfigError: A file cannot be read, or does not match the others.
     """
     context = _new_server_context()
     certificate, key = config.server_cert_path, config.server_key_path
     for name, path in (("tls.server.certPath", certificate), ("tls.server.keyPath", key)):
         if not path:
-            why = "name a PEM file, or set tls.test.mode.enable=true for a self-signed certificate"
+            why = "set a PEM file, or tls.test.mode.enable=true for a self-signed certificate"
             raise ConfigError(name, path, why)
     _load_key(context, "tls.server", certificate, key, config.server_key_password)
     if config.need_client_auth == "none" or not config.auth_client:
         if config.need_client_auth == "require":
             why = (
-                "has no meaning while certificates are not verified: set tls.server.authClient=true"
+                "has no effect while certificates are not verified: set tls.server.authClient=true"
             )
             raise ConfigError("tls.server.need.client.auth", config.need_client_auth, why)
         return context
@@ -154,7 +155,7 @@ def client_context(config: TlsConfig) -> ssl.SSLContext | None:
     """Return the context for connections to other servers; None: plaintext.
 
     Raises:
-        ConfigError: A file cannot be read, or does not fit to the others.
+        ConfigError: A file cannot be read, or does not match the others.
     """
     if not config.connects_by_tls:
         return None
@@ -181,7 +182,7 @@ def self_signed_context() -> ssl.SSLContext:
 
 
 def _new_server_context() -> ssl.SSLContext:
-    """Return a context without certificates. Clients of gRPC ask for h2, others for nothing."""
+    """Return a context without certificates that offers h2, which gRPC clients require."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["h2"])
     return context
@@ -193,13 +194,13 @@ def _load_key(
     for name, path in ((f"{prefix}.certPath", certificate), (f"{prefix}.keyPath", key)):
         _check_readable(name, path)
     try:
-        # a password is always handed over: without one, OpenSSL would ask for it on the terminal
+        # always pass a password: without one, OpenSSL prompts on the terminal
         context.load_cert_chain(_expanded(certificate), _expanded(key), password=password or " ")
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         why = (
-            f"cannot be used with {prefix}.keyPath={key}: {reason}. Both must be PEM files of one "
-            f"key pair; an encrypted key needs {prefix}.keyPassword"
+            f"cannot be used with {prefix}.keyPath={key}: {reason}. Both must be PEM files of the "
+            f"same key pair; an encrypted key needs {prefix}.keyPassword"
         )
         raise ConfigError(f"{prefix}.certPath", certificate, why) from error
 
@@ -212,7 +213,7 @@ def _load_authorities(context: ssl.SSLContext, name: str, path: str, purpose: ss
     try:
         context.load_verify_locations(_expanded(path))
     except ssl.SSLError as error:
-        why = f"holds no certificate authority in PEM form: {error.reason or error}"
+        why = f"has no certificate authority in PEM format: {error.reason or error}"
         raise ConfigError(name, path, why) from error
 
 
@@ -227,18 +228,18 @@ def _expanded(path: str) -> str:
     return os.path.expanduser(path)
 
 
-def _files_of(config: TlsConfig) -> list[str]:
+def _certificate_files(config: TlsConfig) -> list[str]:
     paths = (config.server_cert_path, config.server_key_path, config.server_trust_path)
     return [_expanded(path) for path in paths if path]
 
 
-def _state_of(files: list[str]) -> FileState:
-    """Return modification time in ns, size and inode of each file; zeros if it is absent."""
+def _file_states(files: list[str]) -> FileState:
+    """Return modification time in ns, size and inode of each file; zeros for an absent file."""
     found = []
     for path in files:
         try:
-            about = os.stat(path)
-            found.append((about.st_mtime_ns, about.st_size, about.st_ino))
+            status = os.stat(path)
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
         except OSError:
             found.append((0, 0, 0))
     return tuple(found)

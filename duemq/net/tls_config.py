@@ -1,7 +1,7 @@
-"""Configuration section of TLS, for the server and the client side.
+"""Configuration section of TLS, server and client side.
 
-Apache's broker reads these keys as system properties and from `tls.config.file`; here they may also
-be in broker.conf. Values of the file take precedence, as they do for Apache.
+Apache's broker reads these keys from system properties and from `tls.config.file`; here they may
+also be in broker.conf. As in Apache, values of `tls.config.file` take precedence.
 
 Source: TlsSystemConfig, TlsHelper
 """
@@ -20,7 +20,7 @@ NOT_IN_FILE = ("tls.server.mode", "tls.config.file", "tls.enable", "useTLS")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """TLS of all ports for clients, and of connections to name servers."""
+    """TLS of client ports, and of connections to name servers."""
 
     mode: str = option(
         PERMISSIVE,
@@ -32,14 +32,14 @@ class TlsConfig:
     config_file: str = option(
         "/etc/rocketmq/tls.properties",
         "tls.config.file",
-        "File with more `tls.` keys, whose values take precedence; it may be absent.",
+        "File with further `tls.` keys, whose values take precedence; may be absent.",
         unit="path",
     )
     test_mode: bool = option(
         True,
         "tls.test.mode.enable",
         "Use a self-signed certificate made at the first TLS connection, and trust every server. "
-        "Set it to false to use the certificates that the other keys name.",
+        "Set to false to use the configured certificates.",
     )
     server_cert_path: str = option(
         "", "tls.server.certPath", "Certificate chain of the server, PEM.", unit="path"
@@ -62,13 +62,13 @@ class TlsConfig:
     server_trust_path: str = option(
         "",
         "tls.server.trustCertPath",
-        "Certificate authorities of clients, PEM; empty: those of the system.",
+        "Certificate authorities of clients, PEM; empty: the system's.",
         unit="path",
     )
     use_tls: bool = option(
-        False, "useTLS", "Connect to name servers by TLS; always so with enforcing."
+        False, "useTLS", "Connect to name servers by TLS; implied by tls.server.mode=enforcing."
     )
-    tls_enable: bool = option(False, "tls.enable", "The same as `useTLS`.")
+    tls_enable: bool = option(False, "tls.enable", "Same as `useTLS`.")
     client_cert_path: str = option(
         "", "tls.client.certPath", "Certificate chain for name servers, PEM.", unit="path"
     )
@@ -86,7 +86,7 @@ class TlsConfig:
     client_trust_path: str = option(
         "",
         "tls.client.trustCertPath",
-        "Certificate authorities of name servers, PEM; empty: those of the system.",
+        "Certificate authorities of name servers, PEM; empty: the system's.",
         unit="path",
     )
 
@@ -96,7 +96,7 @@ class TlsConfig:
         return self.use_tls or self.tls_enable or self.mode == ENFORCING
 
     def with_file(self) -> TlsConfig:
-        """Return the section with the values of `tls.config.file`; without a file, the same.
+        """Return the section with the values of `tls.config.file`, if that file exists.
 
         Raises:
             ConfigError: The file cannot be read, or has an invalid value.

@@ -1,7 +1,7 @@
-"""JSON on the wire: compact, and readable to fastjson, to Go and to C++.
+"""JSON in request and response bodies: compact, and compatible with fastjson, Go and C++.
 
-Text from other brokers and tools may have keys that are numbers or objects; `parse` takes those
-too. A table keyed by a queue is written as fastjson writes it: the queue object is the key.
+Other brokers and tools may write keys that are numbers or objects, which `parse` accepts. In a
+table keyed by queues, the queue object is the key, as in fastjson.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from message_store import json_dialect
 
 
 class QueueKey(NamedTuple):
-    """A queue of one broker: MessageQueue."""
+    """Queue of one broker: MessageQueue."""
 
     broker_name: str
     queue_id: int
     topic: str
 
     def to_json(self) -> dict[str, str | int]:
-        """Return the object, names sorted."""
+        """Return the JSON object, keys sorted."""
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
 
@@ -32,7 +32,7 @@ def encode(value: Any) -> bytes:
 
 
 def queue_table(table: Mapping[QueueKey, Any]) -> msgspec.Raw:
-    """Return `{{"brokerName":..,"queueId":..,"topic":..}:value,...}`, to be put into `encode`."""
+    """Return `{{"brokerName":..,"queueId":..,"topic":..}:value,...}` for use with `encode`."""
     parts = (encode(key.to_json()) + b":" + encode(value) for key, value in table.items())
     return msgspec.Raw(b"{" + b",".join(parts) + b"}")
 
@@ -41,7 +41,7 @@ def parse(body: bytes) -> Any:
     """Return the JSON value of a body; an empty body is an empty object.
 
     Raises:
-        ValueError: It is not JSON, in either dialect.
+        ValueError: The body is neither JSON nor fastjson's dialect.
     """
     if not body:
         return {}
@@ -57,9 +57,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a body; an empty body is an empty object.
 
     Raises:
-        ValueError: It is not an object.
+        ValueError: The body is not a JSON object.
     """
     value = parse(body)
     if not isinstance(value, dict):
-        raise ValueError(f"the body is {type(value).__name__}, not an object")
+        raise ValueError(f"the body is a JSON {type(value).__name__}, not an object")
     return value

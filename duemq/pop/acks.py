@@ -1,7 +1,8 @@
 """Acknowledgements (200051, 200151) and changes of invisible times (200053).
 
-    handle --parse, check--> acknowledgement, due when the message would be visible again
-    change --> checkpoint of the one message + acknowledgement of the old one, in one batch
+    200051, 200151  handle --parse, check--> acknowledgement, due at the revive time
+    200053          handle --parse, check--> new checkpoint of the message
+                                             + acknowledgement of the old checkpoint, in one batch
 
 Source: AckMessageProcessor, ChangeInvisibleTimeProcessor
 """
@@ -17,7 +18,13 @@ from delivery.plugin import Request, Response
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler, Route
-from duemq.pop.checkpoints import INVISIBLE_MS_MAX, OFFSETS_MAX, Acknowledgement, Checkpoint
+from duemq.pop.checkpoints import (
+    INVISIBLE_MS_MAX,
+    OFFSETS_MAX,
+    AckEntry,
+    Acknowledgement,
+    Checkpoint,
+)
 from duemq.pop.names import ORDER_QUEUE, topic_of_flag
 from duemq.pop.order_info import Settled
 from duemq.pop.orderly import Orderly
@@ -29,7 +36,7 @@ from duemq.pop.receipts import (
     check_revive_queue,
     parse_receipt,
 )
-from duemq.pop.revive_log import Entry, ReviveLog
+from duemq.pop.revive_log import ReviveLog
 from duemq.ports import Identity, Topics
 from duemq.registry.internal_topics import check_readable
 from message_store.clock import Clock
@@ -38,15 +45,15 @@ from message_store.errors import RequestError
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-ENTRIES_MAX: Final = 1_024  # of one batch acknowledgement
+ENTRIES_MAX: Final = 1_024  # per batch acknowledgement
 BODY_BYTES_MAX: Final = 1 << 20
 
 
 class AckProcessor:
-    """Answers 200051, 200151 and 200053.
+    """Handlers of 200051, 200151 and 200053.
 
     Args:
-        serves: Returns why POP is not served here; empty: it is.
+        serves: Returns the reason why the broker does not serve POP; empty: POP is served.
     """
 
     def __init__(
@@ -74,18 +81,21 @@ class AckProcessor:
         }
 
     async def acknowledge(self, request: Request) -> Response:
-        """Put the acknowledgement of one message."""
+        """Append the acknowledgement of one message (200051)."""
         entry = self.admit(request)
         if entry is not None:
-            await self._revive_log.put_in_turn(entry)
+            revive_queue, record = entry
+            await self._revive_log.acknowledge(revive_queue, record)
             await self._revive_log.confirm("the message was acknowledged")
         return Response()
 
-    def admit(self, request: Request) -> Entry | None:
-        """Return the record for an acknowledgement; None: an orderly pop's, which is done.
+    def admit(self, request: Request) -> AckEntry | None:
+        """Check an acknowledgement and return its record.
 
+        Returns:
+            None for an orderly pop: its acknowledgement is applied here and has no record.
         Raises:
-            RequestError: It is refused.
+            RequestError: The request is invalid, or names a message that does not exist.
         """
         group, topic, queue_id, offset = self._message(request)
         self._check_offset(topic, queue_id, offset, end_is_valid=True)
@@ -95,28 +105,35 @@ class AckProcessor:
             return None
         return _acknowledgement(group, topic, queue_id, offset, receipt)
 
+    def queue_count(self, topic: str) -> int:
+        """Return the number of read queues of a topic; 0 if the topic does not exist."""
+        found = self._topics.find(topic)
+        return 0 if found is None else found.read_queues
+
     def valid_offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the lowest and the highest offset of a queue that can be acknowledged now.
+        """Return the lowest and the highest queue offset that can be acknowledged now.
 
         Raises:
-            RequestError: There is no such queue, or POP is not served.
+            RequestError: The queue does not exist, or the broker does not serve POP.
         """
         self._check_service()
         self._check_queue(topic, queue_id)
         return self._store.queue_bounds(topic, queue_id)
 
     async def change_invisible_time(self, request: Request) -> Response:
-        """Give one message a new invisible time, from now on.
+        """Set a new invisible time of one message, counted from now (200053).
 
         Raises:
-            RequestError: With NO_MESSAGE if its time is over: it is visible again.
+            RequestError: The request is invalid; NO_MESSAGE: the old invisible time has expired.
         """
         group, topic, queue_id, offset = self._message(request)
         invisible_ms = fields.long(request, "invisibleTime")
         self._check_offset(topic, queue_id, offset, end_is_valid=False)
         receipt, now_ms = self._receipt(request), self._clock.now_ms()
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
-            raise _invalid(f"invisibleTime is {invisible_ms}; 0 to {INVISIBLE_MS_MAX} is possible")
+            raise _invalid(
+                f"invisibleTime is {invisible_ms}; the valid range is 0 to {INVISIBLE_MS_MAX} ms"
+            )
         if receipt.is_orderly:
             return self._change_orderly(
                 Place(group, topic, queue_id), offset, receipt, now_ms + invisible_ms
@@ -124,10 +141,10 @@ class AckProcessor:
         if receipt.visible_ms <= now_ms:
             raise RequestError(
                 ResponseCode.NO_MESSAGE,
-                f"message {offset} of {topic}/{queue_id} is visible again since "
-                f"{now_ms - receipt.visible_ms} ms: its handle has expired",
+                f"the receipt handle of message {offset} of {topic}/{queue_id} expired "
+                f"{now_ms - receipt.visible_ms} ms ago: the message is visible again",
             )
-        pop_ms = max(now_ms, receipt.pop_ms + 1)  # another name than the old checkpoint's
+        pop_ms = max(now_ms, receipt.pop_ms + 1)  # the new checkpoint needs a key of its own
         invisible_ms = max(invisible_ms - (pop_ms - now_ms), 0)
         renewed = Checkpoint(
             topic=topic,
@@ -151,10 +168,12 @@ class AckProcessor:
         )
 
     def _acknowledge_orderly(self, place: Place, offset: int, pop_ms: int) -> None:
-        """Acknowledge a message of the last orderly pop of a queue; older ones change nothing.
+        """Acknowledge a message of the last orderly pop of a queue.
+
+        Messages before the committed offset are acknowledged already: nothing changes.
 
         Raises:
-            RequestError: With MESSAGE_ILLEGAL if that pop did not give it.
+            RequestError: MESSAGE_ILLEGAL: the last pop of the queue did not return the message.
         """
         if offset < self._offsets.committed(place):
             return
@@ -163,7 +182,7 @@ class AckProcessor:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, "
-                f"commit:{offset}: it is not in the last pop of the queue",
+                f"commit:{offset}: the last pop of the queue did not return this message",
             )
         if not isinstance(following, Settled):
             self._offsets.acknowledged(place, following)
@@ -172,7 +191,7 @@ class AckProcessor:
     def _change_orderly(
         self, place: Place, offset: int, receipt: Receipt, visible_ms: int
     ) -> Response:
-        """Set when a message of the last orderly pop is visible again."""
+        """Set the time at which a message of the last orderly pop is visible again."""
         if offset >= self._offsets.committed(place) and self._orderly.table.set_visible(
             place, offset, receipt.pop_ms, visible_ms
         ):
@@ -186,8 +205,8 @@ class AckProcessor:
         )
 
     async def acknowledge_batch(self, request: Request) -> Response:
-        """Put the acknowledgements of messages of several pops."""
-        entries: list[Entry] = []
+        """Append the acknowledgements of messages from several pops (200151)."""
+        entries: list[AckEntry] = []
         for each in batch_entries(request.body):
             entry = self._batch_entry(each)
             if entry is not None:
@@ -201,7 +220,12 @@ class AckProcessor:
     # -- checks ---------------------------------------------------------------------------------
 
     def _message(self, request: Request) -> tuple[str, str, int, int]:
-        """Return the group, topic, queue and offset that a request names."""
+        """Return the group, topic, queue and queue offset of a request.
+
+        Raises:
+            RequestError: A field is missing or invalid, the queue does not exist, or the broker
+                does not serve POP.
+        """
         group, topic = fields.text(request, "consumerGroup"), fields.text(request, "topic")
         queue_id, offset = fields.integer(request, "queueId"), fields.long(request, "offset")
         fields.text(request, "extraInfo")
@@ -210,8 +234,8 @@ class AckProcessor:
         return group, topic, queue_id, offset
 
     def _check_service(self) -> None:
-        if why := self._serves():
-            raise RequestError(ResponseCode.NO_PERMISSION, why)
+        if reason := self._serves():
+            raise RequestError(ResponseCode.NO_PERMISSION, reason)
 
     def _check_queue(self, name: str, queue_id: int) -> None:
         topic = self._topics.find(name)
@@ -236,15 +260,25 @@ class AckProcessor:
             )
 
     def _receipt(self, request: Request) -> Receipt:
-        """Return the handle of a request."""
+        """Return the parsed receipt handle of a request.
+
+        Raises:
+            RequestError: INVALID_PARAMETER: the handle is malformed or of another broker.
+        """
         try:
             receipt = parse_receipt(fields.text(request, "extraInfo"), self._identity.broker_name)
         except ReceiptError as error:
-            raise _invalid(f"extraInfo is no receipt handle: {error}") from error
+            raise _invalid(f"extraInfo is not a valid receipt handle: {error}") from error
         return receipt
 
-    def _batch_entry(self, each: Mapping[str, object]) -> Entry | None:
-        """Return the acknowledgement of one entry, None if it names no message that exists."""
+    def _batch_entry(self, each: Mapping[str, object]) -> AckEntry | None:
+        """Return the acknowledgement for an entry of a batch.
+
+        Returns:
+            None if the entry needs no record: none of its messages exists, or the pop was orderly.
+        Raises:
+            RequestError: The entry is malformed, or its queue does not exist.
+        """
         try:
             group = str(_value(each, "c", "consumerGroup"))
             topic = topic_of_flag(
@@ -281,7 +315,9 @@ class AckProcessor:
         )
 
 
-def _acknowledgement(group: str, topic: str, queue_id: int, offset: int, receipt: Receipt) -> Entry:
+def _acknowledgement(
+    group: str, topic: str, queue_id: int, offset: int, receipt: Receipt
+) -> AckEntry:
     return receipt.revive_queue, Acknowledgement(
         topic=topic,
         group=group,
@@ -298,7 +334,7 @@ def batch_entries(body: bytes) -> Iterator[Mapping[str, object]]:
     """Yield the entries of a batch acknowledgement.
 
     Raises:
-        RequestError: With NO_MESSAGE if there are none, INVALID_PARAMETER if it is malformed.
+        RequestError: NO_MESSAGE: the batch is empty; INVALID_PARAMETER: the body is malformed.
     """
     try:
         entries = wire_json.parse_object(body).get("acks")
@@ -307,7 +343,7 @@ def batch_entries(body: bytes) -> Iterator[Mapping[str, object]]:
     if not entries:
         raise RequestError(ResponseCode.NO_MESSAGE, "the batch has no acknowledgements")
     if not isinstance(entries, list) or len(entries) > ENTRIES_MAX:
-        raise _invalid(f"acks is not a list of at most {ENTRIES_MAX} entries")
+        raise _invalid(f"acks must be a list of at most {ENTRIES_MAX} entries")
     for entry in entries:
         if not isinstance(entry, dict):
             raise _invalid("an entry of the batch is not an object")
@@ -318,9 +354,12 @@ def bit_offsets(value: object, start: int) -> tuple[int, ...]:
     """Return the offsets whose bits are set; bit 0 is `start`.
 
     Args:
-        value: Bytes of a Java BitSet as base64, or a list of numbers from -128 to 255.
+        value: Bytes of a Java BitSet: as base64, or as a list of numbers from -128 to 255.
+        start: Queue offset of bit 0.
+    Returns:
+        Queue offsets, ascending.
     Raises:
-        ValueError: It is neither, or too long.
+        ValueError: The value has another form, or more than `OFFSETS_MAX` bits.
     """
     if isinstance(value, str):
         try:
@@ -330,9 +369,9 @@ def bit_offsets(value: object, start: int) -> tuple[int, ...]:
     elif isinstance(value, list) and all(isinstance(each, int) for each in value):
         data = bytes(each & 0xFF for each in value)
     else:
-        raise ValueError("the bits are not base64")
+        raise ValueError("the bits are neither base64 nor a list of numbers")
     if len(data) * 8 > OFFSETS_MAX:
-        raise ValueError(f"{len(data) * 8} bits are too many; the limit is {OFFSETS_MAX}")
+        raise ValueError(f"the bit set has {len(data) * 8} bits; the limit is {OFFSETS_MAX}")
     bits = int.from_bytes(data, "little")
     return tuple(start + at for at in range(bits.bit_length()) if bits >> at & 1)
 

@@ -13,7 +13,7 @@ ANY_QUEUE: Final = -1
 
 
 class AssignedQueue(NamedTuple):
-    """A queue of one broker; sorted as Apache sorts them: MessageQueue.compareTo."""
+    """Queue of one broker, with the sort order of MessageQueue.compareTo."""
 
     topic: str
     broker_name: str
@@ -22,18 +22,21 @@ class AssignedQueue(NamedTuple):
 
 Queues = Sequence[AssignedQueue]
 Strategy = Callable[[int, int, int], range]
-"""Returns indexes of queues; takes the member's index, the number of queues and of members."""
+"""Function of a member's index, the number of queues and the number of members.
+
+It returns the indexes of the member's queues.
+"""
 
 
 def averagely(index: int, queues: int, members: int) -> range:
-    """Return one piece of successive queues."""
+    """Return one range of consecutive queues."""
     share, rest = divmod(queues, members)
     start = index * share + min(index, rest)
     return range(start, start + share + (index < rest))
 
 
 def by_circle(index: int, queues: int, members: int) -> range:
-    """Return each queue that is `members` after the one before."""
+    """Return every queue whose index modulo `members` is `index`."""
     return range(index, queues, members)
 
 
@@ -46,7 +49,9 @@ def allocate(
     """Return the queues that a member pulls.
 
     Args:
-        queues, members: All of them, sorted.
+        queues: All queues of the topic, sorted.
+        members: Client ids of all members, sorted.
+        member: Client id; an unknown member gets no queues.
     """
     if member not in members:
         return []
@@ -56,11 +61,14 @@ def allocate(
 def allocate_for_pop(
     strategy: Strategy, queues: Queues, members: Sequence[str], member: str, shared: int
 ) -> list[AssignedQueue]:
-    """Return the queues that a member pops; id -1: any queue of that broker.
+    """Return the queues that a member pops; `ANY_QUEUE`: any queue of that broker.
 
     Args:
-        queues, members: All of them, sorted.
-        shared: Number of following members whose queues it pops as well.
+        queues: All queues of the topic, sorted.
+        members: Client ids of all members, sorted.
+        member: Client id; an unknown member gets no queues, unless each member pops all queues.
+        shared: Number of following members whose queues the member pops as well; at most 0, or all
+            other members: each member pops all queues.
     """
     if shared <= 0 or shared >= len(members) - 1:
         return [queue._replace(queue_id=ANY_QUEUE) for queue in queues]

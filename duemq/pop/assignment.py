@@ -1,6 +1,6 @@
-"""Rebalance by the broker (400), and the mode in which a group consumes (401, 402).
+"""Rebalance by the broker (400), and the request mode of a group: pull or pop (401, 402).
 
-    topic's queues on all brokers + members of the group --strategy--> queues of one member
+    queues of a topic on all brokers + members of a group --strategy--> queues of one member
 
 Source: QueryAssignmentProcessor
 """
@@ -27,13 +27,22 @@ BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
 
 
 class Clients(Protocol):
-    """Members of the groups."""
+    """Table of the members of consumer groups."""
 
-    def members(self, group: str) -> list[str]: ...
+    def members(self, group: str) -> list[str]:
+        """Return the client ids of a group's members."""
+        ...
 
 
 class AssignmentProcessor:
-    """Answers 400, 401 and 402."""
+    """Handlers of 400, 401 and 402.
+
+    Args:
+        clients: Members of the groups.
+        queues: Queues of a topic on all brokers.
+        modes: Request modes that were set.
+        config: Returns the current configuration.
+    """
 
     def __init__(
         self,
@@ -55,16 +64,22 @@ class AssignmentProcessor:
         }
 
     async def assign(self, request: Request) -> Response:
-        """Respond with the queues of one member; without any list if it keeps those that it has."""
-        wanted = _body(request)
-        topic, group = _text(wanted, "topic"), _text(wanted, "consumerGroup")
-        model = _text(wanted, "messageModel")
+        """Respond with the queues of one member (400).
+
+        A response without a list makes the client keep its current queues.
+
+        Raises:
+            RequestError: INVALID_PARAMETER: the body is malformed.
+        """
+        body = _body(request)
+        topic, group = _text(body, "topic"), _text(body, "consumerGroup")
+        model = _text(body, "messageModel")
         if model not in (BROADCASTING, CLUSTERING):
             raise _invalid(f"messageModel is {model[:32]!r}")
         mode = self._mode(topic, group)
         queues: Iterable[AssignedQueue] | None = await self._queues.of(topic) or None
         if queues and model == CLUSTERING and self._config().server_load_balancer:
-            queues = self._allocated(wanted, mode, list(queues))
+            queues = self._allocated(body, mode, list(queues))
         if queues is None:
             return Response(body=wire_json.encode({}))
         assigned = [
@@ -88,12 +103,16 @@ class AssignmentProcessor:
         return RequestMode(POP, config.default_shared_queues)
 
     def _allocated(
-        self, wanted: JsonObject, mode: RequestMode, queues: list[AssignedQueue]
+        self, body: JsonObject, mode: RequestMode, queues: list[AssignedQueue]
     ) -> list[AssignedQueue] | None:
-        """Return the member's queues, None without members or with an unknown strategy."""
-        members = self._clients.members(_text(wanted, "consumerGroup"))
-        strategy = STRATEGIES.get(str(wanted.get("strategyName")))
-        member = str(wanted.get("clientId") or "")
+        """Return the queues of the requesting member.
+
+        Returns:
+            None if the group has no members, the strategy is unknown, or the client id is missing.
+        """
+        members = self._clients.members(_text(body, "consumerGroup"))
+        strategy = STRATEGIES.get(str(body.get("strategyName")))
+        member = str(body.get("clientId") or "")
         if not members or strategy is None:
             return None
         if mode.mode == POP:
@@ -101,11 +120,16 @@ class AssignmentProcessor:
         return allocate(strategy, queues, members, member) if member.strip() else None
 
     async def set_mode(self, request: Request) -> Response:
-        """Set whether a group pulls or pops a topic, from the next rebalance on."""
-        wanted = _body(request)
-        topic, group = _text(wanted, "topic"), _text(wanted, "consumerGroup")
+        """Set whether a group pulls or pops a topic (401); in effect from the next rebalance.
+
+        Raises:
+            RequestError: The body is malformed, the topic is a retry topic, or the topic or the
+                group does not exist.
+        """
+        body = _body(request)
+        topic, group = _text(body, "topic"), _text(body, "consumerGroup")
         try:
-            mode = RequestMode.of(wanted)
+            mode = RequestMode.of(body)
         except ValueError as error:
             raise _invalid(str(error)) from error
         if topic.startswith(RETRY_PREFIX):
@@ -120,7 +144,7 @@ class AssignmentProcessor:
         return Response()
 
     async def all_modes(self, request: Request) -> Response:
-        """Respond with all modes, for replicas."""
+        """Respond with the table of all modes (402), which replicas copy."""
         return Response(body=wire_json.encode(self._modes.to_json()))
 
 

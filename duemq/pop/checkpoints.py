@@ -17,10 +17,10 @@ from duemq.pop.names import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG
 from message_store.log.record import Record
 
 LEAD_MS: Final = 1_000  # PopAckConstants.ackTimeInterval
-INVISIBLE_MS_MAX: Final = 10 * 365 * 86_400_000  # timerMaxDelaySec is less, unless it was set
-OFFSETS_MAX: Final = 1_024  # of one record; Apache's have at most 32
+INVISIBLE_MS_MAX: Final = 10 * 365 * 86_400_000  # the default of timerMaxDelaySec is lower
+OFFSETS_MAX: Final = 1_024  # per record; Apache's broker writes at most 32
 Key = tuple[str, str, int, int, int, str]
-"""Topic, group, queue, start offset, pop time, broker name: what names a checkpoint."""
+"""Key of a checkpoint: topic, group, queue, start offset, pop time in ms, broker name."""
 
 
 class RecordError(ValueError):
@@ -29,11 +29,15 @@ class RecordError(ValueError):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Messages of one queue that one pop gave to one group.
+    """Checkpoint: the messages of one queue that one pop returned to one group.
 
     Attributes:
+        start_offset: Queue offset from which the pop read.
+        pop_ms: Time of the pop, in ms since the epoch.
+        invisible_ms: Time from the pop until unacknowledged messages are visible again, in ms.
         offsets: Queue offsets of the messages.
-        acked: Those that were acknowledged.
+        acked: Queue offsets of the acknowledged messages.
+        log_offset: Log offset of the first message, in bytes; None: unknown.
     """
 
     topic: str
@@ -45,15 +49,16 @@ class Checkpoint:
     offsets: tuple[int, ...]
     broker_name: str
     acked: set[int] = field(default_factory=set)
+    log_offset: int | None = field(default=None, compare=False)
 
     @property
     def revive_ms(self) -> int:
-        """Time from which its messages are visible again."""
+        """Time from which unacknowledged messages are visible again, in ms since the epoch."""
         return self.pop_ms + self.invisible_ms
 
     @property
     def due_ms(self) -> int:
-        """Time at which its record is delivered to the revive topic."""
+        """Time at which the record is delivered to the revive topic, in ms since the epoch."""
         return self.revive_ms - LEAD_MS
 
     @property
@@ -92,10 +97,13 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Acknowledgement:
-    """Messages of one checkpoint that their consumer has processed.
+    """Acknowledgement: messages of one checkpoint that a consumer has processed.
 
     Attributes:
-        due_ms: The checkpoint's revive time.
+        start_offset: Start offset of the checkpoint.
+        pop_ms: Pop time of the checkpoint, in ms since the epoch.
+        offsets: Queue offsets of the messages.
+        due_ms: Revive time of the checkpoint, in ms since the epoch.
     """
 
     topic: str
@@ -140,6 +148,12 @@ class Acknowledgement:
         return _properties(tag, self.key, named, self.due_ms)
 
 
+Entry = tuple[int, Checkpoint | Acknowledgement]
+"""Revive queue of a record, and the record."""
+AckEntry = tuple[int, Acknowledgement]
+"""Revive queue of an acknowledgement, and the acknowledgement."""
+
+
 def _properties(tag: str, key: Key, offset: str, due_ms: int) -> dict[str, str]:
     topic, group, queue_id, _, pop_ms, broker_name = key
     kind = CHECKPOINT_TAG if tag == CHECKPOINT_TAG else ACK_TAG
@@ -148,12 +162,12 @@ def _properties(tag: str, key: Key, offset: str, due_ms: int) -> dict[str, str]:
 
 
 def parse_revive_record(record: Record, broker_name: str) -> Checkpoint | Acknowledgement:
-    """Return what a record of the revive topic holds.
+    """Return the checkpoint or the acknowledgement in a record of the revive topic.
 
     Args:
-        broker_name: Of records that name no broker.
+        broker_name: Broker name for a record without one.
     Raises:
-        RecordError: It is neither.
+        RecordError: The record is neither a checkpoint nor an acknowledgement, or is malformed.
     """
     tag = record.properties.get("TAGS")
     try:
@@ -166,15 +180,16 @@ def parse_revive_record(record: Record, broker_name: str) -> Checkpoint | Acknow
             return _acknowledgement(data, record, broker_name, data["aol"])
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{type(error).__name__}: {error}") from error
-    raise RecordError(f"its tag is {tag!r}")
+    raise RecordError(f"unknown tag {tag!r}")
 
 
 def _checkpoint(data: Mapping[str, object], broker_name: str) -> Checkpoint:
     start, count = _whole(data["so"]), _whole(data["n"])
     distances = _offsets(data.get("d") or [])
-    if not distances:  # an old 5.0 broker's
+    if not distances:  # written by an old 5.0 broker
         distances = tuple(range(min(count, OFFSETS_MAX)))
     offsets = tuple(start + distance for distance in distances)
+    acked = _whole(data.get("bm", 0))  # bit n: message offsets[n] is acknowledged
     return Checkpoint(
         topic=_text(data["t"]),
         group=_text(data["c"]),
@@ -184,7 +199,7 @@ def _checkpoint(data: Mapping[str, object], broker_name: str) -> Checkpoint:
         invisible_ms=_whole(data["it"]),
         offsets=offsets,
         broker_name=_text(data.get("bn") or broker_name),
-        acked={at for number, at in enumerate(offsets) if _whole(data.get("bm", 0)) >> number & 1},
+        acked={at for number, at in enumerate(offsets) if acked >> number & 1} if acked else set(),
     )
 
 
@@ -206,7 +221,7 @@ def _acknowledgement(
 
 def _offsets(found: object) -> tuple[int, ...]:
     if not isinstance(found, list) or len(found) > OFFSETS_MAX:
-        raise ValueError(f"the offsets are not a list of at most {OFFSETS_MAX} numbers")
+        raise ValueError(f"the offsets must be a list of at most {OFFSETS_MAX} numbers")
     return tuple(_whole(offset) for offset in found)
 
 

@@ -1,7 +1,8 @@
-"""Figures of POP: messages in flight, and counters of the revive topic.
+"""Counters of POP: messages in flight, and records of the revive topic.
 
-A message is in flight from its pop until it is acknowledged or visible again. Pops from before the
-start are not counted; an acknowledgement that is repeated counts each time, down to 0.
+A message is in flight from its pop until it is acknowledged or visible again. Pops before the start
+of the broker are not counted. A repeated acknowledgement reduces the count again, down to 0.
+
 Source: PopInflightMessageCounter, PopMetricsManager
 """
 
@@ -14,20 +15,20 @@ from duemq.metrics.meters import Counts
 from duemq.pop.checkpoints import Acknowledgement, Checkpoint
 from duemq.pop.names import normal_topic
 
-PLACES_MAX: Final = 100_000
-PAIRS_MAX: Final = 10_000
+PLACES_MAX: Final = 100_000  # queues of groups with messages in flight
+PAIRS_MAX: Final = 10_000  # pairs of group and topic
 PUT, REFUSED = "PUT_OK", "UNKNOWN_ERROR"  # names of PutMessageStatus
 CHECKPOINT, ACKNOWLEDGEMENT = "CK", "ACK"  # names of PopReviveMessageType
 
 
 class PopFigures:
-    """Figures of one broker since its start.
+    """Counters of one broker since its start.
 
     Args:
-        started_ms: Pops before this time are not counted as in flight.
+        started_ms: Start of the broker, in ms since the epoch.
     Attributes:
         puts: Records put into the revive topic, by (group, topic, type, status).
-        reads: Records read from it, by (group, topic, revive queue, type).
+        reads: Records read from the revive topic, by (group, topic, revive queue, type).
         retries: Copies put into retry topics, by (group, topic, status).
     """
 
@@ -38,7 +39,7 @@ class PopFigures:
         self.puts, self.reads, self.retries = Counts(), Counts(), Counts()
 
     def note_put(self, record: Checkpoint | Acknowledgement, status: str) -> None:
-        """Count a record that was put into the revive topic, or refused."""
+        """Count a record that the store accepted or refused (`PUT`, `REFUSED`)."""
         self.puts.add(record.group, record.topic, _type(record), status)
         if status != PUT:
             return
@@ -49,15 +50,16 @@ class PopFigures:
         if len(self._pairs) < PAIRS_MAX:
             self._pairs[record.group, topic] = None
         key = record.group, record.topic, record.queue_id
-        if key in self._in_flight or len(self._in_flight) < PLACES_MAX:
-            self._in_flight[key] = self._in_flight.get(key, 0) + len(record.offsets)
+        before = self._in_flight.get(key, 0)
+        if before or len(self._in_flight) < PLACES_MAX:
+            self._in_flight[key] = before + len(record.offsets)
 
     def note_read(self, record: Checkpoint | Acknowledgement, revive_queue: int) -> None:
         """Count a record that was read from the revive topic."""
         self.reads.add(record.group, record.topic, str(revive_queue), _type(record))
 
     def note_settled(self, checkpoint: Checkpoint, count: int) -> None:
-        """Have `count` messages of a checkpoint no longer in flight: they are visible again."""
+        """Remove `count` messages of a checkpoint from the messages in flight."""
         self._remove(checkpoint, count)
 
     def _remove(self, record: Checkpoint | Acknowledgement, count: int) -> None:
@@ -75,7 +77,7 @@ class PopFigures:
         return self._in_flight.get((group, topic, queue_id), 0)
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Yield (group, topic) of all pops since the start; retry topics are of their topic."""
+        """Yield group and topic of all pops; a pop of a retry topic counts for its topic."""
         return iter(tuple(self._pairs))
 
 

@@ -52,7 +52,7 @@ def topic_of_flag(topic: str, group: str, flag: str) -> str:
     """Return the topic of a message that was popped from `topic` with this flag.
 
     Raises:
-        ValueError: There is no such flag.
+        ValueError: The flag is unknown.
     """
     if flag == NORMAL:
         return topic

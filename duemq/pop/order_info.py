@@ -19,7 +19,7 @@ from duemq.pop.pop_offsets import Place
 from duemq.registry.config_file import ConfigFile, JsonObject, Saved
 
 FILE_NAME: Final = "consumerOrderInfo.json"
-VIEW: Final = "pop.orderInfo"  # what replicas ask for
+VIEW: Final = "pop.orderInfo"  # view that replicas request
 KEPT_MS: Final = 86_400_000  # CLEAN_SPAN_FROM_LAST
 OFFSETS_MAX: Final = 64  # bits of a Java long
 SEPARATOR: Final = "@"
@@ -39,8 +39,8 @@ class OrderInfo:
     Attributes:
         offsets: Queue offsets of its messages.
         visible_ms: Time at which a message is visible again, where it was changed.
-        consumed: Pops before this one, of messages that had some.
-        acked: Bits of acknowledged messages, by their position in `offsets`.
+        consumed: Number of earlier pops, by queue offset; only of messages that were popped before.
+        acked: Bit set of acknowledged messages; bit n is that of `offsets[n]`.
     """
 
     pop_ms: int
@@ -90,7 +90,7 @@ class OrderTable(Saved):
         """Read consumerOrderInfo.json.
 
         Raises:
-            CorruptStore: The file is there but neither it nor its backup can be used.
+            CorruptStore: The file exists, but neither the file nor its backup is valid.
         """
         self._table = self._file.load(read_table) or {}
 
@@ -102,7 +102,7 @@ class OrderTable(Saved):
         return {"table": table}
 
     def clean(self, now_ms: int) -> None:
-        """Remove infos of topics and groups that are gone, and those of a day ago."""
+        """Remove infos of topics and groups that do not exist, and those older than a day."""
         for place, info in list(self._table.items()):
             old = now_ms - info.last_ms > KEPT_MS
             if old or not self._is_known(place.topic, place.group):
@@ -113,7 +113,7 @@ class OrderTable(Saved):
         yield from self._table.items()
 
     def clear(self, place: Place) -> None:
-        """Forget the last pop of a queue: its offset was reset."""
+        """Remove the last pop of a queue, because its offset was reset."""
         self._dirty |= self._table.pop(place, None) is not None
 
     # -- pops -----------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class OrderTable(Saved):
     def blocked_until(self, place: Place, attempt_id: str | None, now_ms: int) -> int | None:
         """Return the time until which a queue is blocked, None if it is not.
 
-        An attempt that is repeated is not blocked by itself: its client got no answer.
+        A repeated attempt is not blocked by its own pop: the client has not received the response.
         """
         info = self._table.get(place)
         if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):

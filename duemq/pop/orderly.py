@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-STALE_MAX: Final = 64  # entries of the heap whose queue has another time by now
+STALE_MAX: Final = 64  # heap entries with an outdated time
 SAVE_MS: Final = 5_000  # flushConsumerOffsetInterval
 
 
 class Orderly:
-    """Order infos of one broker. A context manager: its task wakes pops and writes the file.
+    """Order infos of one broker. A context manager: its task resumes pops and writes the file.
 
     Attributes:
         table: Order infos by queue.
@@ -47,7 +47,7 @@ class Orderly:
         self._save_ms = 0
 
     def changed(self, place: Place) -> None:
-        """Have pops of a queue continue when it is free: now, or at the time that it has now."""
+        """Resume pops of a queue when it is no longer blocked: now, or at its current free time."""
         free_ms = self.table.free_ms(place)
         if free_ms <= self._clock.now_ms():
             self._free_ms.pop(place, None)
@@ -67,7 +67,7 @@ class Orderly:
 
     def _continue(self, place: Place) -> None:
         table = self._store.topics
-        self._held.wake_slot(table.slot(table.add(place.topic), place.queue_id, create=True))
+        self._held.resume_slot(table.slot(table.add(place.topic), place.queue_id, create=True))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -85,11 +85,13 @@ class Orderly:
         await self._save()
 
     async def run(self) -> None:
-        """Wake pops at their times, and write the file, until stopped."""
+        """Resume pops when their queues are not blocked, and write the file, until stopped."""
         while not self._stopping:
             self._wake.clear()
             now_ms = self._clock.now_ms()
-            if not now_ms < self._save_ms <= now_ms + SAVE_MS:  # it is time, or a clock was set
+            if (
+                not now_ms < self._save_ms <= now_ms + SAVE_MS
+            ):  # the time has come, or the clock was set
                 self._save_ms = now_ms + SAVE_MS
                 self.table.clean(now_ms)
                 await self._save()
@@ -105,4 +107,4 @@ class Orderly:
         try:
             await self.table.save()
         except OSError as error:
-            log.error("order infos of the last seconds are not on the disk: %s", error)
+            log.error("order infos of the last seconds are not on disk: %s", error)

@@ -1,6 +1,6 @@
-"""Pops (200050): messages with a checkpoint for each queue they are from. PopMessageProcessor.
+"""Pops (200050): messages with one checkpoint per queue. PopMessageProcessor.
 
-    queues of the topic, and of its retry topics --read--> pieces --checkpoints--> revive log
+    queues of the topic, and of its retry topics --read--> results --checkpoints--> revive log
                                                               |         |
                                                        answer <---------+  confirmed
 
@@ -22,16 +22,16 @@ from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
-from duemq.pop.checkpoints import INVISIBLE_MS_MAX, Checkpoint
+from duemq.pop.checkpoints import INVISIBLE_MS_MAX, Checkpoint, Entry
 from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES, retry_flag
 from duemq.pop.orderly import Orderly
 from duemq.pop.pop_offsets import Place, PopOffsets
 from duemq.pop.pop_queues import PopQueues, Target
-from duemq.pop.queue_reader import Found, QueueReader
+from duemq.pop.queue_reader import QueueReader, ReadResult
 from duemq.pop.receipts import Receipt, message_offset_info, start_offset_info
-from duemq.pop.revive_log import Entry, ReviveLog
+from duemq.pop.revive_log import ReviveLog
 from duemq.ports import Identity
-from duemq.pull.held_pulls import Wake
+from duemq.pull.held_pulls import ResumeReason
 from duemq.registry.subscriptions import ExpressionError, Subscription, parse_expression
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -41,12 +41,20 @@ if TYPE_CHECKING:
 
 MESSAGES_MAX: Final = 32
 ATTEMPT_CHARS_MAX: Final = 255
-READS_MAX: Final = 8  # of one queue in one turn, while nothing passes the filter
+READS_MAX: Final = 8  # per queue and turn, while no message passes the filter
 
 
 @dataclass(slots=True)
 class PopRequest:
-    """Arguments of a pop; PopMessageRequestHeader."""
+    """Arguments of a pop: the checked PopMessageRequestHeader.
+
+    Attributes:
+        count_max: Maximum number of messages.
+        invisible_ms: Invisible time of the messages, in ms.
+        until_ms: Time until which the pop is held without messages, in ms since the epoch; 0: not.
+        init_mode: Offset at which a new group begins: `FROM_FIRST` or `FROM_LAST`.
+        attempt_id: Id of an orderly pop that the client may repeat; None: no id.
+    """
 
     target: Target
     count_max: int
@@ -59,30 +67,35 @@ class PopRequest:
 
 
 @dataclass(slots=True)
-class Piece:
-    """Messages of one queue in a pop; there may be none."""
+class QueueResult:
+    """Result of one pop in one queue; may have no messages."""
 
     place: Place
-    found: Found
+    found: ReadResult
 
 
 @dataclass(slots=True)
-class Popped:
-    """All pieces of one pop."""
+class PopResult:
+    """Result of one pop: messages of one or more queues.
+
+    Attributes:
+        pop_ms: Time of the pop, in ms since the epoch.
+        revive_queue: Revive queue of the checkpoints.
+        results: Results by queue, in the order of reading.
+        count: Number of messages in all results.
+        rest: Number of messages in the queues after the popped ones.
+    """
 
     pop_ms: int
     revive_queue: int
-    pieces: list[Piece] = field(default_factory=list)
+    results: list[QueueResult] = field(default_factory=list)
+    count: int = 0
     rest: int = 0
     order_counts: list[str] = field(default_factory=list)
 
-    @property
-    def count(self) -> int:
-        return sum(len(piece.found.offsets) for piece in self.pieces)
-
 
 class PopProcessor:
-    """Answers 200050."""
+    """Handler of 200050."""
 
     def __init__(
         self,
@@ -108,30 +121,44 @@ class PopProcessor:
         return {RequestCode.POP_MESSAGE: self.pop}
 
     async def pop(self, request: Request) -> Response | None:
-        """Respond with messages, at once or when there are some, or at the deadline."""
-        wanted = self.admit(request)
-        popped = self._take(wanted)
-        while not popped.count:
-            if popped.rest and wanted.until_ms > self._clock.now_ms():
-                await asyncio.sleep(0)  # there is more to filter: others run before it
-            else:
-                why = await self._queues.wait(
-                    request, wanted.target, wanted.subscription, wanted.until_ms
-                )
-                if why is Wake.DROPPED:
-                    return None
-                if why is not Wake.ARRIVED:
-                    return self._nothing(wanted, is_full=why is None)
-            popped = self._take(wanted)
-        if not wanted.is_orderly:
+        """Respond with messages as soon as one is visible, or without messages at the deadline."""
+        return await self.pop_admitted(request, self.admit(request))
+
+    async def pop_admitted(self, request: Request, arguments: PopRequest) -> Response | None:
+        """Respond to an admitted request in the same way as `pop`."""
+        try:
+            popped = await self._take_when_any(request, arguments)
+        except BaseException:  # messages that resumed this request may still be in the queues
+            self._queues.messages_left(arguments.target)
+            raise
+        if popped is ResumeReason.DROPPED:
+            return None
+        if not isinstance(popped, PopResult):
+            return self._nothing(arguments, is_full=popped is None)
+        if not arguments.is_orderly:
             await self._revive_log.confirm("the messages were popped")
-        return self.found(wanted, popped)
+        return self.found(arguments, popped)
+
+    async def _take_when_any(
+        self, request: Request, arguments: PopRequest
+    ) -> PopResult | ResumeReason | None:
+        """Read messages once one is visible; otherwise return the result of `PopQueues.wait`."""
+        while not (popped := self._take(arguments)).count:
+            if popped.rest and arguments.until_ms > self._clock.now_ms():
+                await asyncio.sleep(0)  # more messages to filter: other requests run first
+                continue
+            why = await self._queues.wait(
+                request, arguments.target, arguments.subscription, arguments.until_ms, takes=True
+            )
+            if why is not ResumeReason.ARRIVED:
+                return why
+        return popped
 
     def admit(self, request: Request) -> PopRequest:
-        """Return what a request asks for.
+        """Return the arguments of a request, after checking them.
 
         Raises:
-            RequestError: It is refused.
+            RequestError: The request is invalid.
         """
         count, invisible_ms = (
             fields.integer(request, "maxMsgNums"),
@@ -139,9 +166,11 @@ class PopProcessor:
         )
         until_ms = self._queues.until_ms(request)
         if not 0 < count <= MESSAGES_MAX:
-            raise _invalid(f"maxMsgNums is {count}; pops of 1 to {MESSAGES_MAX} are possible")
+            raise _invalid(f"maxMsgNums is {count}; the valid range is 1 to {MESSAGES_MAX}")
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
-            raise _invalid(f"invisibleTime is {invisible_ms}; 0 to {INVISIBLE_MS_MAX} is possible")
+            raise _invalid(
+                f"invisibleTime is {invisible_ms}; the valid range is 0 to {INVISIBLE_MS_MAX} ms"
+            )
         target = self._queues.target(request)
         return PopRequest(
             target=target,
@@ -152,6 +181,32 @@ class PopProcessor:
             subscription=self._subscription(request, target.topic),
             is_orderly=fields.boolean(request, "order"),
             attempt_id=request.fields.get("attemptId", "")[:ATTEMPT_CHARS_MAX] or None,
+        )
+
+    def admit_like(
+        self, arguments: PopRequest, queue_id: int, poll_ms: int, born_ms: int
+    ) -> PopRequest:
+        """Return the arguments of a pop that differs from another one in queue and times only.
+
+        Args:
+            arguments: Arguments of the other one; its subscription has no filter expression.
+        Raises:
+            RequestError: The pop is refused.
+        """
+        until_ms = self._queues.end_of_poll(poll_ms, born_ms)
+        target = arguments.target
+        if queue_id != target.queue_id:
+            target = target._replace(queue_id=queue_id)
+        self._queues.check(target)
+        return PopRequest(
+            target=target,
+            count_max=arguments.count_max,
+            invisible_ms=arguments.invisible_ms,
+            until_ms=until_ms,
+            init_mode=arguments.init_mode,
+            subscription=arguments.subscription,
+            is_orderly=arguments.is_orderly,
+            attempt_id=arguments.attempt_id,
         )
 
     def _subscription(self, request: Request, topic: str) -> Subscription:
@@ -177,66 +232,82 @@ class PopProcessor:
 
     # -- reading --------------------------------------------------------------------------------
 
-    def _take(self, wanted: PopRequest) -> Popped:
-        """Take messages: read, put their checkpoints, and move on, in one turn of the loop.
+    def _take(self, arguments: PopRequest) -> PopResult:
+        """Read messages, put their checkpoints and advance the offsets, in one event loop turn.
 
         Raises:
-            RequestError: The checkpoints were refused; nothing was taken.
+            RequestError: The store refused the checkpoints; the pop is undone.
         """
-        if wanted.is_orderly:
+        if arguments.is_orderly:
             self._pops += 1
-            return self._take_orderly(wanted)
-        popped = self.collect(wanted)
+            popped = self._take_orderly(arguments)
+            self._resume_next(arguments, popped)
+            return popped
+        popped = self.collect(arguments)
         try:
-            if entries := self.checkpoints(wanted, popped):
+            if entries := self.checkpoints(arguments, popped):
                 log_offset = self._revive_log.end
                 self._revive_log.put(entries)
                 self.stored(popped, log_offset)
         except Exception:
-            self.give_back(popped)
+            self.undo(arguments, popped)
             raise
         return popped
 
-    def collect(self, wanted: PopRequest) -> Popped:
-        """Read messages and move on. Their checkpoints must be put, or they must be given back."""
+    def collect(self, arguments: PopRequest) -> PopResult:
+        """Read messages, and advance the offsets so that the next pop begins after them.
+
+        The caller puts their checkpoints, or calls `undo`.
+        """
         self._pops += 1
-        popped = Popped(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
-        for topic, queue_id in self._queues.of(wanted.target, self._pops):
-            self._read(wanted, popped, Place(wanted.target.group, topic, queue_id))
-        for piece in popped.pieces:
-            if not piece.found.offsets:
-                self._offsets.skip(piece.place, piece.found.end)
-        popped.pieces = [piece for piece in popped.pieces if piece.found.offsets]
-        for piece in popped.pieces:
-            self._offsets.move(piece.place, piece.found.end)
+        popped = PopResult(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
+        group = arguments.target.group
+        for topic, queue_id in self._queues.of(arguments.target, self._pops):
+            self._read(arguments, popped, Place(group, topic, queue_id))
+        results = popped.results
+        popped.results = []
+        for result in results:
+            if not result.found.offsets:
+                self._offsets.skip(result.place, result.found.end)
+        for result in results:
+            if result.found.offsets:
+                self._offsets.move(result.place, result.found.end)
+                popped.results.append(result)
+        self._resume_next(arguments, popped)
         return popped
 
-    def checkpoints(self, wanted: PopRequest, popped: Popped) -> list[Entry]:
+    def _resume_next(self, arguments: PopRequest, popped: PopResult) -> None:
+        """Resume the next held request if a pop leaves messages that it has not examined."""
+        if popped.count and popped.rest:
+            self._queues.messages_left(arguments.target)
+
+    def checkpoints(self, arguments: PopRequest, popped: PopResult) -> list[Entry]:
         """Return the records that a pop needs in the revive log."""
         queue = popped.revive_queue
-        return [(queue, self._checkpoint(wanted, popped, piece)) for piece in popped.pieces]
+        return [(queue, self._checkpoint(arguments, popped, result)) for result in popped.results]
 
-    def stored(self, popped: Popped, log_offset: int) -> None:
+    def stored(self, popped: PopResult, log_offset: int) -> None:
         """Note that the checkpoints of a pop were put after a log offset."""
-        ends = [(piece.place, piece.found.end) for piece in popped.pieces]
+        ends = [(result.place, result.found.end) for result in popped.results]
         self._offsets.put(log_offset, ends)
 
-    def give_back(self, popped: Popped) -> None:
-        """Have the next pop begin where this one did; later pops of its queues are undone, too."""
-        for piece in popped.pieces:
-            self._offsets.move_back(piece.place, piece.found.start, piece.found.end)
+    def undo(self, arguments: PopRequest, popped: PopResult) -> None:
+        """Undo a pop and later pops of its queues: the next pop begins where this one began."""
+        for result in popped.results:
+            self._offsets.move_back(result.place, result.found.start, result.found.end)
+        self._queues.messages_left(arguments.target)
 
-    def found(self, wanted: PopRequest, popped: Popped) -> Response:
-        """Return the answer with messages whose checkpoints are confirmed."""
-        body, target = self._bodies(wanted, popped), wanted.target
-        if not wanted.is_orderly:
+    def found(self, arguments: PopRequest, popped: PopResult) -> Response:
+        """Return the response with the messages of a pop whose checkpoints are confirmed."""
+        body, target = self._bodies(arguments, popped), arguments.target
+        if not arguments.is_orderly:
             self._offsets.settle()
         self._stats.messages_got(target.topic, target.group, count=popped.count, size=len(body))
-        return self._answer(0, "FOUND", wanted, popped, body)
+        return self._answer(0, "FOUND", arguments, popped, body)
 
-    def _take_orderly(self, wanted: PopRequest) -> Popped:
-        """Take messages of queues that are not blocked, and block these; no checkpoint is put."""
-        popped, target = Popped(self._clock.now_ms(), ORDER_QUEUE), wanted.target
+    def _take_orderly(self, arguments: PopRequest) -> PopResult:
+        """Read messages of queues that are not blocked, and block these; put no checkpoint."""
+        popped, target = PopResult(self._clock.now_ms(), ORDER_QUEUE), arguments.target
         table = self._orderly.table
         for topic, queue_id in self._queues.of(target, self._pops):
             place = Place(target.group, topic, queue_id)
@@ -244,98 +315,112 @@ class PopProcessor:
                 continue  # messages of orderly pops stay in their queue
             if self._offsets.is_reset(place):
                 table.clear(place)
-            if table.blocked_until(place, wanted.attempt_id, popped.pop_ms) is None:
-                self._read(wanted, popped, place)
-        for piece in popped.pieces:
-            if not piece.found.offsets:
-                self._offsets.skip(piece.place, piece.found.end)
+            if table.blocked_until(place, arguments.attempt_id, popped.pop_ms) is None:
+                self._read(arguments, popped, place)
+        for result in popped.results:
+            if not result.found.offsets:
+                self._offsets.skip(result.place, result.found.end)
                 continue
             counts = table.note_pop(
-                piece.place,
-                piece.found.offsets,
+                result.place,
+                result.found.offsets,
                 pop_ms=popped.pop_ms,
-                invisible_ms=wanted.invisible_ms,
-                attempt_id=wanted.attempt_id,
+                invisible_ms=arguments.invisible_ms,
+                attempt_id=arguments.attempt_id,
             )
             popped.order_counts.append(counts)
-            self._offsets.stay(piece.place, piece.found.start)
-            self._orderly.changed(piece.place)
-        popped.pieces = [piece for piece in popped.pieces if piece.found.offsets]
+            self._offsets.stay(result.place, result.found.start)
+            self._orderly.changed(result.place)
+        popped.results = [result for result in popped.results if result.found.offsets]
         return popped
 
-    def _read(self, wanted: PopRequest, popped: Popped, place: Place) -> None:
+    def _read(self, arguments: PopRequest, popped: PopResult, place: Place) -> None:
         """Add the next messages of a queue to a pop, or their number to its rest."""
-        start = self._offsets.following(place, wanted.init_mode)
-        left = wanted.count_max - popped.count
+        start = self._offsets.following(place, arguments.init_mode)
+        left = arguments.count_max - popped.count
         low, high = self._store.readable_bounds(place.topic, place.queue_id)
         if left <= 0:
             popped.rest += max(high - max(start, low), 0)
             return
         for _ in range(READS_MAX):
-            found = self._reader.read(place.topic, place.queue_id, start, left, wanted.subscription)
+            found = self._reader.read(
+                place.topic, place.queue_id, start, left, arguments.subscription
+            )
             if found is None:
                 start = max(start, high)
                 break
-            popped.pieces.append(Piece(place, found))
+            popped.results.append(QueueResult(place, found))
+            popped.count += len(found.offsets)
             start = found.end
             if found.offsets:
                 break
         popped.rest += max(high - max(start, low), 0)
 
-    def _checkpoint(self, wanted: PopRequest, popped: Popped, piece: Piece) -> Checkpoint:
+    def _checkpoint(
+        self, arguments: PopRequest, popped: PopResult, result: QueueResult
+    ) -> Checkpoint:
         return Checkpoint(
-            topic=piece.place.topic,
-            group=wanted.target.group,
-            queue_id=piece.place.queue_id,
-            start_offset=piece.found.start,
+            topic=result.place.topic,
+            group=arguments.target.group,
+            queue_id=result.place.queue_id,
+            start_offset=result.found.start,
             pop_ms=popped.pop_ms,
-            invisible_ms=wanted.invisible_ms,
-            offsets=piece.found.offsets,
+            invisible_ms=arguments.invisible_ms,
+            offsets=result.found.offsets,
             broker_name=self._identity.broker_name,
+            log_offset=result.found.log_offset,
         )
 
     # -- answers --------------------------------------------------------------------------------
 
-    def _bodies(self, wanted: PopRequest, popped: Popped) -> bytes:
+    def _bodies(self, arguments: PopRequest, popped: PopResult) -> bytes:
         parts = []
-        for piece in popped.pieces:
-            topic, queue_id = piece.place.topic, piece.place.queue_id
-            receipt = Receipt(
-                start_offset=piece.found.start,
-                pop_ms=popped.pop_ms,
-                invisible_ms=wanted.invisible_ms,
-                revive_queue=popped.revive_queue,
-                retry=retry_flag(topic),
-                broker_name=self._identity.broker_name,
-                queue_id=queue_id,
-            )
-            if topic == wanted.target.topic:
-                parts.append(self._reader.records(piece.found))
+        for result in popped.results:
+            if result.place.topic == arguments.target.topic:
+                parts.append(self._reader.records(result.found))
             else:
-                parts.append(self._reader.retry_records(piece.found, wanted.target.topic, receipt))
-        return b"".join(parts)
+                receipt = self._receipt(arguments, popped, result)
+                parts.append(
+                    self._reader.retry_records(result.found, arguments.target.topic, receipt)
+                )
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _nothing(self, wanted: PopRequest, *, is_full: bool) -> Response:
+    def _receipt(self, arguments: PopRequest, popped: PopResult, result: QueueResult) -> Receipt:
+        return Receipt(
+            start_offset=result.found.start,
+            pop_ms=popped.pop_ms,
+            invisible_ms=arguments.invisible_ms,
+            revive_queue=popped.revive_queue,
+            retry=retry_flag(result.place.topic),
+            broker_name=self._identity.broker_name,
+            queue_id=result.place.queue_id,
+        )
+
+    def _nothing(self, arguments: PopRequest, *, is_full: bool) -> Response:
         self._stats.got_nothing()
         code = ResponseCode.POLLING_FULL if is_full else ResponseCode.POLLING_TIMEOUT
-        popped = Popped(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
-        return self._answer(code, "NO_MESSAGE_IN_QUEUE", wanted, popped, b"")
+        popped = PopResult(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
+        return self._answer(code, "NO_MESSAGE_IN_QUEUE", arguments, popped, b"")
 
     def _answer(
-        self, code: int, status: str, wanted: PopRequest, popped: Popped, body: bytes
+        self, code: int, status: str, arguments: PopRequest, popped: PopResult, body: bytes
     ) -> Response:
-        places = [(p.place.topic, p.place.queue_id, p) for p in popped.pieces]
+        places = [(p.place.topic, p.place.queue_id, p) for p in popped.results]
         return Response(
             code,
             status,
             {
                 "popTime": str(popped.pop_ms),
-                "invisibleTime": str(wanted.invisible_ms),
+                "invisibleTime": str(arguments.invisible_ms),
                 "reviveQid": str(popped.revive_queue),
                 "restNum": str(popped.rest),
                 "startOffsetInfo": start_offset_info((t, q, p.found.start) for t, q, p in places),
                 "msgOffsetInfo": message_offset_info((t, q, p.found.offsets) for t, q, p in places),
-                **({"orderCountInfo": ";".join(popped.order_counts)} if wanted.is_orderly else {}),
+                **(
+                    {"orderCountInfo": ";".join(popped.order_counts)}
+                    if arguments.is_orderly
+                    else {}
+                ),
             },
             body,
         )

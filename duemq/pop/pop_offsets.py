@@ -1,10 +1,11 @@
-"""Offsets of pops: where a group continues in a queue.
+"""Offsets of pops: the offset at which a group continues in a queue.
 
     committed offset  <--confirmed--  end of the last pop, in memory until its checkpoint is
                                       confirmed by disk and replicas
 
-So no table names progress whose checkpoint could be lost. What a table lacks is in the log: a start
-reads the checkpoints after `before`. Source: PopMessageProcessor.getPopOffset
+A table therefore never contains progress whose checkpoint could be lost. Progress that is not yet
+in a table is in the log: a start reads the checkpoints after `before`.
+Source: PopMessageProcessor.getPopOffset
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from duemq.pop.names import RETRY_PREFIX
 from duemq.ports import Offsets
@@ -27,8 +27,7 @@ FROM_FIRST, FROM_LAST = 0, 1  # ConsumeInitMode
 MEMORY_SPAN_BYTES = 1 << 30  # a log of this size counts as in memory
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """One queue of one group."""
 
     group: str
@@ -61,7 +60,7 @@ class PopOffsets:
         )
 
     def following(self, place: Place, init_mode: int) -> int:
-        """Return the offset where the next pop begins; a pending reset is taken."""
+        """Return the offset where the next pop begins, and apply a pending reset."""
         reset = self._offsets.take_reset(place.group, place.topic, place.queue_id)
         if reset is not None:
             self._ends.pop(place, None)
@@ -92,7 +91,7 @@ class PopOffsets:
         self._unconfirmed.append((log_offset, self._store.max_offset, ends))
 
     def settle(self) -> None:
-        """Commit the ends of the pops that are confirmed now, in time or not."""
+        """Commit the ends of the confirmed pops, even if their confirmation timed out."""
         while self._unconfirmed and self._unconfirmed[0][1] <= self._store.confirm_offset:
             _, _, ends = self._unconfirmed.popleft()
             for place, end in ends:
@@ -108,11 +107,11 @@ class PopOffsets:
         return self._unconfirmed[0][0] if self._unconfirmed else self._store.max_offset
 
     def move(self, place: Place, end: int) -> None:
-        """Have the next pop begin at `end`."""
+        """Set the offset where the next pop begins."""
         self._ends[place] = end
 
     def move_back(self, place: Place, start: int, end: int) -> None:
-        """Have the next pop begin at `start` again, unless a reset came between.
+        """Set the offset of the next pop back to `start`, unless the offset was reset meanwhile.
 
         Messages after `end` that were skipped since then are read again.
         """
@@ -124,7 +123,7 @@ class PopOffsets:
         return self._offsets.pending_reset(place.group, place.topic, place.queue_id) is not None
 
     def stay(self, place: Place, start: int) -> None:
-        """Commit where an orderly pop began: its acknowledgements move on."""
+        """Commit the offset where an orderly pop began; its acknowledgements advance it."""
         if self._offsets.query(place.group, place.topic, place.queue_id) != start:
             self._offsets.commit(place.group, place.topic, place.queue_id, start)
 
@@ -152,10 +151,10 @@ class PopOffsets:
         """Log that the table refuses offsets: pops continue in memory."""
         if error.remark != self._refusal:
             self._refusal = error.remark
-            log.warning("offsets of pops are not kept, a restart repeats pops: %s", error)
+            log.warning("offsets of pops are not stored, so a restart repeats pops: %s", error)
 
     def commit(self, place: Place, end: int) -> None:
-        """Commit the end of a pop that is confirmed now, unless a reset came between."""
+        """Commit the end of a confirmed pop, unless the offset was reset meanwhile."""
         if self._ends.get(place, -1) < end:
             return
         committed = self._offsets.query(place.group, place.topic, place.queue_id)

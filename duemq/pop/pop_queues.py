@@ -1,11 +1,10 @@
-"""Queues of a POP request: its checks, which queues it reads, and its wait for messages."""
+"""Queues of a POP request: checks, the queues that it reads, and the wait for messages."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delivery.plugin import Request
 from duemq.configuration.config import BrokerConfig
@@ -13,8 +12,8 @@ from duemq.net import fields
 from duemq.net.codes import ResponseCode
 from duemq.pop.names import retry_flag, retry_topic, retry_topics
 from duemq.ports import PERM_READ, Groups, Topics, TopicView
-from duemq.pull.held_pulls import HeldPulls, Wake
-from duemq.registry.internal_topics import Access, client_access
+from duemq.pull.held_pulls import HeldPulls, ResumeReason
+from duemq.registry.internal_topics import FULL_ACCESS, Access, client_access
 from duemq.registry.subscriptions import Subscription
 from duemq.registry.topics import check_name
 from message_store.clock import Clock
@@ -27,9 +26,8 @@ LATE_MS: Final = 500  # a request that is this late is not served: PopMessageReq
 RETRY_EVERY: Final = 5  # popFromRetryProbability=20: each fifth pop reads the retry topics first
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a POP request reads: one queue of a topic for a group, or all of them (-1)."""
+class Target(NamedTuple):
+    """Queues of a POP request: one queue of a topic for a group, or all of them (-1)."""
 
     group: str
     topic: str
@@ -40,7 +38,7 @@ class PopQueues:
     """Queues of all POP requests of one broker.
 
     Args:
-        serves: Returns why no POP request is served here; empty: they are.
+        serves: Returns the reason why POP requests are not served; empty: they are served.
         held: Held pulls; its `on_append` must be a dispatcher of the store.
     Attributes:
         polling: Held requests by their target.
@@ -65,23 +63,31 @@ class PopQueues:
     # -- checks, in Apache's order --------------------------------------------------------------
 
     def target(self, request: Request) -> Target:
-        """Return what a request reads.
+        """Return the target of a request, after checking it.
 
         Raises:
-            RequestError: It may not, or there is no such queue or group.
+            RequestError: As `check`.
         """
         found = Target(
             fields.text(request, "consumerGroup"),
             fields.text(request, "topic"),
             fields.integer(request, "queueId"),
         )
+        self.check(found)
+        return found
+
+    def check(self, target: Target) -> None:
+        """Check whether clients may read a target now.
+
+        Raises:
+            RequestError: Reading is not permitted, or the queue or the group does not exist.
+        """
         if why := self._serves():
             raise RequestError(ResponseCode.NO_PERMISSION, why)
         if not self._config().permission & PERM_READ:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker has no permission to read")
-        self._check_topic(found.topic, found.queue_id)
-        self._check_group(found.group, found.topic)
-        return found
+        self._check_topic(target.topic, target.queue_id)
+        self._check_group(target.group, target.topic)
 
     def _check_topic(self, name: str, queue_id: int) -> None:
         topic = self._topics.find(name)
@@ -89,7 +95,9 @@ class PopQueues:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!"
             )
-        if not topic.perm & PERM_READ or not client_access(name) & Access.READ:
+        access = client_access(name)
+        is_readable = access is FULL_ACCESS or Access.READ in access
+        if not topic.perm & PERM_READ or not is_readable:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden"
             )
@@ -114,13 +122,25 @@ class PopQueues:
             )
 
     def until_ms(self, request: Request) -> int:
-        """Return the time until which a request polls.
+        """Return the time until which a request polls, in ms since the epoch; 0: no polling.
 
         Raises:
-            RequestError: With POLLING_TIMEOUT if its time was over when it arrived.
+            RequestError: POLLING_TIMEOUT: the polling time ended before the request arrived.
         """
-        poll_ms, now_ms = fields.long(request, "pollTime"), self._clock.now_ms()
-        born_ms = fields.long(request, "bornTime", 0) or now_ms
+        poll_ms = fields.long(request, "pollTime")
+        return self.end_of_poll(poll_ms, fields.long(request, "bornTime", 0))
+
+    def end_of_poll(self, poll_ms: int, born_ms: int) -> int:
+        """Return the time until which a request polls, in ms since the epoch; 0: no polling.
+
+        Args:
+            poll_ms: Polling time, in ms.
+            born_ms: Birth time of the request, in ms since the epoch; 0: now.
+        Raises:
+            RequestError: POLLING_TIMEOUT: the polling time ended before the request arrived.
+        """
+        now_ms = self._clock.now_ms()
+        born_ms = born_ms or now_ms
         if now_ms - born_ms - poll_ms > LATE_MS:
             raise RequestError(
                 ResponseCode.POLLING_TIMEOUT,
@@ -157,33 +177,54 @@ class PopQueues:
     # -- held requests --------------------------------------------------------------------------
 
     async def wait(
-        self, request: Request, target: Target, subscription: Subscription, until_ms: int
-    ) -> Wake | None:
-        """Return when one of the queues grows, or why not; None: no request may wait any more.
+        self,
+        request: Request,
+        target: Target,
+        subscription: Subscription,
+        until_ms: int,
+        *,
+        takes: bool,
+    ) -> ResumeReason | None:
+        """Wait until one of the queues grows; return the reason of the resumption.
+
+        None: no more requests can be held.
 
         TIMED_OUT also means that the accounts have changed: the next request is checked again.
+
+        Args:
+            takes: Whether the request pops the messages. If so, a message resumes one request of
+                its target, and the caller calls `messages_left` if it leaves messages.
         """
         left_ms = until_ms - self._clock.now_ms()
         if left_ms <= 0:
-            return Wake.TIMED_OUT
-        version = self._access_version()
+            return ResumeReason.TIMED_OUT
+        version, peer = self._access_version(), request.peer
         first, *also = self._slots(target)
-        held = self._held.hold(first, subscription, request.peer, left_ms, also=also)
+        share = target if takes else None
+        held = self._held.hold(first, subscription, peer, left_ms, also=also, share=share)
         if held is None:
             return None
         if any(self._is_unconfirmed(*queue) for queue in self.of(target, 0)):
-            self._held.wake_when_confirmed([held])
+            self._held.resume_when_confirmed([held])
         self.polling[target] += 1
         try:
-            why = await held.woken
+            resumed = why = await held.resumed
         finally:
             self._held.release(held)
             self.polling[target] -= 1
             if not self.polling[target]:
                 del self.polling[target]
-        if request.peer is not None and request.peer.closed:
-            return Wake.DROPPED
-        return Wake.TIMED_OUT if version != self._access_version() else why
+        if peer is not None and peer.closed:
+            why = ResumeReason.DROPPED
+        elif version != self._access_version():
+            why = ResumeReason.TIMED_OUT
+        if takes and resumed is ResumeReason.ARRIVED and why is not resumed:
+            self.messages_left(target)
+        return why
+
+    def messages_left(self, target: Target) -> None:
+        """Resume the next held request of a target: messages are left in its queues."""
+        self._held.resume_shared(target)
 
     def _is_unconfirmed(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue has messages that consumers may not read yet."""
@@ -191,7 +232,10 @@ class PopQueues:
         return readable < self._store.queue_bounds(topic, queue_id)[1]
 
     def _slots(self, target: Target) -> list[int]:
-        """Return the slots of the queues that a request reads, and of a retry topic yet to come."""
+        """Return the slots of the queues that a request reads.
+
+        The retry topic is included even if it does not exist yet.
+        """
         table = self._store.topics
         queues = [(retry_topic(target.topic, target.group), 0), *self.of(target, 0)]
         return [table.slot(table.add(topic), queue, create=True) for topic, queue in queues]

@@ -56,13 +56,13 @@ def recover_pops(
 def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterator[Checkpoint]:
     """Yield the checkpoints that pops put into the log from an offset on.
 
-    Their copies are left out: those that timers delivered or rolled, whose pops may be older.
+    Copies of checkpoints that timers delivered or rolled are skipped: their pops may be older.
     """
     topic = revive_topic(identity.cluster_name)
-    wanted = [store.topics.add(TIMER_TOPIC), store.topics.add(topic)]
+    topic_indexes = [store.topics.add(TIMER_TOPIC), store.topics.add(topic)]
     tag, name = f"TAGS\x01{CHECKPOINT_TAG}\x02".encode(), topic.encode()
     for rows in store.scan(max(begin, store.min_offset)):
-        for row in rows[np.isin(rows["topic_index"], wanted)]:
+        for row in rows[np.isin(rows["topic_index"], topic_indexes)]:
             at, size = int(row["phys_offset"]), int(row["record_size"])
             try:
                 data = bytes(store.record_bytes(at, size))
@@ -76,4 +76,4 @@ def _checkpoints(store: MessageStore, begin: int, identity: Identity) -> Iterato
                     if isinstance(found, Checkpoint) and found.offsets:
                         yield found
             except (RecordUnreadable, RecordError, RequestError):
-                continue  # the reviver reports it
+                continue  # the reviver reports the record

@@ -1,10 +1,10 @@
-"""Pops (200050) and acknowledgements (200051) of all connections of one loop turn.
+"""Pops (200050) and acknowledgements (200051) of all connections in one turn of the event loop.
 
     pops              --read--> checkpoints --+
     acknowledgements  ------------> records --+--one append--> revive log --> one write each
 
-A pop that finds nothing, or is orderly, a one-way request, and whatever exceeds a limit of a turn,
-is left to its handler, which takes requests one by one.
+Handlers process the following requests one by one: pops that find no messages, orderly pops,
+one-way requests, and requests beyond the limits of a turn.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
+
+import numpy as np
 
 from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.connection import Connection
-from duemq.net.dispatcher import AccessCheck, encode_answer, refusal
+from duemq.net.dispatcher import AccessCheck, encode_numbered, refusal
+from duemq.net.layout import JSON_TYPE
 from duemq.net.notices import Notices
-from duemq.pop.ack_turns import AckTurns, TakenAcks
+from duemq.pop.ack_turns import AckTurns, TurnAcks
 from duemq.pop.acks import AckProcessor
-from duemq.pop.pop import Popped, PopProcessor, PopRequest
+from duemq.pop.kernels.matching_frames import read_matching
+from duemq.pop.pop import PopProcessor, PopRequest, PopResult
 from duemq.pop.revive_log import ReviveLog
+from duemq.pop.templates.frame_templates import ConnectionTemplates
+from duemq.pop.templates.pop_templates import COLUMNS, PopTemplate
 from message_store.errors import RequestError
 
 POPS_MAX: Final = 32  # of one turn
@@ -35,27 +42,46 @@ class PopMeter(Protocol):
     """Measures requests."""
 
     def start(self) -> int: ...
-    def together(self, asked: int, code: int, count: int, since_ms: int) -> None: ...
+    def together(self, request_code: int, code: int, count: int, since_ms: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TakenPop:
-    """A pop that found messages."""
+@dataclass(slots=True)  # not frozen: creation would take four times as long
+class TurnPop:
+    """A pop of a turn.
+
+    Attributes:
+        popped: Its messages, which are read at the end of the turn.
+        decoded: The request that the codec decoded; None: the frame matched `template`.
+        born_ms: Birth time in the frame, if it matched.
+    """
 
     connection: Connection
-    request: Request
+    opaque: int
     serialize_type: int
-    wanted: PopRequest
-    popped: Popped
+    arguments: PopRequest
+    decoded: Request | None = None
+    template: PopTemplate | None = None
+    born_ms: int = 0
+    popped: PopResult = field(init=False)
+
+    @property
+    def request(self) -> Request:
+        """The request, as the codec decodes it."""
+        if self.decoded is None:
+            assert self.template is not None
+            self.decoded = self.template.request_of(
+                self.opaque, self.born_ms, self.arguments.target.queue_id
+            )
+        return self.decoded
 
 
 class PopTurns:
-    """Takes pops and acknowledgements during a turn, and answers at its end (a `FrameRuns`).
+    """Handler of the pops and acknowledgements of a turn (`BatchedRequests`).
 
     Args:
-        access: Checks each request; None: a peer may do everything.
+        access: Checks each request; None: clients have all permissions.
         is_ready: Returns whether kernels can be called.
-        confirms: Whether answers wait for the disk or for replicas.
+        confirms: Whether responses wait for the disk or for replicas.
     """
 
     codes: Final[frozenset[int]] = frozenset({RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE})
@@ -76,33 +102,34 @@ class PopTurns:
         self._failed, self._meter, self._access = failed, meter, access
         self._confirms = confirms
         # With accounts, every request has its own signature.
-        self._acks = AckTurns(acks, lambda: access is None and is_ready())
-        self._asked: dict[Connection, tuple[Request, int, PopRequest]] = {}
+        self._uses_templates: Callable[[], bool] = lambda: access is None and is_ready()
+        self._acks = AckTurns(acks, self._uses_templates)
+        self._templates = ConnectionTemplates[PopTemplate]()
+        self._numbers = np.zeros((1, COLUMNS), np.int64)
+        self._frame_ends = np.zeros(1, np.int64)
+        self._requested: dict[Connection, TurnPop] = {}
         self._since_ms = 0
         self._waiting: set[asyncio.Task[None]] = set()
         self._unconfirmed = 0
 
     def begin(self) -> None:
-        """Note that a turn begins: what it takes was received now."""
+        """Begin a turn; its requests are received now."""
         self._since_ms = self._meter.start()
         self._acks.begin()
 
     def take(
         self, connection: Connection, request: Request, serialize_type: int, frame: bytes
     ) -> bool:
-        """Take a decoded request; return False if its handler must.
+        """Add a decoded request; return False if it must go to its handler instead.
 
         Args:
-            frame: The frame that it was decoded from.
+            frame: The frame that the request was decoded from.
         """
         is_pop = request.code == RequestCode.POP_MESSAGE
         if request.oneway or self._unconfirmed > UNCONFIRMED_MAX:
             return False
         if is_pop and (
-            connection in self._asked
-            or len(self._asked) >= POPS_MAX
-            or request.fields.get("order", "false") != "false"
-            or connection.unsent_bytes > UNSENT_BYTES_MAX
+            not self._has_room(connection) or request.fields.get("order", "false") != "false"
         ):
             return False
         request.peer = connection
@@ -110,26 +137,88 @@ class PopTurns:
             if self._access is not None:
                 self._access(request)
             if is_pop:
-                wanted = self._processor.admit(request)
-                if wanted.subscription.filter is not None:
+                arguments = self._processor.admit(request)
+                if arguments.subscription.filter is not None:
                     return False  # it may read and evaluate much
-                self._asked[connection] = request, serialize_type, wanted
+                pop = TurnPop(connection, request.opaque, serialize_type, arguments, request)
+                self._add_template(pop, frame)
+                self._requested[connection] = pop
             else:
                 self._acks.take(connection, request, serialize_type, frame)
         except Exception as error:
             self._refuse(connection, request, serialize_type, error)
         return True
 
-    def take_alike(self, connection: Connection) -> bool:
-        """Take frames that repeat a connection's last acknowledgement; return whether it did."""
-        return self._unconfirmed <= UNCONFIRMED_MAX and self._acks.take_alike(connection)
+    def _has_room(self, connection: Connection) -> bool:
+        """Return whether a pop of a connection can be added to this turn."""
+        return (
+            connection not in self._requested
+            and len(self._requested) < POPS_MAX
+            and connection.unsent_bytes <= UNSENT_BYTES_MAX
+        )
+
+    def _add_template(self, pop: TurnPop, frame: bytes) -> None:
+        if pop.serialize_type != JSON_TYPE or not self._uses_templates():
+            return
+        if self._templates.accepts(pop.connection):
+            template = PopTemplate.of(frame, pop.request, pop.arguments)
+            if template is not None:
+                self._templates.add(pop.connection, template)
+
+    def take_matching(self, connection: Connection) -> bool:
+        """Consume leading frames that match a template; return whether there were any."""
+        if self._unconfirmed > UNCONFIRMED_MAX:
+            return False
+        has_acks = self._acks.take_matching(connection)
+        if has_acks and not len(connection.received):
+            return True
+        return self._take_matching_pop(connection) or has_acks
+
+    def _take_matching_pop(self, connection: Connection) -> bool:
+        """Consume the next frame if it matches a pop; return whether it did."""
+        cache = self._templates.of(connection)
+        if cache is None or not self._has_room(connection):
+            return False
+        received, numbers = connection.received, self._numbers
+        for place, template in enumerate(cache.templates):
+            if read_matching(
+                *(received.data, received.start, received.end, template.parts),
+                *(numbers, self._frame_ends),
+            ):
+                cache.matched(place)
+                opaque, born_ms, queue_id = numbers[0].tolist()
+                received.take(int(self._frame_ends[0]))
+                self._admit_matching(connection, template, opaque, born_ms, queue_id)
+                return True
+        return False
+
+    def _admit_matching(
+        self,
+        connection: Connection,
+        template: PopTemplate,
+        opaque: int,
+        born_ms: int,
+        queue_id: int,
+    ) -> None:
+        queue_id = template.queue_id(queue_id)
+        try:
+            arguments = self._processor.admit_like(
+                template.arguments, queue_id, template.poll_ms, born_ms
+            )
+        except Exception as error:
+            request = template.request_of(opaque, born_ms, queue_id)
+            self._refuse(connection, request, JSON_TYPE, error)
+            return
+        self._requested[connection] = TurnPop(
+            connection, opaque, JSON_TYPE, arguments, template=template, born_ms=born_ms
+        )
 
     # -- the end of a turn ----------------------------------------------------------------------
 
     def finish(self) -> None:
         """Append the records of the turn, and answer, now or when they are confirmed."""
         acks, pops = self._acks.take_all(), self._collect()
-        if not acks.answers and not acks.entries and not pops:
+        if not acks.by_connection and not acks.entries and not pops:
             return
         refused, pops = self._put(acks, pops)
         if self._confirms and len(refused) < len(acks.entries) + len(pops):
@@ -139,25 +228,30 @@ class PopTurns:
         else:
             self._answer(acks, pops, refused, self._since_ms)
 
-    def _collect(self) -> list[TakenPop]:
+    def _collect(self) -> list[TurnPop]:
         """Read the messages of the turn's pops; those without messages go to their handler."""
-        asked, self._asked = self._asked, {}
+        requested, self._requested = self._requested, {}
         found = []
-        for connection, (request, serialize_type, wanted) in asked.items():
+        for pop in requested.values():
             try:
-                popped = self._processor.collect(wanted)
+                pop.popped = self._processor.collect(pop.arguments)
             except Exception as error:
-                self._refuse(connection, request, serialize_type, error)
+                self._refuse(pop.connection, pop.request, pop.serialize_type, error)
                 continue
-            if popped.count:
-                found.append(TakenPop(connection, request, serialize_type, wanted, popped))
+            if pop.popped.count:
+                found.append(pop)
             else:
-                connection.dispatch(request, serialize_type)
+                self._dispatch(pop)
         return found
 
+    def _dispatch(self, pop: TurnPop) -> None:
+        """Pass a pop to its handler, which does not check and admit it again."""
+        handler = partial(self._processor.pop_admitted, arguments=pop.arguments)
+        pop.connection.dispatch(pop.request, pop.serialize_type, handler)
+
     def _put(
-        self, acks: TakenAcks, pops: list[TakenPop]
-    ) -> tuple[dict[int, RequestError], list[TakenPop]]:
+        self, acks: TurnAcks, pops: list[TurnPop]
+    ) -> tuple[dict[int, RequestError], list[TurnPop]]:
         """Append acknowledgements, and the checkpoints of pops: all of these or none.
 
         Returns:
@@ -169,10 +263,12 @@ class PopTurns:
             checkpoints = [
                 entry
                 for pop in pops
-                for entry in self._processor.checkpoints(pop.wanted, pop.popped)
+                for entry in self._processor.checkpoints(pop.arguments, pop.popped)
             ]
             refused = self._revive_log.put_each(
-                [*acks.entries, *checkpoints], together=(first, len(checkpoints))
+                [*acks.entries, *checkpoints],
+                together=(first, len(checkpoints)),
+                are_put_again=True,
             )
         except Exception as error:
             self._failed("the records of a turn failed", exc_info=error)
@@ -184,20 +280,20 @@ class PopTurns:
                 self._processor.stored(pop.popped, log_offset)
             return acks_refused, pops
         for pop in pops:
-            self._processor.give_back(pop.popped)
+            self._processor.undo(pop.arguments, pop.popped)
         for pop in pops:
-            pop.connection.dispatch(pop.request, pop.serialize_type)
+            self._dispatch(pop)
         return acks_refused, []
 
     async def _answer_confirmed(
         self,
-        acks: TakenAcks,
-        pops: list[TakenPop],
+        acks: TurnAcks,
+        pops: list[TurnPop],
         refused: dict[int, RequestError],
         since_ms: int,
     ) -> None:
-        pieces = [piece for pop in pops for piece in pop.popped.pieces]
-        popped = sum(1 + len(piece.found.data) // 1_024 for piece in pieces)
+        results = [result for pop in pops for result in pop.popped.results]
+        popped = sum(1 + len(result.found.data) // 1_024 for result in results)
         count, unconfirmed = acks.count + popped, None
         self._unconfirmed += count
         try:
@@ -210,39 +306,43 @@ class PopTurns:
 
     def _answer(
         self,
-        acks: TakenAcks,
-        pops: list[TakenPop],
+        acks: TurnAcks,
+        pops: list[TurnPop],
         refused: Mapping[int, RequestError],
         since_ms: int,
         unconfirmed: RequestError | None = None,
     ) -> None:
-        """Write the answers, once to each connection.
+        """Write the responses, once to each connection.
 
         Args:
-            unconfirmed: Error of what was stored; None: it is confirmed.
+            unconfirmed: Error of records that were stored; None: they are confirmed.
         """
-        frames: dict[Connection, list[bytes | memoryview]] = {}
-        counts: Counter[tuple[int, int]] = Counter()
-        for connection, codes, parts in acks.frames(refused, unconfirmed):
-            frames[connection] = parts
-            for code, count in codes.items():
-                counts[RequestCode.ACK_MESSAGE, code] += count
+        ack_codes, pop_codes = Counter[int](), Counter[int]()
+        buffers = dict(acks.responses(refused, unconfirmed, ack_codes))
         for pop in pops:
             answer = self._answer_to(pop, unconfirmed)
-            counts[RequestCode.POP_MESSAGE, answer.code] += 1
-            parts = encode_answer(pop.request, answer, pop.serialize_type)
-            frames.setdefault(pop.connection, []).extend(parts)
-        for connection, parts in frames.items():
+            pop_codes[answer.code] += 1
+            parts = encode_numbered(answer, pop.opaque, pop.serialize_type)
+            existing = buffers.get(pop.connection)
+            if existing is None:
+                buffers[pop.connection] = parts
+            else:
+                existing += parts
+        for connection, parts in buffers.items():
             if parts:
                 connection.write(b"".join(parts))
-        for (asked, code), count in counts.items():
-            self._meter.together(asked, code, count, since_ms)
+        for request_code, codes in (
+            (RequestCode.ACK_MESSAGE, ack_codes),
+            (RequestCode.POP_MESSAGE, pop_codes),
+        ):
+            for code, count in codes.items():
+                self._meter.together(request_code, code, count, since_ms)
 
-    def _answer_to(self, pop: TakenPop, unconfirmed: RequestError | None) -> Response:
+    def _answer_to(self, pop: TurnPop, unconfirmed: RequestError | None) -> Response:
         if unconfirmed is not None:
             return Response(unconfirmed.code, unconfirmed.remark)
         try:
-            return self._processor.found(pop.wanted, pop.popped)
+            return self._processor.found(pop.arguments, pop.popped)
         except Exception as error:
             return refusal(error, pop.request, self._failed)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from duemq.pop.kernels.retries import DIGITS_MAX, OTHER_FORM, add_handles
+from duemq.pop.kernels.units import HAS_GAP, count_units
 from duemq.pop.receipts import RECEIPT_PROPERTY, Receipt
 from duemq.pull.hidden_units import HiddenUnits
 from duemq.pull.pull_plan import (
@@ -19,24 +21,28 @@ from duemq.pull.pull_plan import (
 from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.subscriptions import Subscription
 from message_store.errors import RecordUnreadable, UnitsRewritten
-from message_store.layout import Rows
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.kernel import entry
+from message_store.layout import SCANNED, TOPIC_BYTES_V1_MAX, Rows
 from message_store.log.properties import ENTRY_END, encode_properties
 from message_store.log.record import Record, encode_again, split_records
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-REWRITES_MAX: Final = 16  # units of one read that did not name their record
+REWRITES_MAX: Final = 16  # attempts of one read, each after a unit was rewritten
 RECEIPT_NAME: Final = RECEIPT_PROPERTY.encode() + b"\x01"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Messages of one queue: units (n,) layout.UNIT and their queue offsets, n may be 0.
+@dataclass(slots=True)  # not frozen: creation would take four times as long
+class ReadResult:
+    """Result of one read of a queue: n messages; n may be 0.
 
     Attributes:
-        start, end: Queue offsets before and after what was read.
-        data: Records of the messages, as in the log.
+        start, end: Queue offsets of the first unit that was read, and after the last one.
+        units: (n,) layout.UNIT: units of the messages.
+        offsets: Queue offsets of the messages.
+        data: Records of the messages, as stored in the log.
     """
 
     start: int
@@ -45,21 +51,50 @@ class Found:
     offsets: tuple[int, ...]
     data: bytes
 
+    @property
+    def log_offset(self) -> int:
+        """Log offset of the first message; there must be one."""
+        return int(self.units["phys_offset"][0])
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecords:
+    """Messages of one queue whose records are not decoded.
+
+    Attributes:
+        offsets: Queue offsets of the messages.
+        log_offsets: (n,) i8: log offsets of their records.
+        data: (bytes,) u1: their records, as stored in the log.
+    """
+
+    offsets: tuple[int, ...]
+    log_offsets: npt.NDArray[np.int64]
+    data: Bytes
+
+    def records(self) -> list[Record]:
+        """Return the records.
+
+        Raises:
+            RecordUnreadable: A record is damaged.
+        """
+        return split_records(self.data.tobytes())
+
 
 class QueueReader:
     """Reader of the queues of one store.
 
     Args:
-        compiled: Whether the kernel of property filters may be used.
+        compiled: Whether kernels may be used.
     """
 
     def __init__(self, store: MessageStore, compiled: Callable[[], bool] = lambda: False) -> None:
         self._store, self._limits = store, StoreLimits(store)
         self._compiled, self._hidden = compiled, HiddenUnits(store)
+        self._count_units: Callable[..., int] | None = None
 
     def read(
         self, topic: str, queue_id: int, offset: int, count_max: int, subscription: Subscription
-    ) -> Found | None:
+    ) -> ReadResult | None:
         """Return the next messages from an offset on, None if consumers can read none there."""
         for _ in range(REWRITES_MAX):
             try:
@@ -70,11 +105,11 @@ class QueueReader:
 
     def _read(
         self, topic: str, queue_id: int, offset: int, count_max: int, subscription: Subscription
-    ) -> Found | None:
-        """As `read`.
+    ) -> ReadResult | None:
+        """Read like `read`, once.
 
         Raises:
-            UnitsRewritten: A unit was not that of its record, and is now.
+            UnitsRewritten: A unit did not match its record and was rewritten; read again.
         """
         low, high = self._store.readable_bounds(topic, queue_id)
         start = max(offset, low)
@@ -88,6 +123,10 @@ class QueueReader:
         if units.size == 0:
             return None
         place = topic, queue_id, start
+        if subscription.matches_all and compiled:
+            found = self._leading(place, units, count_max)
+            if found is not None:
+                return found
         passed: bool | npt.NDArray[np.bool_] = True
         if expression is not None:
             record_filter = RecordFilter(self._store, place, expression, compiled=compiled)
@@ -108,10 +147,32 @@ class QueueReader:
             )
             data = self._store.gather(*place, units[chosen])
         offsets = tuple(start + at for at in chosen.tolist())
-        return Found(start, start + read, units[chosen], offsets, data)
+        return ReadResult(start, start + read, units[chosen], offsets, data)
+
+    def _leading(
+        self, place: tuple[str, int, int], units: Rows, count_max: int
+    ) -> ReadResult | None:
+        """Return the messages of the leading units; None if one of them cannot be read.
+
+        Raises:
+            UnitsRewritten: As `_read`.
+        """
+        arguments = units, self._store.min_offset, count_max, self._limits().memory_bytes
+        if self._count_units is None:
+            find: Callable[..., Callable[..., int]] = entry
+            self._count_units = find(count_units, *arguments)
+        count = self._count_units(*arguments)
+        if count == HAS_GAP:
+            return None
+        units, start = units[:count], place[2]
+        try:
+            data = self._store.gather(*place, units)
+        except RecordUnreadable:
+            return None
+        return ReadResult(start, start + count, units, tuple(range(start, start + count)), data)
 
     def _count_within(self, units: Rows, count_max: int) -> int:
-        """Return how many of these units fit into an answer: one at least, if there are any."""
+        """Return how many of these units fit into a response: at least one, if there are any."""
         sizes = np.cumsum(units["size"][:count_max], dtype=np.int64)
         fitting = int(np.searchsorted(sizes, self._limits().memory_bytes, side="right"))
         return min(max(fitting, 1), units.size)
@@ -123,8 +184,8 @@ class QueueReader:
             return False
         return True
 
-    def records(self, found: Found) -> bytes:
-        """Return records as they are, without receipt handles that a producer put into them."""
+    def records(self, found: ReadResult) -> bytes:
+        """Return the records as stored, without receipt handles that producers have set."""
         if RECEIPT_NAME not in found.data:
             return found.data
         return b"".join(
@@ -132,23 +193,55 @@ class QueueReader:
             for record in split_records(found.data)
         )
 
-    def messages(self, topic: str, queue_id: int, offsets: Sequence[int]) -> list[Record] | None:
-        """Return the messages at ascending queue offsets, None if `message` must read each."""
+    def raw_records(self, topic: str, queue_id: int, offsets: Sequence[int]) -> RawRecords | None:
+        """Return the messages at ascending queue offsets.
+
+        Returns:
+            None if the caller must read the messages one by one with `message`.
+        """
         first, count = offsets[0], offsets[-1] - offsets[0] + 1
         units = self._store.units(topic, queue_id, first, count)
         if units.size < count:
             return None
         chosen = units[np.array(offsets) - first]
         try:
-            return split_records(self._store.gather(topic, queue_id, first, chosen))
+            data = self._store.gather(topic, queue_id, first, chosen)
         except (RecordUnreadable, UnitsRewritten):
             return None
+        log_offsets = np.ascontiguousarray(chosen["phys_offset"], np.int64)
+        return RawRecords(tuple(offsets), log_offsets, np.frombuffer(data, np.uint8))
+
+    def following(
+        self, topic: str, queue_id: int, offset: int, count_max: int
+    ) -> list[Record | RecordUnreadable]:
+        """Return the messages from a queue offset on, whether consumers may read them yet or not.
+
+        Returns:
+            One entry for each queue offset; an error in place of a message that cannot be read.
+        """
+        units = self._store.units(topic, queue_id, offset, count_max)
+        for _ in range(REWRITES_MAX):
+            try:
+                return list(split_records(self._store.gather(topic, queue_id, offset, units)))
+            except RecordUnreadable:
+                break
+            except UnitsRewritten:
+                units = self._store.units(topic, queue_id, offset, count_max)
+        return [self._message_or_error(topic, queue_id, offset + at) for at in range(units.size)]
+
+    def _message_or_error(
+        self, topic: str, queue_id: int, offset: int
+    ) -> Record | RecordUnreadable:
+        try:
+            return self.message(topic, queue_id, offset)
+        except RecordUnreadable as error:
+            return error
 
     def message(self, topic: str, queue_id: int, offset: int) -> Record:
         """Return the message at a queue offset, whether consumers may read it yet or not.
 
         Raises:
-            RecordUnreadable: It was removed, or is damaged.
+            RecordUnreadable: The message was removed, or its record is damaged.
         """
         for _ in range(REWRITES_MAX):
             units = self._store.units(topic, queue_id, offset, 1)
@@ -159,10 +252,14 @@ class QueueReader:
             except UnitsRewritten:
                 continue
             return self._store.read_record(int(units["phys_offset"][0]))
-        raise RecordUnreadable(-1, f"message {offset} of {topic}/{queue_id} is not there")
+        raise RecordUnreadable(-1, f"message {offset} of {topic}/{queue_id} does not exist")
 
-    def retry_records(self, found: Found, topic: str, receipt: Receipt) -> bytes:
+    def retry_records(self, found: ReadResult, topic: str, receipt: Receipt) -> bytes:
         """Return records of a retry topic as messages of `topic` with their receipt handles."""
+        if self._compiled() and RECEIPT_NAME not in found.data:
+            compiled = _with_handles(found, topic.encode(), receipt)
+            if compiled is not None:
+                return compiled
         return b"".join(
             encode_again(
                 replace(
@@ -173,6 +270,18 @@ class QueueReader:
             )
             for record in split_records(found.data)
         )
+
+
+def _with_handles(found: ReadResult, topic: bytes, receipt: Receipt) -> bytes | None:
+    """Return the records that the kernel encodes, None if it does not support their form."""
+    if len(topic) > TOPIC_BYTES_V1_MAX:
+        return None
+    handle = RECEIPT_NAME + receipt.text(0)[:-1].encode()
+    growth = len(topic) + len(handle) + DIGITS_MAX + 1
+    out = np.empty(len(found.data) + len(found.offsets) * growth, np.uint8)
+    data, name, start = (np.frombuffer(text, np.uint8) for text in (found.data, topic, handle))
+    size = add_handles(data, name, start, np.zeros(1, SCANNED), out)
+    return out[:size].tobytes() if size != OTHER_FORM else None
 
 
 def _with_receipt(record: Record, handle: str | None) -> bytes:

@@ -1,8 +1,11 @@
-"""Receipt handles of popped messages: `extraInfo` in requests, POP_CK in messages. ExtraInfoUtil.
+"""Receipt handles of popped messages: `extraInfo` in requests, POP_CK in messages.
 
     start offset, pop time, invisible time, revive queue, retry flag, broker, queue [, offset]
 
-Eight texts separated by blanks. A handle proves nothing: each value is checked where it is used.
+A handle consists of seven or eight texts, separated by blanks. Clients can forge handles, so each
+value is checked where it is used.
+
+Source: ExtraInfoUtil
 """
 
 from __future__ import annotations
@@ -20,20 +23,23 @@ RECEIPT_PROPERTY: Final = "POP_CK"
 
 
 class ReceiptError(ValueError):
-    """A text that is not a receipt handle of this broker."""
+    """Text that is not a receipt handle of this broker."""
 
 
 class ForeignReceipt(ReceiptError):
-    """A receipt handle of another broker."""
+    """Receipt handle of another broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One pop of one queue.
+    """Parsed receipt handle without the message's offset: one pop of one queue.
 
     Attributes:
         start_offset: Queue offset of the checkpoint's first message.
+        pop_ms: Time of the pop, in ms since the epoch.
+        invisible_ms: Invisible time, in ms from the pop.
         revive_queue: Queue of the checkpoint in the revive topic; ORDER_QUEUE for orderly pops.
+        retry: Flag of the message's topic; see `names.topic_of_flag`.
     """
 
     start_offset: int
@@ -46,7 +52,7 @@ class Receipt:
 
     @property
     def visible_ms(self) -> int:
-        """Time from which the message is visible to other consumers."""
+        """Time from which the message is visible to other consumers, in ms since the epoch."""
         return self.pop_ms + self.invisible_ms
 
     @property
@@ -62,17 +68,19 @@ class Receipt:
 
 
 def parse_receipt(text: str, broker_name: str) -> Receipt:
-    """Return the receipt in a handle.
+    """Parse a receipt handle.
 
+    Args:
+        broker_name: Name of this broker.
     Raises:
-        ReceiptError: It is malformed.
-        ForeignReceipt: It is another broker's.
+        ReceiptError: The handle is malformed.
+        ForeignReceipt: The handle names another broker.
     """
     if len(text) > HANDLE_CHARS_MAX:
-        raise ReceiptError(f"it has {len(text)} characters; the limit is {HANDLE_CHARS_MAX}")
+        raise ReceiptError(f"{len(text)} characters; the limit is {HANDLE_CHARS_MAX}")
     parts = text.split(" ")
     if len(parts) < PARTS:
-        raise ReceiptError(f"it has {len(parts)} parts, not {PARTS + 1}")
+        raise ReceiptError(f"{len(parts)} parts instead of {PARTS + 1}")
     receipt = Receipt(
         start_offset=_number(parts[0], "checkpoint offset"),
         pop_ms=_number(parts[1], "pop time"),
@@ -84,34 +92,42 @@ def parse_receipt(text: str, broker_name: str) -> Receipt:
     )
     check_revive_queue(receipt.revive_queue)
     if receipt.broker_name != broker_name:
-        raise ForeignReceipt(f"it names broker {parts[5][:64]!r}; this is {broker_name!r}")
+        raise ForeignReceipt(f"made by broker {parts[5][:64]!r}; this broker is {broker_name!r}")
     return receipt
 
 
 def check_revive_queue(queue_id: int) -> None:
-    """Check the revive queue that a client names.
+    """Check a revive queue from a client.
 
     Raises:
-        ReceiptError: There is none.
+        ReceiptError: The queue does not exist.
     """
     if not (0 <= queue_id < REVIVE_QUEUES or queue_id == ORDER_QUEUE):
-        raise ReceiptError(f"there is no revive queue {queue_id}")
+        raise ReceiptError(f"revive queue {queue_id} does not exist")
 
 
 def _number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
-        raise ReceiptError(f"its {name} is not a number: {text[:32]!r}")
+        raise ReceiptError(f"the {name} is not a number: {text[:32]!r}")
     return int(text)
 
 
-def start_offset_info(pieces: Iterable[tuple[str, int, int]]) -> str:
-    """Return the answer's startOffsetInfo for (topic, queue, first offset)."""
-    return ";".join(f"{retry_flag(topic)} {queue} {start}" for topic, queue, start in pieces)
+def start_offset_info(starts: Iterable[tuple[str, int, int]]) -> str:
+    """Return the field startOffsetInfo of a pop response.
+
+    Args:
+        starts: Topic, queue and first queue offset of each queue with messages.
+    """
+    return ";".join(f"{retry_flag(topic)} {queue} {start}" for topic, queue, start in starts)
 
 
-def message_offset_info(pieces: Iterable[tuple[str, int, Iterable[int]]]) -> str:
-    """Return the answer's msgOffsetInfo for (topic, queue, offsets of its messages)."""
+def message_offset_info(messages: Iterable[tuple[str, int, Iterable[int]]]) -> str:
+    """Return the field msgOffsetInfo of a pop response.
+
+    Args:
+        messages: Topic, queue and queue offsets of the messages of each queue.
+    """
     return ";".join(
         f"{retry_flag(topic)} {queue} {','.join(map(str, offsets))}"
-        for topic, queue, offsets in pieces
+        for topic, queue, offsets in messages
     )

@@ -1,6 +1,8 @@
-"""messageRequestMode.json: whether the consumers of a group pull or pop a topic, as tools set it.
+"""Request modes in messageRequestMode.json: whether the consumers of a group pull or pop a topic.
 
     {"messageRequestModeMap":{"T":{"G":{"consumerGroup":"G","mode":"POP","popShareQueueNum":0,...
+
+Administration tools set the modes.
 
 Source: MessageRequestModeManager
 """
@@ -24,11 +26,12 @@ SHARED_MIN, SHARED_MAX = -(1 << 31), (1 << 31) - 1  # an int of Java
 
 @dataclass(frozen=True, slots=True)
 class RequestMode:
-    """How one group consumes one topic.
+    """Request mode of one group on one topic.
 
     Attributes:
-        shared_queues: Number of members whose queues each member pops as well; at most 0: each
-            member pops all queues. popShareQueueNum
+        mode: `PULL` or `POP`.
+        shared_queues: popShareQueueNum: number of members whose queues each member pops as well; at
+            most 0: each member pops all queues.
     """
 
     mode: str
@@ -36,14 +39,14 @@ class RequestMode:
 
     @classmethod
     def of(cls, data: JsonObject) -> Self:
-        """Return the mode that a JSON object names.
+        """Return the mode in a JSON object.
 
         Raises:
-            ValueError: It is malformed.
+            ValueError: The mode is unknown, or popShareQueueNum is not an int32.
         """
         mode, shared = data.get("mode", PULL), data.get("popShareQueueNum", 0)
         if mode not in (PULL, POP):
-            raise ValueError(f"mode is {str(mode)[:32]!r}; PULL and POP are possible")
+            raise ValueError(f"mode is {str(mode)[:32]!r}; it must be PULL or POP")
         if not isinstance(shared, int) or not SHARED_MIN <= shared <= SHARED_MAX:
             raise ValueError("popShareQueueNum is not a number")
         return cls(mode, shared)
@@ -59,42 +62,43 @@ class RequestModes(Saved):
 
     @classmethod
     def loaded(cls, path_of: Callable[[str], Path]) -> Self:
-        """Return the modes that a store has.
+        """Load the modes of a store.
 
         Args:
-            path_of: Returns the path of a file of the store's configuration.
+            path_of: Returns the path of a configuration file of the store.
         Raises:
-            CorruptStore: The file cannot be used.
+            CorruptStore: The file is malformed.
         """
         modes = cls(ConfigFile(path_of(FILE_NAME)))
         modes._table = modes._file.load(lambda data: dict(_read(data))) or {}
         return modes
 
     def find(self, topic: str, group: str) -> RequestMode | None:
-        """Return the mode that was set, None if none was."""
+        """Return the mode of a group on a topic; None: no mode was set."""
         return self._table.get((topic, group))
 
     async def set(self, topic: str, group: str, mode: RequestMode) -> None:
         """Set a mode, and write the file.
 
         Raises:
-            RequestError: There are too many modes.
-            OSError: The disk refused the file; the mode is set.
+            RequestError: The table is full.
+            OSError: The file cannot be written; the mode is set in memory.
         """
         place = topic, group
         if place not in self._table and len(self._table) >= self._modes_max:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"there are {self._modes_max} modes, the maximum"
+                ResponseCode.SYSTEM_ERROR, f"the table is full: it has {self._modes_max} modes"
             )
         self._table[place] = mode
         self._dirty = True
         await self.save()
 
     def replace_by(self, data: JsonObject) -> None:
-        """Take the table of a master; the file is written by the next `persist`.
+        """Replace the table by the table of a master, and write the file.
 
         Raises:
-            ValueError: It is malformed.
+            ValueError: The table is malformed.
+            OSError: The file cannot be written; the table is replaced in memory.
         """
         self._table = dict(_read(data))
         self._dirty = True
@@ -117,7 +121,7 @@ def _read(data: JsonObject) -> Iterator[tuple[tuple[str, str], RequestMode]]:
     """Yield the modes of a file.
 
     Raises:
-        ValueError: It is not of the form.
+        ValueError: The content is malformed.
     """
     topics = data.get("messageRequestModeMap") or {}
     if not isinstance(topics, Mapping):

@@ -1,44 +1,47 @@
-"""Revive log: puts checkpoints and acknowledgements, which are timers of the revive topic.
+"""Revive log: writer of checkpoints and acknowledgements, which are timers of the revive topic.
 
-Acknowledgements of one turn of the event loop are one batch: a client names many messages in one
-call, and has many calls in flight.
+The acknowledgements of one turn of the event loop are appended as one batch: a client acknowledges
+many messages with one call, and has many calls in flight.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from duemq.messages.copies import not_confirmed, refusal
 from duemq.net.codes import ResponseCode
-from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.checkpoints import Acknowledgement, Checkpoint, Entry
 from duemq.pop.figures import PUT, REFUSED, PopFigures
+from duemq.pop.merged_acks import AckKey, MergedAcks
 from duemq.pop.names import revive_topic
+from duemq.pop.revive_records import ReviveRecords
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Identity
 from duemq.send.put_path import PutPath
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
-from message_store.log.properties import encode_properties
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 STAGING_BYTES: Final = 1 << 16
-ROWS_MAX: Final = 1_024  # of one batch
-Entry = tuple[int, Checkpoint | Acknowledgement]
-"""Revive queue, and the record to put there."""
+STAGING_BYTES_KEPT: Final = 1 << 20  # a larger staging buffer is freed after its batch
+ROWS_MAX: Final = 1_024  # per batch
 
 
 class ReviveLog:
     """Writer of the revive topic.
 
     Args:
-        put_path: Its hooks redirect the records to the timers.
-        figures: Count what is put.
-        undecided: Takes each checkpoint.
+        put_path: Path to the log; its hooks redirect the records to the timers.
+        undecided: Receives each stored checkpoint.
+        figures: Counters of the records.
+        compiled: Returns whether kernels may be used.
     """
 
     def __init__(
@@ -49,102 +52,128 @@ class ReviveLog:
         identity: Identity,
         clock: Clock,
         figures: PopFigures,
+        compiled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._undecided, self._figures = undecided, figures
         self._store, self._put_path = store, put_path
-        self._identity, self._clock = identity, clock
-        self._topic_index = store.topics.add(revive_topic(identity.cluster_name))
-        self._next: list[tuple[Entry, asyncio.Future[None]]] = []
+        self._clock, self._compiled = clock, compiled
+        topic_index = store.topics.add(revive_topic(identity.cluster_name))
+        self._records = ReviveRecords(identity, topic_index)
+        self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
+        self._merged, self._futures = MergedAcks(), dict[AckKey, list[asyncio.Future[None]]]()
 
     @property
     def end(self) -> int:
-        """Log offset behind everything that was put."""
+        """End of the log, in bytes; every stored record begins before it."""
         return self._store.max_offset
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Append records: all of them, or none.
+        """Append all of the records or none.
 
         Raises:
-            RequestError: They were refused; with INVALID_PARAMETER if their time is not possible.
+            RequestError: The store refused a record; INVALID_PARAMETER: a due time is invalid.
         """
         for error in self.put_each(entries, together=(0, len(entries))).values():
             raise error
 
-    async def put_in_turn(self, entry: Entry) -> None:
-        """Append a record, with those of other callers in this turn of the event loop.
+    async def acknowledge(self, revive_queue: int, record: Acknowledgement) -> None:
+        """Append an acknowledgement, in one batch with all others of this turn of the event loop.
 
         Raises:
-            RequestError: It was refused; the others are not.
+            RequestError: The store refused the record of this checkpoint.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._next.append((entry, future))
-        if len(self._next) == 1:
-            loop.call_soon(self._run_turn)
-        await future
+        if not self._futures:
+            loop.call_soon(self._put_turn)
+        key = self._merged.add(revive_queue, record)
+        stored: asyncio.Future[None] = loop.create_future()
+        self._futures.setdefault(key, []).append(stored)
+        await stored
 
-    def _run_turn(self) -> None:
-        current, self._next = self._next, []
-        for first in range(0, len(current), ROWS_MAX):
-            self._put_waiting(current[first : first + ROWS_MAX])
+    def put_merged(self, merged: MergedAcks) -> dict[AckKey, Exception]:
+        """Append acknowledgements; return the errors of refused records by their key."""
+        keys, entries = merged.take()
+        errors: dict[AckKey, Exception] = {}
+        for first in range(0, len(entries), ROWS_MAX):
+            part = entries[first : first + ROWS_MAX]
+            try:
+                refused: Mapping[int, Exception] = self.put_each(part, together=(0, 0))
+            except Exception as error:
+                refused = dict.fromkeys(range(len(part)), error)
+            errors |= {keys[first + row]: error for row, error in refused.items()}
+        return errors
 
-    def _put_waiting(self, part: Sequence[tuple[Entry, asyncio.Future[None]]]) -> None:
-        errors: Mapping[int, Exception]
-        try:
-            errors = self.put_each([entry for entry, _ in part], together=(0, 0))
-        except Exception as error:
-            errors = dict.fromkeys(range(len(part)), error)
-        for index, (_, future) in enumerate(part):
-            if future.done():  # cancelled
-                continue
-            if index in errors:
-                future.set_exception(errors[index])
-            else:
-                future.set_result(None)
+    def _put_turn(self) -> None:
+        callers, self._futures = self._futures, {}
+        errors = self.put_merged(self._merged)
+        for key, futures in callers.items():
+            for stored in futures:
+                if stored.done():  # cancelled
+                    continue
+                if key in errors:
+                    stored.set_exception(errors[key])
+                else:
+                    stored.set_result(None)
 
     def put_each(
-        self, entries: Sequence[Entry], *, together: tuple[int, int]
+        self,
+        entries: Sequence[Entry],
+        *,
+        together: tuple[int, int],
+        are_put_again: bool = False,
     ) -> dict[int, RequestError]:
-        """Append records; return why some of them were refused, by their index.
+        """Append records.
 
         Args:
-            together: Index and number of entries that are stored all, or none.
+            together: Index of the first and number of the entries that the store must accept
+                together; if it refuses one, it refuses all.
+            are_put_again: Whether the caller appends refused entries of `together` again, one by
+                one; their first refusal is then not counted.
+        Returns:
+            Error of each refused record, by index in `entries`.
         """
-        batch = PutBatch(len(entries), STAGING_BYTES)
-        now_ms = self._clock.now_ms()
-        for queue_id, record in entries:
-            batch.add(
-                topic_index=self._topic_index,
-                queue_id=queue_id,
-                body=record.body(),
-                properties=encode_properties(record.properties()),
-                born_ms=now_ms,
-                born_host=self._identity.host,
-                store_host=self._identity.host,
-            )
+        batch = self._batch
+        batch.clear()
+        self._records.add(batch, entries, self._clock.now_ms(), compiled=self._compiled())
         if together[1]:
             batch.together.append(together)
         self._put_path.put(batch)
-        faults = [refusal(batch, row) for row in range(batch.count)]
-        for (_, record), fault in zip(entries, faults, strict=True):
-            self._figures.note_put(record, PUT if fault is None else REFUSED)
-        refused = {}
-        for row, fault in enumerate(faults):
-            record = entries[row][1]
-            if fault is None:
+        refused = self._refused(batch)
+        first, count = together if are_put_again else (0, 0)
+        for row, (_, record) in enumerate(entries):
+            if row not in refused:
+                self._figures.note_put(record, PUT)
                 if isinstance(record, Checkpoint):
                     self._undecided.add(record)
-                continue
-            illegal = int(batch.rows[row]["status"]) == ResponseCode.MESSAGE_ILLEGAL
-            code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR
-            refused[row] = RequestError(code, f"the invisible time cannot be kept: {fault}")
+            elif not first <= row < first + count:
+                self._figures.note_put(record, REFUSED)
+        if batch.rows.size > ROWS_MAX or batch.staging.size > STAGING_BYTES_KEPT:
+            self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
+        return refused
+
+    @staticmethod
+    def _refused(batch: PutBatch) -> dict[int, RequestError]:
+        """Return the errors of the records that the store refused, by row."""
+        refused: dict[int, RequestError] = {}
+        statuses = batch.filled["status"]
+        if not statuses.any():
+            return refused
+        for row in np.flatnonzero(statuses).tolist():
+            if (fault := refusal(batch, row)) is not None:
+                illegal = int(statuses[row]) == ResponseCode.MESSAGE_ILLEGAL
+                code = ResponseCode.INVALID_PARAMETER if illegal else ResponseCode.SYSTEM_ERROR
+                refused[row] = RequestError(
+                    code, f"the record of the invisible time cannot be stored: {fault}"
+                )
         return refused
 
     async def confirm(self, what: str) -> None:
-        """Wait until disk and replicas have everything that was put, as far as they must.
+        """Wait until the disk and the replicas have all stored records, as far as configured.
 
+        Args:
+            what: Clause for the error, such as "the message was acknowledged".
         Raises:
-            RequestError: Not in time; the records are in the log.
+            RequestError: The wait timed out; the records are in the log.
         """
         if missing := await self._store.wait_confirmed(self._store.max_offset):
             raise not_confirmed(what, missing)

@@ -14,19 +14,20 @@ from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import AccessCheck, Handler
 from duemq.net.notices import Notices
 from duemq.plugins import PluginSet
+from duemq.pop.ack_batch import AckBatch
 from duemq.pop.acks import AckProcessor
 from duemq.pop.assignment import AssignmentProcessor
 from duemq.pop.figures import PopFigures
-from duemq.pop.looks import LookProcessor
 from duemq.pop.orderly import Orderly
+from duemq.pop.peeks import PeekProcessor
 from duemq.pop.pop import PopProcessor
 from duemq.pop.pop_offsets import PopOffsets
 from duemq.pop.pop_queues import PopQueues
 from duemq.pop.pop_recovery import recover_pops
 from duemq.pop.pop_turns import PopMeter, PopTurns
 from duemq.pop.request_modes import RequestModes
+from duemq.pop.revival.reviver import Reviver
 from duemq.pop.revive_log import ReviveLog
-from duemq.pop.reviver import Reviver
 from duemq.pop.topic_queues import TopicQueues
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Groups, Identity, Offsets, Topics
@@ -76,7 +77,7 @@ class Managers(Protocol):
 
 
 class Surroundings(Protocol):
-    """What POP needs of the broker around it."""
+    """Parts of the broker that POP uses."""
 
     @property
     def clock(self) -> Clock: ...
@@ -95,12 +96,12 @@ class Surroundings(Protocol):
 
 
 class PopService:
-    """Answers the POP requests of one broker. A context manager: a master with timers revives.
+    """POP requests of one broker. Context manager: a master with timers revives messages inside it.
 
     Attributes:
-        refusal: Why this broker serves no pops, empty if it does.
+        refusal: Reason why this broker serves no pops, empty if it does.
         figures: Messages in flight, and counters.
-        offsets: Where groups continue.
+        offsets: Offsets at which groups continue.
     """
 
     def __init__(self, parts: Managers, around: Surroundings) -> None:
@@ -111,12 +112,13 @@ class PopService:
         self.figures = PopFigures(clock.now_ms())
         self._undecided = UndecidedPops(store)
         self._revive_log = revive_log = ReviveLog(
-            store, parts.put_path, self._undecided, identity, clock, self.figures
-        )
+            store, parts.put_path, self._undecided, identity, clock, self.figures,
+            lambda: around.kernels.is_done,
+        )  # fmt: skip
         self._failed = Notices(log, logging.ERROR)
         self.reviver = Reviver(
             store, topics, groups, offsets, parts.put_path, identity, clock,
-            around.plugins.delivered_ms, self.figures,
+            around.plugins.delivered_ms, self.figures, lambda: around.kernels.is_done,
         )  # fmt: skip
         queues = PopQueues(
             store, topics, groups, parts.held, clock, around.config,
@@ -140,7 +142,7 @@ class PopService:
             ),
             self._pops,
             self._acks,
-            LookProcessor(store, queues, pops, clock, parts.stats),
+            PeekProcessor(store, queues, pops, clock, parts.stats),
         )
 
     def handlers(self) -> dict[int, Handler]:
@@ -154,14 +156,18 @@ class PopService:
         is_ready: Callable[[], bool],
         confirms: bool,
     ) -> PopTurns:
-        """Return what takes the requests of many connections together."""
+        """Return the handler of the requests that arrive in one turn of the event loop."""
         return PopTurns(
             self._pops, self._acks, self._revive_log, self._failed, meter,
             access=access, is_ready=is_ready, confirms=confirms,
         )  # fmt: skip
 
+    def ack_batch(self, *, confirms: bool) -> AckBatch:
+        """Return a batch of acknowledgements."""
+        return AckBatch(self._acks, self._revive_log, confirms)
+
     def recover(self) -> None:
-        """Derive from the log what the table of offsets lacks; call before anything is appended."""
+        """Derive from the log the offsets that the table lacks; call before the first append."""
         recover_pops(self._store, self._offsets, self._undecided, self._identity)
         self._offsets.pops = lambda: PopState(self.offsets.before, self._undecided.table())
 

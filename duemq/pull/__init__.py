@@ -1,1 +1,1 @@
-"""Pulls, held pulls, consumer progress and queue locks."""
+"""Request processing of pulls, long polling, consumer offsets and queue locks."""

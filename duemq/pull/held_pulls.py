@@ -1,21 +1,27 @@
-"""Long polling: held pulls, resumed by new messages or by time. PullRequestHoldService.
+"""Long polling: held pulls, resumed by new messages or at their deadline.
 
-    held by queue slot     dispatcher: slots that grew -> those whose filter passes a new tag code
-    held by deadline       buckets of 250 ms, one task for all of them
-    held by connection     a closed connection's pulls are dropped
+    index by queue slot     the store dispatcher resumes pulls whose filter matches a new message;
+                            only the first of the pops that share their messages
+    index by deadline       buckets of 250 ms, one task for all pulls
+    index by connection     the pulls of a closed connection are dropped
 
-A held pull is a future; its result is the reason why it was resumed. Everything
-belongs to the event loop's thread.
-PullRequestHoldService, NotifyMessageArrivingListener.
+Pops of one group share their messages, so a message resumes only one of them: with 500 consumers,
+each message would otherwise cause 500 searches of the queues. A pop that leaves messages in the
+queue, and a resumed pop that cannot read any, calls `resume_shared` to resume the next one.
+
+A held pull is a future whose result is the reason for its resumption. Not thread-safe: all methods
+run on the event loop's thread.
+
+Source: PullRequestHoldService, NotifyMessageArrivingListener
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, Self
 
@@ -30,12 +36,12 @@ from message_store.log.batch import PutBatch
 
 BUCKET_MS = 250
 HOLD_MS_MAX = 120_000
-HELD_OF_PEER_MAX = 8_192
-SLOTS_MAX = 256  # of one held pull; a pop of a topic with more queues is woken by the first ones
+HELD_PER_PEER_MAX = 8_192
+SLOTS_MAX = 256  # queues per held pull; a pop of more queues is resumed by the first ones
 SLOT_BYTES = 64
 
 
-class Wake(Enum):
+class ResumeReason(Enum):
     """Reason why a held pull is resumed."""
 
     ARRIVED = "arrived"
@@ -45,19 +51,56 @@ class Wake(Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Held:
-    """One held pull."""
+class HeldPull:
+    """One held pull.
+
+    Attributes:
+        awaits: Set in `HeldPulls._unconfirmed` that contains the pull; None: no set contains it.
+    """
+
+    sharing: Sharing
+    bucket: int
+    peer: Peer | None
+    resumed: asyncio.Future[ResumeReason]
+    awaits: set[HeldPull] | None = None
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Slots of the queues whose next message resumes the pull."""
+        return self.sharing.slots
+
+    @property
+    def subscription(self) -> Subscription:
+        """Filter of the pull."""
+        return self.sharing.subscription
+
+
+@dataclass(eq=False, slots=True)
+class Sharing:
+    """Held pulls of the same queues and filter of which a message resumes one.
+
+    Attributes:
+        share: Value that all members have in common; None: there is only one member.
+        members: The pulls, in the order in which they are resumed.
+    """
 
     slots: tuple[int, ...]
-    bucket: int
     subscription: Subscription
-    peer: Peer | None
-    woken: asyncio.Future[Wake]
-    awaits: set[Held] | None = None  # of `_unconfirmed`, which it is in
+    share: Hashable | None
+    members: dict[HeldPull, None] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[tuple[int, ...], str, str]:
+        """Key that identifies these pulls among all pulls of the same share."""
+        return self.slots, self.subscription.kind, self.subscription.expression
+
+    def first(self) -> HeldPull | None:
+        """Return the pull to resume; None if earlier messages resume all of them."""
+        return next((held for held in self.members if held.awaits is None), None)
 
 
 class ConfirmedLog(Protocol):
-    """The part of the message store that bounds what consumers may read."""
+    """Interface of the message store for the end of what consumers may read."""
 
     @property
     def confirm_offset(self) -> int: ...
@@ -67,12 +110,12 @@ class ConfirmedLog(Protocol):
 
 
 class HeldPulls:
-    """All held pulls. A context manager: its task resumes them at their deadline.
+    """All held pulls; a context manager whose task resumes them at their deadline.
 
     Args:
-        log: the log whose messages wake pulls, once consumers may read them.
-        held_max: Maximum held pulls; a further one is refused.
-        memory: Budget that held pulls are charged to; a pull without room is refused.
+        log: Log of the messages that resume pulls.
+        held_max: Maximum number of held pulls.
+        memory: Budget that held pulls are charged to.
     """
 
     def __init__(
@@ -87,12 +130,13 @@ class HeldPulls:
         self._memory = memory or MemoryBudget()
         self._held_max = held_max
         self._count = 0
-        self._by_slot: dict[int, set[Held]] = {}
-        self._by_bucket: dict[int, set[Held]] = {}
-        self._by_peer: dict[Peer, set[Held]] = {}
-        self._watched = np.zeros(64, np.uint8)  # by slot: whether it has held pulls
-        self._grown = np.zeros(64, np.int32)  # slots of a batch with held pulls
-        self._unconfirmed: deque[tuple[int, set[Held]]] = deque()  # log end, pulls to wake
+        self._by_slot: dict[int, set[Sharing]] = {}
+        self._by_share: dict[Hashable, dict[Hashable, Sharing]] = {}
+        self._by_bucket: dict[int, set[HeldPull]] = {}
+        self._by_peer: dict[Peer, set[HeldPull]] = {}
+        self._watched = np.zeros(64, np.uint8)  # indexed by slot: 1 if it has held pulls
+        self._grown = np.zeros(64, np.int32)  # scratch: slots of a batch that have held pulls
+        self._unconfirmed: deque[tuple[int, set[HeldPull]]] = deque()  # (log end, pulls to resume)
         self._awaits_confirmed = False  # whether `_on_confirmed` will be called
         self._changed = asyncio.Event()
         self._stopping = False
@@ -108,52 +152,66 @@ class HeldPulls:
         hold_ms: int,
         *,
         also: Sequence[int] = (),
-    ) -> Held | None:
-        """Give a pull a place for at most `hold_ms`; None when there is none.
+        share: Hashable | None = None,
+    ) -> HeldPull | None:
+        """Hold a pull for at most `hold_ms`; return None if a limit is reached.
 
-        Await `held.woken`, and call `release` afterwards whatever happened.
+        The caller awaits `held.resumed`, then calls `release` in every case.
 
         Args:
-            slot: Slot of the queue whose next message wakes it.
-            also: Slots of further queues that it reads, at most SLOTS_MAX.
+            slot: Slot of the queue whose next message resumes the pull.
+            also: Slots of further queues; slots beyond SLOTS_MAX are ignored.
+            share: A message resumes one of the pulls with an equal share, queues and filter; None:
+                it resumes this pull in any case.
         """
         slots = tuple(dict.fromkeys((slot, *also)))[:SLOTS_MAX]
-        of_peer = self._of_peer(peer)
-        full = self._count >= self._held_max or len(of_peer) >= HELD_OF_PEER_MAX
+        peer_pulls = self._peer_pulls(peer)
+        full = self._count >= self._held_max or len(peer_pulls) >= HELD_PER_PEER_MAX
         if self._stopping or full or (peer is not None and peer.closed):
             return None
         if not self._memory.reserve(memory_bytes(subscription, len(slots))):
             return None
         deadline_ms = self._clock.steady_ms() + min(max(hold_ms, 0), HOLD_MS_MAX)
         bucket = -(-deadline_ms // BUCKET_MS)
-        woken = asyncio.get_running_loop().create_future()
-        held = Held(slots, bucket, subscription, peer, woken)
-        for each in slots:
-            self._by_slot.setdefault(each, set()).add(held)
-            self._watch(each)
+        resumed = asyncio.get_running_loop().create_future()
+        sharing = self._sharing(Sharing(slots, subscription, share))
+        held = HeldPull(sharing, bucket, peer, resumed)
+        sharing.members[held] = None
         if bucket not in self._by_bucket:
             self._changed.set()
         self._by_bucket.setdefault(bucket, set()).add(held)
-        of_peer.add(held)
+        peer_pulls.add(held)
         self._count += 1
         return held
 
-    def hold_on(self, held: Held) -> Held | None:
-        """Give a released pull a place up to its first deadline; None when there is none."""
+    def _sharing(self, new: Sharing) -> Sharing:
+        """Return the pulls that share with a new one, or `new`, added to the indexes."""
+        if new.share is not None:
+            of_share = self._by_share.setdefault(new.share, {})
+            if (known := of_share.get(new.key)) is not None:
+                return known
+            of_share[new.key] = new
+        for each in new.slots:
+            self._by_slot.setdefault(each, set()).add(new)
+            self._watch(each)
+        return new
+
+    def hold_again(self, held: HeldPull) -> HeldPull | None:
+        """Hold a released pull again until its original deadline; return None if a limit is
+        reached."""
         left_ms = held.bucket * BUCKET_MS - self._clock.steady_ms()
         slot, *also = held.slots
-        return self.hold(slot, held.subscription, held.peer, left_ms, also=also)
+        share = held.sharing.share
+        return self.hold(slot, held.subscription, held.peer, left_ms, also=also, share=share)
 
-    def release(self, held: Held) -> None:
-        """Remove a held pull; do nothing if it was removed."""
-        if held not in self._by_slot.get(held.slots[0], ()):
+    def release(self, held: HeldPull) -> None:
+        """Remove a held pull; ignored if it is removed already."""
+        sharing = held.sharing
+        if held not in sharing.members:
             return
-        for slot in held.slots:
-            holders = self._by_slot[slot]
-            holders.discard(held)
-            if not holders:
-                del self._by_slot[slot]
-                self._watched[slot] = 0
+        del sharing.members[held]
+        if not sharing.members:
+            self._forget(sharing)
         in_bucket = self._by_bucket[held.bucket]
         in_bucket.discard(held)
         if not in_bucket:
@@ -162,11 +220,28 @@ class HeldPulls:
             self._by_peer[held.peer].discard(held)
         if held.awaits is not None:
             held.awaits.discard(held)
+            if (heir := sharing.first()) is not None:
+                heir.awaits = held.awaits
+                held.awaits.add(heir)
         self._count -= 1
         self._memory.free(memory_bytes(held.subscription, len(held.slots)))
 
+    def _forget(self, sharing: Sharing) -> None:
+        """Remove from the indexes what has no pulls any more."""
+        for slot in sharing.slots:
+            holders = self._by_slot[slot]
+            holders.discard(sharing)
+            if not holders:
+                del self._by_slot[slot]
+                self._watched[slot] = 0
+        if sharing.share is not None:
+            of_share = self._by_share[sharing.share]
+            del of_share[sharing.key]
+            if not of_share:
+                del self._by_share[sharing.share]
+
     def on_append(self, batch: PutBatch) -> None:
-        """Wake the pulls that a batch has a message for. A store dispatcher."""
+        """Resume the pulls that match a message of the batch. A store dispatcher."""
         if not self._by_slot:
             return
         if self._grown.size < batch.count:
@@ -174,38 +249,45 @@ class HeldPulls:
         count = watched_slots(batch.rows, batch.count, self._watched, self._grown)
         readable = self._log.confirm_offset >= self._log.max_offset
         for slot in self._grown[:count].tolist():
-            woken = [
-                held for held in self._by_slot.get(slot, ())
-                if held.subscription.matches_all or _any_passes(held.subscription, batch, slot)
-            ]  # fmt: skip
+            resumed = [
+                held
+                for sharing in self._by_slot.get(slot, ())
+                if sharing.subscription.matches_all
+                or _any_matches(sharing.subscription, batch, slot)
+                if (held := sharing.first()) is not None
+            ]
             if readable:
-                self._wake_all(woken, Wake.ARRIVED)
-            elif woken:
-                self.wake_when_confirmed(woken)
+                self._resume_all(resumed, ResumeReason.ARRIVED)
+            elif resumed:
+                self.resume_when_confirmed(resumed)
             self._watched[slot] = slot in self._by_slot
 
     def on_replicated(self, slots: Iterable[int]) -> None:
-        """Wake the pulls of queues that got messages of a master, whatever their filter."""
+        """Resume all pulls of queues that received replicated messages, regardless of their
+        filter."""
         for slot in slots:
             if slot < self._watched.size and self._watched[slot]:
                 if self._log.confirm_offset >= self._log.max_offset:
-                    self.wake_slot(slot)
+                    self.resume_slot(slot)
                 else:
-                    self.wake_when_confirmed(list(self._by_slot.get(slot, ())))
+                    self.resume_when_confirmed(self._firsts(slot))
 
-    def wake_when_confirmed(self, holders: Iterable[Held]) -> None:
-        """Wake pulls once consumers may read the current end of the log."""
-        more = {held for held in holders if held.awaits is None}  # the others are woken earlier
+    def resume_when_confirmed(self, holders: Iterable[HeldPull]) -> None:
+        """Resume pulls when consumers may read up to the current end of the log."""
+        more = {held for held in holders if held.awaits is None}  # the others wait already
         if not more:
             return
         end, unconfirmed = self._log.max_offset, self._unconfirmed
-        while unconfirmed and not unconfirmed[0][1]:  # all of them were released
+        while unconfirmed and not unconfirmed[0][1]:  # all pulls were released
             unconfirmed.popleft()
         if not unconfirmed or unconfirmed[-1][0] != end:
             unconfirmed.append((end, set()))
         awaiting = unconfirmed[-1][1]
-        awaiting |= more
         for held in more:
+            shared = held.sharing.share is not None
+            if shared and any(each.awaits is awaiting for each in held.sharing.members):
+                continue  # one pull per share is enough: it resumes the next one
+            awaiting.add(held)
             held.awaits = awaiting
         self._await_confirmed()
 
@@ -215,21 +297,32 @@ class HeldPulls:
             self._log.when_confirmed(self._unconfirmed[0][0], self._on_confirmed)
 
     def _on_confirmed(self) -> None:
-        """Wake the pulls whose messages are readable now; check the others again later."""
+        """Resume the pulls whose messages are readable now; wait again for the others."""
         self._awaits_confirmed = False
         confirmed = self._log.confirm_offset
         while self._unconfirmed and self._unconfirmed[0][0] <= confirmed:
-            self._wake_all(self._unconfirmed.popleft()[1], Wake.ARRIVED)
+            self._resume_all(self._unconfirmed.popleft()[1], ResumeReason.ARRIVED)
         self._await_confirmed()
 
-    def wake_slot(self, slot: int) -> None:
-        """Wake every pull of a queue, whatever its filter: its progress was reset."""
-        self._wake_all(self._by_slot.get(slot, ()), Wake.ARRIVED)
+    def resume_slot(self, slot: int) -> None:
+        """Resume the pulls of a queue regardless of their filter: one pull of each share."""
+        self._resume_all(self._firsts(slot), ResumeReason.ARRIVED)
+
+    def resume_shared(self, share: Hashable) -> None:
+        """Resume the next pull of a share, for each filter: messages are left in its queues."""
+        for sharing in list(self._by_share.get(share, {}).values()):
+            held = sharing.first() or next(iter(sharing.members))
+            self._resume(held, ResumeReason.ARRIVED)
+
+    def _firsts(self, slot: int) -> list[HeldPull]:
+        """Return the pulls of a queue that a message resumes, regardless of their filter."""
+        firsts = (sharing.first() for sharing in self._by_slot.get(slot, ()))
+        return [held for held in firsts if held is not None]
 
     def expire(self, steady_ms: int) -> None:
-        """Wake the pulls whose time is over."""
+        """Resume the pulls whose deadline has passed."""
         for bucket in [b for b in self._by_bucket if b * BUCKET_MS <= steady_ms]:
-            self._wake_all(self._by_bucket[bucket], Wake.TIMED_OUT)
+            self._resume_all(self._by_bucket[bucket], ResumeReason.TIMED_OUT)
 
     async def run(self) -> None:
         """Expire pulls until stopped."""
@@ -239,7 +332,7 @@ class HeldPulls:
             self.expire(self._clock.steady_ms())
 
     def _next_expiry_ms(self) -> int | None:
-        """Return when the first pull expires if the clock is not stepped, None without any."""
+        """Return the wall clock time in ms at which the next pull expires; None without pulls."""
         first = min(self._by_bucket, default=None)
         if first is None:
             return None
@@ -248,7 +341,7 @@ class HeldPulls:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Run the task; on leaving, answer every held pull."""
+        """Run the deadline task; on exit, resume every held pull."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="held pulls")
             try:
@@ -260,29 +353,32 @@ class HeldPulls:
         """Resume and remove every held pull."""
         self._stopping = True
         self._changed.set()
-        for holders in list(self._by_slot.values()):
-            self._wake_all(holders, Wake.STOPPING)
+        for holders in list(self._by_bucket.values()):
+            self._resume_all(holders, ResumeReason.STOPPING)
 
-    def _wake_all(self, holders: Iterable[Held], why: Wake) -> None:
+    def _resume_all(self, holders: Iterable[HeldPull], why: ResumeReason) -> None:
         for held in list(holders):
-            self._wake(held, why)
+            self._resume(held, why)
 
-    def _wake(self, held: Held, why: Wake) -> None:
+    def _resume(self, held: HeldPull, why: ResumeReason) -> None:
+        if why is ResumeReason.ARRIVED and held.awaits is not None:
+            held.awaits.discard(held)
+            held.awaits = None
         self.release(held)
-        if not held.woken.done():
-            held.woken.set_result(why)
+        if not held.resumed.done():
+            held.resumed.set_result(why)
 
-    def _of_peer(self, peer: Peer | None) -> set[Held]:
+    def _peer_pulls(self, peer: Peer | None) -> set[HeldPull]:
         if peer is None:
             return set()
         known = self._by_peer.get(peer)
         if known is None:
             known = self._by_peer[peer] = set()
-            peer.on_close(self._closed)
+            peer.on_close(self._on_close)
         return known
 
-    def _closed(self, peer: Peer) -> None:
-        self._wake_all(self._by_peer.pop(peer, ()), Wake.DROPPED)
+    def _on_close(self, peer: Peer) -> None:
+        self._resume_all(self._by_peer.pop(peer, ()), ResumeReason.DROPPED)
 
     def _watch(self, slot: int) -> None:
         if slot >= self._watched.size:
@@ -293,13 +389,13 @@ class HeldPulls:
 
 
 def memory_bytes(subscription: Subscription, slot_count: int = 1) -> int:
-    """Return an estimate of a held pull's memory in bytes: its texts exist twice, once as tags."""
+    """Return the estimated memory of a held pull in bytes; expressions are also stored as tags."""
     texts = 2 * len(subscription.expression) + 96 * len(subscription.tags)
     return HELD_PULL_BYTES + texts + SLOT_BYTES * (slot_count - 1)
 
 
-def _any_passes(subscription: Subscription, batch: PutBatch, slot: int) -> bool:
-    """Return whether a message that a batch appended to a queue passes the filter."""
+def _any_matches(subscription: Subscription, batch: PutBatch, slot: int) -> bool:
+    """Return whether the filter matches a message that a batch appended to a queue."""
     rows = batch.filled
     stored = rows[(rows["queue_slot"] == slot) & (rows["status"] == 0)]
     return bool(subscription.mask(stored["tags_code"]).any())

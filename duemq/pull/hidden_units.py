@@ -1,10 +1,10 @@
-"""Units whose tags code the disk has changed: a filter by tags would hide their messages.
+"""Repair of consume queue units that a tag filter skips because their tags code is damaged.
 
-A filter by tags compares tags codes and reads no record of a unit that it leaves out. One flipped
-bit of a code that the consumer wants leaves a code that differs from it in one bit. Such units are
-compared with their records, once for each code of a topic: a code that is right for one message is
-that of a tag in use. A flipped bit that makes the code of another tag in use stays unnoticed until
-`duemq store verify`.
+A tag filter compares tags codes only and does not read the records of skipped units. A skipped unit
+whose code differs in one bit from a code of the subscription may be damaged, so it is compared with
+its record. A code that equals its record's is correct, belongs to a tag in use, and is not compared
+again for that topic. If a flipped bit changes a code to that of another tag in use, only
+`duemq store verify` finds the damage.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from message_store.layout import PRE_BLANK_SIZE, Rows
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-KNOWN_MAX: Final = 10_000
+CORRECT_CODES_MAX: Final = 10_000
 
 
 class HiddenUnits:
-    """Repair of units that a filter by tags leaves out wrongly, for one store."""
+    """Detection and repair of wrongly skipped units in one store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._known: set[tuple[str, int]] = set()  # topics and their codes that are right
+        self._correct: set[tuple[str, int]] = set()  # (topic, correct tags code)
 
     def repaired(
-        self, place: tuple[str, int, int], units: Rows, subscription: Subscription
+        self, position: tuple[str, int, int], units: Rows, subscription: Subscription
     ) -> bool:
-        """Repair the first unit with a changed tags code; return whether there was one.
+        """Repair the first unit with a damaged tags code; return whether one was repaired.
 
         Args:
-            place: Topic, queue, and queue offset of the first unit.
-            units: (n,) layout.UNIT that were looked at.
+            position: Topic, queue id, and queue offset of the first unit.
+            units: (n,) layout.UNIT that the pull has evaluated.
         """
-        topic, queue_id, offset = place
-        near = subscription.nearly_passes(units["tags_code"])
-        near &= units["phys_offset"] >= self._store.min_offset
-        near &= units["size"] != PRE_BLANK_SIZE
-        for at in np.flatnonzero(near).tolist():
+        topic, queue_id, offset = position
+        suspect = subscription.nearly_matches(units["tags_code"])
+        suspect &= units["phys_offset"] >= self._store.min_offset
+        suspect &= units["size"] != PRE_BLANK_SIZE
+        for at in np.flatnonzero(suspect).tolist():
             key = topic, int(units[at]["tags_code"])
-            if key in self._known:
+            if key in self._correct:
                 continue
             if self._store.repair.repaired(topic, queue_id, offset + at):
                 return True
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known.add(key)
+            if len(self._correct) >= CORRECT_CODES_MAX:
+                self._correct.clear()
+            self._correct.add(key)
         return False

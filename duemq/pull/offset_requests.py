@@ -1,6 +1,6 @@
-"""Requests about offsets: consumer offsets 14, 15; bounds of a queue 29 to 32.
+"""Offset requests: consumer offsets (codes 14, 15), bounds of a queue (29 to 32).
 
-ConsumerManageProcessor, AdminBrokerProcessor.
+Source: ConsumerManageProcessor, AdminBrokerProcessor
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
 class OffsetProcessor:
-    """Answers 14, 15, 29, 30, 31, 32."""
+    """Handler of codes 14, 15 and 29 to 32."""
 
     def __init__(
         self,
@@ -48,22 +48,25 @@ class OffsetProcessor:
         }
 
     async def query(self, request: Request) -> Response:
-        """Answer a group's progress; a young queue starts at 0, an unknown one gets 22."""
+        """Return the offset of a group, or a pending reset.
+
+        A group without an offset gets 0 for a new queue, otherwise QUERY_NOT_FOUND.
+        """
         group = fields.text(request, "consumerGroup")
         topic, queue_id = _queue(request)
         reset = self._offsets.pending_reset(group, topic, queue_id)
         offset = self._offsets.query(group, topic, queue_id) if reset is None else reset
         if offset is not None and offset >= 0:
             return _offset(offset)
-        zero_wanted = request.fields.get("setZeroIfNotFound")
-        if zero_wanted is not None and zero_wanted.lower() == "false":
+        set_zero = request.fields.get("setZeroIfNotFound")
+        if set_zero is not None and set_zero.lower() == "false":
             return Response(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND, {})
         if self._starts_at_zero(topic, queue_id):
             return _offset(0)
         return Response(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND, {})
 
     async def update(self, request: Request) -> Response:
-        """Store a group's progress; ignored while a reset is pending."""
+        """Store the offset of a group; ignore it while a reset is pending."""
         group = fields.text(request, "consumerGroup")
         topic, queue_id = _queue(request)
         offset = fields.long(request, "commitOffset")
@@ -81,36 +84,43 @@ class OffsetProcessor:
         return Response(fields={})
 
     async def max_offset(self, request: Request) -> Response:
-        """Answer the offset after the last message that consumers may read.
+        """Return the offset after the last message that consumers may read.
 
-        Source: DefaultMessageStore.getMaxOffsetInQueue, whose queues end at the confirm offset
+        Source: DefaultMessageStore.getMaxOffsetInQueue; its queues end at the confirm offset
         """
         return _offset(self._store.readable_bounds(*_queue(request))[1])
 
     async def min_offset(self, request: Request) -> Response:
-        """Answer the offset of the queue's first message."""
+        """Return the offset of the queue's first message."""
         return _offset(self._store.queue_bounds(*_queue(request))[0])
 
     async def search(self, request: Request) -> Response:
-        """Answer the offset of the first message at or after a store time (UPPER: the last)."""
+        """Return the offset of a message by store time.
+
+        The result is the first message at or after the time, or, with boundary type UPPER, the
+        last message at or before it.
+        """
         topic, queue_id = _queue(request)
         time_ms = fields.long(request, "timestamp")
         upper = request.fields.get("boundaryType", "").upper() == "UPPER"
         return _offset(self._store.search_offset(topic, queue_id, time_ms, upper=upper))
 
     async def earliest(self, request: Request) -> Response:
-        """Answer when the queue's first message was stored, -1 if there is none."""
+        """Return the store time of the queue's first message in ms; -1 if the queue is empty."""
         time_ms = self._store.earliest_store_ms(*_queue(request))
         return Response(fields={"timestamp": str(time_ms)})
 
     def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
-        """Return whether a new group may begin at 0: the first message is there and recent."""
+        """Return whether a group without an offset starts at 0.
+
+        The first message must exist, in the part of the log that is considered in memory.
+        """
         low, _ = self._store.queue_bounds(topic, queue_id)
         units = self._store.units(topic, queue_id, 0, 1) if low <= 0 else None
         if units is None or units.size == 0:
             return False
-        behind_bytes = self._store.max_offset - int(units[0]["phys_offset"])
-        return behind_bytes <= self._limits().memory_span_bytes
+        distance_bytes = self._store.max_offset - int(units[0]["phys_offset"])
+        return distance_bytes <= self._limits().memory_span_bytes
 
 
 def _queue(request: Request) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Pulls (11, 361), with long polling and commit of offsets. PullMessageProcessor."""
+"""Pull requests (codes 11, 361): messages, long polling, offset commits. PullMessageProcessor"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Deferred, Handler
 from duemq.ports import PERM_READ, Groups, GroupView, Offsets, Topics, TopicView
-from duemq.pull.held_pulls import Held, HeldPulls, Wake
+from duemq.pull.held_pulls import HeldPull, HeldPulls, ResumeReason
 from duemq.pull.hidden_units import HiddenUnits
 from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
@@ -27,10 +27,10 @@ from duemq.pull.pull_plan import (
     PullLimits,
     PullRequest,
     StoreLimits,
-    choose,
+    exclude_unit,
     outcome_of_offset,
-    units_wanted,
-    without,
+    select_units,
+    units_to_read,
 )
 from duemq.pull.record_filter import RecordFilter, units_evaluated
 from duemq.registry.clients import ClientTable
@@ -43,41 +43,51 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 RETRY = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
-CHANGED = "the accounts have changed: pull again"
-FROM_MASTER = "this replica answers no pulls (slaveReadEnable=false): pull from the master"
-UNREADABLE_MAX = 16  # damaged records that one pull steps over
-WANTING_ALL_MAX = 1_024  # subscriptions of pulls that are kept
+ACCOUNTS_CHANGED = "the accounts have changed: pull again"
+PULL_FROM_MASTER = "this replica serves no pulls (slaveReadEnable=false): pull from the master"
+UNREADABLE_MAX = 16  # maximum damaged records that one pull skips
+MATCH_ALL_CACHE_MAX = 1_024  # cached subscriptions
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
 
 
 class Forbidden(RequestError):
-    """A pull that is refused for good; the answer names which of five checks failed."""
+    """Refusal of a pull.
 
-    def __init__(self, gate: int, remark: str) -> None:
-        self.gate = gate
+    Attributes:
+        forbidden_type: Apache's number of the failed check, FORBIDDEN_*.
+    """
+
+    def __init__(self, forbidden_type: int, remark: str) -> None:
+        self.forbidden_type = forbidden_type
         super().__init__(ResponseCode.NO_PERMISSION, remark)
 
 
 @dataclass(slots=True)
-class Admitted:
-    """A pull that passed every check."""
+class CheckedPull:
+    """Pull that passed all checks.
+
+    Attributes:
+        more: Whether the queue has messages that are not readable yet.
+        end: Queue offset after the last readable message.
+    """
 
     request: PullRequest
     group: GroupView
     topic: TopicView
     subscription: Subscription
-    more: bool = False  # whether its queue has messages that cannot be read yet
-    end: int = 0  # queue offset after the last message that could be read
+    more: bool = False
+    end: int = 0
 
 
 class PullProcessor:
-    """Answers 11 and 361.
+    """Handler of codes 11 and 361.
 
     Args:
-        config: gives the configuration in force.
+        config: Returns the current configuration.
         access_version: Returns a number that changes with the accounts.
-        replication: gives the role; a replica leaves pulls to the master, unless slaveReadEnable.
-        compiled: Returns whether the kernels of filters may be used.
+        replication: Returns the replication section; without slaveReadEnable a replica serves no
+            pulls.
+        compiled: Returns whether the filter kernels are compiled.
         held: Held pulls; its `on_append` must be a dispatcher of the store.
     """
 
@@ -104,96 +114,115 @@ class PullProcessor:
         self._offsets, self._clients, self._held = offsets, clients, held
         self._stats, self._config = stats, config
         self._limits = limits or StoreLimits(store)
-        self._wanting_all: dict[tuple[str, int], Subscription] = {}
+        self._match_all_cache: dict[tuple[str, int], Subscription] = {}
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, request: Request) -> Response | Deferred:
-        """Respond at once, on a message, or at the deadline; None if the client disconnected."""
+        """Return the response, at once or after the pull was held.
+
+        A held pull ends at a new message or its deadline, without a response if the client
+        disconnects.
+        """
         try:
-            admitted = self._admit(request)
+            checked = self._check(request)
         except Forbidden as refusal:
-            return Response(refusal.code, refusal.remark, {"forbiddenType": str(refusal.gate)})
+            return Response(
+                refusal.code, refusal.remark, {"forbiddenType": str(refusal.forbidden_type)}
+            )
         role = self._replication()
         if role.is_replica and not role.slave_read_enable:
-            return self._answer(admitted, Outcome(RETRY, FROM_MASTER, admitted.request.offset))
-        outcome = self._read(admitted)
-        wanted = admitted.request
-        self._offsets.commit_pull(wanted.group, wanted.topic, wanted.queue_id, outcome.next_offset)
-        commits = wanted.has(PullRequest.COMMIT) and wanted.commit_offset >= 0
+            return self._response(checked, Outcome(RETRY, PULL_FROM_MASTER, checked.request.offset))
+        outcome = self._read(checked)
+        pull = checked.request
+        self._offsets.commit_pull(pull.group, pull.topic, pull.queue_id, outcome.next_offset)
+        commits = pull.has(PullRequest.COMMIT) and pull.commit_offset >= 0
         if commits and not role.is_replica:
-            self._offsets.commit(wanted.group, wanted.topic, wanted.queue_id, wanted.commit_offset)
-        if outcome.code != ResponseCode.PULL_NOT_FOUND or not wanted.has(PullRequest.SUSPEND):
-            return self._answer(admitted, outcome)
-        return self._hold(request, admitted, outcome)
+            self._offsets.commit(
+                pull.group,
+                pull.topic,
+                pull.queue_id,
+                pull.commit_offset,
+            )
+        if outcome.code != ResponseCode.PULL_NOT_FOUND or not pull.has(PullRequest.SUSPEND):
+            return self._response(checked, outcome)
+        return self._hold(request, checked, outcome)
 
-    def _hold(self, request: Request, admitted: Admitted, outcome: Outcome) -> Response | Deferred:
+    def _hold(
+        self, request: Request, checked: CheckedPull, outcome: Outcome
+    ) -> Response | Deferred:
         config = self._config()
-        wanted = admitted.request
-        forget_content(request)
-        hold_ms = wanted.suspend_ms if config.long_polling_enable else config.short_polling_ms
-        held = self._held.hold(self._slot(wanted), admitted.subscription, request.peer, hold_ms)
+        pull = checked.request
+        clear_content(request)
+        hold_ms = pull.suspend_ms if config.long_polling_enable else config.short_polling_ms
+        held = self._held.hold(self._slot(pull), checked.subscription, request.peer, hold_ms)
         if held is None:
-            return self._answer(admitted, outcome)
-        if admitted.more:
-            self._held.wake_when_confirmed([held])
-        return self._wait(held, admitted)
+            return self._response(checked, outcome)
+        if checked.more:
+            self._held.resume_when_confirmed([held])
+        return self._wait(held, checked)
 
-    async def _wait(self, held: Held, admitted: Admitted) -> Response | None:
-        version, wanted = self._access_version(), admitted.request
+    async def _wait(self, held: HeldPull, checked: CheckedPull) -> Response | None:
+        version, pull = self._access_version(), checked.request
         while True:
             try:
-                why = await held.woken
+                reason = await held.resumed
             finally:
                 self._held.release(held)
-            if why is Wake.DROPPED:
+            if reason is ResumeReason.DROPPED:
                 return None
-            if version != self._access_version():  # the next pull of the client is checked again
-                return self._answer(admitted, Outcome(RETRY, CHANGED, wanted.offset))
-            outcome = self._read(admitted)
-            self._offsets.commit_pull(
-                wanted.group, wanted.topic, wanted.queue_id, outcome.next_offset
+            if version != self._access_version():  # access is checked at the client's next pull
+                return self._response(checked, Outcome(RETRY, ACCOUNTS_CHANGED, pull.offset))
+            outcome = self._read(checked)
+            self._offsets.commit_pull(pull.group, pull.topic, pull.queue_id, outcome.next_offset)
+            again = (
+                self._hold_again(held, checked, outcome) if reason is ResumeReason.ARRIVED else None
             )
-            again = self._hold_again(held, admitted, outcome) if why is Wake.ARRIVED else None
             if again is None:
-                return self._answer(admitted, outcome)
+                return self._response(checked, outcome)
             held = again
 
-    def _hold_again(self, held: Held, admitted: Admitted, outcome: Outcome) -> Held | None:
-        """Hold a pull on if its filter lets none of the new messages pass; None: answer it."""
-        unmatched = outcome.status == NO_MATCH and outcome.next_offset >= admitted.end
-        if admitted.subscription.filter is None or not unmatched:
+    def _hold_again(
+        self, held: HeldPull, checked: CheckedPull, outcome: Outcome
+    ) -> HeldPull | None:
+        """Hold a pull again if its filter matched no new message.
+
+        Returns:
+            Held pull; None: respond now.
+        """
+        unmatched = outcome.status == NO_MATCH and outcome.next_offset >= checked.end
+        if checked.subscription.filter is None or not unmatched:
             return None
-        admitted.request.offset = outcome.next_offset
-        again = self._held.hold_on(held)
-        if again is not None and admitted.more:
-            self._held.wake_when_confirmed([again])
+        checked.request.offset = outcome.next_offset
+        again = self._held.hold_again(held)
+        if again is not None and checked.more:
+            self._held.resume_when_confirmed([again])
         return again
 
-    def _slot(self, wanted: PullRequest) -> int:
+    def _slot(self, pull: PullRequest) -> int:
         table = self._store.topics
-        return table.slot(table.add(wanted.topic), wanted.queue_id, create=True)
+        return table.slot(table.add(pull.topic), pull.queue_id, create=True)
 
     # --- checks, in Apache's order
 
-    def _admit(self, request: Request) -> Admitted:
-        wanted = parse_pull(request)
+    def _check(self, request: Request) -> CheckedPull:
+        pull = parse_pull(request)
         if not self._config().permission & PERM_READ:
             raise Forbidden(FORBIDDEN_BROKER, "the broker has no permission to read")
-        group = self._group(wanted.group)
-        topic = self._topic(wanted)
-        if wanted.has(PullRequest.SUBSCRIPTION):
-            subscription = self._given_subscription(request, wanted)
+        group = self._group(pull.group)
+        topic = self._topic(pull)
+        if pull.has(PullRequest.SUBSCRIPTION):
+            subscription = self._request_subscription(request, pull)
         else:
-            subscription = self._known_subscription(wanted, group)
+            subscription = self._known_subscription(pull, group)
         if not subscription.is_tag and not self._config().property_filter_enable:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.kind}; "
                 "set enablePropertyFilter=true",
             )
-        return Admitted(wanted, group, topic, subscription)
+        return CheckedPull(pull, group, topic, subscription)
 
     def _group(self, name: str) -> GroupView:
         group = self._groups.find(name)
@@ -207,69 +236,69 @@ class PullProcessor:
             raise Forbidden(FORBIDDEN_GROUP, f"subscription group no permission, {name}")
         return group
 
-    def _topic(self, wanted: PullRequest) -> TopicView:
-        topic = self._topics.find(wanted.topic)
+    def _topic(self, pull: PullRequest) -> TopicView:
+        topic = self._topics.find(pull.topic)
         if topic is None:
             raise RequestError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{wanted.topic}] not exist, apply first please"
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{pull.topic}] not exist, apply first please",
             )
-        if not topic.perm & PERM_READ or not client_access(wanted.topic) & Access.READ:
-            raise Forbidden(FORBIDDEN_TOPIC, f"the topic[{wanted.topic}] has no permission to read")
-        if not 0 <= wanted.queue_id < topic.read_queues:
+        if not topic.perm & PERM_READ or not client_access(pull.topic) & Access.READ:
+            raise Forbidden(FORBIDDEN_TOPIC, f"the topic[{pull.topic}] has no permission to read")
+        if not 0 <= pull.queue_id < topic.read_queues:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
-                f"queueId[{wanted.queue_id}] is illegal, topic:[{wanted.topic}] "
-                f"readQueueNums:[{topic.read_queues}] group:[{wanted.group}]",
+                f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
+                f"readQueueNums:[{topic.read_queues}] group:[{pull.group}]",
             )
         return topic
 
-    def _known_subscription(self, wanted: PullRequest, group: GroupView) -> Subscription:
-        members = self._clients.consumer_group(wanted.group)
+    def _known_subscription(self, pull: PullRequest, group: GroupView) -> Subscription:
+        members = self._clients.consumer_group(pull.group)
         if members is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's group info not exist, group: {wanted.group}",
+                f"the consumer's group info not exist, group: {pull.group}",
             )
         if members.broadcasting and not group.broadcast_enable:
             raise Forbidden(
-                FORBIDDEN_BROADCAST, f"group {wanted.group} may not consume by broadcasting"
+                FORBIDDEN_BROADCAST, f"group {pull.group} may not consume by broadcasting"
             )
-        subscription = members.subscriptions.get(wanted.topic)
+        subscription = members.subscriptions.get(pull.topic)
         if subscription is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist, group: {wanted.group} "
-                f"topic: {wanted.topic}",
+                f"the consumer's subscription not exist, group: {pull.group} topic: {pull.topic}",
             )
-        if subscription.version < wanted.version:
+        if subscription.version < pull.version:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return subscription if subscription.is_tag else self._registered(wanted, subscription)
+        return subscription if subscription.is_tag else self._registered(pull, subscription)
 
-    def _registered(self, wanted: PullRequest, subscription: Subscription) -> Subscription:
-        """Return the subscription with the filter that a heartbeat has registered."""
-        found = self._clients.filters.find(wanted.topic, wanted.group)
+    def _registered(self, pull: PullRequest, subscription: Subscription) -> Subscription:
+        """Return the subscription with the filter that a heartbeat registered."""
+        found = self._clients.filters.find(pull.topic, pull.group)
         if found is None or found.compiled is None:
             raise RequestError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist! Your expression may be wrong!",
             )
-        if found.version < wanted.version:
+        if found.version < pull.version:
             raise RequestError(
                 ResponseCode.FILTER_DATA_NOT_LATEST,
                 "the consumer's consumer filter data not latest",
             )
         return replace(subscription, filter=found.compiled)
 
-    def _given_subscription(self, request: Request, wanted: PullRequest) -> Subscription:
+    def _request_subscription(self, request: Request, pull: PullRequest) -> Subscription:
         expression, kind = request.fields.get("subscription"), request.fields.get("expressionType")
-        wants_all = expression == ALL and kind in (None, TAG)
-        known = self._wanting_all.get((wanted.topic, wanted.version)) if wants_all else None
-        if known is not None:
-            return known
+        matches_all = expression == ALL and kind in (None, TAG)
+        cached = self._match_all_cache.get((pull.topic, pull.version)) if matches_all else None
+        if cached is not None:
+            return cached
         try:
-            parsed = parse_expression(wanted.topic, expression, kind, wanted.version)
+            parsed = parse_expression(pull.topic, expression, kind, pull.version)
             if not parsed.is_tag:
                 compiled = self._clients.filters.compile(parsed.kind, parsed.expression)
                 parsed = replace(parsed, filter=compiled)
@@ -278,77 +307,83 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {fault}",
             ) from fault
-        if wants_all:
-            if len(self._wanting_all) >= WANTING_ALL_MAX:
-                self._wanting_all.clear()
-            self._wanting_all[wanted.topic, wanted.version] = parsed
+        if matches_all:
+            if len(self._match_all_cache) >= MATCH_ALL_CACHE_MAX:
+                self._match_all_cache.clear()
+            self._match_all_cache[pull.topic, pull.version] = parsed
         return parsed
 
     # --- reading
 
-    def _read(self, admitted: Admitted) -> Outcome:
-        wanted = admitted.request
-        reset = self._offsets.take_reset(wanted.group, wanted.topic, wanted.queue_id)
+    def _read(self, checked: CheckedPull) -> Outcome:
+        pull = checked.request
+        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             return Outcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
-        first, end = self._store.readable_bounds(wanted.topic, wanted.queue_id)
-        _, queue_end = self._store.queue_bounds(wanted.topic, wanted.queue_id)
-        admitted.more, admitted.end = end < queue_end, end
-        decided = outcome_of_offset(wanted.offset, first, end, queue_end=queue_end)
+        first, end = self._store.readable_bounds(pull.topic, pull.queue_id)
+        _, queue_end = self._store.queue_bounds(pull.topic, pull.queue_id)
+        checked.more, checked.end = end < queue_end, end
+        decided = outcome_of_offset(pull.offset, first, end, queue_end=queue_end)
         if decided is not None:
             return decided
         limits = self._limits()
-        expression = admitted.subscription.filter
+        expression = checked.subscription.filter
         if expression is None:
-            count = units_wanted(wanted, admitted.subscription, limits)
+            count = units_to_read(pull, checked.subscription, limits)
         else:
             count = units_evaluated(expression, compiled=self._compiled())
-        count = min(count, end - wanted.offset)
-        units = self._store.units(wanted.topic, wanted.queue_id, wanted.offset, count)
+        count = min(count, end - pull.offset)
+        units = self._store.units(pull.topic, pull.queue_id, pull.offset, count)
         if units.size == 0:
-            return Outcome(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", wanted.offset)
+            return Outcome(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", pull.offset)
         passing = None
         if expression is not None:
-            place = (wanted.topic, wanted.queue_id, wanted.offset)
-            record_filter = RecordFilter(self._store, place, expression, compiled=self._compiled())
-            passing = record_filter.passing(units, wanted.count_max)
+            position = (pull.topic, pull.queue_id, pull.offset)
+            record_filter = RecordFilter(
+                self._store, position, expression, compiled=self._compiled()
+            )
+            passing = record_filter.passing(units, pull.count_max)
             units = units[: passing.size]
-        outcome = choose(
+        outcome = select_units(
             units,
-            wanted,
-            admitted.subscription,
+            pull,
+            checked.subscription,
             limits,
             log_min=self._store.min_offset,
             log_max=self._store.max_offset,
             passing=passing,
         )
         returned = 0 if outcome.units is None else outcome.units.size
-        passed = outcome.next_offset - wanted.offset
-        if passed > returned and self._repaired(admitted, units[:passed]):
-            return self._read(admitted)
+        passed = outcome.next_offset - pull.offset
+        if passed > returned and self._repaired(checked, units[:passed]):
+            return self._read(checked)
         return outcome
 
-    def _repaired(self, admitted: Admitted, units: npt.NDArray[Any]) -> bool:
-        """Repair units that name removed records or have wrong tags codes; return whether."""
-        wanted = admitted.request
-        place = wanted.topic, wanted.queue_id, wanted.offset
-        if self._hidden.repaired(place, units, admitted.subscription):
+    def _repaired(self, checked: CheckedPull, units: npt.NDArray[Any]) -> bool:
+        """Repair units that point to removed records or have damaged tags codes.
+
+        Returns:
+            Whether units were repaired.
+        """
+        pull = checked.request
+        position = pull.topic, pull.queue_id, pull.offset
+        if self._hidden.repaired(position, units, checked.subscription):
             return True
         removed = np.flatnonzero(units["phys_offset"] < self._store.min_offset)
         return any(
-            self._store.repair.repaired(wanted.topic, wanted.queue_id, wanted.offset + at)
+            self._store.repair.repaired(pull.topic, pull.queue_id, pull.offset + at)
             for at in removed.tolist()
             if units[at]["size"] != BLANK_UNIT_SIZE
         )
 
-    def _answer(self, admitted: Admitted, outcome: Outcome) -> Response:
-        body, outcome = self._bodies(admitted, outcome)
-        wanted = admitted.request
-        low, high = self._store.readable_bounds(wanted.topic, wanted.queue_id)
+    def _response(self, checked: CheckedPull, outcome: Outcome) -> Response:
+        body, outcome = self._bodies(checked, outcome)
+        pull = checked.request
+        low, high = self._store.readable_bounds(pull.topic, pull.queue_id)
         if outcome.code == 0:
             assert outcome.units is not None
             self._stats.messages_got(
-                wanted.topic, wanted.group, count=outcome.units.size, size=len(body)
+                pull.topic, pull.group, count=outcome.units.size, size=len(body)
             )
         else:
             self._stats.got_nothing()
@@ -360,15 +395,15 @@ class PullProcessor:
                 "nextBeginOffset": str(outcome.next_offset),
                 "minOffset": str(low),
                 "maxOffset": str(high),
-                "topicSysFlag": str(admitted.topic.sys_flag),
-                "groupSysFlag": str(admitted.group.sys_flag),
+                "topicSysFlag": str(checked.topic.sys_flag),
+                "groupSysFlag": str(checked.group.sys_flag),
             },
             body,
         )
 
-    def _bodies(self, admitted: Admitted, outcome: Outcome) -> tuple[bytes, Outcome]:
-        """Return the bytes of the chosen records, without unreadable ones."""
-        wanted = admitted.request
+    def _bodies(self, checked: CheckedPull, outcome: Outcome) -> tuple[bytes, Outcome]:
+        """Return the bytes of the selected records, and the outcome without unreadable ones."""
+        pull = checked.request
         for _ in range(UNREADABLE_MAX):
             units = outcome.units
             if units is None:
@@ -376,26 +411,26 @@ class PullProcessor:
             if units.size == 0:
                 break
             try:
-                place = wanted.topic, wanted.queue_id, wanted.offset
-                return self._store.gather(*place, units), outcome
+                position = pull.topic, pull.queue_id, pull.offset
+                return self._store.gather(*position, units), outcome
             except UnitsRewritten:
-                outcome = self._read(admitted)
+                outcome = self._read(checked)
             except RecordUnreadable as fault:
-                left = self._store.sound_units(without(units, fault.phys_offset))
-                outcome = replace(outcome, units=left)
+                readable = self._store.sound_units(exclude_unit(units, fault.phys_offset))
+                outcome = replace(outcome, units=readable)
         return b"", Outcome(RETRY, "MESSAGE_WAS_REMOVING", outcome.next_offset)
 
 
-def forget_content(request: Request) -> None:
-    """Drop what only `_admit` reads: thousands of requests may be held for minutes."""
+def clear_content(request: Request) -> None:
+    """Clear fields that only `_check` reads, to save memory while the request is held."""
     request.body, request.fields, request.remark, request.language = b"", {}, None, ""
 
 
 def parse_pull(request: Request) -> PullRequest:
-    """Return the header of 11 or 361.
+    """Parse the header of code 11 or 361.
 
     Raises:
-        RequestError: With SYSTEM_ERROR when a mandatory field is missing or no number.
+        RequestError: A mandatory field is missing or not a number (SYSTEM_ERROR).
     """
     return PullRequest(
         group=fields.text(request, "consumerGroup"),

@@ -1,10 +1,10 @@
 """Selection of the messages of a pull: pure decisions over consume queue units.
 
-    offset against min, max --outcome_of_offset--> an answer, or "read the queue"
-    units --filter, log start, limits--> what to hand out, and where the next pull begins
+    offset, queue bounds --outcome_of_offset--> outcome, or None: read the queue
+    units --filter, log start, limits--> messages to return, next offset
 
-nextBeginOffset always advances past units that were checked and not matched, so a client with a
-narrow filter never spins. DefaultMessageStore.getMessage.
+nextBeginOffset advances past evaluated units without a match, so a client whose filter matches few
+messages does not pull the same units again. DefaultMessageStore.getMessage
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from message_store.config import StoreConfig
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-BLANK_UNIT_SIZE = 0x7FFF_FFFF  # a unit that only fills the space before the first message
+BLANK_UNIT_SIZE = 0x7FFF_FFFF  # size in units before the first message of a queue
 DISK_BYTES_MAX, DISK_COUNT_MAX = 65_536, 8
-UNITS_LOOKED_AT_MAX = 800  # maxFilterMessageSize / 20
+UNITS_LOOKED_AT_MAX = 800  # units evaluated by one pull: maxFilterMessageSize / 20
 NO_MATCH = "NO_MATCHED_MESSAGE"
 
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """Maximum bytes and messages of one pull, by where the messages are stored."""
+    """Maximum bytes and messages of one pull, for messages in memory and on disk."""
 
     memory_bytes: int = 262_144  # maxTransferBytesOnMessageInMemory
     memory_count: int = 32  # maxTransferCountOnMessageInMemory
     disk_bytes: int = 65_536  # maxTransferBytesOnMessageInDisk
     disk_count: int = 8  # maxTransferCountOnMessageInDisk
-    memory_span_bytes: int = 1 << 30  # bytes at the log's end that count as in memory
+    memory_span_bytes: int = 1 << 30  # size of the log tail that is considered in memory
 
 
 def limits_from(config: StoreConfig, memory_bytes: int) -> PullLimits:
-    """Return the limits of a configuration for a machine with `memory` bytes."""
+    """Return the pull limits of a configuration for a machine with `memory_bytes` of memory."""
     return PullLimits(
         memory_bytes=config.pull_bytes_max,
         memory_count=config.pull_count_max,
@@ -53,7 +53,7 @@ def limits_from(config: StoreConfig, memory_bytes: int) -> PullLimits:
 
 
 class StoreLimits:
-    """The limits of a store's configuration, which may be replaced while it is open."""
+    """Pull limits of a store, updated when its configuration changes."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -62,16 +62,16 @@ class StoreLimits:
         self._limits = PullLimits()
 
     def __call__(self) -> PullLimits:
-        """Return the limits in force."""
+        """Return the current limits."""
         config = self._store.config
         if config is not self._config:
             self._config, self._limits = config, limits_from(config, self._memory_bytes)
         return self._limits
 
 
-@dataclass(slots=True)  # made for every pull; frozen ones take four times as long to make
+@dataclass(slots=True)  # not frozen: creation would take four times as long
 class PullRequest:
-    """Arguments of a pull; PullMessageRequestHeader."""
+    """Header of a pull. PullMessageRequestHeader"""
 
     group: str
     topic: str
@@ -87,13 +87,20 @@ class PullRequest:
     COMMIT, SUSPEND, SUBSCRIPTION, CLASS_FILTER, LITE = 1, 2, 4, 8, 16
 
     def has(self, bit: int) -> bool:
-        """Return whether a bit of the pull's sysFlag is set."""
+        """Return whether a bit of sysFlag is set."""
         return bool(self.sys_flag & bit)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Plan of a pull. `units` are the messages to return: (n,) layout.UNIT."""
+    """Result of a pull.
+
+    Attributes:
+        code: Response code.
+        status: Remark of the response, as in Apache's GetMessageStatus.
+        next_offset: Queue offset of the next pull.
+        units: (n,) layout.UNIT: messages to return; None: no messages.
+    """
 
     code: int
     status: str
@@ -107,13 +114,13 @@ FOUND = "FOUND"
 def outcome_of_offset(
     offset: int, min_offset: int, max_offset: int, *, queue_end: int = 0
 ) -> Outcome | None:
-    """Return the answer that the offset alone decides, or None when the queue must be read.
+    """Return the outcome if the offset alone decides it, or None if the queue must be read.
 
     Args:
-        min_offset, max_offset: what consumers may read of the queue.
-        queue_end: offset after its last message. One before it that cannot be read yet
-            (after a kill, until the disk has synced again) is waited for: moving the consumer
-            back would give it messages twice.
+        min_offset, max_offset: Range of the queue that consumers may read.
+        queue_end: Offset after the queue's last message. Messages from `max_offset` to it exist but
+            are not readable until synced, as after a crash. A pull from there finds nothing and
+            can be held; a smaller next offset would deliver messages twice.
     """
     if max_offset < offset <= queue_end:
         return Outcome(int(ResponseCode.PULL_NOT_FOUND), "OFFSET_OVERFLOW_ONE", offset)
@@ -130,14 +137,14 @@ def outcome_of_offset(
     return None
 
 
-def units_wanted(request: PullRequest, subscription: Subscription, limits: PullLimits) -> int:
-    """Return the number of units to check: no more than the pull can return when all match."""
+def units_to_read(request: PullRequest, subscription: Subscription, limits: PullLimits) -> int:
+    """Return the number of units to read for a pull."""
     if subscription.matches_all:
         return min(request.count_max, limits.memory_count)
     return max(UNITS_LOOKED_AT_MAX, request.count_max)
 
 
-def choose(
+def select_units(
     units: npt.NDArray[Any],
     request: PullRequest,
     subscription: Subscription,
@@ -147,12 +154,12 @@ def choose(
     log_max: int,
     passing: npt.NDArray[np.bool_] | None = None,
 ) -> Outcome:
-    """Return the plan for `units`, which begin at the request's offset.
+    """Select messages from `units`, which begin at the request's offset.
 
     Args:
         units: (n,) layout.UNIT, n >= 1.
-        log_min, log_max: Bounds of the commit log; units below were removed.
-        passing: (n,) whether the properties of the record pass the filter; None: no filter.
+        log_min, log_max: Bounds of the commit log; records below `log_min` were removed.
+        passing: (n,) bool: results of the property filter; None: the tag filter applies.
     """
     if subscription.matches_all:
         count = leading_units(
@@ -166,20 +173,20 @@ def choose(
             return Outcome(0, FOUND, request.offset + count, units[:count])
     present = (units["phys_offset"] >= log_min) & (units["size"] != BLANK_UNIT_SIZE)
     matching = subscription.mask(units["tags_code"]) if passing is None else passing
-    wanted = np.flatnonzero(present & matching)
-    if wanted.size == 0:
+    matches = np.flatnonzero(present & matching)
+    if matches.size == 0:
         status = NO_MATCH if present.any() else "MESSAGE_WAS_REMOVING"
         code = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
         return Outcome(code, status, request.offset + units.size)
-    count = _count_within(units[wanted], request, limits, log_max)
-    looked_at = units.size if count == wanted.size else int(wanted[count])
-    return Outcome(0, FOUND, request.offset + looked_at, units[wanted[:count]])
+    count = _count_within(units[matches], request, limits, log_max)
+    evaluated = units.size if count == matches.size else int(matches[count])
+    return Outcome(0, FOUND, request.offset + evaluated, units[matches[:count]])
 
 
 def _count_within(
     units: npt.NDArray[Any], request: PullRequest, limits: PullLimits, log_max: int
 ) -> int:
-    """Return the number of these units that fit into one response: at least one."""
+    """Return the number of leading units that fit into one response, at least one."""
     if log_max - int(units["phys_offset"].min()) <= limits.memory_span_bytes:
         count = min(units.size, request.count_max, limits.memory_count)
         size = int(units["size"][:count].sum())
@@ -196,7 +203,7 @@ def _count_within(
     return int(np.argmax(over)) if over.any() else units.size
 
 
-def without(units: npt.NDArray[Any], phys_offset: int) -> npt.NDArray[Any]:
-    """Return the units without the one that points at `phys_offset`."""
-    kept: npt.NDArray[Any] = units[units["phys_offset"] != phys_offset]
-    return kept
+def exclude_unit(units: npt.NDArray[Any], phys_offset: int) -> npt.NDArray[Any]:
+    """Return the units without the one at `phys_offset`."""
+    others: npt.NDArray[Any] = units[units["phys_offset"] != phys_offset]
+    return others

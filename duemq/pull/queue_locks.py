@@ -1,7 +1,7 @@
-"""Queue locks of orderly consumers: 41 and 42. RebalanceLockManager, AdminBrokerProcessor.
+"""Queue locks of orderly consumers (codes 41, 42). RebalanceLockManager, AdminBrokerProcessor.
 
-A lock belongs to (group, queue, client), expires 60 s after its last renewal, in memory only. Its
-times are those of `Clock.steady_ms`: a step of the wall clock neither ends nor extends it.
+A lock assigns a queue to a client for a group. Locks are in memory only. A lock expires 60 s after
+its last renewal by `Clock.steady_ms`, which does not depend on the wall clock.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import Clock
 from message_store.errors import RequestError
 
-LOCK_LIVES_MS = 60_000
-QUEUES_OF_REQUEST_MAX = 65_536
-LOCKS_OF_GROUP_MAX = 1_000_000
+LOCK_EXPIRES_MS = 60_000
+QUEUES_PER_REQUEST_MAX = 65_536
+LOCKS_PER_GROUP_MAX = 1_000_000
 
 
 class Queue(NamedTuple):
-    """A queue as clients name it."""
+    """Queue as clients identify it."""
 
     topic: str
     broker_name: str
@@ -35,36 +35,45 @@ class Queue(NamedTuple):
 
 @dataclass(slots=True)
 class Lock:
-    """The client that locked a queue, and the time of its last renewal."""
+    """Lock of a queue for a group.
+
+    Attributes:
+        client_id: Client that owns the lock.
+        renewed_ms: Time of the last renewal, by `Clock.steady_ms`.
+    """
 
     client_id: str
-    renewed_ms: int  # of `Clock.steady_ms`
+    renewed_ms: int
 
-    def alive(self, now_ms: int) -> bool:
-        return now_ms - self.renewed_ms <= LOCK_LIVES_MS
+    def is_valid(self, now_ms: int) -> bool:
+        """Return whether the lock has not expired."""
+        return now_ms - self.renewed_ms <= LOCK_EXPIRES_MS
 
 
 class LockTable:
-    """All queue locks."""
+    """Queue locks of all groups. Times are those of `Clock.steady_ms`."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Queue, Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> list[Queue]:
-        """Lock every queue that is free, the client's own or expired; return the locked ones."""
+        """Lock or renew every queue that no other client has locked; return these queues.
+
+        At LOCKS_PER_GROUP_MAX, no further queues are locked.
+        """
         locks = self._groups.setdefault(group, {})
-        held = []
+        locked = []
         for queue in queues:
             lock = locks.get(queue)
-            if lock is None and len(locks) >= LOCKS_OF_GROUP_MAX:
+            if lock is None and len(locks) >= LOCKS_PER_GROUP_MAX:
                 continue
-            if lock is None or not lock.alive(now_ms) or lock.client_id == client_id:
+            if lock is None or not lock.is_valid(now_ms) or lock.client_id == client_id:
                 locks[queue] = Lock(client_id, now_ms)
-                held.append(queue)
-        return held
+                locked.append(queue)
+        return locked
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Queue]) -> None:
-        """Take back the client's own locks; foreign ones stay."""
+        """Release the client's locks of the queues; ignore locks of other clients."""
         locks = self._groups.get(group)
         if locks is None:
             return
@@ -76,12 +85,12 @@ class LockTable:
             del self._groups[group]
 
     def any_alive(self, group: str, now_ms: int) -> bool:
-        """Return whether the group has any valid lock: then it is an orderly consumer."""
-        return any(lock.alive(now_ms) for lock in self._groups.get(group, {}).values())
+        """Return whether the group has a lock that has not expired, as orderly consumers do."""
+        return any(lock.is_valid(now_ms) for lock in self._groups.get(group, {}).values())
 
 
 class LockProcessor:
-    """Answers 41 and 42."""
+    """Handler of codes 41 and 42."""
 
     def __init__(self, locks: LockTable, clock: Clock) -> None:
         self._locks, self._clock = locks, clock
@@ -93,30 +102,30 @@ class LockProcessor:
         }
 
     async def lock(self, request: Request) -> Response:
-        """Return the queues of the request that the client has locked now."""
+        """Lock the queues of the request; return those that the client has locked."""
         group, client_id, queues = parse_lock_body(request.body)
-        held = self._locks.lock(group, client_id, queues, self._clock.steady_ms())
-        body = msgspec.json.encode({"lockOKMQSet": [queue.to_json() for queue in held]})
+        locked = self._locks.lock(group, client_id, queues, self._clock.steady_ms())
+        body = msgspec.json.encode({"lockOKMQSet": [queue.to_json() for queue in locked]})
         return Response(body=body)
 
     async def unlock(self, request: Request) -> Response:
-        """Give up queues."""
+        """Release the locks of the queues of the request."""
         self._locks.unlock(*parse_lock_body(request.body))
         return Response()
 
 
 def parse_lock_body(body: bytes) -> tuple[str, str, list[Queue]]:
-    """Return group, client id and queues of a lock body; a missing set is empty.
+    """Return group, client id and queues of a lock body; without `mqSet`, no queues.
 
     Raises:
-        RequestError: With SYSTEM_ERROR when it is not of that shape.
+        RequestError: The body is malformed (SYSTEM_ERROR).
     """
     try:
         data = msgspec.json.decode(body)
         listed = data.get("mqSet") or ()
-        if len(listed) > QUEUES_OF_REQUEST_MAX:
-            raise ValueError(f"{len(listed)} queues; the limit is {QUEUES_OF_REQUEST_MAX}")
+        if len(listed) > QUEUES_PER_REQUEST_MAX:
+            raise ValueError(f"{len(listed)} queues; the limit is {QUEUES_PER_REQUEST_MAX}")
         queues = [Queue(str(q["topic"]), str(q["brokerName"]), int(q["queueId"])) for q in listed]
         return str(data["consumerGroup"]), str(data["clientId"]), queues
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"lock body: {fault!r}") from fault
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"malformed lock body: {fault!r}") from fault

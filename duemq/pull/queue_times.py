@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def store_ms_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
-    """Return when the message at a queue offset was stored, in ms; -1 if it is not there.
+    """Return the store time in ms of the message at a queue offset; -1 if it does not exist.
 
     Source: DefaultMessageStore.getMessageStoreTimeStamp
     """

@@ -1,8 +1,8 @@
-"""Filters over the properties of records in the log.
+"""Property filter: evaluation of an expression over the records of consume queue units.
 
-    units --kernel--> matches, or not, or undecided --closure--> matches, or not
+    units --kernel--> TRUE, FALSE, or UNDECIDED --closure--> TRUE or FALSE
 
-A pull evaluates a bounded number of steps; the consumer's next one continues after them.
+The steps of one pull are bounded; the consumer's next pull continues after the evaluated units.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 UNITS_MIN: Final = 32
 UNITS_MAX: Final = 16_384
-STEPS_MAX: Final = 4_000_000  # of the kernel, for one pull
+STEPS_MAX: Final = 4_000_000  # kernel steps per pull
 CLOSURE_UNITS_MAX: Final = 800
 CLOSURE_STEPS_MAX: Final = 8_000_000  # characters of expressions, times bytes of properties
-PROPERTY_BYTES: Final = 256  # of a usual message
-GROWTH: Final = 4
+PROPERTY_BYTES: Final = 256  # assumed size of a message's properties
+GROWTH: Final = 4  # factor of the next step while no unit matches
 
 
 def units_evaluated(expression: Expression, *, compiled: bool) -> int:
@@ -42,51 +42,51 @@ def units_evaluated(expression: Expression, *, compiled: bool) -> int:
 
 
 def _closure_units(expression: Expression) -> int:
-    share = CLOSURE_STEPS_MAX // (len(expression.text) * PROPERTY_BYTES)
-    return max(UNITS_MIN, min(CLOSURE_UNITS_MAX, share))
+    units = CLOSURE_STEPS_MAX // (len(expression.text) * PROPERTY_BYTES)
+    return max(UNITS_MIN, min(CLOSURE_UNITS_MAX, units))
 
 
 def _next_step(step: int, done: int, found: int, count_max: int) -> int:
-    """Return how many units are evaluated next: about those that lack, by the matches so far."""
+    """Return the number of units to evaluate next, estimated from the ratio of matches so far."""
     if found == 0:
         return step * GROWTH
     return max(UNITS_MIN, (count_max - found) * done // found)
 
 
 class RecordFilter:
-    """Evaluates one expression over the records of one queue.
+    """Evaluator of an expression over records of one queue, for one pull.
 
     Args:
-        place: (topic, queue id, queue offset of the first unit).
-        compiled: Whether the kernel may be used; it is slow until it has been compiled.
+        position: Topic, queue id, queue offset of the first unit.
+        compiled: Whether the kernel is compiled; otherwise the closure evaluates every record.
     """
 
     def __init__(
         self,
         store: MessageStore,
-        place: tuple[str, int, int],
+        position: tuple[str, int, int],
         expression: Expression,
         *,
         compiled: bool,
     ) -> None:
         self._store, self._expression = store, expression
-        topic, queue_id, offset = place
+        topic, queue_id, offset = position
         checked = 0 if topic.startswith(LIGHT_QUEUES) else 1
-        self._place = (np.frombuffer(topic.encode(), np.uint8), queue_id, offset, checked)
+        self._position = (np.frombuffer(topic.encode(), np.uint8), queue_id, offset, checked)
         self._program = expression.program if compiled else None
         self._closure_steps = 0
 
     def passing(self, units: Rows, count_max: int) -> npt.NDArray[np.bool_]:
-        """Return which units have a record that passes the filter.
+        """Return which of the leading units have a record that matches the filter.
 
-        A record that cannot be read passes: what sends it reports the cause.
+        An unreadable record counts as a match, so that `gather` reports the cause.
 
         Args:
             units: (n,) layout.UNIT, n >= 1.
-            count_max: Maximum messages of one answer; evaluation ends soon after them.
+            count_max: Number of matches after which evaluation stops.
 
         Returns:
-            (m,) bool, 1 <= m <= n: the units before m were evaluated.
+            (m,) bool, 1 <= m <= n, for the first m units.
         """
         passing = np.zeros(units.size, np.bool_)
         done, found, step = 0, 0, max(count_max, UNITS_MIN)
@@ -103,7 +103,7 @@ class RecordFilter:
         return passing[:done]
 
     def _results(self, units: Rows) -> npt.NDArray[np.uint8]:
-        """Return the results of the kernel; without one, all are UNDECIDED."""
+        """Return the (n,) results of the kernel; if it is not compiled, all are UNDECIDED."""
         program = self._program
         if program is None:
             return np.full(units.size, UNDECIDED, np.uint8)
@@ -121,14 +121,21 @@ class RecordFilter:
     def _match(self, program: Program, data: Bytes, units: Rows, base: int, out: Bytes) -> int:
         return int(
             match_records(
-                data, units, base, self._place, program.names, program.arrays, program.scratch, out
+                data,
+                units,
+                base,
+                self._position,
+                program.names,
+                program.arrays,
+                program.scratch,
+                out,
             )
         )
 
     def _decide(self, units: Rows, results: npt.NDArray[np.uint8]) -> int:
-        """Replace UNDECIDED and FOREIGN by TRUE or FALSE; return how many units were decided.
+        """Replace UNDECIDED and FOREIGN by TRUE or FALSE; return the number of decided units.
 
-        It stops when the closure has taken its steps: long expressions over many properties.
+        After CLOSURE_STEPS_MAX steps, the remaining units stay undecided.
         """
         for at in np.flatnonzero((results == UNDECIDED) | (results == FOREIGN)).tolist():
             if self._closure_steps > CLOSURE_STEPS_MAX:
@@ -137,14 +144,15 @@ class RecordFilter:
         return units.size
 
     def _passes(self, unit: Row) -> int:
+        """Return the result of the closure for one unit: TRUE or FALSE."""
         try:
             record = self._store.read_record(int(unit["phys_offset"]))
         except RecordUnreadable:
             return TRUE
         size = len(record.property_text) + PROPERTY_BYTES
         self._closure_steps += size * len(self._expression.text)
-        topic, queue_id, offset, checked = self._place
-        own = (topic.tobytes(), queue_id, offset + int(unit["index"]))
-        if checked and own != (record.topic.encode(), record.queue_id, record.queue_offset):
+        topic, queue_id, offset, checked = self._position
+        place = (topic.tobytes(), queue_id, offset + int(unit["index"]))
+        if checked and place != (record.topic.encode(), record.queue_id, record.queue_offset):
             return TRUE  # `gather` repairs the unit or reports it
         return TRUE if self._expression.matches(record.properties) else FALSE

@@ -1,9 +1,9 @@
-"""Offset resets of a consumer group: 222, and 220 to members if configured.
+"""Offset reset of a consumer group (code 222, optionally 220 to the members).
 
-The broker keeps the new offsets as pending resets: offset queries return them, commits are ignored,
-and the next pull of each queue is answered with the new offset. That needs no online member. With
-`useServerSideResetOffset=false` each member gets request 220 as well; Apache's Java client then
-blocks for 10 s before it resumes. AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset
+The new offsets are stored as pending resets: offset queries return them, commits are ignored, and
+the next pull of each queue is redirected to the new offset. No member needs to be connected. With
+`useServerSideResetOffset=false` the broker also sends request 220 to each member, on which Apache's
+Java client blocks for 10 s. AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ALL_QUEUES = -1
 
 
 class ResetProcessor:
-    """Handler of request 222.
+    """Handler of code 222.
 
     Args:
-        push: Returns whether members get request 220 (`useServerSideResetOffset` is false).
+        push: Returns whether members receive request 220 (`useServerSideResetOffset=false`).
     """
 
     def __init__(
@@ -56,17 +56,21 @@ class ResetProcessor:
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset}
 
     async def reset(self, request: Request) -> Response:
-        """Set a group's offsets by time or to a given offset; answer the new offsets."""
-        topic, group = self._named(request)
-        wanted = self._wanted(request, topic)
-        for queue_id, offset in wanted.items():
-            self._offsets.set_reset(group, topic.name, queue_id, offset)
-            self._wake(topic.name, queue_id)
-        if self._push():
-            self._push_to_members(request, topic.name, group, wanted)
-        return Response(body=encode({"offsetTable": self._table(topic.name, wanted)}))
+        """Reset the offsets of a group to a time or an offset; return the new offsets.
 
-    def _named(self, request: Request) -> tuple[TopicView, str]:
+        Raises:
+            RequestError: Topic, group or queue does not exist, or the offset is out of range.
+        """
+        topic, group = self._topic_and_group(request)
+        new_offsets = self._new_offsets(request, topic)
+        for queue_id, offset in new_offsets.items():
+            self._offsets.set_reset(group, topic.name, queue_id, offset)
+            self._resume_pulls(topic.name, queue_id)
+        if self._push():
+            self._push_to_members(request, topic.name, group, new_offsets)
+        return Response(body=encode({"offsetTable": self._table(topic.name, new_offsets)}))
+
+    def _topic_and_group(self, request: Request) -> tuple[TopicView, str]:
         topic_name, group = (
             fields.text(request, "topic"),
             fields.text(request, "group"),
@@ -82,7 +86,8 @@ class ResetProcessor:
             )
         return topic, group
 
-    def _wanted(self, request: Request, topic: TopicView) -> dict[int, int]:
+    def _new_offsets(self, request: Request, topic: TopicView) -> dict[int, int]:
+        """Return the new offsets by queue id."""
         time_ms = fields.long(request, "timestamp")
         queue_id = fields.integer(request, "queueId", ALL_QUEUES)
         offset = fields.long(request, "offset", -1)
@@ -90,8 +95,8 @@ class ResetProcessor:
         if queue_id >= topic.read_queues or not queues:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"No queues to reset: queue {queue_id} of {topic.name}, which has "
-                f"{topic.read_queues}",
+                f"No queues to reset: topic {topic.name} has {topic.read_queues} read queues; "
+                f"queue {queue_id} does not exist",
             )
         if queue_id >= 0 and offset != -1:
             return {queue_id: self._checked(topic.name, queue_id, offset)}
@@ -111,19 +116,21 @@ class ResetProcessor:
             return self._store.readable_bounds(topic, queue_id)[1]
         return self._store.search_offset(topic, queue_id, time_ms)
 
-    def _wake(self, topic: str, queue_id: int) -> None:
+    def _resume_pulls(self, topic: str, queue_id: int) -> None:
         table = self._store.topics
         index = table.find(topic)
         slot = table.slot(index, queue_id) if index >= 0 else -1
         if slot >= 0:
-            self._held.wake_slot(slot)
+            self._held.resume_slot(slot)
 
-    def _table(self, topic: str, wanted: Mapping[int, int]) -> object:
+    def _table(self, topic: str, new_offsets: Mapping[int, int]) -> object:
         broker = self._identity.broker_name
-        return queue_table({QueueKey(broker, queue, topic): at for queue, at in wanted.items()})
+        return queue_table(
+            {QueueKey(broker, queue, topic): at for queue, at in new_offsets.items()}
+        )
 
     def _push_to_members(
-        self, request: Request, topic: str, group: str, wanted: Mapping[int, int]
+        self, request: Request, topic: str, group: str, new_offsets: Mapping[int, int]
     ) -> None:
         members = self._clients.consumer_group(group)
         for channel in members.channels.values() if members else ():
@@ -138,17 +145,17 @@ class ResetProcessor:
                         "timestamp": request.fields["timestamp"],
                         "isForce": request.fields.get("isForce", "true"),
                     },
-                    self._body_for(channel.language, topic, wanted),
+                    self._body_for(channel.language, topic, new_offsets),
                     oneway=True,
                 )
             )
 
-    def _body_for(self, language: str, topic: str, wanted: Mapping[int, int]) -> bytes:
+    def _body_for(self, language: str, topic: str, new_offsets: Mapping[int, int]) -> bytes:
         if language != "CPP":
-            return encode({"offsetTable": self._table(topic, wanted)})
+            return encode({"offsetTable": self._table(topic, new_offsets)})
         broker = self._identity.broker_name
         rows = [
             {"brokerName": broker, "offset": at, "queueId": queue, "topic": topic}
-            for queue, at in wanted.items()
+            for queue, at in new_offsets.items()
         ]
         return encode({"offsetTable": rows})

@@ -1,1 +1,1 @@
-"""Topics, groups, clients and consumer offsets, and the tables that keep them."""
+"""Topics, consumer groups, connected clients and consumer offsets, with their files."""

@@ -1,6 +1,6 @@
-"""Client requests: heartbeat 34, unregister 35, members 38, configuration check 46.
+"""Client requests: heartbeat (34), unregister (35), group members (38), configuration check (46).
 
-ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener.
+Source: ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from message_store.errors import RequestError
 log = logging.getLogger(__name__)
 RETRY_PREFIX = "%RETRY%"
 SCAN_MS = 10_000
-READ_HERE_BYTES_MAX = 65_536
-PIECE_MAX = 512  # groups and subscriptions that are applied in one turn of the loop
+PARSE_INLINE_BYTES_MAX = 65_536
+PIECE_MAX = 512  # groups and subscriptions applied per event loop turn
 
 
 class ClientProcessor:
-    """Answers 34, 35, 38, 46 and notifies groups of changes with 40."""
+    """Handler of codes 34, 35, 38 and 46; notifies group members of changes by code 40."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class ClientProcessor:
         }
 
     async def heartbeat(self, request: Request) -> Response:
-        """Apply a heartbeat, create what its groups need, notify changed groups."""
+        """Apply a heartbeat: create groups and retry topics, notify members of changed groups."""
         heartbeat = await self._parsed(request)
         await self._prepare_groups(heartbeat)
         changed = heartbeat.fingerprint == 0
         pieces = list(_pieces(heartbeat))
         for number, piece in enumerate(pieces, start=1):
-            peer = _peer(request)  # it may have closed while other tasks ran
+            peer = _peer(request)  # the connection may have closed meanwhile
             self._watch(peer)
             changes = self._clients.heartbeat(
                 piece,
@@ -94,7 +94,7 @@ class ClientProcessor:
         )
 
     async def unregister(self, request: Request) -> Response:
-        """Remove the client from the groups named; notify the rest."""
+        """Remove the client from the given groups; notify the remaining members."""
         fields.text(request, "clientID")
         self._notify(
             self._clients.unregister(
@@ -106,7 +106,7 @@ class ClientProcessor:
         return Response(fields={})
 
     async def members(self, request: Request) -> Response:
-        """Answer the client ids of a consumer group."""
+        """Return the client ids of a consumer group."""
         group = fields.text(request, "consumerGroup")
         ids = self._clients.members(group)
         if not ids:
@@ -116,11 +116,11 @@ class ClientProcessor:
         return Response(fields={}, body=msgspec.json.encode({"consumerIdList": ids}))
 
     async def check_config(self, request: Request) -> Response:
-        """Answer whether a subscription that is not by tag could be served."""
+        """Check whether a property filter is supported and valid."""
         try:
             data = msgspec.json.decode(request.body) if request.body else None
-            given = data.get("subscriptionData") if isinstance(data, dict) else None
-            subscription = parse_subscription(given) if given else None
+            subscription_data = data.get("subscriptionData") if isinstance(data, dict) else None
+            subscription = parse_subscription(subscription_data) if subscription_data else None
         except ExpressionError as fault:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault)) from fault
         except (ValueError, RecursionError) as fault:
@@ -140,10 +140,10 @@ class ClientProcessor:
         return Response()
 
     def scan(self) -> None:
-        """Remove clients that were silent for too long; notify their groups."""
+        """Remove clients without recent heartbeats; notify their groups."""
         silent, changes = self._clients.expire(self._clock.steady_ms())
         for peer in silent:
-            log.info("client at %s was silent for too long: forgotten", peer.address)
+            log.info("client at %s sent no heartbeat for too long: removed", peer.address)
         self._notify(changes)
 
     async def run(self) -> None:
@@ -154,7 +154,7 @@ class ClientProcessor:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Run the scan while the block lasts."""
+        """Run the scan while the block is active."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="client scan")
             try:
@@ -163,15 +163,15 @@ class ClientProcessor:
                 self._stopped.set()
 
     async def _parsed(self, request: Request) -> Heartbeat:
-        """Return the heartbeat; a large one is read in a thread, so that others are served."""
+        """Parse the heartbeat; a large one in a thread, so that the loop is not blocked."""
         config, body = self._config(), request.body
         limits = HeartbeatLimits(config.client_groups_max, config.heartbeat_subscriptions_max)
-        if len(body) <= READ_HERE_BYTES_MAX:
+        if len(body) <= PARSE_INLINE_BYTES_MAX:
             return parse_heartbeat(body, limits)
         return await asyncio.to_thread(parse_heartbeat, bytes(body), limits)
 
     async def _prepare_groups(self, heartbeat: Heartbeat) -> None:
-        """Create the groups and their retry topics: in few writes, and in turns with others."""
+        """Create missing groups and retry topics, piece by piece."""
         for piece in _pieces(heartbeat):
             wanted = []
             for entry in piece.consumers:
@@ -216,7 +216,7 @@ class ClientProcessor:
 
 
 def _pieces(heartbeat: Heartbeat) -> Iterator[Heartbeat]:
-    """Yield a heartbeat in pieces, each a short turn's work; the producers go with the first."""
+    """Split a heartbeat into pieces of at most PIECE_MAX; the first has the producers."""
     producers, first, weight = heartbeat.producers, 0, 0
     for index, entry in enumerate(heartbeat.consumers):
         weight += 1 + len(entry.subscriptions)
@@ -231,5 +231,5 @@ def _pieces(heartbeat: Heartbeat) -> Iterator[Heartbeat]:
 
 def _peer(request: Request) -> Peer:
     if request.peer is None or request.peer.closed:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection has closed")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection is closed")
     return request.peer

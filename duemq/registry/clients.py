@@ -1,12 +1,12 @@
-"""Connected clients: producer and consumer groups, their connections and subscriptions.
+"""Table of connected clients: producer and consumer groups, connections and subscriptions.
 
     heartbeat ----+
-    unregister ---+--> ClientTable --> changes: groups whose members must hear of it (code 40)
+    unregister ---+--> ClientTable --> changed groups, whose members are notified (code 40)
     close, expire +
 
-The table reads no clock and sends nothing. The key of a member is (group, connection); the client
-id is an attribute, because one process may use one id for a producer and a consumer, and a
-reconnecting client is there twice for a short time. ConsumerManager, ProducerManager.
+The table reads no clock and sends nothing. A member is identified by group and connection. The
+client id does not identify it: a producer and a consumer of one process may share an id, and a
+reconnecting client briefly has two connections. ConsumerManager, ProducerManager.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from duemq.registry.heartbeats import BROADCASTING, ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import Subscription
 
 CHANNEL_EXPIRES_MS = 120_000
-GROUPS_OF_PEER_MAX = 4_096
+GROUPS_PER_PEER_MAX = 4_096
 
 
 @dataclass(slots=True)
 class Channel:
-    """One member of a group.
+    """Connection of one member of a group.
 
     Attributes:
-        account: Account that signed the heartbeat; empty: none did.
+        account: Account that signed the heartbeat; empty if unsigned.
     """
 
     peer: Peer
@@ -55,7 +55,7 @@ class ConsumerGroup:
         return self.message_model == BROADCASTING
 
     def client_ids(self) -> list[str]:
-        """Return the members' ids, each once, sorted."""
+        """Return the distinct client ids of the members, sorted."""
         return sorted({channel.client_id for channel in self.channels.values()})
 
     def find(self, client_id: str) -> Channel | None:
@@ -66,7 +66,7 @@ class ConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """A consumer group changed; `peers` are its members now."""
+    """Change of a consumer group; `peers` are its current members."""
 
     group: str
     peers: tuple[Peer, ...]
@@ -74,20 +74,20 @@ class GroupChange:
 
 
 class ClientTable:
-    """All producers and consumers of one broker.
+    """Connected producers and consumers of one broker.
 
     Args:
-        expires_ms: a client silent for so long is forgotten.
-        groups_max: Maximum groups of one connection; further ones are ignored.
+        expires_ms: Time without a heartbeat after which a connection is removed.
+        groups_max: Maximum groups of one connection; further groups are ignored.
     Attributes:
-        filters: Filters over properties that heartbeats have registered.
+        filters: Property filters registered by heartbeats.
     """
 
     def __init__(
         self,
         *,
         expires_ms: int = CHANNEL_EXPIRES_MS,
-        groups_max: int = GROUPS_OF_PEER_MAX,
+        groups_max: int = GROUPS_PER_PEER_MAX,
         filters: FilterTable | None = None,
     ) -> None:
         self.filters = filters or FilterTable()
@@ -95,10 +95,10 @@ class ClientTable:
         self._expires_ms = expires_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, Channel]] = {}
-        self._groups_of: dict[Peer, set[str]] = {}  # "c" or "p", then the group
-        self._heard_ms: dict[Peer, int] = {}  # of `Clock.steady_ms`, of each peer that has a group
+        self._groups_of: dict[Peer, set[str]] = {}  # keys: "c" or "p" and the group name
+        self._heartbeat_ms: dict[Peer, int] = {}  # `Clock.steady_ms` of the last heartbeat
 
-    # --- questions
+    # --- queries
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """Return a consumer group that has a member."""
@@ -114,28 +114,29 @@ class ClientTable:
             yield name, list(channels.values())
 
     def members(self, group: str) -> list[str]:
-        """Return the client ids of a consumer group, sorted; empty if it has none."""
+        """Return the client ids of a consumer group, sorted; empty for an unknown group."""
         found = self._consumers.get(group)
         return found.client_ids() if found else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Return the group's subscription to a topic by its last heartbeats."""
+        """Return the group's subscription to a topic."""
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found else None
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics that the members of a group subscribe to; empty if it has none."""
+        """Return the topics that a group subscribes to, sorted."""
         found = self._consumers.get(group)
         return sorted(found.subscriptions) if found else []
 
-    def groups_on(self, topic: str) -> list[str]:
+    def groups_subscribed_to(self, topic: str) -> list[str]:
         """Return the consumer groups that subscribe to a topic."""
         return sorted(g.name for g in self._consumers.values() if topic in g.subscriptions)
 
     def producer(
         self, group: str, may: Callable[[Channel], bool] = lambda channel: True
     ) -> Channel | None:
-        """Return the open connection of a producer group that was heard of last and that may."""
+        """Return the most recently active open connection of a producer group that satisfies
+        `may`."""
         channels = self._producers.get(group, {}).values()
         alive = [channel for channel in channels if not channel.peer.closed and may(channel)]
         return max(alive, key=lambda c: c.seen_ms, default=None)
@@ -161,28 +162,28 @@ class ClientTable:
         steady_ms: int | None = None,
         account: str = "",
     ) -> list[GroupChange]:
-        """Take in one heartbeat; return the consumer groups that it changed.
+        """Apply one heartbeat; return the changed consumer groups.
 
         Args:
-            steady_ms: Time from which the connection expires, of `Clock.steady_ms`; None: `now_ms`.
+            steady_ms: `Clock.steady_ms`, from which expiry counts; None: `now_ms`.
         """
-        heard_ms = now_ms if steady_ms is None else steady_ms
+        heartbeat_ms = now_ms if steady_ms is None else steady_ms
         channel = Channel(peer, heartbeat.client_id, language, version, now_ms, account)
         for name in heartbeat.producers:
-            if self._join(peer, "p" + name, heard_ms):
+            if self._join(peer, "p" + name, heartbeat_ms):
                 self._producers.setdefault(name, {})[peer] = channel
         changed = [
             entry.group
             for entry in heartbeat.consumers
-            if self._join(peer, "c" + entry.group, heard_ms)
-            and self._take_consumer(entry, channel, with_subscriptions=not heartbeat.without_sub)
+            if self._join(peer, "c" + entry.group, heartbeat_ms)
+            and self._update_consumer(entry, channel, with_subscriptions=not heartbeat.without_sub)
         ]
         return self._changes(changed)
 
     def unregister(
         self, peer: Peer, *, producer_group: str = "", consumer_group: str = ""
     ) -> list[GroupChange]:
-        """Forget a connection in the named groups; return the groups that remain and changed."""
+        """Remove a connection from the given groups; return changed groups that still exist."""
         if producer_group:
             self._leave(peer, "p" + producer_group)
         if consumer_group and self._leave(peer, "c" + consumer_group):
@@ -190,22 +191,24 @@ class ClientTable:
         return []
 
     def close(self, peer: Peer) -> list[GroupChange]:
-        """Forget a closed connection everywhere; return the groups that remain and changed."""
+        """Remove a closed connection from all groups; return changed groups that still exist."""
         keys = list(self._groups_of.get(peer, ()))
         return self._changes([key[1:] for key in keys if self._leave(peer, key) and key[0] == "c"])
 
     def expire(self, steady_ms: int) -> tuple[list[Peer], list[GroupChange]]:
-        """Forget connections that were silent for too long; return them and the changes."""
+        """Remove connections without recent heartbeats; return them and the changes."""
         limit_ms = steady_ms - self._expires_ms
-        silent = [peer for peer, heard_ms in self._heard_ms.items() if heard_ms < limit_ms]
+        silent = [
+            peer for peer, heartbeat_ms in self._heartbeat_ms.items() if heartbeat_ms < limit_ms
+        ]
         changes: dict[str, GroupChange] = {}
         for peer in silent:
             changes.update({change.group: change for change in self.close(peer)})
         return silent, [c for c in changes.values() if c.group in self._consumers]
 
-    # --- inside
+    # --- internal
 
-    def _take_consumer(
+    def _update_consumer(
         self, entry: ConsumerEntry, channel: Channel, *, with_subscriptions: bool
     ) -> bool:
         group = self._consumers.get(entry.group)
@@ -224,13 +227,13 @@ class ClientTable:
             self.filters.register(entry.group, entry.subscriptions)
         return changed
 
-    def _join(self, peer: Peer, key: str, heard_ms: int) -> bool:
+    def _join(self, peer: Peer, key: str, heartbeat_ms: int) -> bool:
         keys = self._groups_of.get(peer) or set()
         if key not in keys and len(keys) >= self._groups_max:
             return False
         self._groups_of[peer] = keys
         keys.add(key)
-        self._heard_ms[peer] = heard_ms
+        self._heartbeat_ms[peer] = heartbeat_ms
         return True
 
     def _leave(self, peer: Peer, key: str) -> bool:
@@ -240,7 +243,7 @@ class ClientTable:
         keys.discard(key)
         if not keys:
             del self._groups_of[peer]
-            del self._heard_ms[peer]
+            del self._heartbeat_ms[peer]
         name = key[1:]
         if key[0] == "p":
             _drop(self._producers[name], peer)
@@ -264,10 +267,10 @@ def _drop(channels: dict[Peer, Channel], peer: Peer) -> None:
 
 
 def _merge(known: dict[str, Subscription], subscriptions: tuple[Subscription, ...]) -> bool:
-    """Bring a group's subscriptions up to a heartbeat; return whether topics came or went.
+    """Update a group's subscriptions; return whether topics were added or removed.
 
-    A member that has not yet heard of a change speaks with an older version: it does not replace,
-    but the topic list is always that of the last speaker. ConsumerGroupInfo.updateSubscription.
+    A subscription of an older version does not replace a newer one, but the set of topics is always
+    that of the latest heartbeat. ConsumerGroupInfo.updateSubscription.
     """
     changed = False
     for subscription in subscriptions:
@@ -275,7 +278,7 @@ def _merge(known: dict[str, Subscription], subscriptions: tuple[Subscription, ..
         changed |= old is None
         if old is None or subscription.version > old.version:
             known[subscription.topic] = subscription
-    gone = known.keys() - {subscription.topic for subscription in subscriptions}
-    for topic in gone:
+    removed = known.keys() - {subscription.topic for subscription in subscriptions}
+    for topic in removed:
         del known[topic]
-    return changed or bool(gone)
+    return changed or bool(removed)

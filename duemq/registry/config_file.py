@@ -1,7 +1,7 @@
-"""One table in one JSON file in Apache's dialect: read with its `.bak`, written whole.
+"""JSON configuration file in Apache's dialect, with its `.bak` backup.
 
 table changes --> value (an immutable snapshot) --> text --> file
-                                                 in a thread, newest snapshot wins
+                                                 in a thread; the newest snapshot wins
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class ConfigFile:
-    """One file of a store's `config` directory. Source: ConfigManager."""
+    """File in a store's `config` directory. Source: ConfigManager"""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,14 +34,14 @@ class ConfigFile:
         self._written_serial = 0
 
     def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
-        """Return `decode` of the file's object, of its backup's if that fails.
+        """Return the decoded content of the file or, if that is invalid, of its backup.
 
         Args:
-            decode: Raises ValueError for an invalid object.
+            decode: Decodes the object; raises ValueError if it is invalid.
         Returns:
-            None when neither file nor backup exists.
+            None if neither file nor backup exists.
         Raises:
-            CorruptStore: There is a file, but neither it nor its backup can be used.
+            CorruptStore: Neither the file nor its backup can be used.
         """
         backup = json_dialect.backup_path(self.path)
         failure: ValueError | None = None
@@ -59,24 +59,24 @@ class ConfigFile:
         if failure is None:
             return None
         remedy = (
-            "Repair it or restore it from a copy (its .bak does not help). Deleting "
-            f"{self.path.name} and {backup.name} starts with the defaults"
+            "Repair it or restore it from a copy (its .bak is invalid too). To start with the "
+            f"defaults, delete {self.path.name} and {backup.name}"
         )
         raise CorruptStore(self.path, 0, str(failure), remedy) from failure
 
     def write(self, value: JsonObject) -> None:
-        """Write `value` now.
+        """Write `value`.
 
         Raises:
-            OSError: The disk refused it; the old file is as it was.
+            OSError: The write failed; the old file is unchanged.
         """
         self._write(self._take_serial(), value)
 
     async def save(self, value: JsonObject) -> None:
-        """Write `value` in a thread. `value` must not change any more.
+        """Write `value`, which must not change, in a thread.
 
         Raises:
-            OSError: The disk refused it; the old file is as it was.
+            OSError: The write failed; the old file is unchanged.
         """
         await asyncio.to_thread(self._write, self._take_serial(), value)
 
@@ -87,16 +87,16 @@ class ConfigFile:
     def _write(self, serial: int, value: JsonObject) -> None:
         with self._lock:
             if serial < self._written_serial:
-                return  # a newer snapshot is on the disk already
+                return  # a newer snapshot is already on disk
             json_dialect.write_config(self.path, json_dialect.dumps(value))
             self._written_serial = serial
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file, None if there is no file.
+    """Return the object in a file; None if the file does not exist.
 
     Raises:
-        ValueError: What is wrong with it.
+        ValueError: The file cannot be read or parsed.
     """
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
@@ -105,19 +105,19 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ValueError(f"the disk cannot read it: {error.strerror}") from error
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
     if not text.strip():
         raise ValueError("the file is empty")
     value = json_dialect.loads(text)
     if not isinstance(value, dict):
-        raise ValueError(f"holds {type(value).__name__}, not an object")
+        raise ValueError(f"contains {type(value).__name__}, not an object")
     return value
 
 
 class Saved(ABC):
-    """A table in memory that is written to a configuration file when it has changed.
+    """Table in memory that is written to a configuration file after changes.
 
-    Subclasses set `_dirty` at each change and return the content of the file.
+    Subclasses set `_dirty` at each change.
     """
 
     def __init__(self, file: ConfigFile) -> None:
@@ -126,23 +126,23 @@ class Saved(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return the file's content."""
+        """Return the content of the file."""
 
     def persist(self) -> None:
-        """Write the file if it does not hold the table yet.
+        """Write the file if the table has changed.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: The write failed.
         """
         if self._dirty:
             self._file.write(self.to_json())
             self._dirty = False
 
     async def save(self) -> None:
-        """As `persist`, in a thread: for the job that runs while the broker serves.
+        """Do the same as `persist` in a thread, for the periodic job.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: The write failed.
         """
         if self._dirty:
             self._dirty = False

@@ -1,4 +1,4 @@
-"""Consumer lag: distance of online groups from the ends of their topics.
+"""Consumer lag: distance of online groups from the end of their queues.
 
     committed <= pulled <= end of queue
         |-- in flight --|-- ready --|
@@ -19,27 +19,27 @@ from duemq.pop.pop_offsets import Place
 from duemq.pull.queue_times import store_ms_at
 
 if TYPE_CHECKING:
-    from duemq.assembly import Parts
+    from duemq.assembly import BrokerComponents
 
 CONSUME_POP: Final = "CONSUME_POP"
-QUEUES_OF_TURN: Final = 256
+QUEUES_PER_TURN: Final = 256
 QUEUES_MAX: Final = 100_000
 RETRY_PREFIX: Final = "%RETRY%"
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 
 
 @dataclass(slots=True)
-class LagOfGroup:
+class GroupLag:
     """Lag of one group in one topic, over all of its queues.
 
     Attributes:
-        system: Whether the group or the topic is the broker's own.
-        retry: Whether it is the lag in the topic's pop retry topics.
+        system: Whether the group or the topic is internal.
+        retry: Whether this is the lag in the topic's pop retry topics.
         lag_messages: Messages between the committed offset and the end.
-        lag_latency: Age in ms of the first message that is not committed; 0 without one.
-        inflight_messages: Messages between the committed and the pulled offset; of a group that
-            pops, those that are not acknowledged and not visible again.
-        queueing_latency: Age in ms of the first message that is not pulled; 0 without one.
+        lag_latency: Age of the first uncommitted message in ms; 0 if there is none.
+        inflight_messages: Messages between the committed and the pulled offset; for a group that
+            pops, messages that are invisible and not acknowledged.
+        queueing_latency: Age of the first message that is not pulled in ms; 0 if there is none.
         ready_messages: Messages between the pulled offset and the end.
     """
 
@@ -54,13 +54,12 @@ class LagOfGroup:
     ready_messages: int = 0
 
 
-async def lag_of_groups(parts: Parts, now_ms: int) -> list[LagOfGroup]:
-    """Return the lag of every online group in each topic it subscribes to, or has popped.
+async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
+    """Return the lag of every online group in each topic it subscribes to or has popped.
 
-    Other work runs between pieces of QUEUES_OF_TURN queues; after QUEUES_MAX queues the rest is
-    left out.
+    Other tasks run after every QUEUES_OF_TURN queues; at most QUEUES_MAX queues are included.
     """
-    found: list[LagOfGroup] = []
+    found: list[GroupLag] = []
     queues = 0
     for group, name, pops in _consumed(parts):
         topic = parts.topics.find(name)
@@ -68,8 +67,8 @@ async def lag_of_groups(parts: Parts, now_ms: int) -> list[LagOfGroup]:
             continue
         system = parts.topics.is_system(name)
         system |= group.lower().startswith(SYSTEM_GROUP_PREFIX)
-        lag = LagOfGroup(group, name, system)
-        retry = LagOfGroup(group, name, system, retry=True)
+        lag = GroupLag(group, name, system)
+        retry = GroupLag(group, name, system, retry=True)
         read = [(lag, name)] + [(retry, each) for each in retry_topics(name, group) if pops]
         for row, queue_topic in read:
             of_queues = parts.topics.find(queue_topic)
@@ -80,13 +79,13 @@ async def lag_of_groups(parts: Parts, now_ms: int) -> list[LagOfGroup]:
                 place = Place(group, queue_topic, queue_id)
                 (_add_popped if pops else _add_queue)(parts, row, place, now_ms)
                 queues += 1
-                if queues % QUEUES_OF_TURN == 0:
+                if queues % QUEUES_PER_TURN == 0:
                     await asyncio.sleep(0)
         found += [lag, retry] if pops else [lag]
     return found
 
 
-def _consumed(parts: Parts) -> Iterator[tuple[str, str, bool]]:
+def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:
     """Yield (group, topic, whether it pops)."""
     pairs = dict.fromkeys(parts.pop.figures.pairs()) if parts.pop is not None else {}
     for group in list(parts.clients.consumer_groups()):
@@ -99,7 +98,7 @@ def _consumed(parts: Parts) -> Iterator[tuple[str, str, bool]]:
             yield name, topic, True
 
 
-def _add_queue(parts: Parts, lag: LagOfGroup, place: Place, now_ms: int) -> None:
+def _add_queue(parts: BrokerComponents, lag: GroupLag, place: Place, now_ms: int) -> None:
     """Add one queue to the lag of a group that pulls.
 
     A group without a committed offset has no lag: it starts at the end. Source:
@@ -115,7 +114,7 @@ def _add_queue(parts: Parts, lag: LagOfGroup, place: Place, now_ms: int) -> None
     lag.inflight_messages += in_flight
 
 
-def _add_popped(parts: Parts, lag: LagOfGroup, place: Place, now_ms: int) -> None:
+def _add_popped(parts: BrokerComponents, lag: GroupLag, place: Place, now_ms: int) -> None:
     """Add one queue to the lag of a group that pops.
 
     Source: ConsumerLagCalculator, `isPop`
@@ -130,19 +129,25 @@ def _add_popped(parts: Parts, lag: LagOfGroup, place: Place, now_ms: int) -> Non
     lag.inflight_messages += in_flight
 
 
-def _end(parts: Parts, place: Place) -> int:
+def _end(parts: BrokerComponents, place: Place) -> int:
     return max(parts.store.readable_bounds(place.topic, place.queue_id)[1], 0)
 
 
 def _add(
-    parts: Parts, lag: LagOfGroup, place: Place, start: int, pulled: int, end: int, now_ms: int
+    parts: BrokerComponents,
+    lag: GroupLag,
+    place: Place,
+    start: int,
+    pulled: int,
+    end: int,
+    now_ms: int,
 ) -> None:
-    """Add what is ready, and the ages of the first messages that are not consumed, not pulled."""
+    """Add ready messages, and the ages of the first unconsumed and the first unpulled message."""
     lag.ready_messages += max(end - pulled, 0)
     lag.lag_latency = max(lag.lag_latency, _age_ms(parts, place, start, now_ms))
     lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, place, pulled, now_ms))
 
 
-def _age_ms(parts: Parts, place: Place, offset: int, now_ms: int) -> int:
+def _age_ms(parts: BrokerComponents, place: Place, offset: int, now_ms: int) -> int:
     store_ms = store_ms_at(parts.store, place.topic, place.queue_id, offset)
     return max(now_ms - store_ms, 0) if store_ms >= 0 else 0

@@ -1,21 +1,23 @@
-"""Offsets of consumer groups by topic and queue, kept in consumerOffset.json.
+"""Offsets of consumer groups by topic and queue, stored in consumerOffset.json.
 
     (topic, group) -> {queue id: next offset to consume}
 
-The file never passes the durable log: it is written once the log is on the disk up to where it
-ended when the offsets were taken. At a start an offset after its queue's end is set to that end,
-for messages stored later get the offsets between the two and must be given. Apache does neither.
+The file never gets ahead of the durable log: it is written after the log is on disk up to its end
+at
+the time of the snapshot. At startup, an offset after the end of its queue is set to that end, so
+that messages stored later are not skipped. Apache does neither.
 
-A truncation of the log sets offsets to the end that their queue had then (`follow`): the messages
-that are stored after it get the same queue offsets as those that were cut. The progress of
-transactions and revivals is removed: it depends on records of other queues, which are read again.
+After a truncation of the log, offsets are set to the end of their queue at that time (`follow`):
+messages stored later get the same queue offsets as the removed ones. Offsets of transactions and
+revivals are removed, since they depend on records of other queues, which are read again.
 
-The file's member `pops`, which Apache ignores, names the log offset before which the table has each
-pop: those after it are in the log (`duemq.pop.pop_recovery`).
+The member `pops` of the file, which Apache ignores, is the log offset up to which the table
+includes
+all pops; later pops are read from the log (`duemq.pop.pop_recovery`).
 
-A server-side reset is kept here until the consumer's next pull takes it over:
-until then queries answer it and the consumer's own commits are ignored (their callers see to that).
-Progress of pulls and pending resets live in memory only. Source: ConsumerOffsetManager
+A server-side reset is pending until the consumer's next pull: until then queries return it, and the
+callers of `commit` ignore the consumer's commits. Pull offsets and pending resets are in memory
+only. Source: ConsumerOffsetManager
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ from message_store.recovery.truncations import Truncations
 log = logging.getLogger(__name__)
 FILE_NAME = "consumerOffset.json"
 PAIRS_MAX = 1_000_000
-PAIRS_PER_TURN = 4_096  # copied within one turn of the loop
+PAIRS_PER_TURN = 4_096  # copied per event loop turn
 NOTICES_MAX = 10
-POPS_SPAN_BYTES = 64 << 20  # of log that a start searches for pops, while no group commits
+POPS_SPAN_BYTES = 64 << 20  # limit of the log that a start searches for pops
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
 SEPARATOR = "@"
 POPS = "pops"
@@ -48,10 +50,10 @@ Table = dict[tuple[str, str], dict[int, int]]
 
 
 class PopState(NamedTuple):
-    """What a table has of pops.
+    """State of pops in a table.
 
     Attributes:
-        before: Log offset before which it has every pop.
+        before: Log offset up to which the table includes all pops.
         first_needed: First log offset that undecided checkpoints need, by minute (`UndecidedPops`).
     """
 
@@ -63,7 +65,7 @@ Content = tuple[DataVersion | None, PopState | None, dict[str, Any], Table]
 
 
 class DurableLog(Protocol):
-    """The part of the message store that offsets are bound to."""
+    """Interface of the message store for the durable end of the log."""
 
     @property
     def max_offset(self) -> int: ...
@@ -72,7 +74,7 @@ class DurableLog(Protocol):
 
 
 class TruncatedLog(Protocol):
-    """The part of the message store that names its truncations."""
+    """Interface of the message store for truncations."""
 
     truncations: Truncations
 
@@ -80,13 +82,13 @@ class TruncatedLog(Protocol):
 
 
 class OffsetManager(Saved):
-    """Offsets of all consumer groups of one broker.
+    """Manager of the offsets of all consumer groups of one broker.
 
     Args:
-        store: the log that the file must not pass; None: the file is written at once.
-        pairs_max: topics of groups whose offsets are kept; one more is refused.
+        store: Log that the file must not get ahead of; None: no such log.
+        pairs_max: Maximum number of (topic, group) pairs.
     Attributes:
-        pops: Returns what the table has of pops; None: unknown, the table is Apache's.
+        pops: Returns the state of pops in the table; None: unknown, the table is Apache's.
     """
 
     def __init__(
@@ -106,15 +108,15 @@ class OffsetManager(Saved):
         self._commits = 0
         self.version = DataVersion()
         self.pops: Callable[[], PopState | None] = lambda: None
-        self._written_before = 0  # log offset of the pops in the file
+        self._written_before = 0  # `PopState.before` in the file
 
     # -- file ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read consumerOffset.json.
+        """Load consumerOffset.json.
 
         Raises:
-            CorruptStore: The file is there but neither it nor its backup can be used.
+            CorruptStore: Neither the file nor its backup can be used.
         """
         self.version = DataVersion(0, self._clock.now_ms())
         found = self._file.load(self._decode)
@@ -122,10 +124,10 @@ class OffsetManager(Saved):
         self._take(found or (None, PopState(0, {}), {}, {}))
 
     def replace_by(self, data: JsonObject) -> None:
-        """Take the offsets of a master, as consumerOffset.json holds them.
+        """Replace the offsets by those of a master, in the form of consumerOffset.json.
 
         Raises:
-            ValueError: It is not such a table.
+            ValueError: The table is invalid.
         """
         self._take(self._decode(data))
         self._dirty = True
@@ -137,10 +139,10 @@ class OffsetManager(Saved):
         self._written_before = 0 if pops is None else pops.before
 
     def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
-        """Set offsets after the end of their queue to that end; return their number.
+        """Set offsets after the end of their queue to that end; return how many.
 
         Args:
-            bounds: gives the first offset of a queue and the one after its last message.
+            bounds: Returns the first offset and the end offset of a queue.
         """
         count = 0
         for (topic, group), queues in self._table.items():
@@ -150,8 +152,9 @@ class OffsetManager(Saved):
                     count += 1
                     if count <= NOTICES_MAX:
                         log.warning(
-                            "group %s had consumed queue %d of %s up to %d, but the queue ends at "
-                            "%d: the group continues there",
+                            "group %s had consumed queue %d of %s up to offset %d, but the queue "
+                            "ends "
+                                                        "at %d: the group continues there",
                             group, queue_id, topic, offset, end,
                         )  # fmt: skip
                     queues[queue_id] = end
@@ -161,12 +164,12 @@ class OffsetManager(Saved):
         return count
 
     def follow(self, store: TruncatedLog, groups_read_again: Collection[str]) -> None:
-        """Fit the offsets to truncations of the log since the file was written.
+        """Adjust the offsets to truncations of the log since the file was written.
 
         Args:
-            groups_read_again: Groups whose progress is removed then.
+            groups_read_again: Groups whose offsets are removed after a truncation.
         Raises:
-            OSError: The disk refused it; the next start does it.
+            OSError: The write failed; the next start retries.
         """
         truncations = store.truncations
         before = truncations.followed(FILE_NAME)
@@ -185,25 +188,25 @@ class OffsetManager(Saved):
         truncations.follow(FILE_NAME)
 
     def persist(self) -> None:
-        """Sync the log, then write the file if it does not hold the offsets yet.
+        """Write the file if the offsets have changed; sync the log first.
 
         Raises:
-            OSError: The disk refused one of both.
+            OSError: The sync or the write failed.
         """
-        self._note_pops()
+        self._mark_pops_dirty()
         if self._dirty and self._store is not None:
             self._store.flush()
         super().persist()
 
     async def save(self) -> None:
-        """Write the offsets of now once the log is on the disk up to its present end.
+        """Write a snapshot of the offsets after the log is on disk up to its current end.
 
-        Where the disk does not follow in time, the next call tries again.
+        If the log is not synced in time, the next call retries.
 
         Raises:
-            OSError: The disk refused the file.
+            OSError: The write failed.
         """
-        self._note_pops()
+        self._mark_pops_dirty()
         if not self._dirty:
             return
         self._dirty = False
@@ -218,16 +221,16 @@ class OffsetManager(Saved):
             self._dirty = True
             raise
 
-    def _note_pops(self) -> None:
-        """Have the file written if a start would search much of the log for pops."""
+    def _mark_pops_dirty(self) -> None:
+        """Mark the file for writing if a start would search too much of the log for pops."""
         pops = self.pops()
         if pops is not None and pops.before - self._written_before > POPS_SPAN_BYTES:
             self._dirty = True
 
     async def _snapshot(self) -> dict[str, Any]:
-        """Return `to_json()` made in short turns of the loop, other tasks between them.
+        """Return the content of `to_json`, copied in short turns with other tasks in between.
 
-        Every offset in it was committed before this returns; each is as of its own turn.
+        Offsets of different turns may be from different times.
         """
         pops = self.pops()
         topics_of: dict[str, list[str]] = {}
@@ -251,8 +254,8 @@ class OffsetManager(Saved):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return an immutable snapshot of the object in consumerOffset.json."""
-        pops = self.pops()  # commits what is confirmed by now
+        """Return the immutable content of consumerOffset.json."""
+        pops = self.pops()  # also commits confirmed pops
         topics_of: dict[str, list[str]] = {}
         for topic, group in self._table:
             topics_of.setdefault(group, []).append(topic)
@@ -275,23 +278,25 @@ class OffsetManager(Saved):
         }
 
     def offset_table(self) -> dict[str, dict[int, int]]:
-        """Return a copy of all progress as `{"topic@group": {queue: offset}}`."""
+        """Return a copy of all offsets as `{"topic@group": {queue: offset}}`."""
         return {f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()}
 
-    # -- progress -----------------------------------------------------------------------------
+    # -- offsets ------------------------------------------------------------------------------
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset a group consumes next (a pending reset first), None if unknown."""
-        reset = self.pending_reset(group, topic, queue_id)
-        if reset is not None:
-            return reset
-        return self._table.get((topic, group), {}).get(queue_id)
+        """Return the next offset to consume, or that of a pending reset; None if unknown."""
+        if self._resets:
+            reset = self.pending_reset(group, topic, queue_id)
+            if reset is not None:
+                return reset
+        queues = self._table.get((topic, group))
+        return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset a group consumes next; it may go backwards.
+        """Set the next offset to consume, which may decrease.
 
         Raises:
-            RequestError: There is no such queue, or no room for another topic of a group.
+            RequestError: The queue does not exist, or the limit of pairs is reached.
         """
         self._put(self._table, group, topic, queue_id, offset)
         self._dirty = True
@@ -300,15 +305,15 @@ class OffsetManager(Saved):
             self.version = self.version.next(self._clock.now_ms())
 
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset a group pulls next; for 208, kept in memory.
+        """Set the next offset to pull, for request 208; in memory only.
 
         Raises:
-            RequestError: There is no such queue, or no room for another topic of a group.
+            RequestError: The queue does not exist, or the limit of pairs is reached.
         """
         self._put(self._pulled, group, topic, queue_id, offset)
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset a group pulls next, None if it has not pulled."""
+        """Return the next offset to pull; None if the group has not pulled."""
         return self._pulled.get((topic, group), {}).get(queue_id)
 
     def _put(self, table: Table, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -319,7 +324,7 @@ class OffsetManager(Saved):
         if queues is None:
             if len(table) >= self._pairs_max:
                 text = (
-                    f"offsets of {len(table)} topics of groups are kept; the limit is "
+                    f"there are offsets of {len(table)} topic and group pairs; the limit is "
                     f"consumerOffsetsMax={self._pairs_max}. Delete groups, or set a higher limit"
                 )
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text)
@@ -327,26 +332,26 @@ class OffsetManager(Saved):
         queues[queue_id] = offset
 
     def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
-        """Yield each topic a group has progress in, with {queue: offset}."""
+        """Yield (topic, {queue: offset}) for each topic with offsets of a group."""
         for topic, name in list(self._table):
             if name == group:
                 yield topic, dict(self._table[topic, name])
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics a group has progress in, sorted."""
+        """Return the topics with offsets of a group, sorted."""
         return sorted(topic for topic, name in self._table if name == group)
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have progress in a topic, sorted."""
+        """Return the groups with offsets in a topic, sorted."""
         return sorted(group for name, group in self._table if name == topic)
 
     # -- resets -------------------------------------------------------------------------------
 
     def set_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Reset the group to `offset`, whatever its members commit until their next pull.
+        """Reset a group to `offset`; commits are ignored until its next pull.
 
         Raises:
-            RequestError: There is no such queue, or no room for another topic of a group.
+            RequestError: The queue does not exist, or the limit of pairs is reached.
         Source: ConsumerOffsetManager.assignResetOffset
         """
         self.commit(group, topic, queue_id, offset)
@@ -374,20 +379,20 @@ class OffsetManager(Saved):
     # -- cleaning -----------------------------------------------------------------------------
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Copy the progress of another group in one topic; do nothing if that has none.
+        """Copy the offsets of another group in one topic, if there are any.
 
         Raises:
-            RequestError: There is no room for another topic of a group.
+            RequestError: The limit of pairs is reached.
         """
         for queue_id, offset in dict(self._table.get((topic, source), {})).items():
             self.commit(target, topic, queue_id, offset)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget all progress in a topic. Source: cleanOffsetByTopic"""
+        """Remove all offsets of a topic. Source: cleanOffsetByTopic"""
         self._remove([key for key in self._keys() if key[0] == topic])
 
     def remove_group(self, group: str) -> None:
-        """Forget all progress of a group. Source: removeOffset"""
+        """Remove all offsets of a group. Source: removeOffset"""
         self._remove([key for key in self._keys() if key[1] == group])
 
     def _keys(self) -> set[tuple[str, str]]:
@@ -401,10 +406,10 @@ class OffsetManager(Saved):
 
 
 def _read_table(data: Any) -> Table:
-    """Return `{"topic@group": {queue: offset}}` by topic and group.
+    """Decode `{"topic@group": {queue: offset}}`.
 
     Raises:
-        ValueError: What is wrong with it.
+        ValueError: The table is malformed.
     """
     if not isinstance(data, Mapping):
         raise ValueError("offsetTable is not an object")
@@ -418,10 +423,10 @@ def _read_table(data: Any) -> Table:
 
 
 def _read_pops(data: object) -> PopState:
-    """Return what the member `pops` holds.
+    """Decode the member `pops`.
 
     Raises:
-        ValueError: It is malformed.
+        ValueError: The member is malformed.
     """
     first = data.get("first_needed") if isinstance(data, Mapping) else None
     if not isinstance(data, Mapping) or not isinstance(first, Mapping):
@@ -432,7 +437,7 @@ def _read_pops(data: object) -> PopState:
 
 def _number(key: Any, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"offsetTable entry {key!r} holds {value!r}, not a number")
+        raise ValueError(f"offsetTable entry {key!r} has {value!r}, not a number")
     try:
         return int(value)
     except ValueError:

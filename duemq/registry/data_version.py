@@ -1,4 +1,4 @@
-"""Version of a table, compared by brokers, slaves and name servers. DataVersion."""
+"""Version of a table, compared by brokers, slaves and name servers. DataVersion"""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """Two tables are taken to be equal when all three numbers are.
+    """Version of a table; tables with equal versions are considered equal.
 
     Attributes:
-        counter: changes so far.
-        timestamp_ms: time of the last change, in ms since the epoch.
-        state_version: term of a controller; 0 without one.
+        counter: Number of changes.
+        timestamp_ms: Time of the last change in ms since the epoch.
+        state_version: Epoch of the master; 0 without a controller.
     """
 
     counter: int = 0
@@ -22,7 +22,7 @@ class DataVersion:
     state_version: int = 0
 
     def next(self, now_ms: int) -> DataVersion:
-        """Return the version after one more change."""
+        """Return the version after another change."""
         return DataVersion(self.counter + 1, now_ms, self.state_version)
 
     def to_json(self) -> dict[str, int]:
@@ -35,10 +35,10 @@ class DataVersion:
 
     @classmethod
     def from_json(cls, data: Any) -> DataVersion:
-        """Read what any version wrote; 4.9.x knows no state version.
+        """Decode the JSON form of any version; 4.9.x has no state version.
 
         Raises:
-            ValueError: If a member is not a number.
+            ValueError: A member is not a number.
         """
         if data is None:
             return cls()
@@ -52,10 +52,10 @@ class DataVersion:
 
 
 def integer(data: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a member that is a 64-bit number, or text of one; absent and null are `default`.
+    """Return a 64-bit integer member, given as number or text; `default` if absent or null.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: The value is not a 64-bit integer.
     """
     value = data.get(name, default)
     if value is None:
@@ -70,10 +70,10 @@ def integer(data: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def boolean(data: Mapping[str, Any], name: str, default: bool) -> bool:
-    """Return a member that is true or false, or text of it; absent and null are `default`.
+    """Return a boolean member, given as boolean or text; `default` if absent or null.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: The value is not a boolean.
     """
     value = data.get(name, default)
     if isinstance(value, str) and value.lower() in ("true", "false"):

@@ -1,4 +1,4 @@
-"""The topics that every broker has from the start. TopicConfigManager.init"""
+"""Topics that every broker creates at its start. TopicConfigManager.init"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PERM_BOTH = PERM_READ | PERM_WRITE
 def default_topics(
     config: BrokerConfig, system_topics: Iterable[SystemTopic] = ()
 ) -> dict[str, TopicConfig]:
-    """Return the topics that a broker has from the start, by name. TopicConfigManager.init"""
+    """Return the default topics by name. TopicConfigManager.init"""
     cluster, broker = config.cluster_name, config.broker_name
     rows = [
         (SELF_TEST_TOPIC, 1, PERM_BOTH),
@@ -52,7 +52,7 @@ def default_topics(
 
 
 def at_least(topic: TopicConfig, queues: int) -> TopicConfig:
-    """Return the topic with at least so many queues."""
+    """Return the topic with at least `queues` queues."""
     return topic.replace(
         read_queues=max(topic.read_queues, queues), write_queues=max(topic.write_queues, queues)
     )

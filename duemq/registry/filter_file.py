@@ -1,10 +1,10 @@
-"""consumerFilter.json: the table of filters, in Apache's form.
+"""File of registered property filters, consumerFilter.json, in Apache's format.
 
     {"filterDataByTopic":{"T":{"groupFilterData":{"G":{"expression":"a > 1",...}},"topic":"T"}}}
 
-Apache uses the file only if the bits of its Bloom filter are in it. DueMQ evaluates every message
-and writes them for Apache alone, as its defaults make them.
-A file that cannot be used is replaced: consumers register their filters with each heartbeat.
+Apache uses the file only if it contains the positions of its Bloom filter. DueMQ evaluates every
+message and writes them only for Apache, with Apache's default parameters. An unusable file is
+replaced, since consumers register their filters with each heartbeat.
 Source: ConsumerFilterManager, BloomFilter
 """
 
@@ -23,15 +23,15 @@ from message_store.errors import CorruptStore
 
 log = logging.getLogger(__name__)
 FILE_NAME: Final = "consumerFilter.json"
-KEPT_DEAD_MS: Final = 24 * 3_600_000  # filterDataCleanTimeSpan
+DEAD_KEPT_MS: Final = 24 * 3_600_000  # filterDataCleanTimeSpan
 DEAD_AT_LOAD_MS: Final = 30_000
-BLOOM_HASHES, BLOOM_BITS = 3, 112  # of 32 groups and an error rate of 20 %
+BLOOM_HASHES, BLOOM_BITS = 3, 112  # for 32 groups and an error rate of 20 %
 WORD: Final = (1 << 64) - 1
 FIRST, SECOND = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
 
 class FilterFile(Saved):
-    """Writes a table of filters to its file."""
+    """Filter table that is stored in its file."""
 
     def __init__(self, file: ConfigFile, table: FilterTable, clock: Clock) -> None:
         super().__init__(file)
@@ -40,17 +40,17 @@ class FilterFile(Saved):
 
     @classmethod
     def loaded(cls, path_of: Callable[[str], Path], clock: Clock) -> Self:
-        """Return the table that a store has.
+        """Return the filter table of a store.
 
         Args:
-            path_of: Returns the path of a file of the store's configuration.
+            path_of: Returns the path of a file in the store's config directory.
         """
         found = cls(ConfigFile(path_of(FILE_NAME)), FilterTable(clock.now_ms), clock)
         found.load()
         return found
 
     def load(self) -> None:
-        """Add the filters of the file to the table; all are dead until a heartbeat names them."""
+        """Load the file; its filters are dead until a heartbeat registers them again."""
         try:
             found = self._file.load(lambda data: list(_read(data)))
         except CorruptStore as fault:
@@ -75,31 +75,31 @@ class FilterFile(Saved):
         }
 
     def persist(self) -> None:
-        """Write the file if it does not hold the table yet.
+        """Write the file if the table has changed.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: The write failed.
         """
-        self._look()
+        self._remove_expired()
         super().persist()
 
     async def save(self) -> None:
-        """As `persist`, in a thread.
+        """Do the same as `persist` in a thread.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: The write failed.
         """
-        self._look()
+        self._remove_expired()
         await super().save()
 
-    def _look(self) -> None:
-        self.table.remove_dead_since(self._clock.now_ms() - KEPT_DEAD_MS)
+    def _remove_expired(self) -> None:
+        self.table.remove_dead_since(self._clock.now_ms() - DEAD_KEPT_MS)
         self._dirty |= self.table.changes != self._written_changes
         self._written_changes = self.table.changes
 
 
 def filter_json(known: RegisteredFilter) -> JsonObject:
-    """Return a filter as the file has it. Source: ConsumerFilterData"""
+    """Return the JSON form of a filter. Source: ConsumerFilterData"""
     return {
         "bloomFilterData": {
             "bitNum": BLOOM_BITS,
@@ -120,11 +120,11 @@ def _read(data: JsonObject) -> Iterator[RegisteredFilter]:
     """Yield the filters of a file.
 
     Raises:
-        ValueError: It is not of the form.
+        ValueError: The content is malformed.
     """
     try:
-        for topic, of_topic in (data.get("filterDataByTopic") or {}).items():
-            for group, each in (of_topic.get("groupFilterData") or {}).items():
+        for topic, topic_data in (data.get("filterDataByTopic") or {}).items():
+            for group, each in (topic_data.get("groupFilterData") or {}).items():
                 yield RegisteredFilter(
                     group=str(group),
                     topic=str(topic),
@@ -139,7 +139,7 @@ def _read(data: JsonObject) -> Iterator[RegisteredFilter]:
 
 
 def bloom_positions(name: str) -> list[int]:
-    """Return the bits of a group and topic in Apache's Bloom filter."""
+    """Return the bit positions of a group and topic in Apache's Bloom filter."""
     hashed = murmur3(name.encode())
     low, high = hashed & 0xFFFF_FFFF, hashed >> 32
     positions = []

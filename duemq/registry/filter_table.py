@@ -1,7 +1,7 @@
-"""Filters over properties that heartbeats have registered, by group and topic.
+"""Table of property filters registered by heartbeats, by group and topic.
 
-A filter outlives its consumers by a day, so that a restarted consumer finds it. Expressions are
-compiled at the first pull: a heartbeat may name thousands.
+A filter is kept for a day after its consumers disconnect, for restarts. Expressions are compiled at
+the first pull, since a heartbeat may contain thousands.
 Source: ConsumerFilterManager
 """
 
@@ -22,12 +22,12 @@ CHARS_MAX: Final = 16 << 20
 
 @dataclass(slots=True)
 class RegisteredFilter:
-    """The filter of one group on one topic; ConsumerFilterData.
+    """Filter of one group on one topic. ConsumerFilterData
 
     Attributes:
-        version: The client's own number.
-        dead_ms: Time since which the group does not subscribe to the topic; 0: it does.
-        compiled: None: not yet, or the expression is invalid.
+        version: Version number chosen by the client.
+        dead_ms: Time in ms at which the group ended the subscription; 0: it is active.
+        compiled: Compiled expression; None if not compiled yet or invalid.
     """
 
     group: str
@@ -38,7 +38,7 @@ class RegisteredFilter:
     born_ms: int
     dead_ms: int = 0
     compiled: Expression | None = None
-    tried: bool = False
+    compile_tried: bool = False
 
 
 class FilterTable:
@@ -46,10 +46,9 @@ class FilterTable:
 
     Args:
         now_ms: Returns the time in ms since the epoch.
-        filters_max, chars_max: Maximum filters and characters of their expressions; a further
-            one is not registered.
-    Attributes:
-        changes: Number of changes so far.
+        filters_max, chars_max: Maximum number of filters and of characters in all expressions.
+        Attributes:
+            changes: Number of changes.
     """
 
     def __init__(
@@ -68,16 +67,16 @@ class FilterTable:
 
     def __iter__(self) -> Iterator[RegisteredFilter]:
         """Iterate over all filters."""
-        for of_group in self._by_group.values():
-            yield from of_group.values()
+        for group_filters in self._by_group.values():
+            yield from group_filters.values()
 
     def restore(self, known: RegisteredFilter) -> None:
-        """Add a filter of an earlier run, unless there are too many."""
+        """Add a filter of an earlier run, unless a limit is reached."""
         if not self._is_full(known.expression):
             self._add(known)
 
     def remove_dead_since(self, time_ms: int) -> None:
-        """Remove the filters that have been dead since this time or longer."""
+        """Remove the filters that died at or before `time_ms`."""
         for known in [each for each in self if 0 < each.dead_ms <= time_ms]:
             self._remove(known)
 
@@ -96,8 +95,8 @@ class FilterTable:
     def find(self, topic: str, group: str) -> RegisteredFilter | None:
         """Return the filter of a group on a topic, compiled if it is valid."""
         found = self._by_group.get(group, {}).get(topic)
-        if found is not None and not found.tried:
-            found.tried = True
+        if found is not None and not found.compile_tried:
+            found.compile_tried = True
             try:
                 found.compiled = self.compile(found.kind, found.expression)
             except FilterError as fault:
@@ -105,7 +104,7 @@ class FilterTable:
         return found
 
     def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
-        """Register the filters among the subscriptions of a group; the others of it are dead."""
+        """Register the property filters of a group; mark its other filters as dead."""
         topics = set()
         for subscription in subscriptions:
             topics.add(subscription.topic)
@@ -116,7 +115,7 @@ class FilterTable:
                 self._mark_dead(known)
 
     def unregister(self, group: str) -> None:
-        """Note that a group has no member any more."""
+        """Mark all filters of a group without members as dead."""
         for known in self._by_group.get(group, {}).values():
             self._mark_dead(known)
 
@@ -151,9 +150,9 @@ class FilterTable:
 
     def _remove(self, known: RegisteredFilter) -> None:
         self.changes += 1
-        of_group = self._by_group[known.group]
-        del of_group[known.topic]
-        if not of_group:
+        group_filters = self._by_group[known.group]
+        del group_filters[known.topic]
+        if not group_filters:
             del self._by_group[known.group]
         self._count -= 1
         self._chars -= len(known.expression)

@@ -1,7 +1,7 @@
-"""Consumer groups and their settings, kept in subscriptionGroup.json.
+"""Consumer groups and their configuration, stored in subscriptionGroup.json.
 
-Explicit changes (200, 225, 207) are on the disk before they are answered. Groups that come into
-being by being used hold defaults only; they are written with the next `persist`.
+Explicit changes (200, 225, 207) are on disk before the response. Groups that are created
+automatically have only defaults; they are written by the next `persist`.
 Source: SubscriptionGroupManager, SubscriptionGroupConfig
 """
 
@@ -61,11 +61,12 @@ _MEMBERS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """A consumer group's settings. `extra` holds members we do not know; they are written back.
+    """Configuration of a consumer group.
 
     Attributes:
-        retry_queues: queues of the group's retry topic; 0 or less: no retry.
-        broker_id, slow_broker_id: where members read, and where when they are far behind.
+        retry_queues: Number of queues of the retry topic; 0 or less: no retries.
+        broker_id, slow_broker_id: Broker to read from, normally and when far behind.
+        extra: Unknown JSON members, written back unchanged.
     """
 
     name: str
@@ -111,12 +112,12 @@ class GroupConfig:
 
     @classmethod
     def from_json(cls, data: Any, name: str = "") -> GroupConfig:
-        """Read what any version wrote.
+        """Decode the JSON form of any version.
 
         Args:
-            name: the name it was filed under; used when the object has none.
+            name: Key of the object in its table; used if the object has no name.
         Raises:
-            ValueError: What is wrong with it.
+            ValueError: The object is invalid.
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"group {name!r} is {type(data).__name__}, not an object")
@@ -144,12 +145,12 @@ class GroupConfig:
 
 
 class GroupManager:
-    """All consumer groups of one broker.
+    """Manager of the consumer groups of one broker.
 
     Args:
-        auto_create: asked each time whether an unknown group comes into being by being used.
-        groups_max: groups kept; one more is refused.
-        journal: Changes in the log; None: they are in the file only.
+        auto_create: Whether the first use of an unknown group creates it.
+        groups_max: Maximum number of groups.
+        journal: Journal of changes in the log; None: changes are in the file only.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class GroupManager:
     ) -> None:
         self._file = TableFile(file, "subscriptionGroupTable")
         self._dirty = False
-        self._unsaved: set[str] = set()  # groups that came into being by being used
+        self._unsaved: set[str] = set()  # automatically created groups
         self._clock, self._groups_max = clock, groups_max
         self.auto_create = auto_create
         self._journal = journal or TableJournal(TableKind.GROUP, NoLog(), GroupConfig.from_json)
@@ -176,10 +177,10 @@ class GroupManager:
     # -- file ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read subscriptionGroup.json and the journal over the groups every broker has.
+        """Load subscriptionGroup.json, apply the journal, add the default groups.
 
         Raises:
-            CorruptStore: The file is there but neither it nor its backup can be used.
+            CorruptStore: Neither the file nor its backup can be used.
         """
         self.version = DataVersion(0, self._clock.now_ms())
         found = self._file.load(self._decode)
@@ -196,10 +197,10 @@ class GroupManager:
             self._table.setdefault(name, GroupConfig(name=name))
 
     def replace_by(self, data: JsonObject) -> None:
-        """Take the table of a master, as subscriptionGroup.json holds it.
+        """Replace the table by that of a master, in the form of subscriptionGroup.json.
 
         Raises:
-            ValueError: It is not such a table.
+            ValueError: The table is invalid.
         """
         version, self._extra, self._forbidden, self._table = self._decode(data)
         self.version = version or self.version
@@ -223,7 +224,7 @@ class GroupManager:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that subscriptionGroup.json holds; nothing in it changes any more."""
+        """Return the immutable content of subscriptionGroup.json."""
         return {
             "dataVersion": self.version.to_json(),
             **self._members(),
@@ -234,10 +235,10 @@ class GroupManager:
         return {**self._extra, "forbiddenTable": dict(self._forbidden)}
 
     def persist(self) -> None:
-        """Write subscriptionGroup.json if it does not hold the table yet.
+        """Write subscriptionGroup.json if the table has changed.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: The write failed.
         """
         if self._dirty:
             self._file.write(self._members(), self._table, self.version)
@@ -245,18 +246,18 @@ class GroupManager:
             self._unsaved.clear()
 
     async def save(self) -> None:
-        """As `persist`, in a thread: for the job that runs while the broker serves.
+        """Do the same as `persist` in a thread, for the periodic job.
 
         Raises:
-            OSError: The disk refused it; the next call tries again.
+            OSError: The write failed; the next call retries.
         """
         if self._dirty:
             async with self._changing:
                 await self._write_whole(self._table.copy(), self.version)
 
-    async def keep_snapshot(self) -> None:
-        """Append the table to the journal where its last snapshot there no longer suffices."""
-        await self._journal.keep_snapshot(self._table, self.version)
+    async def snapshot_if_needed(self) -> None:
+        """Append a snapshot of the table to the journal if one is needed."""
+        await self._journal.snapshot_if_needed(self._table, self.version)
 
     async def _write_whole(self, table: Mapping[str, GroupConfig], version: DataVersion) -> None:
         was_dirty, self._dirty = self._dirty, False
@@ -268,7 +269,7 @@ class GroupManager:
             self._unsaved |= unsaved
             raise
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._table)
@@ -277,11 +278,11 @@ class GroupManager:
         return iter(list(self._table.values()))
 
     def known(self, name: str) -> GroupConfig | None:
-        """Return a group that exists, or None."""
+        """Return an existing group, or None."""
         return self._table.get(name)
 
     def find(self, name: str) -> GroupConfig | None:
-        """Return a group, created if it is new and may be; None if it may not.
+        """Return a group, created if necessary and allowed; None if it is not allowed.
 
         Source: SubscriptionGroupManager.findSubscriptionGroupConfig
         """
@@ -298,20 +299,20 @@ class GroupManager:
             self._journal.check()
             self._journal.append({name: created}, version)
         except RequestError:
-            return created  # the next use keeps it
+            return created  # stored by a later use
         self._table[name], self.version = created, version
         self._unsaved.add(name)
         self._dirty = True
-        log.info("group %s created: it is being used", name)
+        log.info("group %s created at its first use", name)
         return created
 
     # -- changes ------------------------------------------------------------------------------
 
     async def update(self, groups: Sequence[GroupConfig]) -> None:
-        """Create or replace groups; `attributes` hold changes such as {"+key": "value"}.
+        """Create or replace groups; their `attributes` are changes such as {"+key": "value"}.
 
         Raises:
-            RequestError: A name is illegal, or the groups cannot be kept.
+            RequestError: A name is invalid, or the groups cannot be stored.
         Source: SubscriptionGroupManager.updateSubscriptionGroupConfig
         """
         for group in groups:
@@ -346,7 +347,7 @@ class GroupManager:
         )
 
     async def delete(self, name: str) -> bool:
-        """Forget a group; return whether there was one.
+        """Delete a group; return whether it existed.
 
         Raises:
             RequestError: The file cannot be written.
@@ -362,29 +363,29 @@ class GroupManager:
         return True
 
     async def _save(self, rows: Mapping[str, GroupConfig | None]) -> None:
-        """Put changed groups, None for deleted ones, and those only used so far, on the disk.
+        """Store changed groups (None: deleted) and automatically created groups on disk.
 
         The caller changes the table in the same turn of the event loop.
         """
         self._journal.check()
         before = self.version
         version = self._journal.version_after(before, self._clock.now_ms())
-        kept = present(rows)
+        present_rows = present(rows)
         try:
-            if len(kept) < len(rows) or self._file.wants_whole:
+            if len(present_rows) < len(rows) or self._file.needs_rewrite:
                 await self._write_whole(merged(self._table, rows), version)
             else:
-                await self._append(kept, version)
+                await self._append(present_rows, version)
         except OSError as error:
-            text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
+            text = f"{self._file.path} cannot be written: {error}. Free disk space"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
-        if self.version != before:  # a group came into being by being used
+        if self.version != before:  # a group was created automatically meanwhile
             version = self._journal.version_after(self.version, self._clock.now_ms())
             self._dirty = True
         try:
             self._journal.append(rows, version)
         except RequestError:
-            self._dirty = True  # the file has what the table does not get
+            self._dirty = True  # the file has a change that the table has not
             raise
         self.version = version
 

@@ -1,4 +1,4 @@
-"""Body of a heartbeat (34), as Java, Go and C++ clients write it. HeartbeatData, ConsumerData."""
+"""Parser of heartbeats (code 34) of Java, Go and C++ clients. HeartbeatData, ConsumerData"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FROM_WHERE = (
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
 )
-SUBSCRIPTIONS_MAX = 4_096  # of one group
+SUBSCRIPTIONS_MAX = 4_096  # per group
 CLIENT_ID_CHARS_MAX = 1_024
 NAME_CHARS_MAX = 512
 EXPRESSION_CHARS_MAX = 65_536
@@ -32,11 +32,11 @@ EXPRESSION_CHARS_MAX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatLimits:
-    """Bounds of one heartbeat.
+    """Limits of one heartbeat.
 
     Attributes:
-        groups: producer and consumer groups; clientGroupsMax.
-        subscriptions: subscriptions of all its groups; heartbeatSubscriptionsMax.
+        groups: Maximum producer and consumer groups (clientGroupsMax).
+        subscriptions: Maximum subscriptions of all groups (heartbeatSubscriptionsMax).
     """
 
     groups: int = 4_096
@@ -59,7 +59,7 @@ class ConsumerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A client and its groups. `fingerprint` is not 0 from clients that use V2."""
+    """Client and its groups; `fingerprint` is 0 unless the client uses heartbeat V2."""
 
     client_id: str
     producers: tuple[str, ...]
@@ -69,13 +69,13 @@ class Heartbeat:
 
 
 def parse_heartbeat(body: bytes, limits: HeartbeatLimits = DEFAULT_LIMITS) -> Heartbeat:
-    """Return the heartbeat in a body.
+    """Parse the body of a heartbeat.
 
-    C++ writes enums as numbers and versions as text, and leaves sets out; Go writes versions in
-    nanoseconds. Unknown keys are ignored.
+    C++ clients write enums as numbers and versions as text, and omit sets; Go clients write
+    versions in nanoseconds. Unknown keys are ignored.
 
     Raises:
-        RequestError: With SYSTEM_ERROR when it is not JSON, not of this shape, or too large.
+        RequestError: The body is malformed or exceeds a limit: SYSTEM_ERROR.
     """
     try:
         data = msgspec.json.decode(body)
@@ -83,7 +83,7 @@ def parse_heartbeat(body: bytes, limits: HeartbeatLimits = DEFAULT_LIMITS) -> He
             raise ValueError("the body is not an object")
         _check_counts(data, limits)
         return Heartbeat(
-            client_id=_bounded("clientID", _text(data.get("clientID")), CLIENT_ID_CHARS_MAX),
+            client_id=_checked_text("clientID", _text(data.get("clientID")), CLIENT_ID_CHARS_MAX),
             producers=tuple(
                 name for p in _list(data.get("producerDataSet")) if (name := _name(p)) != ""
             ),
@@ -96,13 +96,13 @@ def parse_heartbeat(body: bytes, limits: HeartbeatLimits = DEFAULT_LIMITS) -> He
 
 
 def _check_counts(data: dict[str, Any], limits: HeartbeatLimits) -> None:
-    """Refuse a heartbeat that names too much, before anything is made of it."""
+    """Check the numbers of groups and subscriptions before they are parsed."""
     consumers = _list(data.get("consumerDataSet"))
     groups = len(consumers) + len(_list(data.get("producerDataSet")))
     if groups > limits.groups:
         raise ValueError(
-            f"{groups} groups; the limit is clientGroupsMax={limits.groups}. Open another "
-            "connection for the others"
+            f"{groups} groups; the limit is clientGroupsMax={limits.groups}. Use several "
+            "connections"
         )
     count = sum(
         len(_list(each.get("subscriptionDataSet"))) for each in consumers if isinstance(each, dict)
@@ -113,24 +113,24 @@ def _check_counts(data: dict[str, Any], limits: HeartbeatLimits) -> None:
         )
 
 
-def _bounded(what: str, text: str, chars_max: int) -> str:
-    """Return a text that is short enough and holds no control characters.
+def _checked_text(what: str, text: str, chars_max: int) -> str:
+    """Check a text and return it.
 
     Raises:
-        ValueError: It is or does not.
+        ValueError: The text is too long or has control characters.
     """
     if len(text) > chars_max:
         raise ValueError(f"{what} has {len(text)} characters; the limit is {chars_max}")
     if any(char < " " or char == "\x7f" for char in text):
-        raise ValueError(f"{what} {text!a} holds control characters")
+        raise ValueError(f"{what} {text!a} has control characters")
     return text
 
 
 def parse_subscription(data: Any) -> Subscription:
-    """Return one SubscriptionData object.
+    """Parse a SubscriptionData object.
 
     Raises:
-        ValueError: If it is not of that shape.
+        ValueError: The object is malformed.
     """
     if not isinstance(data, dict):
         raise ValueError("a subscription is not an object")
@@ -139,7 +139,7 @@ def parse_subscription(data: Any) -> Subscription:
     if expression is not None and len(expression) > EXPRESSION_CHARS_MAX:
         raise ValueError(f"an expression is longer than {EXPRESSION_CHARS_MAX} characters")
     found = parse_expression(
-        _bounded("topic", _text(data.get("topic")), NAME_CHARS_MAX),
+        _checked_text("topic", _text(data.get("topic")), NAME_CHARS_MAX),
         expression,
         kind if isinstance(kind, str) else "TAG",
         _number(data.get("subVersion")),
@@ -173,7 +173,7 @@ def _consumer(data: dict[str, Any]) -> ConsumerEntry:
 
 def _name(data: Any) -> str:
     name = data.get("groupName") if isinstance(data, dict) else None
-    return _bounded("groupName", name, NAME_CHARS_MAX) if isinstance(name, str) else ""
+    return _checked_text("groupName", name, NAME_CHARS_MAX) if isinstance(name, str) else ""
 
 
 def _list(value: Any) -> Sequence[Any]:

@@ -1,15 +1,15 @@
-"""Internal topics, and the access that clients have to each: the only list.
+"""Internal topics, and the access of clients to each.
 
     WRITE  send (10, 310, 320), reply (324, 325), recall (370), the target of a commit (37)
     READ   pull (11, 361), query by key (12), view by log offset (33), queue units (321),
            send back (36), consume directly (309), commit, reset and copy offsets (15, 222, 314)
 
-Codes 17, 18 and 215 never change or delete one of these topics. Code 37 finishes half messages,
-and 323 resumes those that were given up: Apache's protocol needs these two and nothing more. Codes
-that answer only numbers (14, 29 to 32, 202, 208, 303) are open, as tools show them for every topic.
-Code 9002 shows a pending message as its topic will have it, and of a half message its state only.
+Codes 17, 18 and 215 never change or delete one of these topics. Code 37 finishes half messages and
+323 resumes those given up, as Apache's protocol requires. Codes that return only numbers (14, 29 to
+32, 202, 208, 303) are open, since tools request them for every topic. Code 9002 shows a pending
+message as it will be delivered, and only the state of a half message.
 
-Everything else is an ordinary topic: its own perm decides.
+Access to every other topic depends on its perm.
 
 Source: TopicValidator, AbstractSendMessageProcessor.msgCheck
 """
@@ -43,13 +43,14 @@ INTERNAL_GROUP_PREFIX: Final = "CID_RMQ_SYS_"  # MixAll.isSysConsumerGroup
 
 
 class Access(Flag):
-    """What clients may do with a topic."""
+    """Access of clients to a topic."""
 
     NONE = 0
     READ = 1
     WRITE = 2
 
 
+FULL_ACCESS: Final = Access.READ | Access.WRITE
 INTERNAL_TOPICS: Final[Mapping[str, Access]] = {
     SCHEDULE_TOPIC: Access.NONE,
     TIMER_TOPIC: Access.NONE,
@@ -75,14 +76,14 @@ def is_internal(name: str) -> bool:
 
 
 def client_access(name: str) -> Access:
-    """Return what clients may do with a topic, its perm apart."""
+    """Return the access of clients to a topic, regardless of its perm."""
     if not is_internal(name):
-        return Access.READ | Access.WRITE
+        return FULL_ACCESS
     return INTERNAL_TOPICS.get(name, Access.NONE)
 
 
 def check_readable(name: str) -> None:
-    """Check that clients may read a topic and keep offsets in it.
+    """Check that clients may read a topic and commit offsets to it.
 
     Raises:
         RequestError: With NO_PERMISSION.
@@ -90,8 +91,8 @@ def check_readable(name: str) -> None:
     if not client_access(name) & Access.READ:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
-            f"topic [{name}] belongs to the broker: clients may not read it, nor name offsets in "
-            f"it. `duemq timers` and `duemq levels` show what is pending",
+            f"topic [{name}] belongs to the broker: clients may not read it or set offsets in it. "
+            f"`duemq timers` and `duemq levels` show pending messages",
         )
 
 
@@ -109,7 +110,7 @@ def check_writable(name: str) -> None:
 
 
 def check_group(name: str) -> None:
-    """Check that a consumer group is a client's.
+    """Check that a consumer group is not internal.
 
     Raises:
         RequestError: With NO_PERMISSION.

@@ -1,4 +1,4 @@
-"""The part of the commit log that holds the table journal: one internal topic."""
+"""Internal topic of the table journal in the commit log."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ JOURNAL_TOPIC: Final = SystemTopic(TABLES_TOPIC, len(TableKind), PERM_READ)
 
 
 class StoreLog:
-    """The journal's queues in a store."""
+    """Journal queues in a store (a `JournalLog`)."""
 
     def __init__(self, store: MessageStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
     @property
     def is_copied(self) -> bool:
-        """Whether replicas copy the log, or are configured to."""
+        """Whether replicas copy the log or are configured."""
         return self._store.replicated.is_copied()
 
     @property
     def is_read_only(self) -> bool:
-        """Whether another broker's changes come with the log, as on a replica."""
+        """Whether the log is written by another broker, as on a replica."""
         return bool(self._store.read_only)
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be appended; empty if it can."""
+        """Why appends are refused; empty if they are not."""
         return self._store.refusal
 
     def bounds(self, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset of a queue and its end."""
+        """Return the first queue offset and the end offset of a queue."""
         return self._store.queue_bounds(TABLES_TOPIC, queue_id)
 
     def body(self, queue_id: int, offset: int) -> bytes:
         """Return the body of a record.
 
         Raises:
-            RecordUnreadable: It is gone or damaged.
-            ValueError: It is not a broker's.
+            RecordUnreadable: The record is missing or damaged.
+            ValueError: The record was not written by a broker.
         """
         units = self._store.units(TABLES_TOPIC, queue_id, offset, 1)
         if not units.size:
@@ -61,14 +61,14 @@ class StoreLog:
         record = self._store.read_record(int(units[0]["phys_offset"]))
         place = record.topic, record.queue_id, record.queue_offset
         if place != (TABLES_TOPIC, queue_id, offset) or record.born_host != NO_HOST:
-            raise ValueError("it is another record, or a client's")
+            raise ValueError("it is another record, or was written by a client")
         return record.body
 
     def append(self, queue_id: int, body: bytes) -> None:
         """Append a record.
 
         Raises:
-            RequestError: It is refused; nothing has changed.
+            RequestError: The append is refused; nothing has changed.
         """
         now_ms = self._clock.now_ms()
         batch = put_own(self._store, TABLES_TOPIC, queue_id, body, now_ms=now_ms)
@@ -77,12 +77,12 @@ class StoreLog:
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
 
     async def confirm(self) -> None:
-        """Wait until disk and replicas have the log as far as messages need it.
+        """Wait until the log is confirmed by disk and replicas, as for messages.
 
-        A master that has no replica in sync changes its tables all the same.
+        A missing in-sync replica does not prevent changes of tables.
 
         Raises:
-            RequestError: They do not have it in time.
+            RequestError: The confirmation timed out.
         """
         missing = await self._store.wait_confirmed(self._store.max_offset)
         if missing is Missing.NO_REPLICA:

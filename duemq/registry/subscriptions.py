@@ -1,4 +1,5 @@
-"""What a consumer wants of a topic: an expression and the tag hashes it lets pass. FilterAPI."""
+"""Subscription of a consumer group to a topic: an expression, and the hashes of its tags.
+FilterAPI"""
 
 from __future__ import annotations
 
@@ -15,21 +16,22 @@ from message_store.text import java_hash
 ALL = "*"
 TAG = "TAG"
 TAGS_MAX = 4_096
-FEW_TAGS_MAX = 16  # more are searched, as a comparison with each would take longer
+FEW_TAGS_MAX = 16  # above this, sorting is faster than comparing with each
 EACH_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 EXPRESSION_CHARS_MAX = 1 << 17
 
 
 class ExpressionError(ValueError):
-    """A subscription expression that cannot be read."""
+    """Invalid subscription expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of one group. `version` is the client's own number: only ever compared.
+    """Subscription of one group to one topic.
 
     Attributes:
-        filter: Compiled filter over properties; None: tags decide.
+        version: Version number chosen by the client; only compared.
+        filter: Compiled property filter; None: tag filter.
     """
 
     topic: str
@@ -45,7 +47,7 @@ class Subscription:
 
     @property
     def is_tag(self) -> bool:
-        """Whether the expression is over tags (None and empty kinds are)."""
+        """Whether the expression is a tag filter, as it is for an empty kind."""
         return self.kind in ("", TAG)
 
     @property
@@ -53,7 +55,7 @@ class Subscription:
         return self.expression == ALL and self.is_tag
 
     def mask(self, tags_codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of these consume queue tag codes pass: (n,) i8 -> (n,) bool.
+        """Return which tags codes match: (n,) i8 -> (n,) bool.
 
         Source: ExpressionMessageFilter.isMatchedByConsumeQueue
         """
@@ -64,8 +66,8 @@ class Subscription:
             return np.asarray(low == self.hashes[0])
         return np.isin(low, self.hashes)
 
-    def nearly_passes(self, tags_codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which tags codes fail `mask`, and pass it after a flip of one bit."""
+    def nearly_matches(self, tags_codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which tags codes do not match, but would after one bit flip."""
         if self.matches_all or not self.is_tag or not tags_codes.size:
             return np.zeros(tags_codes.size, np.bool_)
         low, hashes = tags_codes.astype(np.uint32), self.hashes.astype(np.uint32)
@@ -81,7 +83,7 @@ class Subscription:
         return nearly & ~passes
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that 203, 321 and 345 answer."""
+        """Return the JSON object in responses to 203, 321 and 345."""
         return {
             "classFilterMode": self.class_filter,
             "codeSet": sorted(int(h) for h in self.hashes),
@@ -101,11 +103,11 @@ def tag_hashes(tags: Iterable[str]) -> npt.NDArray[np.int64]:
 def parse_expression(
     topic: str, expression: str | None, kind: str | None = None, version: int = 0
 ) -> Subscription:
-    """Return the subscription of an expression in a pull or a heartbeat.
+    """Parse the expression of a pull or a heartbeat.
 
     Raises:
-        ExpressionError: If a tag expression names no tag, or more than TAGS_MAX; if any
-            expression is longer than EXPRESSION_CHARS_MAX.
+        ExpressionError: A tag expression has no tag or more than TAGS_MAX, or an expression is
+            longer than EXPRESSION_CHARS_MAX.
     Source: FilterAPI.build
     """
     chars = len(expression or "") + len(kind or "")
@@ -120,7 +122,7 @@ def parse_expression(
     if expression is None or expression in ("", ALL):
         return Subscription(topic, version=version)
     if not expression.strip("|"):
-        raise ExpressionError(f"topic {topic}: {expression!r} names no tag")
+        raise ExpressionError(f"topic {topic}: {expression!r} contains no tag")
     tags = tuple(dict.fromkeys(tag for part in expression.split("||") if (tag := part.strip())))
     if len(tags) > TAGS_MAX:
         raise ExpressionError(f"topic {topic}: {len(tags)} tags; the limit is {TAGS_MAX}")

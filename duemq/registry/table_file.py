@@ -1,15 +1,17 @@
-"""A table of rows kept as one JSON file of Apache's, and its latest changes in a second file.
+"""Table in one of Apache's JSON files, with a second file for changes since its last write.
 
-    topics.json            every row as of one version; written whole, seldom
-    topics.json.changes    one line for each change since: CRC, version before, version after, rows
+    topics.json            all rows of one version
+    topics.json.changes    one line per later change: CRC, version before, version after, rows
 
-A table of at most `WHOLE_BYTES_MAX` bytes is written whole at each change, so that an Apache broker
-that opens the store after a kill finds every row. In a larger table a change costs one appended and
-synced line; the periodic job, a stop, and lines as long as the file write it whole, and the lines
-go. Only a process that was killed leaves lines behind. The next start applies those that continue
-the file's version. If something else wrote the file in between, lines only add rows it lacks.
+A table of at most `WHOLE_BYTES_MAX` bytes is rewritten at each change, so that an Apache broker
+that
+opens the store after a crash finds every row. For a larger table, a change appends and syncs one
+line. The periodic job and a stop rewrite the file and delete the lines, and so does a change once
+the lines are as long as the file. Lines therefore remain only after a crash. The next start applies
+the lines that continue the file's version. If another program wrote the file meanwhile, the lines
+only add missing rows.
 
-Lines hold no deletions: those are written whole, so that no line brings a deleted row back.
+A deletion always rewrites the file, so that no line can restore a deleted row.
 """
 
 from __future__ import annotations
@@ -29,22 +31,22 @@ from message_store import json_dialect
 from message_store.json_dialect import Written
 
 log = logging.getLogger(__name__)
-WHOLE_BYTES_MAX: Final = 256 << 10  # about 800 topics; two writes and syncs of that take some ms
-CHANGES_BYTES_MIN: Final = 1 << 20  # lines are kept up to this, or up to the size of the file
-ROW_DEPTH: Final = 2  # objects around a row in the file
+WHOLE_BYTES_MAX: Final = 256 << 10  # about 800 topics, rewritten in some ms
+CHANGES_BYTES_MIN: Final = 1 << 20  # limit of the lines, or the size of the file if larger
+ROW_DEPTH: Final = 2  # nesting depth of a row in the file
 CRC_CHARS: Final = 8
 T = TypeVar("T")
 
 
 class Row(Protocol):
-    """One row; it never changes."""
+    """Immutable row."""
 
     def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One line: the rows that led from one version to the next."""
+    """One line: the rows changed from one version to the next."""
 
     base: DataVersion
     version: DataVersion
@@ -52,11 +54,11 @@ class Change:
 
 
 class TableFile:
-    """One table's file and its changes. Its methods block: call them in a thread.
+    """Files of one table. The methods block: call them in a thread.
 
     Args:
-        file: the whole table.
-        member: name of the member that holds the rows.
+        file: File of the whole table.
+        member: Name of the JSON member that contains the rows.
     """
 
     def __init__(self, file: ConfigFile, member: str) -> None:
@@ -64,14 +66,16 @@ class TableFile:
         self.path = file.path
         self.changes_path = file.path.with_name(file.path.name + ".changes")
         self._lock = threading.Lock()
-        self._stored: DataVersion | None = None  # on the disk; None: write the whole file next
+        self._stored: DataVersion | None = (
+            None  # version on disk; None: the next change must rewrite the file
+        )
         self._descriptor = -1
         self._changes_bytes = self._whole_bytes = 0
         self._texts: dict[str, tuple[Row, Written]] = {}
 
     @property
-    def wants_whole(self) -> bool:
-        """Whether the next change must be written with the whole table."""
+    def needs_rewrite(self) -> bool:
+        """Whether the next change must rewrite the whole table."""
         if self._stored is None or self._whole_bytes <= WHOLE_BYTES_MAX:
             return True
         return self._changes_bytes >= max(CHANGES_BYTES_MIN, self._whole_bytes)
@@ -82,10 +86,10 @@ class TableFile:
         return self.changes_path.exists()
 
     def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
-        """Return `decode` of the file's object, its changes applied; None without a file.
+        """Return the decoded table with its changes applied; None without a file.
 
         Raises:
-            CorruptStore: There is a file, but neither it nor its backup can be used.
+            CorruptStore: Neither the file nor its backup can be used.
         """
         found = self._file.load(lambda data: decode(self._changed(data)))
         if self.has_changes:
@@ -100,27 +104,27 @@ class TableFile:
         found = data.get(self._member) or {}
         if not isinstance(found, Mapping):
             raise ValueError(f"{self._member} is not an object")
-        rows, strange = dict(found), 0
+        rows, unrelated = dict(found), 0
         for change in changes:
             if change.base == version:
                 rows |= change.rows
                 version = change.version
             else:
-                strange += 1
+                unrelated += 1
                 rows = {**change.rows, **rows}
-        if strange:
+        if unrelated:
             log.warning(
-                "%s was written by something else after %d of its changes: of these, only rows "
-                "that it lacks were added",
-                self.path, strange,
+                "%s was written by another program after %d changes: of these, only missing rows "
+                                "were added",
+                self.path, unrelated,
             )  # fmt: skip
         return {**data, "dataVersion": version.to_json(), self._member: rows}
 
     def append(self, rows: Mapping[str, Row], version: DataVersion) -> None:
-        """Append and sync the rows that lead to `version`.
+        """Append and sync the rows changed in `version`.
 
         Raises:
-            OSError: The disk refused it; nothing has changed.
+            OSError: The write failed; nothing has changed.
         """
         with self._lock:
             assert self._stored is not None
@@ -131,7 +135,7 @@ class TableFile:
                 self.write_line(line)
             except OSError:
                 self._stored = None
-                self._cut()
+                self._truncate_line()
                 raise
             self._changes_bytes += len(line)
             self._stored = version
@@ -147,31 +151,31 @@ class TableFile:
             left = left[os.write(self._descriptor, left) :]
         os.fdatasync(self._descriptor)
 
-    def _cut(self) -> None:
-        """Remove half a line; if that fails too, the next start finds it by its CRC."""
+    def _truncate_line(self) -> None:
+        """Remove an incomplete line; if that fails, the next start detects it by its CRC."""
         if self._descriptor >= 0:
             try:
                 os.ftruncate(self._descriptor, self._changes_bytes)
             except OSError as error:
-                log.warning("%s ends with half a line: %s", self.changes_path, error)
+                log.warning("%s ends with an incomplete line: %s", self.changes_path, error)
 
     def write(self, members: JsonObject, table: JsonObject, version: DataVersion) -> None:
-        """Write the whole table and forget the changes.
+        """Write the whole table and delete the changes.
 
         Args:
-            members: the file's other members, which come before the rows.
-            table: name to `Row`; must not change while this runs.
+            members: Other members of the file, written before the rows.
+            table: Rows by name; must not change during the call.
         Raises:
-            OSError: The disk refused it; nothing has changed.
+            OSError: The write failed; nothing has changed.
         """
         with self._lock:
             rows = self._texts_of(table)
             self._file.write({"dataVersion": version.to_json(), **members, self._member: rows})
             self._stored = version
             self._whole_bytes = self.path.stat().st_size
-            self._forget_changes()
+            self._delete_changes()
 
-    def _forget_changes(self) -> None:
+    def _delete_changes(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -179,7 +183,7 @@ class TableFile:
         self.changes_path.unlink(missing_ok=True)
 
     def _texts_of(self, table: Mapping[str, Row]) -> dict[str, Written]:
-        """Return the rows as text; unchanged ones are not encoded again."""
+        """Return the encoded rows; unchanged rows come from the cache."""
         known, self._texts = self._texts, {}
         for name, row in table.items():
             was, text = known.get(name, (None, None))
@@ -201,10 +205,10 @@ def _encode(change: Change) -> bytes:
 
 
 def read_changes(path: Path) -> Iterator[Change]:
-    """Yield the changes in a file up to the first line that is not whole."""
+    """Yield the changes in a file up to the first damaged line."""
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
-            log.warning("%s is longer than %d bytes: not read", path, CONFIG_BYTES_MAX)
+            log.warning("%s is longer than %d bytes: ignored", path, CONFIG_BYTES_MAX)
             return
         data = path.read_bytes()
     except FileNotFoundError:
@@ -215,7 +219,7 @@ def read_changes(path: Path) -> Iterator[Change]:
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         change = _decode(line)
         if change is None:
-            log.warning("%s line %d is damaged: it and what follows is not read", path, number)
+            log.warning("%s line %d is damaged: this and later lines are ignored", path, number)
             return
         yield change
 

@@ -1,34 +1,34 @@
-"""Table journal: topics and consumer groups as records of the log, which a failover keeps exactly.
+"""Table journal: topics and consumer groups as records of the log, so that a failover keeps them.
 
     DUEMQ_TABLES, queue 0 (topics)   snapshot | change  change  change | snapshot | change ...
                   queue 1 (groups)      ^--------------- base of each record ---------'
 
-The tables are files below config/, and replicas copy them only now and then. A master that has
-replicas therefore appends each change to the log as well: the changed rows, the deleted names, and
-the version of the table after the change. A change of a topic precedes the topic's first message. A
-snapshot has the whole table, in parts of bounded size; changes between its parts are newer than it.
+The tables are files below config/, which replicas copy only periodically. A master with replicas
+therefore also appends each change to the log: the changed rows, the deleted names, and the version
+of the table after the change. The creation of a topic precedes its first message. A snapshot is the
+whole table in parts of bounded size; changes between its parts are newer than the snapshot.
 
-A start compares the version in the file with that of the last record, by state version (the
-master's epoch) and counter, which only grow along one log:
+At startup the version of the file is compared with that of the last record, by state version (the
+master's epoch) and counter, which never decrease within one log:
 
-    file not older   The file is kept. It was written at each change, or copied from the former
-                     master, which had more than its log has here; or the log was truncated or lost
-                     its end in a power cut. Changes that the file has and the log lacks were
-                     accepted; the next snapshot adds them to the log.
-    file older       It was copied or written before the last changes, or another master has
-                     replaced the end of this log since, in a newer epoch, so that versions of the
-                     file may describe changes that no log has any more. The table is made of the
-                     log alone: the snapshot at `base`, and the changes after it.
-    no snapshot      Retention removed it, or it is damaged: the changes that are newer than the
-                     file are applied to the file's table, found from the end of the queue back.
+    file not older   The file is used. The log may have fewer changes because the file was copied
+                     from the former master, or because the log was truncated or lost its end in a
+                     power failure. Changes missing in the log were accepted; the next snapshot
+                     adds them.
+    file older       The file was written before the last changes, or another master has replaced
+                     the end of this log in a newer epoch, so that the file may contain changes
+                     that no log has. The table is rebuilt from the log alone: the snapshot at
+                     `base`, and the changes after it.
+    no snapshot      The snapshot was removed by retention or is damaged. Changes newer than the
+                     file are applied to the file's table, searched backwards from the end of the
+                     queue.
 
-Without a controller, state versions are 0: the counter of a former master that was not replaced by
-a copy yet can then be higher than that of its successor. The copy follows as soon as the replica
-reaches its master.
+Without a controller, state versions are 0. The counter of a former master can then be higher than
+that of its successor, until the replica connects and copies the table.
 
-`base` is -1 while the log lacks a part of the table; the next snapshot ends that. A master appends
-one too when retention has removed the last one, and after many changes, which bounds what a start
-reads. Records that are not a broker's are skipped with one notice.
+`base` is -1 while parts of the table are missing in the log; the next snapshot sets it. A master
+also appends a snapshot when retention has removed the last one, and after many changes, to bound
+what the next start reads. Records not written by a broker are skipped with one log line.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ from message_store.errors import RecordUnreadable, RequestError
 log = logging.getLogger(__name__)
 PART_BYTES: Final = 64 << 10
 CHANGES_MIN: Final = 1_000
-"""Records after a snapshot before the next one; in a large table, an eighth of its rows."""
+"""Minimum number of records between two snapshots; an eighth of the rows in a large table."""
 SKIPPED_MAX: Final = 10_000
-"""Records that a start skips; those before are not read."""
-SHOWN_CHARACTERS, SHOWN_MAX = 100, 3  # of malformed records, in one log line
+"""Maximum number of malformed records that a start skips; earlier records are not read."""
+SHOWN_CHARACTERS, SHOWN_MAX = 100, 3  # malformed records in one log line
 
 
 class TableKind(Enum):
-    """Which table a record changes; its value is the queue of these records."""
+    """Table that a record changes; the value is the queue id of its records."""
 
     TOPIC = 0
     GROUP = 1
 
 
 class Row(Protocol):
-    """One row of a table; it never changes."""
+    """Immutable row of a table."""
 
     @property
     def name(self) -> str: ...
@@ -75,33 +75,33 @@ R = TypeVar("R", bound=Row)
 
 
 class JournalLog(Protocol):
-    """The part of the message store that holds the journal."""
+    """Interface of the message store to the journal."""
 
     @property
     def is_copied(self) -> bool:
-        """Whether replicas copy the log, or are configured to."""
+        """Whether replicas copy the log or are configured."""
         ...
 
     @property
     def is_read_only(self) -> bool:
-        """Whether another broker's changes come with the log, as on a replica."""
+        """Whether the log is written by another broker, as on a replica."""
         ...
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be appended; empty if it can."""
+        """Why appends are refused; empty if they are not."""
         ...
 
     def bounds(self, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset of a queue and its end."""
+        """Return the first queue offset and the end offset of a queue."""
         ...
 
     def body(self, queue_id: int, offset: int) -> bytes:
         """Return the body of a record.
 
         Raises:
-            RecordUnreadable: It is gone or damaged.
-            ValueError: It is not a broker's.
+            RecordUnreadable: The record is missing or damaged.
+            ValueError: The record was not written by a broker.
         """
         ...
 
@@ -109,26 +109,26 @@ class JournalLog(Protocol):
         """Append a record.
 
         Raises:
-            RequestError: It is refused; nothing has changed.
+            RequestError: The append is refused; nothing has changed.
         """
         ...
 
     async def confirm(self) -> None:
-        """Wait until disk and replicas have the log as far as messages need it.
+        """Wait until the log is confirmed by disk and replicas, as for messages.
 
         Raises:
-            RequestError: They do not have it in time.
+            RequestError: The confirmation timed out.
         """
         ...
 
 
 class NoLog:
-    """The journal of a table without one."""
+    """Journal log of a table without a journal."""
 
     is_copied, is_read_only, refusal = False, False, ""
 
     def bounds(self, queue_id: int) -> tuple[int, int]:
-        """Return those of an empty queue."""
+        """Return the bounds of an empty queue."""
         return 0, 0
 
     def body(self, queue_id: int, offset: int) -> bytes:
@@ -139,7 +139,7 @@ class NoLog:
         """Drop the record."""
 
     async def confirm(self) -> None:
-        """Return: there is nothing to confirm."""
+        """Return at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +147,11 @@ class JournalRecord(Generic[R]):
     """One record.
 
     Attributes:
-        version: Of the table, after the change; of a snapshot's last part: the newest one so far.
-        base: Queue offset of the snapshot that this record continues; -1: there is none.
+        version: Version of the table after the change; in a snapshot, the newest so far.
+        base: Queue offset of the snapshot that this record continues; -1: none.
         rows: Changed rows by name; None: the row was deleted.
         part: Number of this part of a snapshot; -1: a change.
-        is_last: Whether the snapshot ends with this part.
+        is_last: Whether this is the last part of a snapshot.
     """
 
     version: DataVersion
@@ -163,12 +163,12 @@ class JournalRecord(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Replayed(Generic[R]):
-    """What the journal knows better than the file.
+    """Changes in the journal that the file does not have.
 
     Attributes:
-        version: Of the table, with this applied.
-        rows: Rows by name; None: there is no such row.
-        is_whole: Whether the table has no other rows than these.
+        version: Version of the table after the changes.
+        rows: Changed rows by name; None: the row was deleted.
+        is_whole: Whether `rows` is the complete table.
     """
 
     version: DataVersion
@@ -176,12 +176,12 @@ class Replayed(Generic[R]):
     is_whole: bool
 
     def applied_to(self, table: Mapping[str, R]) -> dict[str, R]:
-        """Return the table of the file with the changes."""
+        """Return the table after the changes."""
         return present(self.rows) if self.is_whole else merged(table, self.rows)
 
 
 def present(rows: Mapping[str, R | None]) -> dict[str, R]:
-    """Return the rows that were not deleted."""
+    """Return the rows that are not deleted."""
     return {name: row for name, row in rows.items() if row is not None}
 
 
@@ -191,15 +191,15 @@ def merged(table: Mapping[str, R], rows: Mapping[str, R | None]) -> dict[str, R]
 
 
 def is_newer(version: DataVersion, than: DataVersion) -> bool:
-    """Return whether a version follows another one in a history of the table."""
+    """Return whether a version is newer than another one."""
     return (version.state_version, version.counter) > (than.state_version, than.counter)
 
 
 class TableJournal(Generic[R]):
-    """The journal of one table.
+    """Journal of one table.
 
     Args:
-        read_row: Returns the row of a JSON object and its name; raises ValueError.
+        read_row: Decodes a row from its JSON object and name; raises ValueError.
         epoch: Epoch of this master; 0 without a controller.
     """
 
@@ -218,34 +218,34 @@ class TableJournal(Generic[R]):
 
     @property
     def is_on(self) -> bool:
-        """Whether changes are appended: from the first replica on, until the next start."""
+        """Whether changes are appended: from the first replica until the next start."""
         self._on = self._on or self._log.is_copied
         return self._on
 
     # -- changes ------------------------------------------------------------------------------
 
     def version_after(self, version: DataVersion, now_ms: int) -> DataVersion:
-        """Return the version after one more change by this master."""
+        """Return the version after another change by this master."""
         found = version.next(now_ms)
         return DataVersion(found.counter, found.timestamp_ms, max(found.state_version, self._epoch))
 
     def check(self) -> None:
         """Check that a change can be appended.
 
-        A replica changes nothing: its version would count changes that its master did not make.
+        A replica must not change tables: its version would count changes that its master lacks.
 
         Raises:
-            RequestError: It cannot now.
+            RequestError: Changes are refused now.
         """
         if (self.is_on or self._log.is_read_only) and self._log.refusal:
             what = f"{self._kind.name.lower()}s cannot be changed"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"{what}: {self._log.refusal}")
 
     def append(self, rows: Mapping[str, R | None], version: DataVersion) -> None:
-        """Append changed rows, None for deleted ones; without replicas only note the gap.
+        """Append changed rows (None: deleted); without replicas, only record that some are missing.
 
         Raises:
-            RequestError: The store refused it; the table must not be changed.
+            RequestError: The store refused the append; the table must not be changed.
         """
         if not self.is_on:
             self._base = -1
@@ -254,23 +254,23 @@ class TableJournal(Generic[R]):
             for texts, _ in _parts(rows):
                 self._log.append(self._kind.value, self._encode(version, self._base, texts))
         except RequestError:
-            self._base, self._in_snapshot = -1, False  # the log may have a part of the change
+            self._base, self._in_snapshot = -1, False  # the log may contain only part of the change
             raise
         self._version = version
 
     async def confirm(self) -> None:
-        """Wait until the last change survives a failover, as a message would.
+        """Wait until the last change is confirmed, so that it survives a failover.
 
         Raises:
-            RequestError: Disk or replicas do not have it in time.
+            RequestError: The confirmation timed out.
         """
         if self.is_on:
             await self._log.confirm()
 
-    async def keep_snapshot(self, table: Mapping[str, R], version: DataVersion) -> None:
-        """Append a snapshot if the last one is gone, incomplete or far back.
+    async def snapshot_if_needed(self, table: Mapping[str, R], version: DataVersion) -> None:
+        """Append a snapshot if the last one is removed, incomplete or old.
 
-        Other tasks run between two parts. A refusal leaves it to the next call.
+        Other tasks run between two parts. After a refusal the next call retries.
         """
         if not self._needs_snapshot(len(table)):
             return
@@ -281,8 +281,8 @@ class TableJournal(Generic[R]):
                 if not self._in_snapshot:
                     return
                 known = base if is_last else self._base
-                of_part = f'"part":{number},"last":{json.dumps(is_last)},'
-                body = self._encode(self._version, known, texts, of_part)
+                part_text = f'"part":{number},"last":{json.dumps(is_last)},'
+                body = self._encode(self._version, known, texts, part_text)
                 self._log.append(self._kind.value, body)
                 self._base = known
                 await asyncio.sleep(0)
@@ -295,16 +295,16 @@ class TableJournal(Generic[R]):
         first, end = self._log.bounds(self._kind.value)
         return self._base < first or end - self._base > max(CHANGES_MIN, rows // 8)
 
-    def _encode(self, version: DataVersion, base: int, texts: str, of_part: str = "") -> bytes:
+    def _encode(self, version: DataVersion, base: int, texts: str, part_text: str = "") -> bytes:
         kind = self._kind.name.lower()
-        of_version = json_dialect.dumps_compact(version.to_json())
-        head = f'"kind":"{kind}","version":{of_version},"base":{base},{of_part}'
+        version_text = json_dialect.dumps_compact(version.to_json())
+        head = f'"kind":"{kind}","version":{version_text},"base":{base},{part_text}'
         return f'{{{head}"rows":{{{texts}}}}}'.encode()
 
     # -- start --------------------------------------------------------------------------------
 
     def replay(self, version: DataVersion) -> Replayed[R] | None:
-        """Return what the journal knows better than a file of this version; None: nothing."""
+        """Return the changes that a file of this version does not have; None if there are none."""
         reader = _Reader(self._kind, self._log, self._read_row)
         try:
             newest = next(reader.backwards(), None)
@@ -324,7 +324,7 @@ class TableJournal(Generic[R]):
 
 
 class _Reader(Generic[R]):
-    """Reads one queue of the journal; collects what is malformed for one notice."""
+    """Reader of one journal queue; collects malformed records for one log line."""
 
     def __init__(
         self, kind: TableKind, journal_log: JournalLog, read_row: Callable[[JsonObject, str], R]
@@ -334,7 +334,7 @@ class _Reader(Generic[R]):
         self.first, self.end = journal_log.bounds(kind.value)
 
     def backwards(self) -> Iterator[JournalRecord[R]]:
-        """Yield changes and last parts of snapshots, from the end of the queue back."""
+        """Yield changes and last parts of snapshots, newest first."""
         for at in range(self.end - 1, self.first - 1, -1):
             record = self._read(at)
             if record is not None and (record.part < 0 or record.is_last):
@@ -343,7 +343,7 @@ class _Reader(Generic[R]):
                 return
 
     def from_snapshot(self, base: int) -> dict[str, R | None] | None:
-        """Return all rows: a snapshot's and what follows; None: the snapshot is incomplete."""
+        """Return the rows of a snapshot with later changes; None if the snapshot is incomplete."""
         found = [record for at in range(base, self.end) if (record := self._read(at)) is not None]
         parts = [record for record in found if record.part >= 0]
         count = next((n for n, record in enumerate(parts, start=1) if record.is_last), 0)
@@ -358,7 +358,7 @@ class _Reader(Generic[R]):
         return rows
 
     def newer_than(self, version: DataVersion) -> dict[str, R | None]:
-        """Return the rows of the changes that are newer than a version."""
+        """Return the rows of changes that are newer than a version."""
         rows: dict[str, R | None] = {}
         for record in self.backwards():
             if not is_newer(record.version, version):
@@ -375,15 +375,16 @@ class _Reader(Generic[R]):
             return None
 
     def report(self) -> None:
-        """Log the records that were skipped."""
+        """Log the skipped records."""
         shown = [
             f"queue offset {at}: {why}"[: 2 * SHOWN_CHARACTERS]
             for at, why in sorted(self._skipped.items())[:SHOWN_MAX]
         ]
         if shown:
             log.error(
-                "%d records of the %s table in the log are not a broker's, or damaged; they were "
-                "skipped: %s",
+                "skipped %d records of the %s table in the log that are damaged or not written by "
+                "a "
+                                "broker: %s",
                 len(self._skipped), self._kind.name, "; ".join(shown),
             )  # fmt: skip
 
@@ -391,7 +392,7 @@ class _Reader(Generic[R]):
 def decode(
     body: bytes, kind: TableKind, read_row: Callable[[JsonObject, str], R]
 ) -> JournalRecord[R]:
-    """Return the record of a body.
+    """Decode the body of a record.
 
     Raises:
         ValueError: The body is malformed.
@@ -401,7 +402,7 @@ def decode(
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(value, dict) or value.get("kind") != kind.name.lower():
-        raise ValueError(f"it is no change of a {kind.name.lower()}")
+        raise ValueError(f"it is not a change of a {kind.name.lower()}")
     rows = value.get("rows")
     if not isinstance(rows, dict) or not isinstance(value.get("version"), dict):
         raise ValueError("it has no rows, or no version")
@@ -426,7 +427,7 @@ def _row_of(
 
 
 def _parts(rows: Mapping[str, Row | None]) -> Iterator[tuple[str, bool]]:
-    """Yield the rows as the members of JSON objects of bounded size, and whether it is the last."""
+    """Yield (encoded rows of bounded size, whether they are the last)."""
     texts: list[str] = []
     size = 0
     for name, row in rows.items():

@@ -1,4 +1,4 @@
-"""One topic's configuration, its JSON, and the names that belong to the system.
+"""Topic configuration, its JSON form and attributes, and the system topics.
 
 Source: TopicConfig, TopicValidator, TopicAttributes.
 """
@@ -69,12 +69,13 @@ _MEMBERS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """What a topic is. `extra` holds members we do not know; they are written back.
+    """Configuration of one topic.
 
     Attributes:
-        read_queues, write_queues: consumers use queues 0..read-1, producers 0..write-1.
-        perm: bits 1 inherit, 2 write, 4 read.
-        sys_flag: bit 0 unit, bit 1 unit subscription.
+        read_queues, write_queues: Consumers use queues 0..read-1, producers 0..write-1.
+        perm: Bits 1 inherit, 2 write, 4 read.
+        sys_flag: Bit 0 unit, bit 1 unit subscription.
+        extra: Unknown JSON members, written back unchanged.
     """
 
     name: str
@@ -89,11 +90,11 @@ class TopicConfig:
 
     @property
     def closed(self) -> bool:
-        """Whether clients may not send to it."""
+        """Whether clients may not send to the topic."""
         return not client_access(self.name) & Access.WRITE
 
     def replace(self, **changes: Any) -> TopicConfig:
-        """Return a copy with other values."""
+        """Return a copy with changed values."""
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
@@ -113,12 +114,12 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, data: Any, name: str = "") -> TopicConfig:
-        """Read what any version wrote.
+        """Decode the JSON form of any version.
 
         Args:
-            name: the name it was filed under; used when the object has none.
+            name: Key of the object in its table; used if the object has no name.
         Raises:
-            ValueError: What is wrong with it.
+            ValueError: The object is invalid.
         """
         if not isinstance(data, Mapping):
             raise ValueError(f"topic {name!r} is {type(data).__name__}, not an object")
@@ -142,14 +143,14 @@ class TopicConfig:
         return found
 
     def fault(self) -> str:
-        """Return what makes this topic impossible to keep, or an empty text."""
+        """Return why the topic is invalid; empty if it is valid."""
         if not 0 < len(self.name.encode()) <= NAME_BYTES_MAX or self.name in (".", ".."):
             return f"the name must have 1 to {NAME_BYTES_MAX} bytes"
         if "/" in self.name or "\0" in self.name:
-            return "the name has a character that cannot be in a directory name"
+            return "the name has a character that a directory name cannot have"
         for what, count in (("read", self.read_queues), ("write", self.write_queues)):
             if not 0 <= count <= QUEUES_MAX:
-                return f"{count} {what} queues; 0 to {QUEUES_MAX} are possible"
+                return f"{count} {what} queues; the range is 0 to {QUEUES_MAX}"
         if not 0 <= self.perm <= PERM_MAX:
             return f"perm {self.perm} is not a sum of 1 inherit, 2 write, 4 read, 8 priority"
         return ""
@@ -181,7 +182,7 @@ def _is_time(value: str) -> bool:
 
 
 Attributes = Mapping[str, tuple[bool, Callable[[str], bool]]]
-"""Attributes by name: whether they may change once they are set, and which values they have."""
+"""Attributes by name: whether they are changeable, and the check of their value."""
 
 TOPIC_ATTRIBUTES: Attributes = {
     "cleanup.policy": (False, _one_of("DELETE")),
@@ -193,18 +194,18 @@ TOPIC_ATTRIBUTES: Attributes = {
     "reserve.time": (True, _is_time),
 }
 GROUP_ATTRIBUTES: Attributes = {}  # SubscriptionGroupAttributes.ALL of 5.3.3 is empty
-NOT_SERVED = {
-    ("queue.type", "BatchCQ"): "this broker keeps one unit a message: leave queue.type out",
-    ("cleanup.policy", "COMPACTION"): "this broker never compacts: leave cleanup.policy out",
+UNSUPPORTED = {
+    ("queue.type", "BatchCQ"): "this broker does not support BatchCQ: omit queue.type",
+    ("cleanup.policy", "COMPACTION"): "this broker does not compact topics: omit cleanup.policy",
 }
-"""Values that Apache's brokers take: accepted, they would make a store that Apache cannot open."""
+"""Unsupported values of Apache's: with them, Apache could not open this broker's store."""
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:
-    """Return the changes of `+key=value,-key`, signs kept: {"+key": "value", "-key": ""}.
+    """Parse `+key=value,-key` to {"+key": "value", "-key": ""}.
 
     Raises:
-        ValueError: An entry has another form, or a key comes twice.
+        ValueError: An entry is malformed, or a key occurs twice.
     Source: AttributeParser.parseToMap
     """
     changes: dict[str, str] = {}
@@ -214,7 +215,9 @@ def parse_attribute_changes(text: str) -> dict[str, str]:
         if not (adds or (key.startswith("-") and not equals)) or len(key) < 2:
             raise ValueError(f"attribute {entry!r} is neither +key=value nor -key")
         if key in changes or len(changes) >= ATTRIBUTES_MAX:
-            raise ValueError(f"attribute {key!r} comes twice, or there are over {ATTRIBUTES_MAX}")
+            raise ValueError(
+                f"attribute {key!r} occurs twice, or there are more than {ATTRIBUTES_MAX}"
+            )
         changes[key] = value
     return changes
 
@@ -225,13 +228,13 @@ def alter_attributes(
     *,
     known: Attributes = TOPIC_ATTRIBUTES,
 ) -> dict[str, str]:
-    """Return the attributes after `changes` (as parse_attribute_changes returns them).
+    """Apply changes in the form of `parse_attribute_changes`; return the new attributes.
 
     Args:
-        old: Attributes so far; None: the topic or group is being created.
-        known: Attributes that there are.
+        old: Current attributes; None: the topic or group is new.
+        known: Supported attributes.
     Raises:
-        ValueError: An attribute that does not exist, may not change or has an illegal value.
+        ValueError: An attribute is unknown or not changeable, or a value is invalid.
     Source: AttributeUtil.alterCurrentAttributes
     """
     found = dict(old or {})
@@ -239,8 +242,8 @@ def alter_attributes(
         sign, key = signed[:1], signed[1:]
         if sign not in ("+", "-") or not key:
             raise ValueError(f"attribute {signed!r} begins with neither + nor -")
-        heals = sign == "-" and (key, found.get(key)) in NOT_SERVED
-        if not heals:
+        removes_unsupported = sign == "-" and (key, found.get(key)) in UNSUPPORTED
+        if not removes_unsupported:
             _check_attribute(known, key, value, deletes=sign == "-", is_new=old is None)
         if sign == "+":
             found[key] = value
@@ -255,8 +258,8 @@ def _check_attribute(
     if key not in known:
         names = ", ".join(known) or "none"
         raise ValueError(f"unsupported key: there is no attribute {key!r}; there are {names}")
-    if not deletes and (key, value) in NOT_SERVED:
-        raise ValueError(f"attribute {key!r} cannot be {value!r}: {NOT_SERVED[key, value]}")
+    if not deletes and (key, value) in UNSUPPORTED:
+        raise ValueError(f"attribute {key!r} cannot be {value!r}: {UNSUPPORTED[key, value]}")
     changeable, fits = known[key]
     if not changeable and not is_new:
         raise ValueError(f"attribute {key!r} can only be set when the topic is created")
@@ -264,14 +267,15 @@ def _check_attribute(
         raise ValueError(f"attribute {key!r} cannot be {value!r}")
 
 
-def report_not_served(topics: Iterable[TopicConfig]) -> None:
-    """Log a warning for each attribute that this broker does not serve."""
+def warn_unsupported(topics: Iterable[TopicConfig]) -> None:
+    """Log a warning for each unsupported attribute value."""
     for topic in topics:
         for name, value in topic.attributes.items():
-            if (name, value) in NOT_SERVED:
+            if (name, value) in UNSUPPORTED:
                 log.warning(
-                    "topic %s has the attribute %s=%s, which this broker does not serve: its "
-                    "queues are SimpleCQ and nothing is compacted; a broker of Apache refuses "
-                    "such queues. Remove it: mqadmin updateTopic -t %s -a=-%s",
+                    "topic %s has the attribute %s=%s, which this broker does not support: its "
+                                        "queues are SimpleCQ and not compacted, and an Apache "
+                                        "broker refuses "
+                                        "such queues. Remove it: mqadmin updateTopic -t %s -a=-%s",
                     topic.name, name, value, topic.name, name,
                 )  # fmt: skip

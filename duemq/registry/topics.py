@@ -1,10 +1,11 @@
-"""The topic manager: what topics there are, kept in topics.json and in the store's routing columns.
+"""Topic manager: topics in topics.json and in the store's routing columns.
 
     17, 18, 215, first send, first heartbeat
-        -> plan (a new table, a new version) -> topics.json -> table and routing -> name servers
+        -> plan (new table, new version) -> topics.json -> table and routing -> name servers
 
-A change is on the disk before anybody can see it, and the name servers have heard of it (or had
-their chance to) before the request that caused it is answered. Changes are made one at a time.
+A change is on disk before it becomes visible, and is announced to the name servers before the
+response to its request; the response does not depend on the success of the announcement. Changes
+are made one at a time.
 Source: TopicConfigManager
 """
 
@@ -36,24 +37,24 @@ from message_store.queues.topic_table import TopicTable
 from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 
 log = logging.getLogger(__name__)
-SHOWN_MAX = 8  # topics in one line of the log
+SHOWN_MAX = 8  # topics in one log line
 _FILE_MEMBERS = frozenset({"dataVersion", "topicConfigTable"})
 
 TopicListener = Callable[[Sequence[TopicConfig]], Awaitable[None]]
-"""Called with topics that were created or changed; returns when the name servers know."""
+"""Called with created or changed topics; returns after the announcement to the name servers."""
 
 
 class TopicManager:
-    """All topics of one broker.
+    """Manager of the topics of one broker.
 
     Args:
-        config: names of cluster and broker, automatic creation and its template.
-        system_topics: topics that plugins bring; they get at least so many queues.
-        journal: Changes in the log; None: they are in the file only.
+        config: Names of cluster and broker, settings of automatic creation.
+        system_topics: Topics of plugins with their minimum number of queues.
+        journal: Journal of changes in the log; None: changes are in the file only.
     Attributes:
-        changed: awaited after topics were created or changed; see `TopicListener`.
-        removed: called with the name of a topic that was deleted.
-        version: changes with every change of the table.
+        changed: Awaited after topics were created or changed; see `TopicListener`.
+        removed: Called with the name of a deleted topic.
+        version: Version of the table.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class TopicManager:
         self._table: dict[str, TopicConfig] = {}
         self._defaults = default_topics(config, system_topics)
         self._changing = asyncio.Lock()
-        self._wanted: dict[str, TopicConfig] = {}  # not created yet, by name
+        self._to_create: dict[str, TopicConfig] = {}  # topics to create, by name
         self._dirty = False
         self.version = DataVersion()
         self.changed = changed
@@ -84,12 +85,12 @@ class TopicManager:
     # -- file ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read topics.json and the journal over the topics every broker has; set their routing.
+        """Load topics.json, apply the journal, add the default topics, set the routing.
 
-        Call it when the store is open: without the file, the store's queues name the topics.
+        The store must be open: if the file is missing, topics are derived from the store's queues.
 
         Raises:
-            CorruptStore: The file is there but neither it nor its backup can be used.
+            CorruptStore: Neither the file nor its backup can be used.
         """
         self.version = DataVersion(0, self._clock.now_ms())
         table = dict[str, TopicConfig]()
@@ -98,7 +99,7 @@ class TopicManager:
             self.version, self._extra, table = found
         replayed = self._journal.replay(self.version)
         if found is None and not (replayed and replayed.is_whole):
-            table = self._rescued()
+            table = self._derive_topics()
         if replayed is not None:
             table, self.version = replayed.applied_to(table), replayed.version
         self._dirty = found is None or replayed is not None or self._file.has_changes
@@ -109,13 +110,13 @@ class TopicManager:
             table[wanted.name] = at_least(table[wanted.name], wanted.queues)
         for topic in table.values():
             self._install(topic)
-        topic_config.report_not_served(table.values())
+        topic_config.warn_unsupported(table.values())
 
     def replace_by(self, data: JsonObject) -> None:
-        """Take the table of a master, as topics.json holds it.
+        """Replace the table by that of a master, in the form of topics.json.
 
         Raises:
-            ValueError: It is not such a table.
+            ValueError: The table is invalid.
         """
         version, self._extra, table = self._decode(data)
         table |= {name: topic for name, topic in self._defaults.items() if name not in table}
@@ -140,13 +141,14 @@ class TopicManager:
             {str(name): TopicConfig.from_json(value, str(name)) for name, value in found.items()},
         )
 
-    def _rescued(self) -> dict[str, TopicConfig]:
-        """Return topics for the queues in the store: the file is gone, messages may be there."""
+    def _derive_topics(self) -> dict[str, TopicConfig]:
+        """Return topics derived from the queues in the store, for a missing file."""
         counts = {name: n for name, n in _queue_counts(self._routing) if name not in self._defaults}
         if counts:
             log.warning(
-                "%s is missing, but the store has queues of %d topics: they are set up again with "
-                "the queues found and perm 6. Check them, or restore the file and start again: %s",
+                "%s is missing, but the store has queues of %d topics: they are created again with "
+                "these queues and perm 6. Check them, or restore the file and "
+                "restart: %s",
                 self._file.path,
                 len(counts),
                 counts,
@@ -157,25 +159,25 @@ class TopicManager:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that topics.json holds; nothing in it changes any more."""
+        """Return the immutable content of topics.json."""
         rows = {name: topic.to_json() for name, topic in self._table.items()}
         return {"dataVersion": self.version.to_json(), **self._extra, "topicConfigTable": rows}
 
     def persist(self) -> None:
-        """Write topics.json if it does not hold the table yet.
+        """Write topics.json if the table has changed.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: The write failed.
         """
         if self._dirty:
             self._file.write(self._extra, self._table, self.version)
             self._dirty = False
 
     async def save(self) -> None:
-        """As `persist`, in a thread: for the job that runs while the broker serves.
+        """Do the same as `persist` in a thread, for the periodic job.
 
         Raises:
-            OSError: The disk refused it; the next call tries again.
+            OSError: The write failed; the next call retries.
         """
         if self._dirty:
             async with self._changing:
@@ -189,7 +191,7 @@ class TopicManager:
             self._dirty = was_dirty
             raise
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._table)
@@ -202,7 +204,7 @@ class TopicManager:
         return self._table.get(name)
 
     def is_system(self, name: str) -> bool:
-        """Return whether 17 and 215 must not touch this topic."""
+        """Return whether a topic is protected from requests 17 and 215."""
         return (
             is_internal(name)
             or name in topic_config.SYSTEM_TOPICS
@@ -211,7 +213,7 @@ class TopicManager:
         )
 
     def system_names(self) -> list[str]:
-        """Return the system topics by name, sorted."""
+        """Return the names of the system topics, sorted."""
         return sorted(topic_config.SYSTEM_TOPICS | self._defaults.keys())
 
     # -- changes ------------------------------------------------------------------------------
@@ -225,15 +227,15 @@ class TopicManager:
         unit_mode: bool = False,
         announce: bool = True,
     ) -> TopicConfig | None:
-        """Return the topic that a message is sent to, created from its template if it is new.
+        """Return the topic of a send, created from its template if it is new.
 
         Args:
             default_topic, default_queues: `defaultTopic`, `defaultTopicQueueNums` of the request.
-            announce: wait until the name servers know; False: the caller calls `announce`.
+            announce: Whether to announce it to the name servers; False: the caller does.
         Returns:
-            None if the topic does not exist and may not be created: answer 17.
+            None if the topic does not exist and may not be created (response code 17).
         Raises:
-            RequestError: The name is illegal, or the topic cannot be kept.
+            RequestError: The name is invalid, or the topic cannot be stored.
         Source: TopicConfigManager.createTopicInSendMessageMethod, AbstractSendMessageProcessor
         """
         found = self._table.get(name)
@@ -266,10 +268,10 @@ class TopicManager:
     async def ensure(
         self, name: str, *, queues: int, perm: int = PERM_BOTH, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return the topic, created and registered with the name servers if it is new.
+        """Return the topic, created and announced if it is new.
 
         Raises:
-            RequestError: The name is illegal, or the topic cannot be kept.
+            RequestError: The name is invalid, or the topic cannot be stored.
         Source: TopicConfigManager.createTopicInSendMessageBackMethod
         """
         return self._table.get(name) or await self._create(
@@ -279,10 +281,10 @@ class TopicManager:
         )
 
     async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
-        """Create those of the topics that do not exist, in one write.
+        """Create the missing topics in one write.
 
         Raises:
-            RequestError: A name is illegal, or the topics cannot be kept; none was created.
+            RequestError: A name is invalid, or the topics cannot be stored; none was created.
         """
         for topic in wanted:
             if topic.name not in self._table:
@@ -297,17 +299,17 @@ class TopicManager:
         await self.announce(new)
 
     async def _create(self, planned: TopicConfig, *, announce: bool = True) -> TopicConfig:
-        """Create a topic, and in the same write all that others wait to create."""
+        """Create a topic, together with all topics that concurrent calls wait to create."""
         name = planned.name
         check_name(name)
-        self._wanted.setdefault(name, planned)
+        self._to_create.setdefault(name, planned)
         try:
             async with self._changing:
                 if name not in self._table:
-                    await self._change(self._with_wanted(planned))
+                    await self._change(self._batch_with(planned))
         finally:
-            if self._wanted.get(name) is planned:
-                del self._wanted[name]
+            if self._to_create.get(name) is planned:
+                del self._to_create[name]
         if (found := self._table[name]) is not planned:
             return found
         log.info("topic %s created: %d queues", planned.name, planned.write_queues)
@@ -315,19 +317,19 @@ class TopicManager:
             await self.announce([planned])
         return planned
 
-    def _with_wanted(self, first: TopicConfig) -> list[TopicConfig]:
-        """Return topics to be created in one write, as many as the table takes."""
-        others = [topic for name, topic in self._wanted.items() if name != first.name]
+    def _batch_with(self, first: TopicConfig) -> list[TopicConfig]:
+        """Return topics to create in one write, within the limit of the table."""
+        others = [topic for name, topic in self._to_create.items() if name != first.name]
         room = max(self._config.topics_max - len(self._table), 1)
         return [first, *(topic for topic in others if topic.name not in self._table)][:room]
 
     async def update(self, topics: Sequence[TopicConfig]) -> None:
-        """Create or replace topics; `attributes` hold changes such as {"+message.type": "DELAY"}.
+        """Create or replace topics; `attributes` are changes such as {"+message.type": "DELAY"}.
 
-        Topics that are already so change nothing.
+        Topics that would not change are ignored.
 
         Raises:
-            RequestError: A name or value is illegal, or the topics cannot be kept.
+            RequestError: A name or value is invalid, or the topics cannot be stored.
         Source: TopicConfigManager.updateTopicConfig
         """
         for topic in topics:
@@ -363,7 +365,7 @@ class TopicManager:
         return None if new == old else new
 
     async def delete(self, name: str) -> bool:
-        """Forget a topic; return whether there was one. Its queues are the caller's to remove.
+        """Delete a topic; return whether it existed. The caller removes its queues.
 
         Raises:
             RequestError: It is a system topic, or topics.json cannot be written.
@@ -387,7 +389,7 @@ class TopicManager:
         return True
 
     async def _change(self, topics: Sequence[TopicConfig]) -> None:
-        """Put `topics` into file, table and routing, in this order."""
+        """Store `topics` in file, table and routing, in this order."""
         changed = {topic.name: topic for topic in topics}
         new = sum(name not in self._table for name in changed)
         if new and len(self._table) + new > self._config.topics_max:
@@ -401,32 +403,32 @@ class TopicManager:
             self._install(topic)
 
     async def _save(self, rows: Mapping[str, TopicConfig | None]) -> None:
-        """Put changed topics, None for deleted ones, on the disk and into the journal.
+        """Store changed topics (None: deleted) on disk and in the journal.
 
         The caller changes the table in the same turn of the event loop.
         """
         self._journal.check()
         version = self._journal.version_after(self.version, self._clock.now_ms())
-        kept = present(rows)
+        present_rows = present(rows)
         try:
-            if len(kept) < len(rows) or self._file.wants_whole:
+            if len(present_rows) < len(rows) or self._file.needs_rewrite:
                 await self._write_whole(merged(self._table, rows), version)
             else:
-                await asyncio.to_thread(self._file.append, kept, version)
+                await asyncio.to_thread(self._file.append, present_rows, version)
                 self._dirty = True
         except OSError as error:
-            text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
+            text = f"{self._file.path} cannot be written: {error}. Free disk space"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text) from error
         try:
             self._journal.append(rows, version)
         except RequestError:
-            self._dirty = True  # the file has what the table does not get
+            self._dirty = True  # the file has a change that the table has not
             raise
         self.version = version
 
-    async def keep_snapshot(self) -> None:
-        """Append the table to the journal where its last snapshot there no longer suffices."""
-        await self._journal.keep_snapshot(self._table, self.version)
+    async def snapshot_if_needed(self) -> None:
+        """Append a snapshot of the table to the journal if one is needed."""
+        await self._journal.snapshot_if_needed(self._table, self.version)
 
     def _install(self, topic: TopicConfig) -> None:
         self._table[topic.name] = topic
@@ -439,16 +441,16 @@ class TopicManager:
         )
 
     async def announce(self, topics: Sequence[TopicConfig]) -> None:
-        """Announce topics that were created or changed to the name servers."""
+        """Announce created or changed topics to the name servers."""
         if self.changed is not None:
             await self.changed(topics)
 
 
 def check_name(name: str) -> None:
-    """Check the name of a topic that is to be created.
+    """Check the name of a new topic.
 
     Raises:
-        RequestError: With INVALID_PARAMETER and what is wrong with it.
+        RequestError: The name is invalid: INVALID_PARAMETER.
     Source: TopicValidator.validateTopic
     """
     derived = name.startswith((topic_config.RETRY_PREFIX, topic_config.DLQ_PREFIX))
@@ -459,7 +461,7 @@ def check_name(name: str) -> None:
 
 
 def _queue_counts(routing: TopicTable) -> Iterator[tuple[str, int]]:
-    """Yield each topic that has queues in the store, and one past its highest queue id."""
+    """Yield (topic, highest queue id + 1) of each topic with queues in the store."""
     lengths = routing.arrays.topics["slots_len"]
     for index in range(len(routing)):
         ids = [n for n in range(int(lengths[index])) if routing.slot(index, n) >= 0]

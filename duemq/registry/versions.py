@@ -1,6 +1,6 @@
-"""Names of client versions: a client sends the number of its version in Apache's list.
+"""Names of client versions: clients send the index of their version in Apache's list.
 
-From 3.0.1 on each version has two numbers, that of its snapshot and its own. MQVersion.Version
+From 3.0.1, each version has two indexes, for snapshot and release. MQVersion.Version
 """
 
 from __future__ import annotations

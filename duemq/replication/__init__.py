@@ -1,1 +1,1 @@
-"""Replication with Apache's HA protocol: this broker as the replica of a master."""
+"""Replication with Apache's HA protocols: master, replica, and member of a controller's group."""

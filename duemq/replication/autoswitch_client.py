@@ -1,10 +1,10 @@
-"""AutoSwitchHA at a replica: handshake, epochs, confirm offset.
+"""AutoSwitchHA on a replica: handshake, epochs, confirm offset.
 
     handshake --> master's epochs --> point up to which both logs are equal
-                                        |-- the end of this log: transfers, each with its epoch
-                                        `-- before it: the owner truncates this log
+                                        |-- it is the end of this log: transfers begin
+                                        `-- it is before the end: this log has to be truncated
 
-A new epoch is in the epoch file before the first byte of its log is written.
+A new epoch is written to the epoch file before the first byte of its log is appended.
 
 Source: AutoSwitchHAClient
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from duemq.replication.autoswitch_frames import AutoSwitchStream, Handshake, OwnLog, Report
 from duemq.replication.epoch_file import NO_EPOCH, EpochFile
-from duemq.replication.ha_client import Open
+from duemq.replication.ha_client import OpenSession
 from duemq.replication.own_log import record_before
 from message_store.store import MessageStore
 
@@ -24,7 +24,10 @@ class AutoSwitchSession:
     """One connection to a master in controller mode.
 
     Args:
-        on_confirmed: Called with the confirm offset after every frame.
+        stream: Parser of the master's frames.
+        handshake: First frame of this replica.
+        epochs: The epoch file of this store.
+        on_confirmed: Called with the confirm offset after each receive.
     """
 
     def __init__(
@@ -37,19 +40,23 @@ class AutoSwitchSession:
         self.stream = stream
         self._handshake, self._epochs, self._on_confirmed = handshake, epochs, on_confirmed
 
-    def greeting(self) -> bytes:
+    def first_frame(self) -> bytes:
         """Return the handshake."""
         return self._handshake.encode()
 
     def on_received(self) -> bytes:
-        """Write new epochs; return the first report once the master has answered."""
+        """Write new epochs; return the first report after the master's answer, else nothing.
+
+        Raises:
+            OSError: The epoch file cannot be written.
+        """
         if self.stream.answer is not None and self.stream.is_compared:
             self._epochs.replace(self.stream.epochs)
         self._on_confirmed(self.stream.confirm_offset)
         return self.stream.data_to_send()
 
     def report(self, log_end: int) -> bytes:
-        """Return a report; none before the master has answered."""
+        """Return a report; empty before the master's answer to the handshake."""
         return Report(log_end).encode() if self.stream.answer is not None else b""
 
 
@@ -60,18 +67,18 @@ def autoswitch_sessions(
     *,
     on_confirmed: Callable[[int], None] = lambda offset: None,
     master_epoch: Callable[[], int] = lambda: NO_EPOCH,
-) -> Open:
-    """Return what begins a connection in AutoSwitchHA.
+) -> OpenSession:
+    """Return the function that opens a session of AutoSwitchHA.
 
     Args:
         epochs: The epoch file of this store.
-        handshake: Identity of this replica.
-        on_confirmed: Called with the confirm offset of the master after every frame; it may be
+        handshake: First frame of this replica.
+        on_confirmed: Called with the confirm offset of the master after each receive; it may be
             after the end of this log.
-        master_epoch: Returns the epoch that a controller named with the master's address.
+        master_epoch: Returns the master's epoch according to the controller; `NO_EPOCH`: unknown.
     """
 
-    async def begin() -> AutoSwitchSession:
+    async def open_session() -> AutoSwitchSession:
         own = OwnLog(
             begin=store.min_offset,
             end=store.max_offset,
@@ -82,4 +89,4 @@ def autoswitch_sessions(
         )
         return AutoSwitchSession(AutoSwitchStream(own), handshake, epochs, on_confirmed)
 
-    return begin
+    return open_session

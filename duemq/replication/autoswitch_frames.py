@@ -1,13 +1,14 @@
 """Frames of Apache's HA protocol in controller mode (AutoSwitchHA), both sides, without I/O.
 
-replica -> master   AS_HANDSHAKE          id of the replica, and whether it counts for the sync set
+replica -> master   AS_HANDSHAKE          id of the replica, and whether it is a learner
 master -> replica   AS_HANDSHAKE_ANSWER   end of the master's log, and its epochs
                     (the replica finds the point up to which both logs are equal)
-replica -> master   AS_REPORT             end of the replica's log: request and acknowledgement
-master -> replica   AS_TRANSFER           log of one epoch, and the confirm offset; 0: a heartbeat
+replica -> master   AS_REPORT             end of the replica's log; the first one requests the log
+master -> replica   AS_TRANSFER           log of one epoch, and the confirm offset; a heartbeat
+                                          has no log
 
-Apache's master names the next epoch already with the last transfer of an epoch, and the first epoch
-with a heartbeat before there is a log (offset -1).
+The header of an epoch's last transfer already has the next epoch if Apache's master sends it. While
+its log is empty, Apache's master sends the first epoch in a heartbeat with offset -1.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Handshake(NamedTuple):
     """First frame of a replica.
 
     Attributes:
-        broker_id: Its id at the controller.
-        from_last_file: An empty replica asks for the master's last log file only.
-        is_async_learner: It is never a member of the sync state set.
+        broker_id: Id of the replica at the controller.
+        from_last_file: Whether an empty replica requests only the master's last log file.
+        is_async_learner: Whether the replica never joins the sync state set.
     """
 
     broker_id: int
@@ -61,7 +62,7 @@ class Handshake(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A later frame of a replica: the end of its log."""
+    """Frame of a replica after its handshake: the end of its log."""
 
     log_end: int
 
@@ -74,27 +75,28 @@ class Answer(NamedTuple):
     """First frame of a master.
 
     Attributes:
-        log_end: End of its log.
-        epochs: Of its log.
+        log_end: End of the master's log.
+        epochs: Epochs of the master's log.
     """
 
     log_end: int
     epochs: Epochs
 
     def encode(self) -> bytes:
-        """Return the frame, with as many of the newest epochs as Apache's replicas expect."""
+        """Return the frame, with at most the newest `ENTRIES_KEPT` epochs, Apache's limit."""
         body = b"".join(EPOCH.pack(*entry) for entry in self.epochs.entries[-ENTRIES_KEPT:])
         head = HANDSHAKE, len(body), self.log_end, self.epochs.last_epoch
         return HANDSHAKE_ANSWER.pack(*head) + body
 
 
 class Transfer(NamedTuple):
-    """Head of a later frame of a master.
+    """Header of a frame of a master after its first one.
 
     Attributes:
-        size: Bytes of log after the head; 0: a heartbeat.
-        entry: Epoch of these bytes, or the one after it.
-        confirm_offset: Log offset up to which the whole sync state set has the log.
+        offset: Log offset of the bytes after the header.
+        size: Number of bytes of log after the header; 0: a heartbeat.
+        entry: Epoch of these bytes, or the next epoch.
+        confirm_offset: Log offset up to which all of the sync state set has the log.
     """
 
     offset: int
@@ -103,23 +105,23 @@ class Transfer(NamedTuple):
     confirm_offset: int
 
     def encode(self) -> bytes:
-        """Return the head."""
+        """Return the header."""
         return EPOCH_TRANSFER.pack(
             TRANSFERS, self.size, self.offset, *self.entry, self.confirm_offset
         )
 
 
 class ReplicaFrames:
-    """Reads the frames of a replica."""
+    """Parser of the frames of a replica."""
 
     def __init__(self) -> None:
         self._data = b""
 
     def receive(self, data: bytes) -> list[Handshake | Report]:
-        """Return the frames that are complete now.
+        """Return the frames that these bytes complete.
 
         Raises:
-            ReplicationFault: The bytes are no such frames.
+            ReplicationFault: A frame is invalid.
         """
         data = self._data + data
         frames: list[Handshake | Report] = []
@@ -137,15 +139,15 @@ class ReplicaFrames:
 
 
 def _frame_bytes(state: bytes) -> int:
-    """Return the size of a replica's frame, by its state."""
+    """Return the size in bytes of a replica's frame, by its state."""
     number = int.from_bytes(state, signed=True)
     if number == HANDSHAKE:
         return HANDSHAKE_REQUEST.size
     if number == TRANSFERS:
         return EPOCH_REPORT.size
     raise ReplicationFault(
-        f"the replica sent a frame of state {number}: {NOT_THIS_PROTOCOL}. It is not in controller "
-        f"mode, or another service connects to haListenPort"
+        f"the replica sent a frame of state {number}: {NOT_THIS_PROTOCOL}. The replica is not in "
+        f"controller mode, or another service connects to haListenPort"
     )
 
 
@@ -153,7 +155,7 @@ def _read_handshake(frame: bytes) -> Handshake:
     _, from_last_file, is_async_learner, broker_id = HANDSHAKE_REQUEST.unpack(frame)
     if not 0 < broker_id <= BROKER_ID_MAX:
         raise ReplicationFault(
-            f"the replica names the id {broker_id}; ids of a controller are 1 to {BROKER_ID_MAX}"
+            f"the replica has the id {broker_id}; ids of a controller are 1 to {BROKER_ID_MAX}"
         )
     return Handshake(broker_id, from_last_file == 1, is_async_learner == 1)
 
@@ -161,7 +163,7 @@ def _read_handshake(frame: bytes) -> Handshake:
 def _read_report(frame: bytes) -> Report:
     _, log_end = EPOCH_REPORT.unpack(frame)
     if log_end < 0:
-        raise ReplicationFault(f"the replica reports log offset {log_end}")
+        raise ReplicationFault(f"the replica reports the negative log offset {log_end}")
     return Report(log_end)
 
 
@@ -169,13 +171,17 @@ def _read_report(frame: bytes) -> Report:
 
 
 class TruncationNeeded(ReplicationFault):
-    """The end of this log was never confirmed; `offset` is where the master's log leaves it."""
+    """This log has unconfirmed bytes after `offset` that the master's log does not have.
+
+    Attributes:
+        offset: Log offset to which this log has to be truncated.
+    """
 
     def __init__(self, offset: int, log_end: int) -> None:
         self.offset = offset
         super().__init__(
-            f"this log has to be truncated to offset {offset}: what it has after that, up to "
-            f"{log_end}, is not in the master's log"
+            f"this log has to be truncated to offset {offset}: its bytes from there to its end at "
+            f"{log_end} are not in the master's log"
         )
 
 
@@ -184,13 +190,13 @@ class OwnLog:
     """The log of a replica when its connection begins.
 
     Attributes:
-        end: Its end; 0: it is empty.
-        epochs: Its epochs.
-        record_before: Returns the last record that ends at a log offset or before; None: there is
-            none, or it cannot be read.
-        master_epoch: Epoch of the master as a controller named it; `NO_EPOCH`: not known.
-        begin: Its first offset.
-        is_unconfirmed: Whether no message of it was ever confirmed.
+        end: End of the log; 0: it is empty.
+        epochs: Epochs of the log.
+        record_before: Returns the last record that ends at or before a log offset; None: none, or
+            unreadable.
+        master_epoch: The master's epoch according to the controller; `NO_EPOCH`: unknown.
+        begin: First offset of the log.
+        is_unconfirmed: Whether no message of the log was ever confirmed.
     """
 
     end: int
@@ -202,16 +208,17 @@ class OwnLog:
 
 
 class AutoSwitchStream(LogStream):
-    """Reads the frames of a master, and decides where its transfers are to begin.
+    """Log stream of an AutoSwitchHA master; decides at which log offset the transfers begin.
 
-    Epoch numbers are small, so another group's master can have the same ones. Nothing is continued
-    or truncated before the master has repeated the last record that both logs should have.
+    Epoch numbers are small, so a master of another group can have the same epochs. The log is
+    neither continued nor truncated before the master has sent again the last record that both logs
+    should have, and the copies are equal.
 
     Attributes:
         answer: The master's first frame; None before it.
-        epochs: Of this log with what is pending. They have to be in the file before the log is
-            written, and not before `is_compared`.
-        confirm_offset: The master's newest one, which may be after the end of this log.
+        epochs: Epochs of this log and of `pending`. Write them to the epoch file once
+            `is_compared` is true, and before `pending` is appended.
+        confirm_offset: Newest confirm offset of the master; may be after the end of this log.
     """
 
     def __init__(self, own: OwnLog) -> None:
@@ -220,14 +227,14 @@ class AutoSwitchStream(LogStream):
         self._to_send = b""
         self._log_end = 0
         self._truncate_to: int | None = None
-        self._entry: EpochEntry | None = None  # of the transfer before
+        self._entry: EpochEntry | None = None  # epoch of the last transfer
         self.answer: Answer | None = None
         self.epochs = own.epochs
         self.confirm_offset = 0
         self.expect(HANDSHAKE_ANSWER.size, self._read_answer)
 
     def data_to_send(self) -> bytes:
-        """Return the first report once, after the master's answer."""
+        """Return the first report, once, after the master's answer; else nothing."""
         data, self._to_send = self._to_send, b""
         return data
 
@@ -258,13 +265,18 @@ class AutoSwitchStream(LogStream):
         self.master_offset = max(self.master_offset, self._log_end)
 
     def _begin_log(self, master: Answer) -> int:
-        """Find where this log and the master's are equal; return what to ask for."""
+        """Compare the epochs of both logs; return the log offset to request.
+
+        Raises:
+            ReplicationFault: The master is not the newest one, or the logs have diverged.
+            TruncationNeeded: This log has to be truncated.
+        """
         own = self._own
         known = max(master.epochs.last_epoch, own.master_epoch)
         if known < own.epochs.last_epoch:
             raise ReplicationFault(
-                f"the master has epoch {known}, this log has epoch {own.epochs.last_epoch}: a "
-                f"newer master was elected, and the one at this address does not know"
+                f"the master has epoch {known}, this log has epoch {own.epochs.last_epoch}: the "
+                f"broker at this address is a former master, and a newer one was elected"
             )
         if not own.end:
             self.epochs = _equal_epochs(own, master)
@@ -274,58 +286,70 @@ class AutoSwitchStream(LogStream):
         point = own.epochs.consistent_point(own.end, master.epochs, master.log_end)
         if point is None:
             if own.is_unconfirmed and not own.begin and known > own.epochs.last_epoch:
-                raise TruncationNeeded(0, own.end)  # it was elected before others had any log
+                # This broker wrote its log as a master before any other member had a log.
+                raise TruncationNeeded(0, own.end)
             raise ReplicationFault(
                 f"this log and the master's have no epoch in common (here {_text(own.epochs)}; "
                 f"there {_text(master.epochs)}): {DIVERGED}"
             )
         if point < own.begin:
             raise ReplicationFault(
-                f"this log begins at {own.begin}, the master's is another one from {point} on: "
+                f"this log begins at {own.begin}, and differs from the master's from {point} on: "
                 f"{DIVERGED}"
             )
         if point < own.end:
             return self._truncate(own, master, point)
         self.epochs = _equal_epochs(own, master)
         last = own.record_before(own.end)
-        if last is None or last.end < own.end:  # it may have expired at the master
+        if last is None or last.end < own.end:  # retention at the master may have removed this file
             last = OwnRecord(own.end, b"")
-        return self._compare(last)
+        return self._request_record(last)
 
     def _continue_without_epochs(self, own: OwnLog, master: Answer) -> int:
-        """Continue a log that was written without epochs, if the master has its last record."""
+        """Continue a log that was written without epochs; return the log offset to request.
+
+        Raises:
+            ReplicationFault: This log has no last record to compare with the master's log.
+        """
         last = own.record_before(own.end)
         if last is None or last.end < own.end or master.log_end < own.end:
             raise ReplicationFault(
-                f"this log ends at {own.end}, the master's at {master.log_end}, and this one has "
-                f"no epochs to compare: {DIVERGED}"
+                f"this log ends at {own.end} and has no epochs to compare, the master's log ends "
+                f"at {master.log_end}: {DIVERGED}"
             )
         self.epochs = _equal_epochs(own, master)
-        return self._compare(last)
+        return self._request_record(last)
 
-    def _compare(self, last: OwnRecord) -> int:
-        """Have the master repeat a record; return where it begins."""
+    def _request_record(self, last: OwnRecord) -> int:
+        """Compare this record with the master's copy; return its log offset, to request it."""
         self.place(last.start, repeated=last.data, letter_at=last.letter_at)
         return last.start
 
     def _truncate(self, own: OwnLog, master: Answer, point: int) -> int:
-        """Compare the last record before `point`, after which the logs differ."""
+        """Prepare the truncation of this log to `point`; return the log offset to request.
+
+        The last record before `point` is compared before `TruncationNeeded` is raised.
+
+        Raises:
+            ReplicationFault: The logs have nothing in common, and the master has no newer epoch.
+            TruncationNeeded: There is no record before `point` to compare.
+        """
         last = own.record_before(point)
         if last is not None:
             self._truncate_to, self.epochs = point, own.epochs.before(point)
-            return self._compare(last)
+            return self._request_record(last)
         if master.epochs.last_epoch <= own.epochs.last_epoch:
             raise ReplicationFault(
-                f"the master has nothing of this log, and no newer epoch than "
+                f"the master's log has no record of this log, and no newer epoch than "
                 f"{own.epochs.last_epoch}: {DIVERGED}"
             )
         raise TruncationNeeded(point, own.end)
 
     def compared(self) -> None:
-        """React to the master's copy of the last common record.
+        """Handle the end of the comparison of the last common record.
 
         Raises:
-            TruncationNeeded: This log has more after it, which the master does not have.
+            TruncationNeeded: This log has bytes after it that the master's log does not have.
         """
         if self._truncate_to is not None:
             raise TruncationNeeded(self._truncate_to, self._own.end)
@@ -341,16 +365,20 @@ class AutoSwitchStream(LogStream):
                 f"{epoch} at {start}: {NOT_THIS_PROTOCOL}"
             )
         entry = EpochEntry(epoch, start)
-        if entry != self._entry:  # Apache's master enters an epoch by a transfer without log
+        if entry != self._entry:  # Apache's master begins an epoch with a transfer without log
             self._entry, self.heartbeats = entry, 0
         if size and offset and not self.is_placed:
-            self.epochs = Epochs()  # the log begins after those that are known at offset 0
+            self.epochs = Epochs()  # the log does not begin at 0: drop the epochs known for 0
         self.begin(offset, size)
         self._enter(entry, offset, size)
         self.confirm_offset = max(self.confirm_offset, confirm)
 
     def _enter(self, entry: EpochEntry, offset: int, size: int) -> None:
-        """Add the epoch of a transfer if it is new, and those before it that are missing."""
+        """Add the epoch of a transfer if it is new, and missing epochs before it.
+
+        Raises:
+            ReplicationFault: The epoch contradicts the known epochs.
+        """
         current = self.epochs.covering(offset)
         is_new = entry.epoch > self.epochs.last_epoch
         if current is None or (is_new and entry.start_offset >= offset):
@@ -376,9 +404,9 @@ class AutoSwitchStream(LogStream):
 def _equal_epochs(own: OwnLog, master: Answer) -> Epochs:
     """Return the epochs of a log that is equal to the master's up to its end.
 
-    They are the master's, also one that begins at this end: a replica that is elected, or compared
-    with others, then has the newest epoch although nothing was written in it. Older ones remain,
-    which the master may have removed.
+    They are the master's epochs, including one that begins at this end: a replica then has the
+    newest epoch in an election or a comparison, although nothing was written in it. Epochs older
+    than the master's first one are kept: the master may have removed them.
     """
     first = master.epochs.entries[0].epoch
     older = [each for each in own.epochs.before(own.end).entries if each.epoch < first]
@@ -394,5 +422,5 @@ def _check_state(found: int, expected: int) -> None:
 
 
 def _text(epochs: Epochs) -> str:
-    """Return the newest epochs for a message."""
+    """Return the three newest epochs as text, for messages."""
     return ", ".join(f"{entry.epoch} at {entry.start_offset}" for entry in epochs.entries[-3:])

@@ -1,4 +1,4 @@
-"""AutoSwitchHA at a master: epochs and confirm offset around the transfers of a connection.
+"""AutoSwitchHA on a master: handshake, epochs and confirm offset of one connection.
 
 Source: AutoSwitchHAConnection
 """
@@ -20,13 +20,13 @@ class AutoSwitchMaster:
     Args:
         own_id: Id of the master at the controller.
         epochs: Returns the epochs of the master's log.
-        confirm_offset: Returns the log offset up to which the whole sync state set has the log.
-        file_bytes: Size of a log file.
+        confirm_offset: Returns the log offset up to which all of the sync state set has the log.
+        file_bytes: Size of a log file, in bytes.
 
     Attributes:
-        start: Log offset that the replica asked for, 0: the first one; None: it has not asked.
-        acknowledged: End of the replica's log as it reported last.
-        replica_id: Id of the replica; None before its handshake.
+        start: Log offset that the replica requested; 0: the first offset of the log; None: none.
+        acknowledged: End of the replica's log in its last report.
+        replica_id: Id of the replica at the controller; None before its handshake.
         is_learner: Whether the replica never joins the sync state set.
     """
 
@@ -49,36 +49,40 @@ class AutoSwitchMaster:
         self.is_learner = False
 
     def receive(self, data: bytes, log_end: int) -> None:
-        """Take a handshake or reports; see `MasterProtocol`."""
+        """Process a handshake or reports; see `MasterProtocol`."""
         for frame in self._frames.receive(data):
             if isinstance(frame, Handshake):
-                self._greet(frame, log_end)
+                self._receive_handshake(frame, log_end)
             else:
                 self._report(frame, log_end)
 
-    def _greet(self, handshake: Handshake, log_end: int) -> None:
+    def _receive_handshake(self, handshake: Handshake, log_end: int) -> None:
         if self._handshake is not None:
             self._check_repeated(handshake)
             return
         if handshake.broker_id == self._own_id:
             raise ReplicationFault(
-                f"the replica names the id {self._own_id}, which is this master's: two stores "
-                f"have one identity. Stop the replica and remove its brokerIdentity file"
+                f"the replica has the id {self._own_id}, which is this master's id: two stores "
+                f"share one identity. Stop the replica and remove its brokerIdentity file"
             )
         self._handshake, self.replica_id = handshake, handshake.broker_id
         self.is_learner = handshake.is_async_learner
         self._answers += Answer(log_end, self._epochs()).encode()
 
     def _check_repeated(self, handshake: Handshake) -> None:
-        """Ignore a repeated handshake: Apache's replica repeats it if half an answer arrived."""
+        """Accept an equal handshake: Apache's replica repeats it when it has half of the answer.
+
+        Raises:
+            ReplicationFault: The handshake differs, or the replica has already reported.
+        """
         if handshake != self._handshake or self.start is not None:
             raise ReplicationFault(
-                f"replica {self.replica_id} sent another handshake, of id {handshake.broker_id}"
+                f"replica {self.replica_id} sent a second handshake, with id {handshake.broker_id}"
             )
 
     def _report(self, report: Report, log_end: int) -> None:
         if self._handshake is None:
-            raise ReplicationFault("the replica reports before its handshake")
+            raise ReplicationFault("the replica sent a report before its handshake")
         if report.log_end > log_end:
             raise ReplicationFault(
                 f"acknowledgement beyond the log: the log of replica {self.replica_id} ends at "
@@ -105,18 +109,18 @@ class AutoSwitchMaster:
         return min(end, self._epochs().end_after(offset))
 
     def transfer_header(self, offset: int, size: int) -> bytes:
-        """Return the bytes before `size` bytes of log; 0: a heartbeat."""
+        """Return the header of a transfer of `size` bytes of log; 0: a heartbeat."""
         entry = self._epochs().covering(offset) or NO_LOG
         self._confirmed = self._confirm_offset()
         return Transfer(offset, size, entry, self._confirmed).encode()
 
-    def has_news(self) -> bool:
+    def has_new_confirm_offset(self) -> bool:
         """Return whether the confirm offset has grown since the last header.
 
-        Consumers of the replica may read up to it.
+        Consumers of the replica can read up to the confirm offset.
         """
         return self._confirm_offset() > self._confirmed
 
-    def expects_news(self, offset: int) -> bool:
-        """Return whether something before `offset` was not confirmed in the last header."""
+    def awaits_confirmation(self, offset: int) -> bool:
+        """Return whether the confirm offset in the last header is before `offset`."""
         return self._confirmed < offset

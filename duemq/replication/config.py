@@ -29,8 +29,8 @@ class ReplicationConfig:
     ha_master_address: str = option(
         "",
         "haMasterAddress",
-        "Replication address of the master, `host:port` (haListenPort there); empty: as the name "
-        "server says.",
+        "Replication address of the master, `host:port` (haListenPort there); empty: the name "
+        "server returns it.",
         unit="addresses",
     )
     heartbeat_ms: int = option(
@@ -42,7 +42,7 @@ class ReplicationConfig:
     idle_ms_max: int = option(
         20_000,
         "haHousekeepingInterval",
-        "Time without a byte from the master after which the connection is opened again.",
+        "Time without bytes from the master after which the replica connects again.",
         minimum=1_000,
     )
     sync_from_last_file: bool = option(
@@ -66,10 +66,10 @@ class ReplicationConfig:
         return self.role == "SLAVE"
 
     def check_id(self, broker_id: int) -> None:
-        """Compare the role with the broker's id.
+        """Check that the broker's id fits the role.
 
         Raises:
-            ConfigError: A replica without an id above 0, or a master with an id that is not 0.
+            ConfigError: A replica has no id above 0, or a master has an id that is not 0.
         """
         if self.is_replica and broker_id <= 0:
             why = "a replica has a brokerId above 0, such as brokerId=1"

@@ -1,8 +1,9 @@
-"""DefaultHA at a replica: what it reports, and where its log begins.
+"""DefaultHA on a replica: reports, and the log offset at which it begins.
 
-To a report of 0, Apache's master answers with the last file of its log only. An empty replica
-therefore reports the first offset of the master's log, and 1 if that is 0: the byte before it, the
-first one of a record's size, is 0, as no record has 16 MiB.
+When a replica reports 0, Apache's master sends only the last file of its log. An empty replica
+therefore reports the first offset of the master's log. If that offset is 0, it reports 1 and adds
+the byte at offset 0 itself: the highest byte of the first record's size, which is 0 because every
+record is smaller than 16 MiB.
 
 Source: DefaultHAClient
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from duemq.replication.ha_client import Open
+from duemq.replication.ha_client import OpenSession
 from duemq.replication.ha_frames import TransferStream
 from duemq.replication.layout import REPORT
 from duemq.replication.own_log import OwnRecord, record_before
@@ -25,42 +26,43 @@ class DefaultSession:
     """One connection to a DefaultHA master.
 
     Args:
-        start: The first report.
+        start: Log offset of the first report.
+        stream: Parser of the master's transfers.
     """
 
     def __init__(self, start: int, stream: TransferStream) -> None:
         self.stream = stream
         self._start = start
 
-    def greeting(self) -> bytes:
-        """Return the first report, which is a request for the log from there on."""
+    def first_frame(self) -> bytes:
+        """Return the first report, which requests the log from its offset on."""
         return REPORT.pack(self._start)
 
     def on_received(self) -> bytes:
-        """Return nothing: only reports are sent."""
+        """Return nothing: a DefaultHA replica sends only reports."""
         return b""
 
     def report(self, log_end: int) -> bytes:
-        """Return a report; none of 0, a request for the last file."""
+        """Return a report; empty for 0, which would request the master's last file."""
         return REPORT.pack(log_end) if log_end else b""
 
 
 def default_sessions(
     store: MessageStore, first_offset: Callable[[], Awaitable[int]], *, from_last_file: bool
-) -> Open:
-    """Return what begins a connection in DefaultHA.
+) -> OpenSession:
+    """Return the function that opens a session of DefaultHA.
 
     Args:
-        first_offset: Asks the master for the first offset of its log.
-        from_last_file: An empty replica begins with the master's last file.
+        first_offset: Requests the first offset of the master's log from the master.
+        from_last_file: Whether an empty replica begins with the master's last log file.
     """
 
-    async def begin() -> DefaultSession:
+    async def open_session() -> DefaultSession:
         stream = TransferStream()
         end = store.max_offset
         if end:
             last = record_before(store, end)
-            if last is None or last.end < end:  # it may have expired at the master
+            if last is None or last.end < end:  # retention at the master may have removed this file
                 last = OwnRecord(end, b"")
             stream.place(last.start, repeated=last.data, letter_at=last.letter_at)
             return DefaultSession(last.start, stream)
@@ -70,4 +72,4 @@ def default_sessions(
         stream.place(first, known=b"" if first else FIRST_BYTE)
         return DefaultSession(first or len(FIRST_BYTE), stream)
 
-    return begin
+    return open_session

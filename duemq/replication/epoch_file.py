@@ -1,13 +1,13 @@
-"""Epochs of a log, and the file that keeps them: `epochFileCheckpoint`.
+"""Epochs of a log, and the file that stores them: `epochFileCheckpoint`.
 
-An epoch is the time of one master. Its entry says from which log offset on that master wrote, so
-two logs are equal up to the end of the newest epoch that both have with the same start:
+An epoch is the term of one master. Its entry holds the log offset at which that master began to
+write. Two logs are equal up to the end of the newest epoch that both have with the same start:
 
-    ours    1 at 0      2 at 500     4 at 800  ... our log ends at 950
-    theirs  1 at 0      2 at 500     5 at 700  ... their log ends at 2000
-                                     ^ equal up to 700: what we have after it no group confirmed
+    replica  1 at 0      2 at 500     4 at 800  ... its log ends at 950
+    master   1 at 0      2 at 500     5 at 700  ... its log ends at 2000
+                                      ^ equal up to 700; the group never confirmed bytes 700 to 950
 
-An epoch in which nothing was written is kept: its entry starts where the next one does.
+An epoch in which nothing was written keeps its entry, which has the start offset of the next one.
 
     3                          number of entries
     1725254278                 CRC-32 of the lines after this one, without the highest bit; 0: any
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "epochFileCheckpoint"
 FILE_BYTES_MAX: Final = 1 << 20
 ENTRIES_MAX: Final = 10_000
-ENTRIES_KEPT: Final = 1_000  # as many fit into the handshake of Apache's master
+ENTRIES_KEPT: Final = 1_000  # the handshake of Apache's master has room for so many
 EPOCH_MAX: Final = (1 << 31) - 1
 OFFSET_MAX: Final = (1 << 63) - 1
 NO_EPOCH: Final = -1  # EpochFileCache.lastEpoch of an empty list
@@ -78,21 +78,21 @@ class Epochs:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int]]) -> Self:
-        """Return the epochs of (epoch, start offset)."""
+        """Return the epochs of pairs (epoch, start offset), oldest first."""
         return cls(tuple(EpochEntry(*entry) for entry in entries))
 
     @property
     def last(self) -> EpochEntry | None:
-        """The newest entry; None: there is none."""
+        """The newest entry; None: no entries."""
         return self.entries[-1] if self.entries else None
 
     @property
     def last_epoch(self) -> int:
-        """The newest epoch, `NO_EPOCH` without one."""
+        """The newest epoch; `NO_EPOCH`: no entries."""
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def appended(self, epoch: int, start_offset: int) -> Epochs:
-        """Return these epochs and a newer one; at most `ENTRIES_KEPT` remain."""
+        """Return these epochs and a newer one; only the newest `ENTRIES_KEPT` entries remain."""
         kept = self.entries[-ENTRIES_KEPT + 1 :]
         return Epochs((*kept, EpochEntry(epoch, start_offset)))
 
@@ -100,9 +100,10 @@ class Epochs:
         """Return the epochs of a broker that becomes master of `epoch`.
 
         Args:
-            start_offset: End of its log.
-            log_begin: First offset of its log, where a first epoch starts: the log that was
-                written without epochs belongs to it.
+            epoch: The new master epoch.
+            start_offset: End of the broker's log, where the new epoch starts.
+            log_begin: First offset of the broker's log. The new epoch starts there if the log has
+                no epochs: it then includes all that was written without epochs.
         Raises:
             ValueError: The log has a newer epoch.
         """
@@ -112,17 +113,17 @@ class Epochs:
         return kept.appended(epoch, start_offset if self.entries else log_begin)
 
     def before(self, offset: int) -> Epochs:
-        """Return the epochs that start before `offset`: those of a log truncated to it."""
+        """Return the epochs that start before `offset`, as of a log truncated to `offset`."""
         return Epochs(tuple(entry for entry in self.entries if entry.start_offset < offset))
 
     def since(self, offset: int) -> Epochs:
-        """Return the epochs that end after `offset`: those of a log whose first offset it is."""
+        """Return the epochs that end after `offset`, as of a log that begins at `offset`."""
         ends = [entry.start_offset for entry in self.entries[1:]]
         first = sum(end <= offset for end in ends)
         return Epochs(self.entries[first:])
 
     def covering(self, offset: int) -> EpochEntry | None:
-        """Return the entry of the byte at `offset`, the first one if that starts later."""
+        """Return the epoch of the byte at `offset`; the first one if all start later."""
         found = self.entries[0] if self.entries else None
         for entry in self.entries:
             if entry.start_offset <= offset:
@@ -130,17 +131,18 @@ class Epochs:
         return found
 
     def end_after(self, offset: int) -> int:
-        """Return where the epoch of the byte at `offset` ends; the newest one has no end."""
+        """Return the end offset of the epoch of the byte at `offset`; `OFFSET_MAX`: the newest."""
         starts = (entry.start_offset for entry in self.entries)
         return next((start for start in starts if start > offset), OFFSET_MAX)
 
     def consistent_point(self, log_end: int, peer: Epochs, peer_end: int) -> int | None:
-        """Return the offset up to which this log and a peer's are equal; None: not at all.
+        """Return the offset up to which this log and a peer's are equal; None: no common epoch.
 
         Args:
-            log_end: End of this log. An entry that starts after it does not count: its log was
-                never written, or lost.
-            peer_end: End of the peer's log.
+            log_end: End of this log. Entries that start after it are ignored: their log bytes were
+                never written, or were lost.
+            peer: Epochs of the peer's log.
+            peer_end: End of the peer's log; entries that start after it are ignored as well.
         """
         theirs = peer._ends(peer_end)
         for entry, end in reversed(self._ends(log_end).items()):
@@ -149,7 +151,7 @@ class Epochs:
         return None
 
     def _ends(self, log_end: int) -> dict[EpochEntry, int]:
-        """Return entry -> end, of the entries that a log of this end can have."""
+        """Return the end offset of each entry that starts at or before the log's end."""
         reached = [entry for entry in self.entries if entry.start_offset <= log_end]
         ends = [*(entry.start_offset for entry in reached), log_end]
         return dict(zip(reached, ends[1:], strict=True))
@@ -161,10 +163,10 @@ class Epochs:
 
     @classmethod
     def decode(cls, text: str) -> Epochs:
-        """Return the epochs of a file's text. Lines that are no entry are ignored.
+        """Return the epochs in the text of a file; lines that are not entries are ignored.
 
         Raises:
-            ValueError: The text is cut off, damaged, or no such file.
+            ValueError: The text is truncated, damaged, or of another format.
         """
         count, crc, *lines = [*_LINE_END.split(text), ""]
         while lines and not lines[-1]:
@@ -184,14 +186,14 @@ def _crc(lines: str) -> int:
 
 
 def read_epochs(path: Path) -> Epochs:
-    """Return the epochs of a file, else of its `.bak`; none if neither exists.
+    """Return the epochs of a file, or of its `.bak` if the file is missing or damaged.
 
-    A `.bak` that is used lacks the newest epoch, which costs a truncation, never a message that
-    the group confirmed.
+    Returns no epochs if neither file exists. The `.bak` lacks the newest epoch: the log may then be
+    truncated further than necessary and copied again, but no confirmed message is lost.
 
     Raises:
-        CorruptStore: The file is damaged, and its `.bak` is too, or is missing.
-        OSError: The disk cannot read them.
+        CorruptStore: The file is damaged, and its `.bak` is damaged or missing.
+        OSError: The files cannot be read.
     """
     failure: Exception | None = None
     for candidate in (path, backup_path(path)):
@@ -207,7 +209,7 @@ def read_epochs(path: Path) -> Epochs:
             failure = failure or error
             continue
         if failure is not None:
-            log.warning("%s is damaged (%s); its .bak is used", path, failure)
+            log.warning("%s is damaged (%s); using its .bak", path, failure)
         return found
     if failure is None:
         return Epochs()
@@ -215,17 +217,18 @@ def read_epochs(path: Path) -> Epochs:
         raise failure
     raise CorruptStore(
         path, 0, f"the epochs of the log cannot be read: {failure}",
-        "Restore this file from a copy, or empty the store to copy the log from the master.",
+        "Restore this file from a copy, or empty this store: the broker then copies the master's "
+        "log.",
     ) from failure  # fmt: skip
 
 
 class EpochFile:
-    """The epochs of a store, in memory and on the disk.
+    """The epochs of a store, in memory and in their file.
 
     Attributes:
-        epochs: The newest ones.
+        epochs: Current epochs, as in the file.
     Raises (each method):
-        OSError: The disk refused it; memory and file are unchanged.
+        OSError: The file cannot be written; `epochs` is unchanged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -236,12 +239,12 @@ class EpochFile:
         """Add an entry.
 
         Raises:
-            ValueError: It does not follow the last one.
+            ValueError: The epoch is not newer than the last one, or starts before it.
         """
         self.replace(self.epochs.appended(epoch, start_offset))
 
     def truncate_from(self, offset: int) -> None:
-        """Remove the epochs that start at `offset` or later: the log is truncated to it."""
+        """Remove the epochs that start at or after `offset`, to which the log is truncated."""
         self.replace(self.epochs.before(offset))
 
     def truncate_before(self, offset: int) -> None:
@@ -249,7 +252,11 @@ class EpochFile:
         self.replace(self.epochs.since(offset))
 
     def replace(self, epochs: Epochs) -> None:
-        """Write other epochs. None: the files are removed, as Apache does not read an empty one."""
+        """Write these epochs to the file if they differ from the current ones.
+
+        Without entries, removes the file and its `.bak`: Apache's broker cannot read a file
+        without entries.
+        """
         if epochs == self.epochs:
             return
         if epochs.entries:

@@ -1,7 +1,8 @@
-"""Replication address of a master: request 906, answered by masters and sent by replicas.
+"""Replication address of a master: request 906, sent by replicas and answered by masters.
 
-A replica knows the address of its master from the controller; where that master listens for
-replicas only the master knows.
+The controller gives a replica the address for clients of its master; the replica requests the
+address of the replication port from the master itself.
+
 Source: AdminBrokerProcessor.updateBrokerHaInfo, ExchangeHAInfoResponseHeader
 """
 
@@ -23,14 +24,15 @@ HA_ADDRESS: Final = "masterHaAddress"
 
 
 class HaAddressProcessor:
-    """Answers 906 with the addresses of this master; a replica answers without addresses.
+    """Handler of request 906: a master answers its addresses, a replica an empty response.
 
-    An address in the request is ignored: a replica takes its master's addresses from the name
-    server or the controller, never from a stranger.
+    Addresses in the request are ignored. A replica accepts addresses of its master only from a
+    name server, the controller or that master: any client can send this request.
 
     Args:
-        address, ha_address: `host:port` for clients and for replicas.
+        address, ha_address: `host:port` of this broker for clients and for replicas.
         max_offset: Returns the end of the log.
+        is_master: Whether this broker is a master.
     """
 
     def __init__(
@@ -56,11 +58,11 @@ class HaAddressProcessor:
 
 
 async def ask_ha_address(master: RemotingClient) -> str:
-    """Return the replication address of the master that the client connects to.
+    """Return the replication address `host:port` of the master that the client connects to.
 
     Raises:
-        OSError: It cannot be reached.
-        PeerError: It is not a master now, or its answer is malformed.
+        OSError: The broker cannot be reached, or does not answer within `CALL_S_MAX`.
+        PeerError: The broker is not a master now, or its answer is malformed.
     """
     answer = await master.call(
         Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {}), timeout_s=CALL_S_MAX
@@ -68,23 +70,23 @@ async def ask_ha_address(master: RemotingClient) -> str:
     address = (answer.fields or {}).get(HA_ADDRESS, "")
     if answer.code:
         raise PeerError(
-            f"{master.address} does not name its replication port: code {answer.code}, "
-            f"{answer.remark}"
+            f"{master.address} refuses the request for its replication port with code "
+            f"{answer.code}: {answer.remark}"
         )
     if not address:
-        raise PeerError(f"{master.address} is not a master (yet): it names no replication port")
+        raise PeerError(f"{master.address} is not a master now: it has no replication port")
     try:
         split_address(address)
     except ValueError as error:
-        raise PeerError(f"{master.address} names a malformed replication port: {error}") from None
+        raise PeerError(f"{master.address} has a malformed replication port: {error}") from None
     return address
 
 
 class HaAddressFinder:
-    """Asks a master for its replication address until it names one.
+    """Requests the replication address from a master, every `RETRY_MS` until it succeeds.
 
     Attributes:
-        failure: Why the last question failed; empty once the address is known.
+        failure: Reason why the last request failed; empty after a success.
     """
 
     RETRY_MS: ClassVar[int] = 500
@@ -95,13 +97,13 @@ class HaAddressFinder:
         self.failure = ""
 
     async def run(self, found: Callable[[str], None]) -> None:
-        """Call `found` with the address once it is known; return then, or after `stop`."""
+        """Request the address and call `found` with it; return after that, or after `stop`."""
         async with self._master:
             while not self._stopping.is_set():
                 try:
                     found(await ask_ha_address(self._master))
                 except (OSError, PeerError) as error:
-                    self.failure = str(error) or "no answer in time"
+                    self.failure = str(error) or f"no answer within {CALL_S_MAX:g} s"
                 else:
                     self.failure = ""
                     return

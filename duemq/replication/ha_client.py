@@ -1,13 +1,13 @@
 """HA client: copies the log of a master into the store of this replica.
 
-    connect --> greeting --> transfers --> MessageStore.append_raw --> report
-       ^                         |
-       +--- 5 s after a failure -+
+    connect --> first frame --> transfers --> MessageStore.append_raw --> report
+       ^                            |
+       +--- 5 s after a failure ----+
 
 A `Session` is the framing of one connection: DefaultHA (`default_ha`) or, in controller mode,
-AutoSwitchHA (`autoswitch_client`). With flushDiskType=SYNC_FLUSH a report is the log on the disk,
-else the log that was written. Nothing is reported before the master has repeated the last record of
-this log (`log_stream`).
+AutoSwitchHA (`autoswitch_client`). A report names the end of the synced log with
+flushDiskType=SYNC_FLUSH, else the end of the written log. The client reports nothing until the
+master has sent the last record of this log again (`log_stream`).
 
 Source: DefaultHAClient, AutoSwitchHAClient
 """
@@ -38,38 +38,40 @@ RECEIVE_BYTES = 1 << 20
 
 
 class Session(Protocol):
-    """What a framing sends and reads on one connection.
+    """Framing of one connection to a master.
 
     Attributes:
-        stream: Reads what the master sends.
+        stream: Parser of the bytes that the master sends.
     """
 
     @property
     def stream(self) -> LogStream: ...
 
-    def greeting(self) -> bytes:
-        """Return what is sent first."""
+    def first_frame(self) -> bytes:
+        """Return the first bytes to send."""
         ...
 
     def on_received(self) -> bytes:
-        """React to what the stream was fed, before its log is appended; return what to send.
+        """Process what the stream has received; return the bytes to send.
+
+        Called after each receive, before the received log is appended.
 
         Raises:
-            OSError: The disk refused to write what has to be there before the log.
+            OSError: A file that must be written before the log cannot be written.
         """
         ...
 
     def report(self, log_end: int) -> bytes:
-        """Return the report of a log's end; empty: it cannot be reported (yet)."""
+        """Return the report of a log's end; empty: it cannot be reported now."""
         ...
 
 
-Open = Callable[[], Awaitable[Session]]
-"""Begins a connection. Raises PeerError or OSError if what it needs is not known."""
+OpenSession = Callable[[], Awaitable[Session]]
+"""Creates the session of a new connection. Raises PeerError or OSError when a request fails."""
 
 
 class HaState(Enum):
-    """What the HA client does."""
+    """State of the HA client."""
 
     NO_MASTER = "no connection"
     CONNECTING = "connecting"
@@ -82,15 +84,16 @@ class HaClient:
     """The connection of a replica to its master.
 
     Args:
-        open_session: Begins a connection.
-        on_truncation: Called with a log offset when this log has to be truncated to it, which is
-            done while the store is closed. The master is asked again every 5 s.
-        retry_ms: Pause after a connection has failed.
+        open_session: Creates the session of a new connection.
+        on_truncation: Called with the log offset to which this log has to be truncated. The store
+            must be closed for that; until then the client connects again after each `retry_ms`.
+        retry_ms: Pause after a connection has failed, in ms.
     Attributes:
-        state: What it does now.
+        state: Current state.
         master_offset: End of the master's log as far as known; None before the first transfer.
-        failure: Why the last connection ended; empty while one is open.
-        read_ms, written_ms: When bytes of the master came last, and when a report was sent last.
+        failure: Reason why the last connection ended; empty while a connection is open.
+        read_ms: Time of the last bytes from the master, in ms since the epoch; 0: none.
+        written_ms: Time of the last bytes sent to the master, in ms since the epoch; 0: none.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class HaClient:
         store: MessageStore,
         config: ReplicationConfig,
         clock: Clock,
-        open_session: Open,
+        open_session: OpenSession,
         on_truncation: Callable[[int], None] = lambda offset: None,
         *,
         retry_ms: int = RETRY_MS,
@@ -122,7 +125,7 @@ class HaClient:
         return self._address
 
     def follow(self, address: str) -> None:
-        """Copy from this address from now on; an address in the configuration stays."""
+        """Copy from this address from now on; haMasterAddress takes precedence over it."""
         if address and not self._config.ha_master_address and address != self._address:
             self._address = address
             self._wake.set()
@@ -130,7 +133,7 @@ class HaClient:
                 self._work.cancel()
 
     async def run(self) -> None:
-        """Copy until `stop`."""
+        """Copy the master's log until `stop`; connect again after each failure."""
         while not self._stop.is_set():
             self._wake.clear()
             if self._address:
@@ -181,7 +184,10 @@ class HaClient:
         loop = asyncio.get_running_loop()
         end = self._store.max_offset
         if self._reports_durable and not await self._store.flusher.wait(end, FLUSH_S_MAX):
-            raise OSError(f"the disk has not synced this log up to {end} (SYNC_FLUSH)")
+            raise OSError(
+                f"this log is not synced up to offset {end} after {FLUSH_S_MAX:g} s "
+                f"(flushDiskType=SYNC_FLUSH): check the disk of the store"
+            )
         session = await self._open_session()
         [(family, kind, number, _, where), *_] = await loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
@@ -192,7 +198,7 @@ class HaClient:
             async with asyncio.timeout(CONNECT_S_MAX):
                 await loop.sock_connect(connection, where)
             self._connection = connection, session
-            await self._send(session.greeting())
+            await self._send(session.first_frame())
             reports = asyncio.create_task(self._report_when_idle())
             try:
                 await self._receive(connection, session)
@@ -213,7 +219,7 @@ class HaClient:
                 if not size:
                     raise ConnectionResetError("the master closed the connection")
             except OSError:
-                self._append(stream)  # what arrived of the last transfer
+                self._append(stream)  # whole records of the last, incomplete transfer
                 raise
             self.read_ms = self._clock.now_ms()
             stream.feed(view[:size])
@@ -228,7 +234,12 @@ class HaClient:
         """Receive into the buffer; return the number of bytes.
 
         Args:
-            is_partial: Whether a transfer has begun: what is there of it costs no turn of the loop.
+            is_partial: Whether a transfer is in progress; bytes of it that have arrived are then
+                received without a turn of the event loop.
+
+        Raises:
+            TimeoutError: No byte arrived within haHousekeepingInterval.
+            OSError: The connection was lost.
         """
         if is_partial:
             with suppress(BlockingIOError):
@@ -237,18 +248,18 @@ class HaClient:
             return await asyncio.get_running_loop().sock_recv_into(connection, self._buffer)
 
     def _append(self, stream: LogStream) -> int:
-        """Append the records that were received; return their bytes.
+        """Append the whole records received so far; return their size in bytes.
 
         Raises:
-            OSError: The disk refused them.
-            ReplicationFault: They cannot be the master's log.
+            OSError: The log cannot be written.
+            ReplicationFault: The received bytes are not a valid log.
         """
         taken = self._store.append_raw(stream.offset, stream.pending)
         stream.take(taken)
         if stream.is_idle and stream.pending.size:
             raise ReplicationFault(
                 f"the master's log ends inside the record at log offset {stream.offset}: its "
-                f"size was damaged on its way, or at the master (run duemq verify there)"
+                f"size was damaged on the network or at the master (run duemq store verify there)"
             )
         self.master_offset = stream.master_offset
         return taken
@@ -258,7 +269,7 @@ class HaClient:
         return self._store.config.sync_flush
 
     async def _report(self) -> None:
-        """Report the end of this log: on the disk with SYNC_FLUSH."""
+        """Report the end of this log; with SYNC_FLUSH, as soon as it is synced."""
         end = self._store.max_offset
         if self._reports_durable and self._store.durable_offset < end:
             self._store.flusher.when_durable(end, self._report_soon)

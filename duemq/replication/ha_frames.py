@@ -1,6 +1,6 @@
 """Frames of Apache's HA protocol (DefaultHA).
 
-replica -> master   HA_REPORT     end of the replica's log: request and acknowledgement
+replica -> master   HA_REPORT     end of the replica's log: acknowledgement, and request for more
 master -> replica   HA_TRANSFER   log offset and size, then `size` bytes of log; 0: a heartbeat
 """
 
@@ -12,7 +12,7 @@ from message_store.errors import ReplicationFault
 
 
 class TransferStream(LogStream):
-    """Reads the transfers of a DefaultHA master."""
+    """Log stream of a DefaultHA master: parses the headers of its transfers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""HA server: the port that replicas copy the log of this master from.
+"""HA server: the replication port of a master, from which replicas copy its log.
 
-    accept --allowed, room--> ReplicaConnection, one task each --> ends: logged, forgotten
+    accept --allowed address, below the limit--> ReplicaConnection, one task each --> end is logged
 
 Source: DefaultHAService
 """
@@ -33,19 +33,22 @@ from message_store.store import MessageStore
 log = logging.getLogger(__name__)
 REPLICAS_MAX: Final = 16
 BACKLOG: Final = 16
-FINISH_S_MAX: Final = 2.0  # for the last transfers when the master stops
+FINISH_S_MAX: Final = 2.0  # limit of the wait for acknowledgements when the master stops
 
 
 class HaServer:
-    """Serves replicas while `running` is entered.
+    """Serves replicas inside the block of `running`.
 
     Args:
-        bound: A socket that has the port; `running` listens on it.
+        bound: Socket that is bound to the port; `running` listens on it.
+        role: Configuration of replication.
+        config: Returns the configuration of the port.
         own_addresses: IP addresses of this machine.
-        member: In controller mode, the membership of this master.
+        member: Membership of this master in controller mode; else None.
     Attributes:
-        connections: Of replicas, in the order in which they were opened.
-        failure: Why the last connection ended; empty at first.
+        connections: Connections of replicas, in the order in which they were opened.
+        in_sync: Replicas in sync, and the confirm offset.
+        failure: Reason why the last connection ended; empty: none ended.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class HaServer:
         if role.role == SYNC_MASTER:
             store.require_replicas()
             self.in_sync.update()
+        else:
+            store.confirm_without_replicas()
 
     def _sync_state_set(
         self, member: Membership, config: Callable[[], HaServerConfig]
@@ -113,19 +118,19 @@ class HaServer:
         with ThreadPoolExecutor(REPLICAS_MAX, thread_name_prefix="replication") as bulk:
             self._bulk = bulk
             loop.add_reader(self._socket, self._accept)
-            looking = loop.create_task(self._look(), name="replicas in sync")
+            updates = loop.create_task(self._update_periodically(), name="replicas in sync")
             try:
                 yield
                 await self._finish_transfers()
             finally:
                 self._is_stopping = True
                 loop.remove_reader(self._socket)
-                for task in (*self._tasks, looking):
+                for task in (*self._tasks, updates):
                     task.cancel()
-                await asyncio.wait({*self._tasks, looking})
+                await asyncio.wait({*self._tasks, updates})
 
-    async def _look(self) -> None:
-        """Count the replicas again now and then: the configuration may have changed."""
+    async def _update_periodically(self) -> None:
+        """Update the replicas in sync every `heartbeat_ms`: the configuration may have changed."""
         never = asyncio.Event()
         while True:
             self.in_sync.update()
@@ -133,15 +138,15 @@ class HaServer:
             await self._clock.wait(never, until_ms=until_ms)
 
     async def _finish_transfers(self) -> None:
-        """Let replicas acknowledge the last messages, so that one of them can take over."""
+        """Wait, at most `FINISH_S_MAX`, until replicas in sync have acknowledged the whole log."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_S_MAX):
-                while self._behind():
+                while self._has_lagging_replica():
                     self._reported.clear()
                     await self._reported.wait()
 
-    def _behind(self) -> bool:
-        """Return whether a replica in sync has not acknowledged all of the log."""
+    def _has_lagging_replica(self) -> bool:
+        """Return whether a replica in sync has not acknowledged the whole log."""
         end = self._store.max_offset
         ends = [each.acknowledged for each in self.connections if self.in_sync.is_in_sync(each)]
         return any(each is None or each < end for each in ends)
@@ -151,18 +156,18 @@ class HaServer:
         self.in_sync.update()
 
     def _on_append(self, batch: PutBatch) -> None:
-        """Transfer the batch; a store dispatcher."""
+        """Send the batch to all replicas (a dispatcher of the store)."""
         for connection in self.connections:
             connection.log_grew()
         self.in_sync.update()
 
     def _accept(self) -> None:
-        """Take one connection; the others are taken in the next turns of the loop."""
+        """Accept one connection; others are accepted in the next turns of the event loop."""
         try:
             connection, address = self._socket.accept()
         except OSError as error:  # such as a lack of descriptors
             if not isinstance(error, BlockingIOError):
-                self._refused("a replica cannot connect: %s", error)
+                self._refused("cannot accept the connection of a replica: %s", error)
             return
         where = f"{address[0]}:{address[1]}"
         if refusal := self._refusal(address[0]):
@@ -176,13 +181,13 @@ class HaServer:
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda ended: connection.close())  # it may end before it began
+        task.add_done_callback(lambda ended: connection.close())  # a task may end before it starts
 
     def _refusal(self, address: str) -> str:
         if not self._sources.allows(address):
-            return f"{REPLICAS_FROM} does not name its address"
+            return f"its address is not in {REPLICAS_FROM}"
         if len(self._tasks) >= REPLICAS_MAX:
-            return f"{REPLICAS_MAX} replicas are connected, the limit"
+            return f"the limit of {REPLICAS_MAX} connected replicas is reached"
         return ""
 
     def _new_connection(self, connection: socket.socket, where: str) -> ReplicaConnection:
@@ -215,9 +220,9 @@ class HaServer:
             self.failure = f"{connection.address}: {error or type(error).__name__}"
             self._lost("replica %s: %s", connection.address, error or type(error).__name__)
         except Exception:
-            self.failure = f"{connection.address}: an error of this broker, see its log"
-            log.exception("replica %s: the connection ends", connection.address)
+            self.failure = f"{connection.address}: internal error of this broker, see its log"
+            log.exception("replica %s: closed after an internal error", connection.address)
         finally:
             self.connections.remove(connection)
-            if not self._is_stopping:  # else the sync state set stays, for the next election
+            if not self._is_stopping:  # a stopping master keeps the sync state set for the election
                 self._on_report()

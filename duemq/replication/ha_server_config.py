@@ -1,4 +1,4 @@
-"""Configuration section of a master with replicas.
+"""Configuration section of a master: port for replicas, replicas in sync.
 
 Source: MessageStoreConfig, BrokerStartup (default of haListenPort)
 """
@@ -11,16 +11,16 @@ from duemq.net.allowed_networks import parse_sources
 from message_store.config import option
 
 APACHE_BUFFER_BYTES = 4 << 20
-"""Receive buffer of Apache's replicas: a longer transfer never arrives there."""
+"""Receive buffer of Apache's replicas: they cannot receive a longer transfer."""
 TRANSFER_BYTES_MAX = APACHE_BUFFER_BYTES - 4_096
-COPIES_MAX = 17  # this master, and as many replicas as may connect
+COPIES_MAX = 17  # this master and 16 replicas (REPLICAS_MAX of `ha_server`)
 REPLICAS_FROM = "replicasFrom"
 PORT_DISTANCE = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaServerConfig:
-    """Port for replicas, and what is sent to them."""
+    """Port for replicas, size of transfers, and the replicas that a message waits for."""
 
     listen_port: int = option(
         0,
@@ -40,7 +40,7 @@ class HaServerConfig:
     transfer_bytes_max: int = option(
         1 << 20,
         "haTransferBatchSize",
-        "Maximum bytes of the log in one transfer (RocketMQ: 32 KiB; its replicas take 4 MiB).",
+        "Maximum bytes of the log in one transfer (RocketMQ: 32 KiB; its replicas accept 4 MiB).",
         unit="bytes",
         minimum=1_024,
         maximum=TRANSFER_BYTES_MAX,
@@ -49,7 +49,7 @@ class HaServerConfig:
     gap_bytes_max: int = option(
         256 << 20,
         "haMaxGapNotInSync",
-        "Lag from which a replica is not in sync any more.",
+        "Lag from which on a replica is not in sync.",
         unit="bytes",
         minimum=1,
         live=True,
@@ -75,7 +75,7 @@ class HaServerConfig:
     all_ack: bool = option(
         False,
         "allAckInSyncStateSet",
-        "SYNC_MASTER: wait for every replica that is in sync, whatever inSyncReplicas says.",
+        "SYNC_MASTER: wait for every replica in sync, regardless of inSyncReplicas.",
         wire=True,
     )
     auto_in_sync_replicas: bool = option(
@@ -98,5 +98,5 @@ class HaServerConfig:
         parse_sources(REPLICAS_FROM, self.replicas_from)
 
     def port_after(self, listen_port: int) -> int:
-        """Return the port for replicas of a broker on `listen_port`; 0: any free one."""
+        """Return the port for replicas of a broker on `listen_port`; 0: any free port."""
         return self.listen_port or (listen_port and listen_port + PORT_DISTANCE)

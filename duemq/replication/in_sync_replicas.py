@@ -1,8 +1,8 @@
 """Replicas that are in sync, and the log offset that enough of them have acknowledged.
 
-A replica is in sync while its lag is below haMaxGapNotInSync. The master counts as one of
-inSyncReplicas, minInSyncReplicas. SYNC_MASTER waits for one replica at least: with Apache 5.x,
-whose inSyncReplicas is 1, it waits for none.
+A replica is in sync while its lag is below haMaxGapNotInSync. inSyncReplicas and minInSyncReplicas
+include the master. SYNC_MASTER waits for at least one replica, unlike Apache 5.x, which waits for
+none by default (inSyncReplicas=1).
 
 Source: DefaultHAService.inSyncReplicasNums, GroupTransferService, CommitLog.calcNeedAckNums
 """
@@ -17,15 +17,15 @@ from duemq.replication.ha_server_config import HaServerConfig
 from message_store.replication.acknowledgement import Missing, Replicated
 
 log = logging.getLogger(__name__)
-MASTER = 1  # counts as a replica
+MASTER = 1  # the master, which counts as a replica in sync
 
 
 class Replica(Protocol):
-    """What is needed of a connection."""
+    """A replica's connection, as this module uses it."""
 
     @property
     def acknowledged(self) -> int | None:
-        """End of the replica's log, None before its first report."""
+        """End of the replica's log; None before its first report."""
         ...
 
 
@@ -33,6 +33,8 @@ class InSyncReplicas:
     """Advances `Replicated` as replicas report.
 
     Args:
+        replicated: The confirm offset and its conditions.
+        config: Returns the configuration.
         replicas: Returns the connected replicas, each once.
         log_end: Returns the end of the master's log.
     """
@@ -49,12 +51,15 @@ class InSyncReplicas:
         self._was_possible: bool | None = None
 
     def is_in_sync(self, replica: Replica) -> bool:
-        """Return whether a replica's lag is small enough."""
+        """Return whether a replica's lag is below haMaxGapNotInSync."""
         end = replica.acknowledged
         return end is not None and self._log_end() - end < self._config().gap_bytes_max
 
     def update(self) -> None:
-        """Confirm what enough replicas have, after a report, an append, or a change of them."""
+        """Advance the confirm offset to the log that enough replicas in sync have.
+
+        Called after a report, after an append, and when a replica connects or disconnects.
+        """
         replicated, config = self._replicated, self._config()
         if not replicated.required:
             return
@@ -71,19 +76,19 @@ class InSyncReplicas:
     def _set_possible(self, is_possible: bool, needed: int, found: int) -> None:
         replicated = self._replicated
         if is_possible and not self._was_possible:
-            log.info("%d replicas are in sync: messages are confirmed", found)
+            log.info("%d replicas in sync: messages are confirmed", found)
         elif not is_possible and self._was_possible is not False:
             log.warning(
-                "%d replicas are in sync, %d are needed: sends are answered %d, and consumers "
+                "%d replicas in sync, %d required: sends are answered with code %d, and consumers "
                 "receive nothing after log offset %d. Start a replica, or set "
-                "enableAutoInSyncReplicas=true to continue without",
+                "enableAutoInSyncReplicas=true to continue without replicas",
                 found, needed, Missing.NO_REPLICA.code, replicated.offset,
             )  # fmt: skip
         replicated.is_possible = self._was_possible = is_possible
 
 
 def needed_replicas(config: HaServerConfig, in_sync: int) -> int:
-    """Return how many replicas must acknowledge a message, the master not counted.
+    """Return the number of replicas that must acknowledge a message, without the master.
 
     Args:
         in_sync: Number of replicas that are in sync.
@@ -97,7 +102,7 @@ def needed_replicas(config: HaServerConfig, in_sync: int) -> int:
 
 
 def refusal_of(config: HaServerConfig, in_sync: int) -> str:
-    """Return why no message is appended, or an empty text.
+    """Return the reason why messages are refused; empty: they are accepted.
 
     Args:
         in_sync: Number of replicas that are in sync.
@@ -105,4 +110,6 @@ def refusal_of(config: HaServerConfig, in_sync: int) -> str:
     found, least = in_sync + MASTER, config.in_sync_replicas_min
     if found >= least:
         return ""
-    return f"in-sync replicas not enough: {found} with this master, minInSyncReplicas is {least}"
+    return (
+        f"in-sync replicas not enough: {found} including this master, minInSyncReplicas is {least}"
+    )

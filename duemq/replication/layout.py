@@ -11,7 +11,7 @@ import numpy as np
 
 from message_store.layout import packer
 
-# Replica to master: the end of its log, which is a request and an acknowledgement in one.
+# Replica to master: the end of its log. It acknowledges the log before, and requests the log after.
 HA_REPORT = np.dtype([("log_end", ">i8")])
 assert HA_REPORT.itemsize == 8
 REPORT: Final = packer(HA_REPORT)
@@ -44,12 +44,12 @@ AS_EPOCH = np.dtype([("epoch", ">i4"), ("start_offset", ">i8")])
 assert AS_EPOCH.itemsize == 12
 EPOCH: Final = packer(AS_EPOCH)
 
-# Replica to master, from then on: the end of its log, and with the first one the request for more.
+# Replica to master, after the handshake: the end of its log. The first report requests the log.
 AS_REPORT = np.dtype([("state", ">i4"), ("log_end", ">i8")])
 assert AS_REPORT.itemsize == 12
 EPOCH_REPORT: Final = packer(AS_REPORT)
 
-# Master to replica, from then on, before `body_size` bytes of its log; 0: a heartbeat.
+# Master to replica, after the handshake, before `body_size` bytes of its log; 0: a heartbeat.
 AS_TRANSFER = np.dtype(
     [
         ("state", ">i4"),

@@ -1,11 +1,12 @@
-"""Log stream: joins the transfers of a master to consecutive log bytes, without I/O.
+"""Log stream: joins the transfers of a master into consecutive log bytes, without I/O.
 
-    bytes --feed--> heads, read by the framing --begin--> log bytes: `pending`, from `offset` on
+    bytes --feed--> headers, parsed by the framing --begin--> log bytes: `pending`, from `offset` on
 
-Where the log of a replica is not empty, the master is asked for its last record again. The stream
-compares it with the replica's own: two logs that both have it are equal before it, too, and without
-it a log that diverged at a record's end would go unnoticed. One letter may differ: that of DELAY in
-a level message, which a migration changes in place while the timers own it.
+A replica whose log is not empty requests its own last record again. The stream compares the copy
+of the master with that of the replica: if both are equal, the logs are equal before this record as
+well. Without this comparison, a log that diverged at the end of a record would not be detected. One
+byte may differ: the letter of DELAY in a level message, which a migration rewrites in place while
+timers own the message.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from message_store.errors import ReplicationFault
 
 TRANSFER_BYTES_MAX: Final = 64 << 20  # Apache sends at most haTransferBatchSize, 32 KiB
 BUFFER_BYTES: Final = 1 << 20
-HEARTBEATS_MAX: Final = 2  # in a row, of a master that has log and does not send it
-LETTERS: Final = b"Yy"  # of DELAY and DELAy
+HEARTBEATS_MAX: Final = 2  # consecutive, from a master that has more log than it sends
+LETTERS: Final = b"Yy"  # last letter of DELAY, and of DELAy while timers own the message
 DIVERGED: Final = "the logs have diverged. Empty this replica's store to copy the log again"
-HeadReader = Callable[[bytes], None]
+HeaderReader = Callable[[bytes], None]
 
 
 class LogStream:
     """Consecutive log bytes of a master. Base of the framings.
 
     Attributes:
-        offset: Log offset of the first byte that was not taken yet.
+        offset: Log offset of the first byte of `pending`.
         master_offset: End of the master's log as far as known from frames.
         is_placed: Whether `offset` is known.
-        is_idle: Whether the last frame was a heartbeat: the master has nothing more to send.
+        is_idle: Whether the last frame was a heartbeat: the master has no more log to send.
         heartbeats: Number of heartbeats since the last log bytes.
     """
 
@@ -43,28 +44,28 @@ class LogStream:
         self.is_placed = False
         self._log: npt.NDArray[np.uint8] = np.empty(BUFFER_BYTES, np.uint8)
         self._size = 0
-        self._repeated = b""  # what the master has to send first, as this log has it
+        self._repeated = b""  # bytes of this log that the master has to send first
         self._letter_offset = -1  # log offset of the byte in it that may differ
         self._head, self._head_bytes = bytearray(), 0
-        self._read: HeadReader = self._unexpected
+        self._read: HeaderReader = self._unexpected
         self._left = 0  # bytes of the transfer in progress
         self.heartbeats = 0
 
     @property
     def pending(self) -> npt.NDArray[np.uint8]:
-        """The log bytes at `offset` that were not taken yet."""
+        """Received log bytes from `offset` on that `take` has not removed."""
         return self._log[: self._size]
 
     @property
     def is_compared(self) -> bool:
-        """Whether the master has repeated the last record of this log."""
+        """Whether the comparison with the master's copy of the last record is complete."""
         return not self._repeated
 
     @property
     def is_partial(self) -> bool:
-        """Whether the transfer in progress should be received further before its log is taken.
+        """Whether to receive more of the transfer in progress before `pending` is appended.
 
-        An append of a whole transfer costs less than several of its parts.
+        One append of a whole transfer is faster than several appends of its parts.
         """
         return self._left > 0 and self._size < BUFFER_BYTES
 
@@ -78,8 +79,8 @@ class LogStream:
         """Add received bytes.
 
         Raises:
-            ReplicationFault: A header that cannot be, a gap between two transfers, or a log that
-                is not this one.
+            ReplicationFault: A header is invalid, a transfer does not continue the log, or the
+                logs have diverged.
         """
         at = 0
         while at < len(data):
@@ -101,12 +102,12 @@ class LogStream:
     def place(
         self, offset: int, *, known: bytes = b"", repeated: bytes = b"", letter_at: int = -1
     ) -> None:
-        """Expect the first transfer at this log offset; without a call it may be anywhere.
+        """Expect the first transfer at `offset`; without a call, accept any log offset.
 
         Args:
-            known: Bytes of the log at `offset` that are pending without a transfer.
-            repeated: Bytes of the log at `offset` that this log has.
-            letter_at: Index in `repeated` of a byte that may be either of `LETTERS`; -1: none.
+            known: Bytes of the log at `offset` that are added to `pending` without a transfer.
+            repeated: Bytes of this log at `offset` that are compared with the transfer.
+            letter_at: Index in `repeated` of the byte that may be any of `LETTERS`; -1: none.
         """
         self._letter_offset = offset + letter_at if letter_at >= 0 else -1
         self.is_placed, self._repeated = True, repeated
@@ -115,19 +116,19 @@ class LogStream:
         self._log[: len(known)] = np.frombuffer(known, np.uint8)
         self._size = len(known)
 
-    def expect(self, size: int, read: HeadReader) -> None:
-        """Have `read` called with the next `size` bytes that are not log."""
+    def expect(self, size: int, read: HeaderReader) -> None:
+        """Call `read` with each following block of `size` bytes that are not log bytes."""
         assert size > 0
         self._head_bytes, self._read = size, read
 
     def compared(self) -> None:
-        """React to the end of `repeated`, which was equal."""
+        """Handle the end of the comparison, which found no difference."""
 
     def begin(self, offset: int, size: int) -> None:
-        """Take the next `size` bytes as log at `offset`; 0: a heartbeat.
+        """Treat the next `size` bytes as log bytes at `offset`; 0: a heartbeat.
 
         Raises:
-            ReplicationFault: They do not continue the log.
+            ReplicationFault: The bytes do not continue the log.
         """
         expected = self.offset + self._size
         if not self.is_placed:
@@ -135,7 +136,7 @@ class LogStream:
         self.is_placed |= size > 0
         if offset != expected:
             raise ReplicationFault(
-                f"the master continues at log offset {offset}, this replica's log ends at "
+                f"the master sends log offset {offset}, this replica's log ends at "
                 f"{expected}: {DIVERGED}"
             )
         self.master_offset = max(self.master_offset, offset + size)
@@ -147,34 +148,38 @@ class LogStream:
         end = self.offset + self._size
         if self.is_idle and self._repeated:
             raise ReplicationFault(
-                f"the master's log ends before the last record of this replica's, at log offset "
-                f"{self.offset}: {DIVERGED}"
+                f"the master's log ends before the last record of this replica's log, at log "
+                f"offset {self.offset}: {DIVERGED}"
             )
         if self.heartbeats >= HEARTBEATS_MAX and self.master_offset > end:
             raise ReplicationFault(
-                f"the master's log ends at {self.master_offset}, but it sends nothing from log "
-                f"offset {end} on: its files have expired there. Empty this replica's store to "
+                f"the master's log ends at {self.master_offset}, but the master sends nothing from "
+                f"log offset {end} on: the files there have expired. Empty this replica's store to "
                 f"copy the log again"
             )
 
     def _unexpected(self, head: bytes) -> None:
-        raise AssertionError("a framing expects nothing")
+        raise AssertionError("the framing has not called expect()")
 
     def _add(self, part: memoryview) -> None:
         if self._repeated:
-            part = self._compared(part)
+            part = self._compare(part)
         end = self._size + len(part)
         self._reserve(end)
         self._log[self._size : end] = np.frombuffer(part, np.uint8)
         self._size = end
 
-    def _compared(self, part: memoryview) -> memoryview:
-        """Compare bytes that this log has; return those after them."""
+    def _compare(self, part: memoryview) -> memoryview:
+        """Compare received bytes with `_repeated`; return the bytes after the compared ones.
+
+        Raises:
+            ReplicationFault: They differ.
+        """
         size = min(len(part), len(self._repeated))
         if self._with_own_letter(bytes(part[:size])) != self._repeated[:size]:
             raise ReplicationFault(
-                f"the last record of this replica's log is another one at the master (before log "
-                f"offset {self.offset + len(self._repeated)}): {DIVERGED}"
+                f"the last record of this replica's log, which ends at log offset "
+                f"{self.offset + len(self._repeated)}, differs from the master's: {DIVERGED}"
             )
         self._repeated = self._repeated[size:]
         self.offset += size
@@ -183,7 +188,7 @@ class LogStream:
         return part[size:]
 
     def _with_own_letter(self, received: bytes) -> bytes:
-        """Return received bytes at `offset` with the letter that this log has, if it is in them."""
+        """Return the bytes received at `offset`, with the letter of DELAY as in this log."""
         at = self._letter_offset - self.offset
         if self._letter_offset < 0 or not 0 <= at < len(received) or received[at] not in LETTERS:
             return received

@@ -1,9 +1,10 @@
-"""Frames of a replica's connection as its master sees them, without I/O.
+"""Master side of a replica's connection: parses and encodes its frames, without I/O.
 
     bytes --receive--> start, acknowledged          data_to_send, transfer_header --> bytes
 
-`MasterProtocol` is what the transfer loop (`replica_connection`) needs of a framing; `DefaultHa` is
-the one of DefaultHA. A framing with a handshake leaves `start` None until the handshake is done.
+`MasterProtocol` is the interface of a framing for the transfer loop (`replica_connection`);
+`DefaultHa` is the framing of DefaultHA. A framing with a handshake keeps `start` None until the
+first report after the handshake.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from duemq.replication.layout import REPORT, TRANSFER
 from message_store.errors import ReplicationFault
 
 FIRST_REPORT_MAX: Final = 1
-"""Report of an empty DueMQ replica, which has the first byte of every log (see `ha_client`)."""
+"""First report of an empty DueMQ replica, which adds the byte at offset 0 itself (`default_ha`)."""
 
 
 class MasterProtocol(Protocol):
-    """One connection's frames.
+    """Framing of one connection.
 
     Attributes:
-        start: Log offset that the replica asked for, 0: the first one; None: it has not asked.
-        acknowledged: End of the replica's log as it reported last.
-        replica_id: Its brokerId if the framing names it, else None.
+        start: Log offset that the replica requested; 0: the first offset of the log; None: none.
+        acknowledged: End of the replica's log in its last report.
+        replica_id: Id of the replica at the controller; None: unknown, or not in the framing.
         is_learner: Whether the replica never joins the sync state set.
     """
 
@@ -37,33 +38,34 @@ class MasterProtocol(Protocol):
     def is_learner(self) -> bool: ...
 
     def receive(self, data: bytes, log_end: int) -> None:
-        """Take bytes of the replica.
+        """Process bytes received from the replica.
 
         Args:
+            data: Received bytes, of any number of frames.
             log_end: End of the master's log.
         Raises:
-            ReplicationFault: The replica reports what cannot be.
+            ReplicationFault: A frame is invalid.
         """
         ...
 
     def data_to_send(self) -> bytes:
-        """Return answers to what was received, once."""
+        """Return the answers to received frames, each once."""
         ...
 
     def transfer_end(self, offset: int, end: int) -> int:
-        """Return where a transfer of offset..end has to end, such as at the end of an epoch."""
+        """Return the end offset of the next transfer from `offset`: `end` or less."""
         ...
 
     def transfer_header(self, offset: int, size: int) -> bytes:
         """Return the bytes before `size` bytes of log; 0: a heartbeat."""
         ...
 
-    def has_news(self) -> bool:
-        """Return whether a header would contain more than the last one."""
+    def has_new_confirm_offset(self) -> bool:
+        """Return whether the confirm offset has grown since the last header."""
         ...
 
-    def expects_news(self, offset: int) -> bool:
-        """Return whether a header will contain more, for a replica with the log up to `offset`."""
+    def awaits_confirmation(self, offset: int) -> bool:
+        """Return whether the confirm offset in the last header is before `offset`."""
         ...
 
 
@@ -82,7 +84,7 @@ class DefaultHa:
         self.acknowledged = 0
 
     def receive(self, data: bytes, log_end: int) -> None:
-        """Take reports; see `MasterProtocol`."""
+        """Process reports; see `MasterProtocol`."""
         data = self._part + data
         whole = len(data) - len(data) % REPORT.size
         self._part = data[whole:]
@@ -98,9 +100,9 @@ class DefaultHa:
         if report > max(log_end, FIRST_REPORT_MAX):
             raise ReplicationFault(
                 f"acknowledgement beyond the log: the replica's log ends at {report}, the master's "
-                f"at {log_end}. It is a replica of another master, or this master lost its last "
-                f"messages. Empty the replica's store to copy the log again, or make the replica "
-                f"the master"
+                f"at {log_end}. The replica copied another master's log, or this master lost its "
+                f"last messages. Empty the replica's store to copy the log again, or make the "
+                f"replica the master"
             )
         if self.start is None:
             self.start = report
@@ -115,13 +117,13 @@ class DefaultHa:
         return end
 
     def transfer_header(self, offset: int, size: int) -> bytes:
-        """Return the header of a transfer."""
+        """Return the header of a transfer of `size` bytes of log; 0: a heartbeat."""
         return TRANSFER.pack(offset, size)
 
-    def has_news(self) -> bool:
-        """Return False: headers contain nothing about the log."""
+    def has_new_confirm_offset(self) -> bool:
+        """Return False: headers of DefaultHA have no confirm offset."""
         return False
 
-    def expects_news(self, offset: int) -> bool:
-        """Return False."""
+    def awaits_confirmation(self, offset: int) -> bool:
+        """Return False: headers of DefaultHA have no confirm offset."""
         return False

@@ -1,4 +1,4 @@
-"""Requests between members of a group, and the view of role and group."""
+"""Requests that controllers and other members send to this broker, and the view of its role."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def member_requests(
     """Return the processor of requests that controllers and other members send.
 
     Args:
+        member: The membership of this broker; None: it is not in controller mode.
         address, ha_address: `host:port` of this broker for clients and for replicas.
-        registered_id: The id that name servers know.
+        registered_id: Id with which this broker registers with name servers.
     """
     addresses = HaAddressProcessor(
         address, ha_address, lambda: store.max_offset, is_master=is_master
@@ -43,7 +44,7 @@ def member_requests(
 
 
 def with_group(of_role: View, member: Membership | None) -> View:
-    """Return the view of a broker's role, in controller mode with that of its group."""
+    """Return a view of the broker's role; in controller mode it includes the state of the group."""
     if member is None:
         return of_role
-    return lambda: {**of_role(), **member.service.figures()}
+    return lambda: {**of_role(), **member.service.view()}

@@ -1,4 +1,4 @@
-"""Membership: what a broker in controller mode needs of its group, in one role."""
+"""Membership of a broker in controller mode: its role, its epochs, and the group service."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class Membership:
     """The membership of one broker.
 
     Attributes:
+        role: Role of the broker while it is open.
         epochs: Epochs of the log of this store.
-        service: What talks to the controller; it outlives the broker.
-        truncate: Called with a log offset when the log of this replica has to end there: closes
-            the broker, truncates, and opens it again.
+        service: Connection to the controller; it stays open while the broker restarts.
+        truncate: Called with the log offset to which the log of this replica has to be truncated;
+            closes the broker, truncates the log, and opens the broker again.
         is_learner: Whether the broker never joins the sync state set.
-        catch_up_ms_max: haMaxTimeSlaveNotCatchup.
+        catch_up_ms_max: Maximum ms for which a replica may lag (haMaxTimeSlaveNotCatchup).
     """
 
     role: Role
@@ -39,7 +40,11 @@ class Membership:
     catch_up_ms_max: int
 
     def handshake(self, *, from_last_file: bool) -> Handshake:
-        """Return what the broker says about itself as a replica."""
+        """Return the handshake that this broker sends as a replica.
+
+        Args:
+            from_last_file: Whether an empty replica begins with the master's last log file.
+        """
         return Handshake(self.role.own_id, from_last_file, self.is_learner)
 
     @property
@@ -49,14 +54,14 @@ class Membership:
         return last.start_offset if last is not None else 0
 
     def begin(self, store: MessageStore) -> None:
-        """Make epochs and store ready for the role, before anything is appended.
+        """Prepare epochs and store for the role, before anything is appended.
 
-        Epochs of log bytes that were lost or have expired are removed. The master's own epoch
-        begins at the end of the log. Without a valid lease the store refuses every message.
+        Removes epochs of log bytes that were lost or have expired. On a master, begins a new epoch
+        at the end of the log, and makes the store refuse messages while the lease is not valid.
 
         Raises:
             StoreError: The log has a newer epoch than the controller.
-            OSError: The disk refused the file of epochs.
+            OSError: The epoch file cannot be written.
         """
         known = self.epochs.epochs.before(store.max_offset + 1).since(store.min_offset)
         if not self.role.is_replica:
@@ -64,9 +69,9 @@ class Membership:
                 known = known.begun(self.role.epoch, store.max_offset, store.min_offset)
             except ValueError as error:
                 raise StoreError(
-                    f"{self.epochs.path}: {error}: the controller's data was lost or is another "
-                    f"group's. Restore it, or remove this file to begin with the controller's "
-                    f"epochs"
+                    f"{self.epochs.path}: {error}: the controller has lost its data, or has the "
+                    f"data of another group. Restore it, or remove this file to begin with the "
+                    f"controller's epochs"
                 ) from error
             store.fence = self._refusal
         self.epochs.replace(known)

@@ -1,4 +1,4 @@
-"""Records of this broker's log that a master has to have, too."""
+"""Records of a replica's log that are compared with the master's log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class OwnRecord(NamedTuple):
 
     Attributes:
         start: Its log offset.
-        letter_at: Index in `data` of the letter that names the owner of a level message: a
-            migration changes it in place, at each member of a group by itself. -1: there is none.
+        data: Bytes of the record.
+        letter_at: Index in `data` of the letter that names the owner of a level message; -1: none.
+            A migration rewrites this letter in place, on each member of a group independently.
     """
 
     start: int
@@ -32,10 +33,9 @@ class OwnRecord(NamedTuple):
 
 
 def record_before(store: MessageStore, offset: int) -> OwnRecord | None:
-    """Return the last record that ends at a log offset or before.
+    """Return the last record that ends at or before a log offset; None: none, or unreadable.
 
-    None: there is none, or it cannot be read. Before the end of the log it is found by reading
-    its file from the start.
+    For an offset before the end of the log, scans the log file from its start.
     """
     start = store.last_record if offset == store.max_offset else _last_start(store, offset)
     row = frame_at(store.log, start) if start >= 0 else None
@@ -57,7 +57,7 @@ def _letter_at(data: bytes, row: Row) -> int:
 
 
 def _last_start(store: MessageStore, offset: int) -> int:
-    """Return where the last record before a log offset begins, -1 without one."""
+    """Return the log offset of the last record that begins before `offset`; -1: none."""
     for file in reversed(store.log.files):
         start = -1
         if file.base < offset:

@@ -1,11 +1,12 @@
-"""Replica: what a broker does while its role is SLAVE.
+"""Replica: copies log and tables of a master while the broker's role is SLAVE.
 
     name server --(103: master's addresses)--> HaClient           log
     or controller                          `-> SlaveSynchronize   topics, groups, consumer offsets
 
-In controller mode the controller names the master, and the master its replication port (906).
+In controller mode, the controller gives the master's address, and the master its replication port
+(request 906).
 
-The store refuses messages of clients, and no plugin runs: nothing is delivered here.
+The store refuses messages of clients, and no plugin delivers: a replica delivers nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.config import ReplicationConfig
 from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_address import HaAddressFinder
-from duemq.replication.ha_client import HaClient, Open, Session
+from duemq.replication.ha_client import HaClient, OpenSession, Session
 from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
 from duemq.replication.replica_connection import ReplicaConnection
@@ -36,13 +37,18 @@ from message_store.errors import DueMQError, PeerError
 from message_store.store import MessageStore
 
 ReplicationView = dict[str, object]
-FollowMaster = Callable[[Mapping[str, str], int], None]
+ApplyMasterConfig = Callable[[Mapping[str, str], int], None]
 COUNTED_BYTES: Final = 256 << 10
 READ_ONLY = "this broker is a replica (brokerRole=SLAVE): send to the master"
 
 
 class Replica:
-    """The tasks of a replica. `running` is a context manager around them."""
+    """The tasks of a replica; `running` is a context manager around them.
+
+    Attributes:
+        ha: Copies the log.
+        tables: Copies the tables.
+    """
 
     def __init__(
         self,
@@ -54,12 +60,12 @@ class Replica:
     ) -> None:
         self._finder = finder
         self._held = held
-        store.read_only = READ_ONLY  # also for what the broker does before `running`
+        store.read_only = READ_ONLY  # from now on, as the broker appends before `running`
         self._store = store
         self.ha, self.tables = ha, tables
 
     def on_registered(self, answer: Mapping[str, str]) -> None:
-        """Follow the master that a name server answers to a registration (103)."""
+        """Copy from the master whose addresses a name server answers to a registration (103)."""
         self.tables.follow(answer.get("masterAddr", ""))
         self.ha.follow(answer.get("haServerAddr", ""))
 
@@ -85,10 +91,10 @@ class Replica:
         return self._finder.failure if self._finder is not None else ""
 
     def view(self) -> ReplicationView:
-        """Return the state for `duemq replicas` and tools; what is not known is None."""
+        """Return the state for `duemq replicas` and the admin API; unknown values are None."""
         end, master = self._store.max_offset, self.ha.master_offset
         lag = None if master is None else max(master - end, 0)
-        of_equal_logs = 0 if lag == 0 else None  # a replica sees only bytes of what it lacks
+        of_equal_logs = 0 if lag == 0 else None  # a replica knows its lag in bytes only
         return {
             "role": "SLAVE",
             "state": self.ha.state.value,
@@ -112,13 +118,17 @@ def replica_of(
     clock: Clock,
     connect: Callable[[str], RemotingClient],
     member: Membership | None = None,
-    follow: FollowMaster = lambda properties, log_end: None,
+    apply_master_config: ApplyMasterConfig = lambda properties, log_end: None,
 ) -> Replica:
-    """Return the replica that a broker of these parts is, not running.
+    """Return the replica of a broker, not running.
 
     Args:
-        follow: Takes the configuration of the master before each connection to it, and the end
-            that its log had after that.
+        tables: Tables that are replaced by the master's.
+        held: Held pulls, which are answered when the log grows.
+        connect: Returns a client of an address.
+        member: The membership in controller mode; else None.
+        apply_master_config: Called before each connection with the master's properties by key, and
+            the end of the master's log after they were read.
     """
     topics, groups, offsets, modes = tables
     copied = {
@@ -130,10 +140,11 @@ def replica_of(
     synchronize = SlaveSynchronize(copied, progress, store, clock, connect)
     store.retention.add_pin(lambda: synchronize.first_needed, owner="the master's log")
     if member is None:
+        store.confirm_without_replicas()
         sessions = default_sessions(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file
         )
-        sessions = following(sessions, synchronize, follow)
+        sessions = with_master_config(sessions, synchronize, apply_master_config)
         return Replica(store, held, HaClient(store, config, clock, sessions), synchronize)
     store.require_replicas()
     sessions = autoswitch_sessions(
@@ -143,7 +154,7 @@ def replica_of(
         on_confirmed=store.replicated.advance,
         master_epoch=lambda: member.role.epoch,
     )
-    sessions = following(sessions, synchronize, follow)
+    sessions = with_master_config(sessions, synchronize, apply_master_config)
     ha = HaClient(
         store, config, clock, sessions, member.truncate, retry_ms=HaAddressFinder.RETRY_MS
     )
@@ -154,30 +165,32 @@ def replica_of(
     return Replica(store, held, ha, synchronize, finder)
 
 
-def following(sessions: Open, master: SlaveSynchronize, follow: FollowMaster) -> Open:
-    """Return `sessions` after the master's configuration was taken.
+def with_master_config(
+    sessions: OpenSession, master: SlaveSynchronize, apply_master_config: ApplyMasterConfig
+) -> OpenSession:
+    """Return `sessions`, preceded by a request for the master's configuration.
 
-    A replica that knows the replication port only cannot ask: the log has what a DueMQ master has
-    promised.
+    A replica that knows only the replication port of its master cannot request the configuration.
+    The level tables of a DueMQ master are in the log as well.
     """
 
-    async def begin() -> Session:
+    async def open_session() -> Session:
         if master.address:
             properties, log_end = await master.configuration()
             try:
-                follow(properties, log_end)
+                apply_master_config(properties, log_end)
             except DueMQError as error:
                 why = f"the configuration of the master {master.address} cannot be used: {error}"
                 raise PeerError(why) from error
         return await sessions()
 
-    return begin
+    return open_session
 
 
 def master_view(
     store: MessageStore, server: HaServer | None, clock: Clock
 ) -> Callable[[], ReplicationView]:
-    """Return what answers the same of a master."""
+    """Return the view of a master, for the same users as `Replica.view`."""
 
     def view() -> ReplicationView:
         found: ReplicationView = {"role": "MASTER", "state": "serves", "logEnd": store.max_offset}
@@ -211,19 +224,19 @@ def _connection_view(
 
 
 def _lag_ms(store: MessageStore, end: int | None, now_ms: int) -> int | None:
-    """Return the age of the first message that a replica has not; None: it is not known."""
+    """Return the age in ms of the first message that a replica lacks; None: unknown."""
     if end is None:
         return None
     if end >= store.max_offset:
         return 0
-    stored_ms = store.store_ms(end)  # -1 inside a record, where replicas of Apache's may be
+    stored_ms = store.store_ms(end)  # -1: inside a record, where a log of Apache's replica may end
     return None if stored_ms < 0 else max(now_ms - stored_ms, 0)
 
 
 def _lag_messages(store: MessageStore, end: int | None) -> int | None:
-    """Return the messages that a replica has not; None: it is not known.
+    """Return the number of messages that a replica lacks; None: unknown.
 
-    Those of the first part of its lag are counted; the rest is estimated by their size.
+    Counts the messages in the first `COUNTED_BYTES` of the lag, and estimates the rest from them.
     """
     if end is None or end >= store.max_offset:
         return None if end is None else 0

@@ -1,14 +1,13 @@
-"""One replica's connection to this master: reports in, log out.
+"""Connection of one replica to this master: receives reports, sends log.
 
     readable socket --> MasterProtocol.receive --> report --> InSyncReplicas
     log grew ---------> views of the mapped log, each with a header --sendmsg--> replica
 
-Nothing is copied into this process's memory: what the socket does not take stays in the log. A
-short range is sent on the event loop; a long one is read by a thread, as its pages may have to come
-from the disk.
+Log bytes are sent from the mapped log files and are not copied into the process's memory. A short
+range is sent on the event loop, a long one by a thread: its pages may have to be read from disk.
 
-If messages wait for replicas, what was appended is sent at once. Otherwise it is collected for a
-few milliseconds: fewer and larger transfers cost both sides less.
+If messages wait for replicas, appended log is sent at once. Otherwise it is collected for
+`COLLECT_MS`: fewer and larger transfers cost less CPU time on both sides.
 """
 
 from __future__ import annotations
@@ -26,30 +25,31 @@ from message_store.errors import ReplicationFault
 from message_store.store import MessageStore
 
 RECEIVE_BYTES: Final = 4_096
-ROUND_BYTES: Final = 2 << 20  # of the log, in one call of sendmsg
-ROUND_TRANSFERS: Final = 128
+ROUND_BYTES: Final = 2 << 20  # bytes of log in one call of sendmsg
+ROUND_TRANSFERS: Final = 128  # transfers in one call of sendmsg
 LOOP_BYTES: Final = 1 << 20  # a longer range is sent by a thread
-COLLECT_MS: Final = 5  # between two transfers that no message waits for
+COLLECT_MS: Final = 5  # between two transfers while no message waits for replicas
 RATE_MS: Final = 1_000
-NEWS_MS: Final = 100  # until a replica without new log is sent a new confirm offset
-Parts = list[memoryview | bytes]
+CONFIRM_MS: Final = 100  # pause after which an idle replica is sent a new confirm offset
+Buffers = list[memoryview | bytes]
 
 
 class ReplicaConnection:
-    """A connection; `run` serves it until it ends.
+    """Connection of a replica; `run` serves it until it ends.
 
     Args:
-        connection: Connected, not blocking; closed by `run`.
+        connection: Connected, non-blocking socket; closed by `run`.
         address: `host:port` of the replica.
+        protocol: Framing of the connection.
         transfer_bytes: Maximum bytes of log in one transfer.
-        heartbeat_ms: Pause after which an idle connection gets a heartbeat.
-        idle_ms: Time without a report after which the connection ends.
-        on_report: Called after each report.
+        heartbeat_ms: Pause in ms after which an idle connection is sent a heartbeat.
+        idle_ms: Time in ms without a report after which the connection is closed.
+        on_report: Called after each receive.
+        bulk: Threads that send long ranges.
     Attributes:
-        protocol: What the replica reported.
-        offset: Log offset of the next transfer, None before the first report.
-        reported_ms: When the replica reported last, ms since 1970.
-        transferred: Bytes that the socket took, headers included.
+        offset: Log offset of the next transfer; None before the first report.
+        reported_ms: Time of the last bytes from the replica, in ms since the epoch.
+        transferred: Bytes that the socket accepted, headers included.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class ReplicaConnection:
         self.reported_ms = clock.now_ms()
         self._read_ms = self._written_ms = self._sent_ms = clock.steady_ms()
         self.transferred = 0
-        self._rate = self._read_ms, 0, 0  # since when, bytes before that, bytes per second before
+        self._rate = self._read_ms, 0, 0  # start of the period, bytes until then, bytes/s before it
 
     @property
     def acknowledged(self) -> int | None:
-        """End of the replica's log as it reported last, None before its first report."""
+        """End of the replica's log in its last report; None before its first report."""
         return self.protocol.acknowledged if self.protocol.start is not None else None
 
     @property
@@ -94,7 +94,7 @@ class ReplicaConnection:
         return self.protocol.is_learner
 
     def bytes_per_s(self) -> int:
-        """Return the bytes per second since this was asked last, a second ago or more."""
+        """Return the bytes sent per second, in the last period of at least `RATE_MS`."""
         now_ms, (since_ms, before, rate) = self._clock.steady_ms(), self._rate
         if now_ms - since_ms >= RATE_MS:
             rate = (self.transferred - before) * 1_000 // (now_ms - since_ms)
@@ -102,16 +102,16 @@ class ReplicaConnection:
         return rate
 
     def log_grew(self) -> None:
-        """Send what was appended."""
+        """Send the appended log; called after each append."""
         self._grown.set()
 
     async def run(self) -> None:
         """Serve the replica until the connection ends.
 
         Raises:
-            OSError: It was lost.
-            PeerError: The replica sends what cannot be, or nothing for too long.
-            StoreError: The log cannot be read where the replica continues.
+            OSError: The connection was lost.
+            PeerError: The replica sent an invalid frame, or no report within `idle_ms`.
+            StoreError: The log cannot be read at the replica's offset.
         """
         loop = asyncio.get_running_loop()
         with self._socket:
@@ -121,18 +121,18 @@ class ReplicaConnection:
                 await asyncio.wait({transfers, self._ended}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 loop.remove_reader(self._socket)
+                if self._ended.done():
+                    self._ended.exception()  # mark it as retrieved: the transfers may raise, too
                 transfers.cancel()
                 with suppress(asyncio.CancelledError):
                     await transfers
-                if self._ended.done():
-                    self._ended.exception()  # retrieved, whatever the transfers raise
             if self._ended.done():
                 self._ended.result()
 
     # -- reports --------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        """Take one piece, so that a replica that sends without a pause leaves room for others."""
+        """Receive at most `RECEIVE_BYTES`, so that one replica cannot block the event loop."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
             if not data:
@@ -147,7 +147,7 @@ class ReplicaConnection:
                 self._ended.set_exception(error)
             return
         if self.offset is None:
-            self._grown.set()  # there may be an answer to send
+            self._grown.set()  # `_transfer` may have an answer to send
         self._on_report()
 
     # -- transfers ------------------------------------------------------------------------------
@@ -170,28 +170,28 @@ class ReplicaConnection:
                 if self.offset < (end := self._store.max_offset):  # with SYNC_FLUSH
                     self._store.flusher.when_durable(end, self._grown.set)
                 pause_ms = min(self._heartbeat_ms - idle_ms, self._left_ms)
-                if self.protocol.expects_news(self.offset):
-                    pause_ms = min(pause_ms, NEWS_MS)
+                if self.protocol.awaits_confirmation(self.offset):
+                    pause_ms = min(pause_ms, CONFIRM_MS)
                 await self._wait(self._grown, pause_ms)
             self._check_silent()
 
     @property
     def _header_pause_ms(self) -> int:
-        """Pause after which an idle connection is sent a header without log."""
-        return NEWS_MS if self.protocol.has_news() else self._heartbeat_ms
+        """Pause in ms after which an idle connection is sent a header without log."""
+        return CONFIRM_MS if self.protocol.has_new_confirm_offset() else self._heartbeat_ms
 
     async def _collect(self, start: int) -> None:
-        """Wait until the next transfer from `start` is worthwhile."""
+        """Wait while more log may be collected for the next transfer from `start`."""
         store, since_ms = self._store, self._clock.steady_ms() - self._sent_ms
         is_short = store.transfer_end - start < LOOP_BYTES
         if is_short and since_ms < COLLECT_MS and not store.replicated.required:
             await self._wait(self._never, COLLECT_MS - since_ms)
 
     def _first_offset(self, start: int) -> int:
-        """Return where the transfers begin for a replica that asked for `start`.
+        """Return the log offset of the first transfer to a replica that requested `start`.
 
         Raises:
-            ReplicationFault: Retention has removed that part of the log.
+            ReplicationFault: Retention has removed the log at `start`.
         """
         first = self._store.min_offset
         if not start:
@@ -205,51 +205,51 @@ class ReplicaConnection:
 
     async def _send_log(self, start: int) -> None:
         """Send a part of the log from `start` on, as several transfers."""
-        parts, end = self._next_round(start)
+        buffers, end = self._next_round(start)
         self.offset, self._sent_ms = end, self._clock.steady_ms()
-        await self._send(parts, on_loop=end - start <= LOOP_BYTES)
+        await self._send(buffers, on_loop=end - start <= LOOP_BYTES)
 
-    def _next_round(self, start: int) -> tuple[Parts, int]:
-        """Return headers and views of the log from `start` on, and where the last one ends."""
+    def _next_round(self, start: int) -> tuple[Buffers, int]:
+        """Return headers and views of the log from `start` on, and the end of the last view."""
         log, protocol = self._store.log, self.protocol
         limit = min(self._store.transfer_end, start + ROUND_BYTES)
-        parts: Parts = []
+        buffers: Buffers = []
         at = start
-        while at < limit and len(parts) < 2 * ROUND_TRANSFERS:
+        while at < limit and len(buffers) < 2 * ROUND_TRANSFERS:
             file_end = at - at % log.file_bytes + log.file_bytes
             end = protocol.transfer_end(at, min(limit, file_end, at + self._transfer_bytes))
-            parts += protocol.transfer_header(at, end - at), log.view(at, end - at).data
+            buffers += protocol.transfer_header(at, end - at), log.view(at, end - at).data
             at = end
         log.unreadable.check(start, at - start)
-        return parts, at
+        return buffers, at
 
-    async def _send(self, parts: Parts, *, on_loop: bool) -> None:
+    async def _send(self, buffers: Buffers, *, on_loop: bool) -> None:
         loop = asyncio.get_running_loop()
         while True:
             if on_loop:
-                parts = self._send_now(parts)
+                buffers = self._send_now(buffers)
             else:
-                sending = loop.run_in_executor(self._bulk, self._send_now, parts)
+                sending = loop.run_in_executor(self._bulk, self._send_now, buffers)
                 try:
-                    parts = await asyncio.shield(sending)
+                    buffers = await asyncio.shield(sending)
                 except asyncio.CancelledError:
-                    await asyncio.wait({sending})  # the socket is closed after that
+                    await asyncio.wait({sending})  # `run` closes the socket after this
                     raise
-            if not parts:
+            if not buffers:
                 self._written_ms = self._clock.steady_ms()
                 return
             await self._wait_writable()
 
-    def _send_now(self, parts: Parts) -> Parts:
-        """Send as much as the socket takes; return the rest. Any thread may call it."""
-        while parts:
+    def _send_now(self, buffers: Buffers) -> Buffers:
+        """Send as much as the socket accepts; return the rest. Any thread may call it."""
+        while buffers:
             try:
-                sent = self._socket.sendmsg(parts)
+                sent = self._socket.sendmsg(buffers)
             except BlockingIOError:
                 break
             self.transferred += sent
-            parts = _rest(parts, sent)
-        return parts
+            buffers = _rest(buffers, sent)
+        return buffers
 
     async def _wait_writable(self) -> None:
         loop, writable = asyncio.get_running_loop(), asyncio.Event()
@@ -263,12 +263,12 @@ class ReplicaConnection:
     # -- time -----------------------------------------------------------------------------------
 
     async def _wait(self, event: asyncio.Event, duration_ms: int) -> None:
-        """Wait for an event, or so long; less if the clock is set meanwhile."""
+        """Wait for an event, at most `duration_ms`; less if the wall clock is set forward."""
         await self._clock.wait(event, until_ms=self._clock.now_ms() + duration_ms)
 
     @property
     def _left_ms(self) -> int:
-        """Time that the replica has for its next report."""
+        """Time in ms until the replica must have sent its next report."""
         return self._idle_ms - (self._clock.steady_ms() - self._read_ms)
 
     def _check_silent(self) -> None:
@@ -276,10 +276,10 @@ class ReplicaConnection:
             raise ReplicationFault(f"no report in {self._idle_ms} ms (haHousekeepingInterval)")
 
 
-def _rest(parts: Sequence[memoryview | bytes], sent: int) -> Parts:
-    """Return what follows the first `sent` bytes of these parts."""
-    for index, part in enumerate(parts):
-        if sent < len(part):
-            return [memoryview(part)[sent:], *parts[index + 1 :]]
-        sent -= len(part)
+def _rest(buffers: Sequence[memoryview | bytes], sent: int) -> Buffers:
+    """Return the bytes after the first `sent` bytes of these buffers."""
+    for index, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
+        sent -= len(buffer)
     return []

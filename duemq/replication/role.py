@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-MASTER_ID: Final = 0  # MixAll.MASTER_ID: the id that a master registers with, whatever its own
+MASTER_ID: Final = 0  # MixAll.MASTER_ID: every master registers with this id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What a member of a group does until its next role.
+    """Role of a member of a group: master or replica, in one master epoch.
 
     Attributes:
-        own_id: Id of this broker at the controller; 1 is the first.
-        epoch: Master epoch of this role; 0: there was no master yet.
+        is_replica: Whether the broker copies the log of a master.
+        own_id: Id of this broker at the controller, 1 or more.
+        epoch: Master epoch of this role; 0: no master has been elected.
         master_address: `host:port` that clients of the master connect to; empty: no master.
         master_ha_address: `host:port` of the master's replication port; empty: not known.
     """
@@ -27,10 +28,10 @@ class Role:
 
     @property
     def is_known(self) -> bool:
-        """Whether the group has a master: before that, the broker does not register."""
+        """Whether a master has been elected; until then the broker does not register."""
         return self.epoch > 0
 
     @property
     def registered_id(self) -> int:
-        """The id for name servers: a master's is 0."""
+        """Id for registration with name servers; 0 for a master."""
         return self.own_id if self.is_replica else MASTER_ID

@@ -1,23 +1,27 @@
-"""What a replica copies from its master in addition to the log.
+"""Tables that a replica copies from its master in addition to the log.
 
-    about every second   21, 201, 402   topics, groups, modes      as they come
-                         9001           last orderly pops        }
-                         43, 45         consumer offsets, levels } once this log is on the disk up
-                         28             first offset of the log  } to the end of the master's then
+    about every second   21, 201, 402   topics, groups, request modes   applied at once
+                         9001           last orderly pops             }
+                         43, 45         consumer offsets, levels      } applied once this log is
+                         28             bounds of the master's log    } synced up to the end in 28
 
-Consumer offsets, among them the progress of transactions and of revivals, and the progress of
-levels describe what the master's log has. Without the log they would claim deliveries and ends of
-transactions that this log lacks, and messages would be lost with the master. Progress of timers is
-derived from the log.
+Consumer offsets (which include the progress of transactions and of revivals) and the progress of
+levels describe deliveries that are in the master's log. If they were applied before this log has
+these deliveries, and the master were lost then, this broker would treat messages as delivered and
+transactions as ended although its log lacks the deliveries. The progress of timers is derived from
+the log.
 
-Files of the log that the master has removed are not needed here, once this log reaches as far as
-the master's did: retention removes them as on a master. Before the first answer it removes nothing.
+Log files that the master has removed are not needed here once this log reaches the end that the
+master's log had: retention then removes them as on a master. Before the first complete copy,
+retention removes nothing.
 
-Orderly pops are copied before the offsets, whose acknowledgements may be newer than the pops.
-A master of Apache's has no such view, and 4.9.7 no modes: what this store has stays.
+Orderly pops are requested before the offsets, so that no copied offset is older than the pops.
+Apache's masters do not have this view, and 4.9.7 does not have request modes: the replica then
+keeps its own.
 
-After a master of Apache's, delayOffset.json is the progress of levels: its deliveries do not name
-their source records. After one of ours it spares a start from reading the whole log.
+With a master of Apache's, delayOffset.json is the progress of the levels, as Apache's deliveries do
+not name their source records. With a DueMQ master, it only shortens the scan of the log at a start.
+
 Source: SlaveSynchronize
 """
 
@@ -44,13 +48,13 @@ from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 INTERVAL_MS: Final = 1_000
-SHARE: Final = 20  # a pause is at least so many times as long as the copy before
+SHARE: Final = 20  # a pause is at least this many times as long as the last copy
 CALL_S_MAX: Final = 10.0
 LOG_WAIT_MS: Final = 20
 LOG_WAITS_MAX: Final = 500
 DELAY_OFFSETS_FILE: Final = "delayOffset.json"
 NOT_ANSWERED: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST)
-"""Answers of masters that do not have a table: no such code, no such view."""
+"""Response codes of masters that do not have a table: unknown request code, unknown view."""
 Replace = Callable[[JsonObject], None]
 
 
@@ -58,15 +62,17 @@ class SlaveSynchronize:
     """Copies tables of the master.
 
     Args:
-        tables: What takes the answer, by the request's code, in the order of the requests.
-        progress: The same of what must not be ahead of the log.
-        store: The store of the replica; no plugin of a replica writes its delayOffset.json.
+        tables: By request code, in the order of the requests: the function that replaces a table
+            by the master's answer.
+        progress: The same for tables that must not be ahead of the log.
+        store: The store of the replica; on a replica, no plugin writes delayOffset.json.
         connect: Returns a client of an address.
 
     Attributes:
-        failure: Why the last attempt failed; empty after a good one.
-        synchronized_ms: When all tables were copied last; None: never.
-        first_needed: First log offset that retention must keep; a pin.
+        address: `host:port` of the master for clients; empty: unknown.
+        failure: Reason why the last copy failed; empty after a success.
+        synchronized_ms: Time of the last copy without a failure, in ms since the epoch; None: none.
+        first_needed: First log offset that retention must keep (a pin).
     """
 
     def __init__(
@@ -83,8 +89,8 @@ class SlaveSynchronize:
         self._client: RemotingClient | None = None
         self._wake, self._stopping = asyncio.Event(), False
         self._asking = asyncio.Lock()
-        self._taken: dict[RequestCode, bytes] = {}  # answers that the tables have
-        self._asked_ms = 0  # how long the last answers took
+        self._applied: dict[RequestCode, bytes] = {}  # last applied answers
+        self._requests_ms = 0  # duration of the requests of the last copy
         self.address = ""
         self.failure = ""
         self.synchronized_ms: int | None = None
@@ -97,12 +103,12 @@ class SlaveSynchronize:
             self._wake.set()
 
     async def run(self) -> None:
-        """Copy until `stop`."""
+        """Copy the tables periodically until `stop`."""
         while not self._stopping:
             self._wake.clear()
             if self.address:
                 await self._attempt()
-            pause_ms = max(INTERVAL_MS, SHARE * self._asked_ms)
+            pause_ms = max(INTERVAL_MS, SHARE * self._requests_ms)
             await self._clock.wait(self._wake, until_ms=self._clock.now_ms() + pause_ms)
         await self._close()
 
@@ -117,17 +123,20 @@ class SlaveSynchronize:
         except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
             why = str(error) or type(error).__name__
             if why != self.failure:
-                log.warning("topics and offsets of %s are not copied: %s", self.address, why)
+                log.warning(
+                    "cannot copy topics, groups and offsets from %s: %s; trying again",
+                    self.address, why,
+                )  # fmt: skip
             self.failure = why
         else:
             self.failure, self.synchronized_ms = "", self._clock.now_ms()
 
     async def first_offset(self) -> int:
-        """Ask the master for the first offset of its log.
+        """Request the first offset of the master's log.
 
         Raises:
-            OSError: It cannot be reached.
-            PeerError: It is not known yet, or does not answer that.
+            OSError: The master cannot be reached.
+            PeerError: The master is unknown, or its answer has no such offset.
         """
         if not self.address:
             raise PeerError(
@@ -137,13 +146,16 @@ class SlaveSynchronize:
         return (await self._log_bounds())[0]
 
     async def configuration(self) -> tuple[dict[str, str], int]:
-        """Ask the master for its configuration, then for the end of its log.
+        """Request the master's configuration, then the end of its log.
 
-        Source: MixAll.properties2String, which escapes nothing
+        Returns:
+            The properties by key, and the end of the log after they were read.
 
         Raises:
-            OSError: It cannot be reached.
-            PeerError: It does not answer that.
+            OSError: The master cannot be reached.
+            PeerError: The master refuses a request, or its answer is malformed.
+
+        Source: MixAll.properties2String, which escapes nothing
         """
         answer = await self._ask(RequestCode.GET_BROKER_CONFIG)
         lines = (line.partition("=") for line in answer.decode("utf-8", "replace").splitlines())
@@ -151,45 +163,47 @@ class SlaveSynchronize:
         return found, (await self._log_bounds())[1]
 
     async def _log_bounds(self) -> tuple[int, int]:
-        """Ask the master for the first offset of its log and its end."""
+        """Request the first offset of the master's log and its end."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         found = _table(await self._ask(code), code.name).get("table") or {}
         try:
             return int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
-            raise PeerError(f"{self.address} does not name the bounds of its log") from error
+            raise PeerError(
+                f"the answer of {self.address} to {code.name} lacks the bounds of its log"
+            ) from error
 
     async def _copy(self) -> None:
         start_ms = self._clock.now_ms()
         for code, replace in self._tables.items():
             answer = await self._ask_if_known(Request(code, {}))
             if answer is not None:
-                self._take(code, answer, replace)
+                self._apply(code, answer, replace)
         order_info = await self._ask_if_known(Request(VIEW_REQUEST, {"view": ORDER_INFO_VIEW}))
         found = {code: await self._ask(code) for code in self._progress}
         code = RequestCode.GET_ALL_DELAY_OFFSET
         delay_offsets = _table(await self._ask(code), code.name)
         first, end = await self._log_bounds()
-        self._asked_ms = self._clock.now_ms() - start_ms
-        if not await self._reaches(end):
-            return  # the next copy is newer, and this log longer
+        self._requests_ms = self._clock.now_ms() - start_ms
+        if not await self._log_reaches(end):
+            return  # drop the answers: the next copy requests newer ones
         for code, replace in self._progress.items():
-            self._take(code, found[code], replace)
-        await self._take_delay_offsets(delay_offsets)
+            self._apply(code, found[code], replace)
+        await self._write_delay_offsets(delay_offsets)
         if order_info is not None:
             table = _table(order_info, ORDER_INFO_VIEW)
-            read_table(table)  # no start fails because of it
-            await self._take_file(ORDER_INFO_FILE, json_dialect.dumps(table))
+            read_table(table)  # raises if invalid: a broker could not start with such a file
+            await self._write_file(ORDER_INFO_FILE, json_dialect.dumps(table))
         self.first_needed = first
 
-    def _take(self, code: RequestCode, answer: bytes, replace: Replace) -> None:
-        """Replace a table unless the answer is the same as before."""
-        if self._taken.get(code) != answer:
+    def _apply(self, code: RequestCode, answer: bytes, replace: Replace) -> None:
+        """Replace a table unless the answer equals the last applied one."""
+        if self._applied.get(code) != answer:
             replace(_table(answer, code.name))
-            self._taken[code] = answer
+            self._applied[code] = answer
 
-    async def _reaches(self, end: int) -> bool:
-        """Wait until this log is on the disk up to an offset; return whether it is."""
+    async def _log_reaches(self, end: int) -> bool:
+        """Wait until this log is synced up to `end`; return False if that takes too long."""
         for _ in range(LOG_WAITS_MAX):
             if self._store.max_offset >= end:
                 return await self._store.flusher.wait(end, CALL_S_MAX)
@@ -198,24 +212,24 @@ class SlaveSynchronize:
             await self._clock.wait(self._wake, until_ms=self._clock.now_ms() + LOG_WAIT_MS)
         return False
 
-    async def _take_delay_offsets(self, found: JsonObject) -> None:
+    async def _write_delay_offsets(self, found: JsonObject) -> None:
         offsets = {int(level): int(offset) for level, offset in found["offsetTable"].items()}
         own = {"logGeneration": self._store.generation} if "commitLogOffset" in found else {}
         text = json_dialect.dumps({**found, **own, "offsetTable": offsets})
-        await self._take_file(DELAY_OFFSETS_FILE, text)
+        await self._write_file(DELAY_OFFSETS_FILE, text)
 
-    async def _take_file(self, name: str, text: str) -> None:
-        """Write a file of the configuration unless it has this text already."""
+    async def _write_file(self, name: str, text: str) -> None:
+        """Write a file in `config/` unless it has this text already."""
         if self._texts.get(name) != text:
             await asyncio.to_thread(json_dialect.write_config, self._store.config_path(name), text)
             self._texts[name] = text
 
     async def _ask(self, code: RequestCode) -> bytes:
-        """Return the body of the answer to a request without fields."""
+        """Send a request without fields; return the body of the answer."""
         return _body(await self._call(Request(code, {})), code.name)
 
     async def _ask_if_known(self, request: Request) -> bytes | None:
-        """Return the body of an answer, None if the master does not have what is asked for."""
+        """Send a request; return the body of the answer, None if the master does not support it."""
         answer = await self._call(request)
         if answer.code in NOT_ANSWERED:
             return None
@@ -236,7 +250,7 @@ class SlaveSynchronize:
 
 def _body(answer: Response, what: str) -> bytes:
     if answer.code:
-        raise PeerError(f"{what} is answered {answer.code}: {answer.remark}")
+        raise PeerError(f"the master refuses {what} with code {answer.code}: {answer.remark}")
     assert isinstance(answer.body, bytes | memoryview)  # as received
     return bytes(answer.body)
 
@@ -248,5 +262,5 @@ def _table(answer: bytes, what: str) -> JsonObject:
     except ValueError as error:
         raise PeerError(f"the answer to {what} is not JSON: {error}") from error
     if not isinstance(table, dict):
-        raise PeerError(f"the answer to {what} is not an object")
+        raise PeerError(f"the answer to {what} is not a JSON object")
     return table

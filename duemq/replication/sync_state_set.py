@@ -1,17 +1,20 @@
-"""Sync state set of a master in controller mode: who must have a message, and who has caught up.
+"""Sync state set of a master in controller mode: required members, and replicas in sync.
 
-    reports --> update --> confirmed: what all required members have
+    reports --> update --> confirm offset: the log that all required members have
             `-> caught_up --> the controller's sync state set --> required members
 
-A message is answered and consumed when every member of the sync state set has it, whatever
-inSyncReplicas says: each member that the controller may elect then has every such message.
+A message is acknowledged, and consumers can read it, once every member of the sync state set has
+it, regardless of inSyncReplicas. Each member that the controller may elect then has every
+acknowledged message.
 
-A replica joins the set when it has what is confirmed, and what was in the log when the master was
-elected: the former set may have confirmed more of that than this master knows.
+A replica joins the set when it has the log up to the confirm offset, and up to the offset at which
+the master was elected: under the former master, a higher offset may have been confirmed than this
+master knows.
 
-A replica has caught up at the time of a report that names the end of the log, or at the time of the
-report before if it names the end that the log had then. It stays in the set while that is at most
-haMaxTimeSlaveNotCatchup ago and its connection is open.
+A replica caught up at the time of its last report if that report names the end of the log. If it
+names only the end that the log had at the report before, the replica caught up at the time of that
+report. It stays in the set while this is at most haMaxTimeSlaveNotCatchup ago and its connection is
+open.
 
 Source: AutoSwitchHAService.maybeExpandInSyncStateSet, maybeShrinkSyncStateSet, computeConfirmOffset
 """
@@ -28,11 +31,11 @@ from message_store.replication.acknowledgement import Replicated
 
 
 class Member(Protocol):
-    """What is needed of a replica's connection."""
+    """A replica's connection, as the sync state set uses it."""
 
     @property
     def acknowledged(self) -> int | None:
-        """End of the replica's log, None before its first report."""
+        """End of the replica's log; None before its first report."""
         ...
 
     @property
@@ -41,12 +44,20 @@ class Member(Protocol):
         ...
 
     @property
-    def is_learner(self) -> bool: ...
+    def is_learner(self) -> bool:
+        """Whether the replica never joins the sync state set."""
+        ...
 
 
 @dataclass(slots=True)
 class _Progress:
-    """When a replica caught up last, and what its last report was compared with."""
+    """Progress of a replica.
+
+    Attributes:
+        caught_up_ms: Steady time in ms at which it last caught up.
+        report_ms: Time of the last report that moved `caught_up_ms`.
+        log_end: End of the master's log at that time.
+    """
 
     caught_up_ms: int
     report_ms: int
@@ -57,15 +68,16 @@ class SyncStateSetReplicas:
     """Advances `Replicated` as the members of the sync state set report.
 
     Args:
+        replicated: The confirm offset and its conditions.
         own_id: Id of the master.
-        required: Returns the ids that must have a message, the master's included.
+        required: Returns the ids of the members that must have a message, this master included.
         replicas: Returns the open connections.
         log_end: Returns the end of the master's log.
         epoch_start: Returns the log offset at which the master was elected.
-        steady_ms: Returns the time of a clock that is never set.
-        config: Time limit of acknowledgements, and minInSyncReplicas.
-        catch_up_ms_max: haMaxTimeSlaveNotCatchup.
-        on_change: Called when `caught_up` may have changed.
+        steady_ms: Returns a monotonic time in ms.
+        config: Returns the configuration: time limit of acknowledgements, minInSyncReplicas.
+        catch_up_ms_max: Maximum ms since a member caught up (haMaxTimeSlaveNotCatchup).
+        on_change: Called when `caught_up` has changed.
     """
 
     def __init__(
@@ -89,7 +101,7 @@ class SyncStateSetReplicas:
         self._catch_up_ms_max, self._on_change = catch_up_ms_max, on_change
         self._progress: dict[int, _Progress] = {}
         self._known: frozenset[int] = frozenset()
-        replicated.is_possible = True  # a missing member leaves the set, or comes back
+        replicated.is_possible = True  # a lost member reconnects, or is removed from the set
 
     def is_in_sync(self, replica: Member) -> bool:
         """Return whether a replica is in the sync state set."""
@@ -97,7 +109,7 @@ class SyncStateSetReplicas:
 
     @property
     def caught_up(self) -> frozenset[int]:
-        """Ids of the connected replicas that belong into the sync state set."""
+        """Ids of the connected replicas that the sync state set should contain."""
         now_ms, required = self._steady_ms(), self._required()
         return frozenset(
             number
@@ -114,9 +126,12 @@ class SyncStateSetReplicas:
         return progress is not None and now_ms - progress.caught_up_ms <= self._catch_up_ms_max
 
     def update(self) -> None:
-        """Confirm what all required members have: after a report, an append, a changed set."""
+        """Advance the confirm offset to the log that all required members have.
+
+        Called after a report, after an append, and when the set has changed.
+        """
         acknowledged, required = self._acknowledged(), self._required()
-        self._note(acknowledged)
+        self._update_progress(acknowledged)
         others = required - {self._own_id}
         self._replicated.timeout_ms = self._config().replica_timeout_ms
         self._replicated.refusal = refusal_of(self._config(), len(others))
@@ -130,7 +145,7 @@ class SyncStateSetReplicas:
             self._on_change()
 
     def _acknowledged(self) -> dict[int, int]:
-        """Return the end of each replica's log by id: the lowest of several connections."""
+        """Return the end of each replica's log by id; of several connections, the lowest."""
         found: dict[int, int] = {}
         for replica in self._replicas():
             number, end = replica.replica_id, replica.acknowledged
@@ -138,7 +153,7 @@ class SyncStateSetReplicas:
                 found[number] = min(end, found.get(number, end))
         return found
 
-    def _note(self, acknowledged: dict[int, int]) -> None:
+    def _update_progress(self, acknowledged: dict[int, int]) -> None:
         now_ms, log_end = self._steady_ms(), self._log_end()
         for number, end in acknowledged.items():
             progress = self._progress.setdefault(number, _Progress(now_ms, now_ms, log_end))

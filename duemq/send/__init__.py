@@ -1,1 +1,1 @@
-"""Sends, messages sent back, replies: every way in which a client puts a message."""
+"""Request processing of sends, consumer send-backs and replies."""

@@ -1,9 +1,10 @@
-"""Responses to the sends of one batch: immediate, or when it is confirmed.
+"""Responses to the sends of a batch, sent at once or when the batch is confirmed.
 
-rows that the kernel took     answered by the kernel, one write per connection
-rows that were refused        their code and remark, from here
-sends that Python filled      one answer for all rows of a client's batch, from here
-SYNC_FLUSH, SYNC_MASTER       written now, sent when the batch is confirmed
+sends parsed by the kernel    encoded by the kernel, one write per connection
+refused rows                  encoded in Python, with code and remark
+sends decoded in Python       encoded in Python, one response per client batch
+
+With SYNC_FLUSH or SYNC_MASTER, responses are encoded at once and sent when the batch is confirmed.
 """
 
 from __future__ import annotations
@@ -46,19 +47,23 @@ from message_store.replication.acknowledgement import Missing
 from message_store.text import encode_offset_id
 
 log = logging.getLogger(__name__)
-HELD_TURNS_MAX: Final = 8  # turns whose responses wait for disk or replicas
+UNCONFIRMED_TURNS_MAX: Final = 8  # turns whose responses wait for confirmation
 _PLACEHOLDER = "@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendSettings:
-    """What is the same for every send.
+    """Settings shared by all sends.
 
     Attributes:
-        suffix: encoded properties that the broker adds to every message.
-        store_host: address bytes and port that records and message ids name.
-        broker_name: what recall handles name.
-        confirmed: Whether responses wait for the disk or for replicas.
+        suffix: Encoded properties that the broker appends to every message.
+        store_host: Address bytes and port in records and message ids.
+        broker_name: Broker name in recall handles.
+        region: Value of MSG_REGION in responses.
+        trace_on: Value of TRACE_ON in responses.
+        body_bytes_max: Maximum size of a body in bytes (`maxMessageSize`).
+        frame_bytes_max: Maximum size of a frame in bytes.
+        confirmed: Whether a response is sent only after disk or replicas confirm its message.
     """
 
     suffix: bytes
@@ -72,36 +77,37 @@ class SendSettings:
 
 
 @dataclass(slots=True)
-class PlainSend:
-    """A send that Python put into a batch.
+class DecodedSend:
+    """Rows of a send that was decoded in Python and added to a batch.
 
     Attributes:
-        first, count: its rows.
-        queue_id: of the request's topic, for the answer.
-        transaction_id: UNIQ_KEY, if there is one.
-        recallable: the answer to a timer carries its recall handle.
-        before_answer: awaited before the answer goes out.
+        first, count: Index of the first row, number of rows.
+        queue_id: Queue of the request's topic, for the response.
+        transaction_id: UNIQ_KEY of the message; None: it has none.
+        before_response: Awaited before the response is sent; None: nothing to await.
+        recallable: Whether the response has a recall handle if the message is a timer.
     """
 
     first: int
     count: int
     queue_id: int
     transaction_id: str | None
-    before_answer: Callable[[], Awaitable[None]] | None = None
+    before_response: Callable[[], Awaitable[None]] | None = None
     recallable: bool = True
 
 
 @dataclass(slots=True)
-class PlainAnswer:
-    """The request that a plain send answers."""
+class PendingResponse:
+    """Decoded send whose response is not sent yet."""
 
     connection: Connection
     request: Request
     serialize_type: int
-    send: PlainSend
+    send: DecodedSend
 
 
-Written = list[tuple[Connection, bytes]]
+Output = list[tuple[Connection, bytes]]
+"""Encoded responses by connection."""
 
 
 class SendMeter(Protocol):
@@ -109,23 +115,23 @@ class SendMeter(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """The clock that latencies are measured with."""
+        """Clock for latencies."""
         ...
 
     def sends(self, count: int, refused: int, since_ms: int) -> None:
-        """Note a batch of sends, `refused` of them not stored, received at `since_ms`."""
+        """Record a batch of `count` sends received at `since_ms`, `refused` of them not stored."""
         ...
 
 
-class Answering:
-    """Answers the batches of one `Ingest`.
+class SendResponses:
+    """Responses to the batches of one `Ingest`.
 
     Args:
-        on_release: Called when waiting responses were sent.
-        meter: Meter of the latency of sends.
-        is_ready: Whether the kernel is compiled; until then Python answers each row.
+        on_release: Called after the responses of a confirmed batch are sent.
+        meter: Meter of send latency.
+        is_ready: Returns whether the kernel is compiled; until then Python encodes each response.
     Attributes:
-        plain: sends of the batch in hand that Python filled.
+        pending: Decoded sends of the current batch.
     """
 
     def __init__(
@@ -139,34 +145,34 @@ class Answering:
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._is_ready = is_ready
-        self.plain: list[PlainAnswer] = []
+        self.pending: list[PendingResponse] = []
         self._store, self._topics, self._settings = store, topics, settings
-        self._refused_count = 0  # of the batch in hand, or more
+        self._refused_count = 0  # upper bound for the current batch
         self._put_answers: Callable[..., tuple[int, int]] | None = None
         self._on_release, self._meter = on_release, meter
         self._failed = Notices(log, logging.ERROR)
         self._now_ms = None if meter is None else meter.clock.now_ms
-        self._since_ms = 0  # when the turn began
-        self._held: set[asyncio.Task[None]] = set()
+        self._since_ms = 0  # start of the turn
+        self._unconfirmed_tasks: set[asyncio.Task[None]] = set()
         self._fields = refusal_fields(region=settings.region, trace_on=settings.trace_on)
 
     @property
     def is_behind(self) -> bool:
-        """Whether too many responses wait, so that the next turn should wait too."""
-        return len(self._held) >= HELD_TURNS_MAX
+        """Whether so many batches wait for confirmation that the next turn must wait."""
+        return len(self._unconfirmed_tasks) >= UNCONFIRMED_TURNS_MAX
 
     async def drain(self) -> None:
-        """Return when every answer is out."""
-        while self._held:
-            await asyncio.wait(self._held)
+        """Wait until every response to a stored message is sent."""
+        while self._unconfirmed_tasks:
+            await asyncio.wait(self._unconfirmed_tasks)
 
     def begin(self) -> None:
-        """Note that a turn begins: its sends are received now."""
+        """Begin a turn; the latency of its sends is measured from now."""
         if self._now_ms is not None:
             self._since_ms = self._now_ms()
 
-    def use(self, rows_max: int) -> None:
-        """Make room for the responses of `count` rows."""
+    def allocate(self, rows_max: int) -> None:
+        """Allocate space for the responses of `rows_max` rows."""
         settings = self._settings
         self._text = answer_text(
             rows_max, region=settings.region, trace_on=settings.trace_on,
@@ -174,17 +180,17 @@ class Answering:
         )  # fmt: skip
 
     def refusal(self, error: Exception, request: Request) -> Response:
-        """Return the answer to a send that could not be filled."""
+        """Return the response to a send that failed before it was added to a batch."""
         return refusal(error, request, self._failed, self._fields)
 
-    def answer(
+    def respond(
         self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection]
     ) -> None:
-        """Answer every row of a batch that was appended.
+        """Respond to every row of a batch; call after its append.
 
         Args:
-            wire: (n,) WIRE, one row a message.
-            connections: by the number that `wire` names.
+            wire: (n,) WIRE, one row per message.
+            connections: Connections by their number in `wire`.
         """
         if not self._settings.confirmed:
             _write(self._stored(batch, wire, connections, WAIT_ANY))
@@ -192,23 +198,23 @@ class Answering:
                 self._meter.sends(batch.count, self._refused_count, self._since_ms)
         else:
             _write(self._stored(batch, wire, connections, WAIT_NO))
-            self._hold(self._stored(batch, wire, connections, WAIT_YES), batch.count)
+            self._send_when_confirmed(self._stored(batch, wire, connections, WAIT_YES), batch.count)
         if self._refused_count:
             _write(self._refused(batch, wire, connections))
-        if self.plain:
-            self._answer_plain(batch)
+        if self.pending:
+            self._respond_decoded(batch)
 
-    # Rows that the kernel took.
+    # Rows of the kernel.
 
     def _stored(
         self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
-    ) -> Written:
+    ) -> Output:
         text, arrays = self._text, self._topics.arrays
         put = self._put_answers
         if put is None and not self._is_ready():
             self._refused_count = batch.count
-            return self._stored_slowly(batch, wire, connections, wait)
-        if put is None:  # arrays are always of these types: a turn's batch is not a log's view
+            return self._stored_by_row(batch, wire, connections, wait)
+        if put is None:  # the array types never change
             find: Callable[..., Any] = entry
             put = self._put_answers = find(
                 put_answers, batch.rows, wire, batch.staging, arrays.topics, arrays.names, *text
@@ -220,7 +226,7 @@ class Answering:
         )
         if end < 0:
             self._refused_count = batch.count
-            return self._stored_slowly(batch, wire, connections, wait)
+            return self._stored_by_row(batch, wire, connections, wait)
         if len(connections) == 1 and end > SCRATCH_BYTES:
             return [(connections[0], text.out[SCRATCH_BYTES:end].tobytes())]
         found, start, last = [], SCRATCH_BYTES, end
@@ -234,66 +240,68 @@ class Answering:
                 break
         return found
 
-    def _stored_slowly(
+    def _stored_by_row(
         self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
-    ) -> Written:
-        """Answer row by row: a hook gave a message an id that the kernel does not write."""
+    ) -> Output:
+        """Encode responses in Python, if the kernel is not compiled or an id is too long for it."""
         found = []
         for index in range(batch.count):
             row, line = batch.rows[index], wire[index]
             waits = WAIT_NO if row["prop_flags"] & PROP_WAIT_FALSE else WAIT_YES
             if not row["status"] and not line["flags"] and wait in (WAIT_ANY, waits):
-                send = PlainSend(index, 1, int(line["queue_id"]), _unique_id(batch, row))
+                send = DecodedSend(index, 1, int(line["queue_id"]), _unique_id(batch, row))
                 parts = codec.encode_response(self.response(batch, send), int(line["opaque"]))
                 found.append((connections[line["connection"]], bytes(parts[0])))
         return found
 
     def _refused(
         self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection]
-    ) -> Written:
+    ) -> Output:
         found = []
         for index in np.flatnonzero(batch.filled["status"]).tolist():
             line = wire[index]
             if not line["flags"]:
-                response = self.response(batch, PlainSend(index, 1, 0, None))
+                response = self.response(batch, DecodedSend(index, 1, 0, None))
                 parts = codec.encode_response(response, int(line["opaque"]))
                 found.append((connections[line["connection"]], bytes(parts[0])))
         return found
 
-    # Sends that Python filled.
+    # Decoded sends.
 
-    def _answer_plain(self, batch: PutBatch) -> None:
-        plain, self.plain = self.plain, []
-        for each in plain:
+    def _respond_decoded(self, batch: PutBatch) -> None:
+        pending, self.pending = self.pending, []
+        for each in pending:
             response = self.response(batch, each.send)
             waits = self.waits(batch, each.send, response)
-            if each.send.before_answer is None and not waits:
+            if each.send.before_response is None and not waits:
                 each.connection.respond(each.request, response, each.serialize_type)
             elif not each.request.oneway:
                 each.connection.spawn(self._respond_later(each, response, waits=waits))
 
-    def waits(self, batch: PutBatch, send: PlainSend, response: Response) -> bool:
-        """Return whether a response must wait for the disk or for replicas."""
+    def waits(self, batch: PutBatch, send: DecodedSend, response: Response) -> bool:
+        """Return whether a response must wait until disk or replicas confirm the message."""
         if not self._settings.confirmed or response.code != ResponseCode.SUCCESS:
             return False
         rows = batch.rows[send.first : send.first + send.count]
         return bool((rows["prop_flags"] & PROP_WAIT_FALSE == 0).any())
 
-    async def completed(self, response: Response, send: PlainSend, *, waits: bool) -> Response:
-        """Return a response once what it waits for has happened."""
+    async def completed(self, response: Response, send: DecodedSend, *, waits: bool) -> Response:
+        """Await `before_response` and, if `waits`, the confirmation; return the response."""
         end_offset = self._store.max_offset
-        if send.before_answer is not None:
-            await send.before_answer()
+        if send.before_response is not None:
+            await send.before_response()
         if waits and (missing := await self._store.wait_confirmed(end_offset)):
-            return _unconfirmed(response, missing)
+            return unconfirmed(response, missing)
         return response
 
-    async def _respond_later(self, each: PlainAnswer, response: Response, *, waits: bool) -> None:
+    async def _respond_later(
+        self, each: PendingResponse, response: Response, *, waits: bool
+    ) -> None:
         response = await self.completed(response, each.send, waits=waits)
         each.connection.respond(each.request, response, each.serialize_type)
 
-    def response(self, batch: PutBatch, send: PlainSend) -> Response:
-        """Return the answer to a send whose rows have their results."""
+    def response(self, batch: PutBatch, send: DecodedSend) -> Response:
+        """Return the response to a send whose batch was put."""
         rows = batch.rows[send.first : send.first + send.count]
         for index, status in enumerate(rows["status"].tolist(), send.first):
             if status:
@@ -308,7 +316,7 @@ class Answering:
         )  # fmt: skip
         return Response(ResponseCode.SUCCESS, None, fields)
 
-    def _recall_handle(self, row: Any, send: PlainSend) -> str | None:
+    def _recall_handle(self, row: Any, send: DecodedSend) -> str | None:
         """Return the recall handle of a timer. SendMessageProcessor.attachRecallHandle"""
         is_timer = row["out_ms"] >= 0 and row["real_topic_index"] >= 0
         if not is_timer or not send.recallable or send.transaction_id is None:
@@ -320,35 +328,35 @@ class Answering:
         handle = RecallHandle(topic, self._settings.broker_name, time_text, send.transaction_id)
         return handle.encode()
 
-    # Answers that wait for disk and replicas.
+    # Responses that wait for confirmation.
 
-    def _hold(self, answers: Written, count: int) -> None:
-        if answers:
-            noted = (count, self._refused_count, self._since_ms)
-            release = self._release(self._store.max_offset, answers, noted)
+    def _send_when_confirmed(self, output: Output, count: int) -> None:
+        if output:
+            measured = (count, self._refused_count, self._since_ms)
+            release = self._confirm_and_send(self._store.max_offset, output, measured)
             task = asyncio.get_running_loop().create_task(release, name="wait until confirmed")
-            self._held.add(task)
-            task.add_done_callback(self._released)
+            self._unconfirmed_tasks.add(task)
+            task.add_done_callback(self._confirmation_done)
 
-    async def _release(
-        self, end_offset: int, answers: Written, noted: tuple[int, int, int]
+    async def _confirm_and_send(
+        self, end_offset: int, output: Output, measured: tuple[int, int, int]
     ) -> None:
         missing = await self._store.wait_confirmed(end_offset)
         if self._meter is not None:
-            self._meter.sends(*noted)
+            self._meter.sends(*measured)
         if missing:
-            answers = [(to, _all_unconfirmed(data, missing)) for to, data in answers]
-        _write(answers)
+            output = [(to, unconfirmed_frames(data, missing)) for to, data in output]
+        _write(output)
 
-    def _released(self, task: asyncio.Task[None]) -> None:
-        self._held.discard(task)
+    def _confirmation_done(self, task: asyncio.Task[None]) -> None:
+        self._unconfirmed_tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("answers were lost", exc_info=task.exception())
+            log.error("responses to a batch could not be sent", exc_info=task.exception())
         self._on_release()
 
 
-def _write(answers: Written) -> None:
-    for connection, data in answers:
+def _write(output: Output) -> None:
+    for connection, data in output:
         connection.write(data)
 
 
@@ -357,18 +365,19 @@ def _unique_id(batch: PutBatch, row: Any) -> str | None:
     return batch.staging[pos : pos + size].tobytes().decode() if size else None
 
 
-def _unconfirmed(response: Response, missing: Missing) -> Response:
+def unconfirmed(response: Response, missing: Missing) -> Response:
+    """Return the response with code and remark of a missing confirmation instead of success."""
     text = f"the message is stored, but {missing.text}"
     return replace(response, code=missing.code, remark=text)
 
 
-def _all_unconfirmed(data: bytes, missing: Missing) -> bytes:
-    """Return JSON answers with the code of what is missing instead of success."""
+def unconfirmed_frames(data: bytes, missing: Missing) -> bytes:
+    """Return encoded responses with code and remark of a missing confirmation."""
     view, pos, out = memoryview(data), 0, bytearray()
     while (frame := codec.next_frame(view, pos, len(data))) is not None:
-        answer = codec.decode_frame(view, frame)
-        assert isinstance(answer, codec.Answer)
-        out += codec.encode_response(_unconfirmed(answer.response, missing), answer.opaque)[0]
+        decoded = codec.decode_frame(view, frame)
+        assert isinstance(decoded, codec.Answer)
+        out += codec.encode_response(unconfirmed(decoded.response, missing), decoded.opaque)[0]
         pos = frame.end
     return bytes(out)
 
@@ -377,7 +386,7 @@ def send_fields(
     queue_id: str, transaction_id: str | None, message_id: str, queue_offset: str, *, region: str,
     trace_on: bool, recall_handle: str | None = None,
 ) -> dict[str, str]:  # fmt: skip
-    """Return the extFields of a send's answer, in Apache's order. SendMessageResponseHeader"""
+    """Return the extFields of a send response, in Apache's order. SendMessageResponseHeader"""
     fields = {"queueId": queue_id}
     if transaction_id is not None:
         fields["transactionId"] = transaction_id
@@ -390,14 +399,14 @@ def send_fields(
 
 
 def refusal_fields(*, region: str, trace_on: bool) -> dict[str, str]:
-    """Return the extFields that every answer to a send has."""
+    """Return the extFields common to all responses to sends."""
     return {"TRACE_ON": "true" if trace_on else "false", "MSG_REGION": region}
 
 
 def answer_text(rows_max: int, *, region: str, trace_on: bool, broker_name: str) -> AnswerText:
-    """Return the constant pieces of a send's answer, and room for `rows_max` answers.
+    """Return the constant pieces of a send response, and space for `rows_max` responses.
 
-    The pieces are cut from an answer that the codec encoded.
+    The pieces are cut from a response that the codec encoded.
     """
     pieces = _pieces(region, trace_on, _PLACEHOLDER)
     pieces.append(_pieces(region, trace_on, None)[3])

@@ -1,4 +1,4 @@
-"""Body of a client's batch. MessageDecoder.decodeMessages"""
+"""Decoder of a client's batch body. MessageDecoder.decodeMessages"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROPERTIES_LENGTH_BYTES: Final = 2
 
 
 class BatchEntry(NamedTuple):
-    """One message of a batch; its properties end with a separator if there are any."""
+    """Message of a batch; `properties` is empty or ends with a separator."""
 
     flag: int
     body: memoryview
@@ -27,7 +27,7 @@ def batch_entries(body: bytes) -> Iterator[BatchEntry]:
     """Yield the messages of a batch body.
 
     Raises:
-        RequestError: The body is not a batch, or has too many messages.
+        RequestError: The body is malformed, or has more than ENTRIES_MAX messages.
     """
     view, pos, count = memoryview(body), 0, 0
     while pos < len(body):
@@ -36,30 +36,34 @@ def batch_entries(body: bytes) -> Iterator[BatchEntry]:
         count += 1
         if count > ENTRIES_MAX:
             raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL, f"the batch has over {ENTRIES_MAX} messages"
+                ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {ENTRIES_MAX} messages"
             )
 
 
 def _entry(view: memoryview, pos: int) -> tuple[BatchEntry, int]:
     body_start = pos + _HEAD.size
     if body_start > len(view):
-        raise _broken(pos, "it ends inside the head of a message")
+        raise _malformed(pos, "the batch ends inside a message header")
     total, _, _, flag, body_len = _HEAD.unpack_from(view, pos)
     end = pos + total
     body_end = body_start + body_len
     properties_start = body_end + _PROPERTIES_LENGTH_BYTES
     if body_len <= 0 or properties_start > end or end > len(view):
-        raise _broken(pos, f"size {total} with a body of {body_len}")
+        raise _malformed(pos, f"message size {total}, body size {body_len}")
     properties_len = int.from_bytes(view[body_end:properties_start], "big")
     if properties_start + properties_len != end:
-        raise _broken(pos, f"size {total} with properties of {properties_len}")
+        raise _malformed(pos, f"message size {total}, properties size {properties_len}")
     properties = bytes(view[properties_start:end])
-    if not properties.isascii():  # as clients read it: tags are hashed and matched as text
+    # Clients replace invalid UTF-8. The stored text must be the one that they decode, because the
+    # tags code is the hash of the decoded tag.
+    if not properties.isascii():
         properties = properties.decode("utf-8", "replace").encode()
     if properties and not properties.endswith(ENTRY_END):
         properties += ENTRY_END
     return BatchEntry(flag, view[body_start:body_end], properties), end
 
 
-def _broken(pos: int, why: str) -> RequestError:
-    return RequestError(ResponseCode.MESSAGE_ILLEGAL, f"the batch is broken at byte {pos}: {why}")
+def _malformed(pos: int, why: str) -> RequestError:
+    return RequestError(
+        ResponseCode.MESSAGE_ILLEGAL, f"the batch is malformed at byte {pos}: {why}"
+    )

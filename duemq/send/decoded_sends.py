@@ -1,40 +1,74 @@
-"""Sends of callers in this process: those of one turn of the event loop are one batch.
+"""Batches of in-process sends; the sends of one event loop turn are appended together.
 
-    send() ... send() --next turn--> fill the rows --hooks, append--> responses
-                      NotYet: its topic is created first, then it is in a later batch
+    send() ... send() --next turn--> fill rows --> hooks, append --> responses
+    append() ------------- now ---/  MustWait: create the topic, retry in a later batch
 
-A send whose caller was cancelled before its turn is not stored.
+If the caller of `send` is cancelled before the turn, the message is not stored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from delivery.plugin import Request, Response
-from duemq.send.answers import Answering, PlainSend
-from duemq.send.ingest import ROWS_MAX, STAGING_BYTES, NotYet, PlainSender
+from duemq.send.answers import DecodedSend, SendResponses
+from duemq.send.ingest import ROWS_MAX, STAGING_BYTES, MustWait, SendFiller
 from duemq.send.put_path import PutPath
 from message_store.log.batch import PutBatch
 
 log = logging.getLogger(__name__)
-STAGED_BYTES_MAX: Final = 8 << 20  # of one batch
-Result = tuple[Response, PlainSend | None, bool]
-"""A response, the send that it answers, and whether it must wait until that is confirmed."""
+STAGED_BYTES_MAX: Final = 8 << 20  # staging bytes above which a batch is appended
+Result = tuple[Response, DecodedSend | None, bool]
+"""Response, send (None: refused), whether the response must wait for confirmation of the append."""
+
+
+class Sink(Protocol):
+    """Receiver of the result of a send: a future, or an `Outcome`."""
+
+    def done(self) -> bool:
+        """Return whether the result is not needed any longer."""
+        ...
+
+    def set_result(self, result: Result, /) -> None: ...
+    def set_exception(self, error: BaseException, /) -> None: ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Result of a send that was made without a future.
+
+    Attributes:
+        result: Result; None: the send must wait, for example for a new topic, and was not appended.
+    """
+
+    result: Result | None = None
+
+    def done(self) -> bool:
+        """Return False: the caller needs the result."""
+        return False
+
+    def set_result(self, result: Result, /) -> None:
+        self.result = result
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self.result = None
 
 
 class DecodedSends:
-    """Appends decoded sends; access must have been checked.
+    """Batcher of decoded send requests. Callers check access before they call it.
 
     Args:
-        sender: Fills the rows of a batch.
-        answering: Builds the responses.
+        sender: Adds decoded sends to a batch.
+        responses: Builds the responses.
     """
 
-    def __init__(self, path: PutPath, sender: PlainSender, answering: Answering) -> None:
-        self._path, self._sender, self._answering = path, sender, answering
-        self._next: list[tuple[Request, asyncio.Future[Result]]] = []
+    def __init__(self, path: PutPath, sender: SendFiller, responses: SendResponses) -> None:
+        self._path, self._sender, self._responses = path, sender, responses
+        self._next: list[tuple[Request, Sink]] = []
         self._is_scheduled = False
         self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
 
@@ -44,14 +78,28 @@ class DecodedSends:
             try:
                 response, send, waits = await self._in_next_turn(request)
                 break
-            except NotYet as wait:
+            except MustWait as wait:
                 try:
                     await wait.prepare()
                 except Exception as error:
-                    return self._answering.refusal(error, request)
-        if send is None or (send.before_answer is None and not waits):
+                    return self._responses.refusal(error, request)
+        if is_complete(send, waits=waits):
             return response
-        return await self._answering.completed(response, send, waits=waits)
+        assert send is not None
+        return await self.completed(response, send, waits=waits)
+
+    def append(self, requests: Iterable[Request]) -> list[Outcome]:
+        """Append the messages of send requests now; return an outcome for each request."""
+        outcomes = []
+        for request in requests:
+            outcomes.append(Outcome())
+            self._next.append((request, outcomes[-1]))
+        self._append_next()
+        return outcomes
+
+    async def completed(self, response: Response, send: DecodedSend, *, waits: bool) -> Response:
+        """Return the response after everything that it must wait for."""
+        return await self._responses.completed(response, send, waits=waits)
 
     def _in_next_turn(self, request: Request) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
@@ -64,8 +112,11 @@ class DecodedSends:
 
     def _run_turn(self) -> None:
         self._is_scheduled = False
+        self._append_next()
+
+    def _append_next(self) -> None:
         current, self._next = self._next, []
-        filled: list[tuple[PlainSend, asyncio.Future[Result]]] = []
+        filled: list[tuple[DecodedSend, Sink]] = []
         for request, future in current:
             if future.done():  # cancelled
                 continue
@@ -78,30 +129,40 @@ class DecodedSends:
         if filled:
             self._put(filled)
 
-    def _fill(self, request: Request, future: asyncio.Future[Result]) -> PlainSend | None:
-        """Add a send to the batch; one that cannot be added gets its response."""
+    def _fill(self, request: Request, future: Sink) -> DecodedSend | None:
+        """Add a send to the batch; on failure, set the result of `future` and return None."""
         batch = self._batch
         count, staged = batch.count, batch.staging_len
         host = getattr(request.peer, "born_host", (b"\0\0\0\0", 0))
         try:
             return self._sender.fill(request, host, batch)
-        except NotYet as wait:
+        except MustWait as wait:
             batch.count, batch.staging_len = count, staged
             future.set_exception(wait)
         except Exception as error:
             batch.count, batch.staging_len = count, staged
-            future.set_result((self._answering.refusal(error, request), None, False))
+            future.set_result((self._responses.refusal(error, request), None, False))
         return None
 
-    def _put(self, filled: list[tuple[PlainSend, asyncio.Future[Result]]]) -> None:
+    def _put(self, filled: list[tuple[DecodedSend, Sink]]) -> None:
         batch = self._batch
         self._path.put(batch)
         for send, future in filled:
-            response = self._answering.response(batch, send)
-            waits = self._answering.waits(batch, send, response)
+            response = self._responses.response(batch, send)
+            waits = self._responses.waits(batch, send, response)
             if not future.done():
                 future.set_result((response, send, waits))
         if batch.rows.size > ROWS_MAX or batch.staging.size > STAGED_BYTES_MAX:
             self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
         else:
             batch.clear()
+
+
+def is_complete(send: DecodedSend | None, *, waits: bool) -> bool:
+    """Return whether the response to a send can be sent at once.
+
+    Args:
+        send: Rows of the send; None: the send was refused.
+        waits: Whether the response must wait for confirmation of the append.
+    """
+    return send is None or (send.before_response is None and not waits)

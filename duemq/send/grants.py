@@ -1,11 +1,11 @@
-"""Grants: what the kernel may take without asking Python, account by connection.
+"""Grants: the account and topics whose sends the kernel accepts on a connection.
 
-A send of an account is decoded and checked in Python first. If it passes, the connection gets a
-grant: the account, its secret, and the topic. The kernel takes further sends that name the account
-and the topic and carry a right signature; all others go to Python again. A change of the accounts
-makes every grant void.
+Python decodes and checks the first send of an account to a topic. If the send is permitted, the
+connection gets a grant with the account, key states of its secret, and the topic. The kernel then
+accepts sends with this account, a granted topic and a valid signature; Python checks all other
+sends. A change of the accounts revokes every grant.
 
-A grant holds one account and at most 64 topics; memory does not grow with what a client sends.
+A grant has one account and at most 64 topics, so its memory is bounded.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ NO_ACCOUNT: Final = -1
 
 
 class SendAccess(AccessCheck, Protocol):
-    """Decides about sends, and names the secrets that sign them."""
+    """Access check for sends, with the secrets that sign them."""
 
     @property
     def version(self) -> int:
-        """A number that changes with every change of what is allowed."""
+        """Version number; changes with every change of accounts or permissions."""
         ...
 
     def secret(self, access_key: str) -> str | None:
-        """Return the secret that signs for an account, None if it has none."""
+        """Return the signing secret of an account; None if it has none."""
         ...
 
 
 @dataclass(slots=True)
 class Sender:
-    """One connection, for the kernel.
+    """Kernel record of one connection.
 
     Attributes:
-        record: (1,) SENDER: its end of the connection, and what it may send.
-        access_key: Account of the grant; empty: none.
-        version: Version of the accounts that the grant is true for.
+        record: (1,) SENDER: address of the peer, and grant.
+        access_key: Account of the grant; empty: no grant.
+        version: `SendAccess.version` at the time of the grant.
     """
 
     record: Rows
@@ -64,10 +64,10 @@ class Sender:
 
 
 class Grants:
-    """Senders of all connections, and their grants.
+    """Grants of all connections.
 
     Args:
-        access: Checks sends; None: every peer may send to every open topic.
+        access: Access check for sends; None: every peer may send to every open topic.
     """
 
     def __init__(self, access: SendAccess | None, topics: TopicTable) -> None:
@@ -78,22 +78,25 @@ class Grants:
         record = np.zeros(1, SENDER)
         record["born"] = host_column(*born_host)
         sender = Sender(record)
-        self._withdraw(sender)
+        self._revoke(sender)
         return sender
 
     def record(self, sender: Sender) -> Rows:
-        """Return the record for the kernel; a void grant allows nothing."""
+        """Return (1,) SENDER for the kernel; revoke the grant if the accounts have changed."""
         if self._access is not None and sender.version != self._access.version:
-            self._withdraw(sender)
+            self._revoke(sender)
         return sender.record
 
     def extend(self, sender: Sender, request: Request) -> None:
-        """Extend the grant after a send that Python has accepted."""
+        """Add account and topic of a send that Python accepted to the grant.
+
+        A send of another account replaces the grant.
+        """
         access, name = self._access, request.fields.get(ACCESS_KEY_FIELD)
         if access is None or not name or (secret := access.secret(name)) is None:
             return
         if sender.version != access.version or sender.access_key != name:
-            self._withdraw(sender)
+            self._revoke(sender)
             key = np.frombuffer(name.encode("utf-8", "replace"), np.uint8)
             if key.size > ACCESS_KEY_BYTES_MAX:
                 return
@@ -104,10 +107,10 @@ class Grants:
         long = request.code == RequestCode.SEND_MESSAGE
         topic_index = self._topics.find(request.fields.get("topic" if long else "b", ""))
         if topic_index >= 0:
-            place = topic_index & (GRANT_TOPICS - 1)
-            sender.record["grant"]["topics"][0, place] = topic_index
+            at = topic_index & (GRANT_TOPICS - 1)
+            sender.record["grant"]["topics"][0, at] = topic_index
 
-    def _withdraw(self, sender: Sender) -> None:
+    def _revoke(self, sender: Sender) -> None:
         grant = sender.record["grant"]
         grant["check"], grant["key_len"], grant["topics"] = self._access is not None, NO_ACCOUNT, -1
         sender.access_key = ""
@@ -115,15 +118,15 @@ class Grants:
 
 
 def key_states(secret: str) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """Return SHA-1's states after the inner and the outer block of HMAC."""
+    """Return the (5,) SHA-1 states after HMAC's inner and outer key block."""
     data = secret.encode("utf-8", "replace")
     if len(data) > BLOCK_BYTES:
         data = hashlib.sha1(data, usedforsecurity=False).digest()
     key = np.frombuffer(data.ljust(BLOCK_BYTES, b"\0"), np.uint8)
-    return _after(key ^ np.uint8(INNER)), _after(key ^ np.uint8(OUTER))
+    return _state_after(key ^ np.uint8(INNER)), _state_after(key ^ np.uint8(OUTER))
 
 
-def _after(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+def _state_after(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
     state = np.array(START, np.uint32)
     add_block(state, np.zeros(SCHEDULE_WORDS, np.uint32), block, 0)
     return state

@@ -1,14 +1,14 @@
-"""Ingest of sends: all connections of one loop turn, one batch, one append.
+"""Send ingest: frames of all connections, batched and appended once per event loop turn.
 
-    loop turn     sockets --> receive buffers --> ready()          (one call_soon for all)
-    next turn     per connection: kernel: frames --> PUT and WIRE rows
-                                  a frame it leaves: decoded here, a send fills the same batch
+    turn n        sockets --> receive buffers --> ready()          (one call_soon for all)
+    turn n + 1    per connection: kernel: frames --> PUT and WIRE rows
+                                  other frames: decoded in Python; sends are added to this batch
                   put hooks, append                                (once)
-                  kernel: rows --> answers                         (once), one write per connection
+                  kernel: rows --> responses                       (once), one write per connection
 
-A turn's rows are in the order of their frames, connection after connection: messages of a
-connection are appended in the order they were sent, whichever way they went. While too many answers
-wait for the disk, turns wait as well, which makes the next batch bigger.
+Kernel and Python add the rows of a connection in frame order, so its messages are appended in the
+order in which they were sent. While too many responses wait for confirmation, no turn runs; the
+frames received meanwhile are in the next batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from duemq.net.fair_queue import FairQueue
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
 from duemq.send import layout
-from duemq.send.answers import Answering, PlainAnswer, PlainSend, SendMeter, SendSettings
+from duemq.send.answers import DecodedSend, PendingResponse, SendMeter, SendResponses, SendSettings
 from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.put_path import PutPath
@@ -47,62 +47,62 @@ SEND_CODES: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
 KERNELS: Final = "ingest"
-ROWS_MAX: Final = 1_024  # of one batch; a client's own batch may be bigger
-PLAIN_FRAMES_MAX: Final = 64  # of one connection in one turn
-TAKEN_UNTIMED: Final = 4  # connections handled between two readings of the time
-TURN_S: Final = 0.005  # of taking frames, and of handling requests
+ROWS_MAX: Final = 1_024  # rows of one batch; a single client batch may exceed it
+DECODED_FRAMES_MAX: Final = 64  # frames of one connection decoded in Python per turn
+CONNECTIONS_PER_CLOCK_READ: Final = 4  # connections parsed between two checks of TURN_S
+TURN_S: Final = 0.005  # time limit for parsing frames, and another for starting requests
 STAGING_BYTES: Final = 1 << 20
-STAGING_BYTES_KEPT: Final = 8 << 20
-WAITING_BYTES_MAX: Final = 1 << 20  # received while its turn waits; beyond: reading pauses
+STAGING_BYTES_REUSED_MAX: Final = 8 << 20  # a larger batch is replaced after its append
+UNPARSED_BYTES_MAX: Final = 1 << 20  # unparsed bytes above which reading pauses
 
 
-class NotYet(Exception):
-    """A send must wait: await `prepare()`, which may raise RequestError, then fill again."""
+class MustWait(Exception):
+    """Send that must wait: await `prepare()`, which may raise RequestError, then retry."""
 
     def __init__(self, prepare: Callable[[], Awaitable[None]]) -> None:
         self.prepare = prepare
         super().__init__("a send must wait")
 
 
-class PlainSender(Protocol):
-    """Ingest of frames that the kernel leaves to Python."""
+class SendFiller(Protocol):
+    """Validator that adds send requests decoded in Python to a batch."""
 
     def accepts(self) -> bool:
-        """Return whether sends are accepted now; if not, `fill` raises the reason."""
+        """Return whether sends are accepted now; if not, `fill` raises RequestError."""
         ...
 
-    def fill(self, request: Request, born_host: tuple[bytes, int], batch: PutBatch) -> PlainSend:
+    def fill(self, request: Request, born_host: tuple[bytes, int], batch: PutBatch) -> DecodedSend:
         """Add the request's messages to `batch`.
 
         Raises:
-            RequestError: It is refused.
-            NotYet: Something must be awaited first.
+            RequestError: The send is refused.
+            MustWait: The send must wait.
         """
         ...
 
 
-class FrameRuns(Protocol):
-    """Takes the requests of some codes together, once per turn, as `Ingest` does with sends."""
+class BatchedRequests(Protocol):
+    """Handler of all requests with certain codes, together once per turn, like sends."""
 
     @property
     def codes(self) -> frozenset[int]: ...
 
     def begin(self) -> None:
-        """Note that a turn begins."""
+        """Begin a turn."""
         ...
 
     def take(
         self, connection: Connection, request: Request, serialize_type: int, frame: bytes
     ) -> bool:
-        """Take a decoded request; return False if its handler must."""
+        """Add a decoded request; return False if the dispatcher must handle it."""
         ...
 
-    def take_alike(self, connection: Connection) -> bool:
-        """Take frames of `connection.received` that need no decoding; return whether it did."""
+    def take_matching(self, connection: Connection) -> bool:
+        """Handle the leading frames that need no decoding; return whether there were any."""
         ...
 
     def finish(self) -> None:
-        """Handle what the turn took."""
+        """Handle the requests added in this turn."""
         ...
 
     async def drain(self) -> None:
@@ -111,44 +111,44 @@ class FrameRuns(Protocol):
 
 
 class Ingest:
-    """Takes the frames of all connections once per turn of the event loop (a `FrameTaker`)."""
+    """Parser of the frames of all connections, run once per event loop turn (a `FrameHandler`)."""
 
     def __init__(
         self,
         path: PutPath,
         topics: TopicTable,
-        sender: PlainSender,
+        sender: SendFiller,
         settings: SendSettings,
         meter: SendMeter | None = None,
         *,
         access: SendAccess | None = None,
         time_s: Callable[[], float] | None = None,
         kernels: Preparation | None = None,
-        runs: FrameRuns | None = None,
+        batched: BatchedRequests | None = None,
     ) -> None:
-        self._kernels, self._runs = kernels or Preparation(), runs
+        self._kernels, self._batched = kernels or Preparation(), batched
         self._path, self._topics, self._sender = path, topics, sender
         self._settings, self._access = settings, access
         self._grants = Grants(access, topics)
-        self._answering = Answering(
+        self._responses = SendResponses(
             path.store, topics, settings, self._schedule, meter, is_ready=self._is_ready
         )
         self._no_topics = TopicTable()
-        self._arrays: TopicArrays | None = None  # those in `_names`
+        self._arrays: TopicArrays | None = None  # the source of `_names`
         self._ready: list[Connection] = []
         self._scheduled = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._in_turn: list[Connection] = []
-        self._asked: FairQueue[Connection, tuple[Request, int]] = FairQueue()  # no sends
-        self._lost: list[tuple[Connection, FrameError]] = []
-        self._overran = self._light_first = False
+        self._requests: FairQueue[Connection, tuple[Request, int]] = FairQueue()  # other than sends
+        self._malformed: list[tuple[Connection, FrameError]] = []
+        self._turn_exceeded = self._smallest_first = False
         self._time_s = time_s or SystemClock().monotonic_s
         self._failed = Notices(log, logging.ERROR)
         self._suffix = np.frombuffer(settings.suffix, np.uint8).copy()
         self._turn = np.zeros(1, layout.TURN)
-        self._turn["home"] = layout.host_column(*settings.store_host)
+        self._turn["store_host"] = layout.host_column(*settings.store_host)
         self._state: npt.NDArray[np.int64] = self._turn["state"][0]
-        self._numbers = self._state.data  # the same: quicker for single numbers
+        self._numbers = self._state.data  # the same memory, faster for single numbers
         self._take_sends: Callable[..., tuple[int, int]] | None = None
         self._state[layout.STATE_FRAME_MAX] = settings.frame_bytes_max
         self._state[layout.STATE_BODY_MAX] = settings.body_bytes_max
@@ -158,18 +158,18 @@ class Ingest:
     # Turns.
 
     def ready(self, connection: Connection) -> None:
-        """Note that `connection.received` has grown."""
+        """Schedule a turn for a connection whose `received` has grown."""
         if not connection.in_turn:
             connection.in_turn = True
             self._ready.append(connection)
             self._schedule()
-        elif len(connection.received) > WAITING_BYTES_MAX:
+        elif len(connection.received) > UNPARSED_BYTES_MAX:
             connection.pause()
 
     def _schedule(self) -> None:
-        if self._scheduled or not (self._ready or self._asked.queues or self._lost):
+        if self._scheduled or not (self._ready or self._requests.queues or self._malformed):
             return
-        if self._asked.queues or not self._answering.is_behind:
+        if self._requests.queues or not self._responses.is_behind:
             self._scheduled = True
             if self._call_soon is None:
                 self._call_soon = asyncio.get_running_loop().call_soon
@@ -178,78 +178,83 @@ class Ingest:
     def run_turn(self) -> None:
         """Handle the frames of the connections that are ready.
 
-        After `TURN_S` the rest is left to the next turn: the loop reads and writes in between.
+        After `TURN_S` the remaining connections wait for the next turn, so that the loop can read
+        and write in between.
         """
         self._scheduled = False
-        if not self._answering.is_behind:
+        if not self._responses.is_behind:
             if self._ready:
-                self._answering.begin()
-                if self._runs is not None:
-                    self._runs.begin()
+                self._responses.begin()
+                if self._batched is not None:
+                    self._batched.begin()
                 self._use_topics()
                 self._take_ready(self._time_s() + TURN_S)
             self._finish()
-            if self._runs is not None:
-                self._runs.finish()
-        if self._asked.queues:
+            if self._batched is not None:
+                self._batched.finish()
+        if self._requests.queues:
             end_s = self._time_s() + TURN_S
-            while self._asked:
-                connection, (request, serialize_type) = self._asked.pop()
+            while self._requests:
+                connection, (request, serialize_type) = self._requests.pop()
                 connection.dispatch(request, serialize_type)
                 if self._time_s() > end_s:
                     break
-        if self._lost:
-            self._lose()
-        if self._ready or self._asked.queues or self._lost:
+        if self._malformed:
+            self._close_malformed()
+        if self._ready or self._requests.queues or self._malformed:
             self._schedule()
 
     def _take_ready(self, end_s: float) -> None:
         ready, self._ready = self._ready, []
-        if self._overran:  # those with little to take go first, every other time
-            self._light_first = not self._light_first
-            if self._light_first:
-                ready.sort(key=_waiting_bytes)
-        self._overran = False
-        asked = set(self._asked.queues) if self._asked.queues else None
+        if self._turn_exceeded:  # parse connections with few bytes first, every second time
+            self._smallest_first = not self._smallest_first
+            if self._smallest_first:
+                ready.sort(key=_received_bytes)
+        self._turn_exceeded = False
+        queued = set(self._requests.queues) if self._requests.queues else None
         for index, connection in enumerate(ready, 1):
-            if asked and connection in asked:  # its earlier requests come first
+            if queued and connection in queued:  # its earlier requests are handled first
                 self._ready.append(connection)
                 continue
             connection.in_turn = False
             if connection.writes_stalled and not connection.closed:
-                continue  # it is ready again when its peer has read
+                continue  # `resume_writing` calls `ready` again
             try:
                 self._take(connection, end_s)
                 if not connection.in_turn:
                     connection.taken()
             except FrameError as error:
-                self._lost.append((connection, error))
+                self._malformed.append((connection, error))
             except Exception as error:
-                self._failed("%r: its frames failed; closed", connection, exc_info=error)
+                self._failed("%r: parsing failed; connection closed", connection, exc_info=error)
                 connection.close()
-            if index % TAKEN_UNTIMED == 0 and index < len(ready) and self._time_s() > end_s:
-                self._overran = True
+            if (
+                index % CONNECTIONS_PER_CLOCK_READ == 0
+                and index < len(ready)
+                and self._time_s() > end_s
+            ):
+                self._turn_exceeded = True
                 self._ready = ready[index:] + self._ready
                 return
 
-    def _lose(self) -> None:
-        """Close connections with a broken frame, after the answers to what came before it."""
-        lost, self._lost = self._lost, []
-        for connection, why in lost:
-            if connection in self._asked:
-                self._lost.append((connection, why))
+    def _close_malformed(self) -> None:
+        """Close connections that sent a malformed frame, if no earlier request is queued."""
+        malformed, self._malformed = self._malformed, []
+        for connection, error in malformed:
+            if connection in self._requests:
+                self._malformed.append((connection, error))
             else:
-                connection.lose(why)
+                connection.lose(error)
 
     async def drain(self) -> None:
-        """Handle what was received, and wait until every response is sent."""
+        """Handle all received frames, and wait until every response is sent."""
         self.run_turn()
-        while self._ready or self._asked or self._lost:
-            await self._answering.drain()
+        while self._ready or self._requests or self._malformed:
+            await self._responses.drain()
             self.run_turn()
-        await self._answering.drain()
-        if self._runs is not None:
-            await self._runs.drain()
+        await self._responses.drain()
+        if self._batched is not None:
+            await self._batched.drain()
 
     # Frames to rows.
 
@@ -257,15 +262,15 @@ class Ingest:
         received = connection.received
         if connection.sender is None:
             connection.sender = self._grants.sender(connection.born_host)
-        self._enter(connection)
+        self._begin_connection(connection)
         if connection.waited:
-            self._take_waited(connection)
-        take = self._take_sends or self._find_take_sends(connection)
-        plain_left = PLAIN_FRAMES_MAX
+            self._take_prepared(connection)
+        take = self._take_sends or self._load_kernel(connection)
+        decoded_left = DECODED_FRAMES_MAX
         while not connection.closed and not connection.in_turn:
             stop, pos = take(
                 received.data, received.start, received.end,
-                self._grants.record(connection.sender), self._into, self._names,
+                self._grants.record(connection.sender), self._output, self._names,
             )  # fmt: skip
             received.take(pos)
             if stop == layout.STOP_INCOMPLETE:
@@ -273,101 +278,103 @@ class Ingest:
             if stop == layout.STOP_FULL:
                 self._make_room(connection)
                 if self._time_s() > end_s:
-                    self._again(connection)
-            elif stop == layout.STOP_BROKEN:
-                self._broken(connection)
-            elif self._runs is not None and self._runs.take_alike(connection):
+                    self._continue_next_turn(connection)
+            elif stop == layout.STOP_MALFORMED:
+                self._raise_malformed(connection)
+            elif self._batched is not None and self._batched.take_matching(connection):
+                if not len(received):
+                    return
                 if self._time_s() > end_s:
-                    self._again(connection)
+                    self._continue_next_turn(connection)
             else:
-                self._plain_frame(connection)
-                plain_left -= 1
-                if not plain_left:
-                    self._again(connection)
+                self._decode_frame(connection)
+                decoded_left -= 1
+                if not decoded_left:
+                    self._continue_next_turn(connection)
 
-    def _again(self, connection: Connection) -> None:
-        """Leave the rest of what a connection sent to the next turn."""
+    def _continue_next_turn(self, connection: Connection) -> None:
+        """Schedule the connection's remaining frames for the next turn."""
         if not connection.in_turn:
-            connection.in_turn = self._overran = True
+            connection.in_turn = self._turn_exceeded = True
             self._ready.append(connection)
 
-    def _find_take_sends(self, connection: Connection) -> Callable[..., tuple[int, int]]:
-        """Find the kernel for arrays as they always are here and in `ReceiveBuffer`.
+    def _load_kernel(self, connection: Connection) -> Callable[..., tuple[int, int]]:
+        """Return the kernel `take_sends` for the array types of this class and `ReceiveBuffer`.
 
-        While it is compiled, every frame is decoded here.
+        Until it is compiled, return a substitute that stops at every frame, for Python to decode.
         """
         if not self._is_ready():
-            return self._take_none
+            return self._stop_at_frame
         data, sender = connection.received.data, self._grants.record(connection.sender)
         find: Callable[..., Any] = entry
-        found: Callable[..., tuple[int, int]] = find(
-            take_sends, data, 0, 0, sender, self._into, self._names
+        kernel: Callable[..., tuple[int, int]] = find(
+            take_sends, data, 0, 0, sender, self._output, self._names
         )
-        self._take_sends = found
-        return found
+        self._take_sends = kernel
+        return kernel
 
     def _is_ready(self) -> bool:
         return self._kernels.is_ready(KERNELS)
 
-    def _take_none(self, data: Bytes, pos: int, end: int, *others: object) -> tuple[int, int]:
-        """Take no frame, as `take_sends` if all were for the plain way."""
+    def _stop_at_frame(self, data: Bytes, pos: int, end: int, *others: object) -> tuple[int, int]:
+        """Stop at the next frame, as `take_sends` does at a frame that Python must decode."""
         try:
             frame = codec.next_frame(data.data, pos, end, bytes_max=self._settings.frame_bytes_max)
         except FrameError:
-            return layout.STOP_BROKEN, pos
+            return layout.STOP_MALFORMED, pos
         if frame is None:
             return layout.STOP_INCOMPLETE, pos
         self._state[layout.STATE_FRAME_END] = frame.end
-        return layout.STOP_PLAIN, pos
+        return layout.STOP_DECODE, pos
 
     def _use_topics(self) -> None:
-        """Have the kernel see the topics as they are now.
+        """Pass the current topics to the kernel.
 
-        It sees none, so that every send is decoded, while sends are not accepted.
+        While sends are not accepted, the kernel gets no topics, so that Python refuses each send.
         """
         arrays = (self._topics if self._sender.accepts() else self._no_topics).arrays
-        if arrays is not self._arrays:  # they are replaced when the table grows
+        if arrays is not self._arrays:  # the table replaces its arrays when it grows
             self._arrays = arrays
             self._names = (arrays.topics, arrays.names, arrays.table)
 
-    def _take_waited(self, connection: Connection) -> None:
-        """Handle the frame at which a connection waited: its response may have to wait, too."""
+    def _take_prepared(self, connection: Connection) -> None:
+        """Decode the frame whose preparation is complete."""
         received = connection.received
         frame = codec.next_frame(received.view, received.start, received.end)
         connection.waited = False
         if frame is not None and not connection.closed:
             self._state[layout.STATE_FRAME_END] = frame.end
-            self._plain_frame(connection)
+            self._decode_frame(connection)
 
-    def _enter(self, connection: Connection) -> None:
-        """Make `connection` the one that rows belong to."""
+    def _begin_connection(self, connection: Connection) -> None:
+        """Assign the following rows to `connection`."""
         if len(self._in_turn) == layout.CONNECTIONS_MAX:
             self._finish()
         self._numbers[layout.STATE_CONNECTION] = len(self._in_turn)
         self._in_turn.append(connection)
 
-    def _broken(self, connection: Connection) -> None:
-        """Raise the error of a malformed frame, by decoding it with the codec."""
+    def _raise_malformed(self, connection: Connection) -> None:
+        """Raise the codec's error for a malformed frame."""
         received, bytes_max = connection.received, self._settings.frame_bytes_max
         codec.next_frame(received.view, received.start, received.end, bytes_max=bytes_max)
-        raise AssertionError("the kernel and the codec disagree about a frame")
+        raise AssertionError("the codec accepts a frame that the kernel reports as malformed")
 
     def _make_room(self, connection: Connection) -> None:
-        """Put the rows of the batch; if it is empty, grow it for this frame."""
+        """Append the batch to free its rows; if it is empty, enlarge it for this frame."""
         state = self._state
         if state[layout.STATE_ROWS]:
             self._finish()
-            self._enter(connection)
+            self._begin_connection(connection)
             return
         size = int(state[layout.STATE_FRAME_END]) - connection.received.start
         self._batch.reserve(1, size + self._suffix.size + 1)
         self._use_batch()
 
-    def _plain_frame(self, connection: Connection) -> None:
-        """Decode one frame; a send goes into the batch, all else to its handler.
+    def _decode_frame(self, connection: Connection) -> None:
+        """Decode one frame; add a send to the batch, queue any other request for its handler.
 
-        If a send must wait, its frame stays where it is, and the connection is in a turn until
-        `_prepare` ends it.
+        If a send must wait, its frame stays in the buffer, and no frames of the connection are
+        parsed until `_prepare` ends.
         """
         received, end = connection.received, int(self._state[layout.STATE_FRAME_END])
         frame = codec.next_frame(received.view, received.start, end)
@@ -375,30 +382,30 @@ class Ingest:
         command = codec.decode_frame(received.view, frame)
         if isinstance(command, Request) and command.code in SEND_CODES:
             try:
-                self._plain_send(connection, command, frame.serialize_type)
-            except NotYet as wait:
+                self._fill_send(connection, command, frame.serialize_type)
+            except MustWait as wait:
                 connection.in_turn = True
                 connection.spawn(self._prepare(connection, command, frame, wait))
                 return
         elif isinstance(command, Request):
-            if not self._take_run(connection, command, frame):
-                self._asked.add(connection, (command, frame.serialize_type))
+            if not self._take_batched(connection, command, frame):
+                self._requests.add(connection, (command, frame.serialize_type))
         else:
             connection.dispatch(command, frame.serialize_type)
         received.take(end)
 
-    def _take_run(self, connection: Connection, request: Request, frame: codec.Frame) -> bool:
-        """Have a request handled together with others of its code; return whether it is."""
-        if self._runs is None or request.code not in self._runs.codes:
+    def _take_batched(self, connection: Connection, request: Request, frame: codec.Frame) -> bool:
+        """Add a request to the batched handler; return False if the dispatcher must handle it."""
+        if self._batched is None or request.code not in self._batched.codes:
             return False
         start = frame.header_start - PREFIX_BYTES
         data = bytes(connection.received.view[start : frame.end])
-        return self._runs.take(connection, request, frame.serialize_type, data)
+        return self._batched.take(connection, request, frame.serialize_type, data)
 
-    def _plain_send(self, connection: Connection, request: Request, serialize_type: int) -> None:
+    def _fill_send(self, connection: Connection, request: Request, serialize_type: int) -> None:
         request.peer = connection
         batch = self._batch
-        self._to_batch()
+        self._sync_batch()
         count, staged = batch.count, batch.staging_len
         try:
             if self._access is not None:
@@ -407,9 +414,9 @@ class Ingest:
         except Exception as error:
             batch.count, batch.staging_len = count, staged
             self._use_batch()
-            if isinstance(error, NotYet):
+            if isinstance(error, MustWait):
                 raise
-            refusal = self._answering.refusal(error, request)
+            refusal = self._responses.refusal(error, request)
             connection.respond(request, refusal, serialize_type)
             return
         self._use_batch()
@@ -417,18 +424,18 @@ class Ingest:
             self._grants.extend(connection.sender, request)
         lines = self._wire[send.first : send.first + send.count]
         lines["connection"] = self._state[layout.STATE_CONNECTION]
-        lines["flags"] = layout.WIRE_PLAIN
-        self._answering.plain.append(PlainAnswer(connection, request, serialize_type, send))
+        lines["flags"] = layout.WIRE_DECODED
+        self._responses.pending.append(PendingResponse(connection, request, serialize_type, send))
 
     async def _prepare(
-        self, connection: Connection, request: Request, frame: codec.Frame, wait: NotYet
+        self, connection: Connection, request: Request, frame: codec.Frame, wait: MustWait
     ) -> None:
-        """Await the preparation of a connection's next send; if that fails, refuse the send."""
+        """Await the preparation of the connection's next send; refuse the send on failure."""
         try:
             await wait.prepare()
             connection.waited = True
         except Exception as error:
-            refusal = self._answering.refusal(error, request)
+            refusal = self._responses.refusal(error, request)
             received = connection.received
             frame_bytes = frame.end - frame.header_start + PREFIX_BYTES
             if not connection.closed:
@@ -445,47 +452,47 @@ class Ingest:
         self._use_batch()
 
     def _use_batch(self) -> None:
-        """Have the kernels write into the batch as it is now: Python may have grown it."""
+        """Pass the batch to the kernels; call after Python has added rows or enlarged it."""
         batch = self._batch
         if self._wire.size != batch.rows.size:
             wire = np.zeros(batch.rows.size, layout.WIRE)
             wire[: self._wire.size] = self._wire
             self._wire = wire
-            self._answering.use(wire.size)
+            self._responses.allocate(wire.size)
         self._state[layout.STATE_ROWS] = batch.count
         self._state[layout.STATE_STAGED] = batch.staging_len
-        self._into = (batch.rows, self._wire, batch.staging, self._suffix, self._turn)
+        self._output = (batch.rows, self._wire, batch.staging, self._suffix, self._turn)
 
-    def _to_batch(self) -> None:
+    def _sync_batch(self) -> None:
         self._batch.count = self._numbers[layout.STATE_ROWS]
         self._batch.staging_len = self._numbers[layout.STATE_STAGED]
 
     def _finish(self) -> None:
-        """Append the batch, answer it, and begin the next; no batch is ever put twice."""
-        self._to_batch()
+        """Append the batch, send its responses, begin the next batch; never put a batch twice."""
+        self._sync_batch()
         batch, connections = self._batch, self._in_turn
         self._in_turn = []
         if not batch.count:
             return
-        answered = False
+        responded = False
         try:
             self._path.put(batch)
-            self._answering.answer(batch, self._wire, connections)
-            answered = True
+            self._responses.respond(batch, self._wire, connections)
+            responded = True
         except Exception:
-            log.exception("the answers to %d messages failed; connections closed", batch.count)
+            log.exception("responding to %d messages failed; connections closed", batch.count)
             for connection in connections:
                 connection.close()
         finally:
-            if not answered:
-                self._answering.plain.clear()
-            large = batch.rows.size > ROWS_MAX or batch.staging.size > STAGING_BYTES_KEPT
-            if large or not answered:
+            if not responded:
+                self._responses.pending.clear()
+            large = batch.rows.size > ROWS_MAX or batch.staging.size > STAGING_BYTES_REUSED_MAX
+            if large or not responded:
                 self._new_batch()
             else:
                 batch.clear()
                 self._numbers[layout.STATE_ROWS] = self._numbers[layout.STATE_STAGED] = 0
 
 
-def _waiting_bytes(connection: Connection) -> int:
+def _received_bytes(connection: Connection) -> int:
     return len(connection.received)

@@ -1,14 +1,14 @@
-"""Put path: the stages of a batch, from its rows to the acknowledgement.
+"""Put path: the stages of a batch from filled rows to acknowledgement.
 
 1. put hooks, in the order that plugins declare (`duemq.plugins.in_declared_order`):
        migration           routes messages of migrated levels to the timers
        schedule_service    redirects messages with a level
-       timer_store         redirects messages with a time
-       (other plugins)     before or after those that they name
-   without a timer store, `refuse_timers` instead of it (`duemq.assembly`)
-2. `refuse_together`       a client's batch is accepted or refused as one
+       timer_store         redirects messages with a delivery time
+              (other plugins)     before or after the plugins that they name
+          without a timer store, `refuse_timers` runs instead (`duemq.assembly`)
+       2. `refuse_together`       accepts or refuses a client's batch as a whole
 3. `MessageStore.put`      encodes, appends, writes queue units, calls dispatchers
-4. `wait_confirmed`        waits for the disk, with `flushDiskType=SYNC_FLUSH`, and for replicas,
+4. `wait_confirmed`        waits for the disk with `flushDiskType=SYNC_FLUSH` and for replicas
                            with `brokerRole=SYNC_MASTER`
 """
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class LogStore(Protocol):
-    """The part of the message store that the put path uses."""
+    """Interface of the message store to the put path."""
 
     @property
     def max_offset(self) -> int: ...
@@ -42,21 +42,21 @@ class LogStore(Protocol):
 
 
 def refuse_together(batch: PutBatch) -> None:
-    """Refuse all rows of a client's batch when the hooks refused one: it is answered as one."""
+    """Refuse all rows of a client's batch if a hook refused one, because they share a response."""
     for first, count in batch.together:
         refused = np.flatnonzero(batch.rows["status"][first : first + count])
         if refused.size:
-            why = first + int(refused[0])
-            remark = batch.remarks.get(why, "")
+            cause = first + int(refused[0])
+            remark = batch.remarks.get(cause, "")
             for index in range(first, first + count):
-                batch.refuse(index, int(batch.rows[why]["status"]), remark)
+                batch.refuse(index, int(batch.rows[cause]["status"]), remark)
 
 
 class PutPath:
-    """Runs the put hooks on a batch and appends it.
+    """Path of a batch through the put hooks into the message store.
 
     Args:
-        hooks: Called in order; read at each put, so they may be added later.
+        hooks: Put hooks in call order; the sequence may grow later.
     """
 
     def __init__(self, store: LogStore, hooks: Sequence[PutHook], clock: Clock) -> None:
@@ -65,10 +65,9 @@ class PutPath:
         self._clock = clock
 
     def put(self, batch: PutBatch) -> None:
-        """Append the rows whose status is 0; results are in the rows.
+        """Append the rows whose status is 0, and write the results to the rows; never raise.
 
-        Nothing is raised: when a hook or the store fails, rows without a result are refused with
-        SYSTEM_ERROR.
+        If a hook or the store raises, rows without a result are refused with SYSTEM_ERROR.
         """
         try:
             self.run_hooks(batch)
@@ -76,13 +75,13 @@ class PutPath:
                 refuse_together(batch)
             self.store.put(batch)
         except Exception as error:
-            log.exception("a batch of %d messages failed", batch.count)
-            self._refuse_rest(batch, f"{type(error).__name__}: {error}")
+            log.exception("appending a batch of %d messages failed", batch.count)
+            self._refuse_without_result(batch, f"{type(error).__name__}: {error}")
 
     def run_hooks(self, batch: PutBatch) -> None:
-        """Run the put hooks on a batch; refused rows get a status.
+        """Run the put hooks on a batch; a hook refuses a row by its status.
 
-        A store that refuses all messages, as on a replica, leaves nothing to the hooks.
+        No hook runs if the store refuses all messages, as on a replica.
         """
         if self.store.refusal:
             return
@@ -91,17 +90,17 @@ class PutPath:
             hook(batch, now_ms)
 
     @staticmethod
-    def _refuse_rest(batch: PutBatch, why: str) -> None:
+    def _refuse_without_result(batch: PutBatch, why: str) -> None:
         for index in range(batch.count):
             row = batch.rows[index]
             if row["status"] == 0 and row["phys_offset"] < 0:
                 batch.refuse(index, ResponseCode.SYSTEM_ERROR, why)
 
     async def put_confirmed(self, batch: PutBatch) -> Missing | None:
-        """Append, and wait for disk and replicas unless every message has WAIT=false.
+        """Append a batch; wait for disk and replicas unless every message has WAIT=false.
 
         Returns:
-            What is missing when something was stored, but not confirmed in time.
+            Missing confirmation if messages were stored and not confirmed in time, else None.
         """
         self.put(batch)
         rows = batch.filled

@@ -1,6 +1,7 @@
-"""Replies (324, 325), pushed to the requesting client (326).
+"""Replies (codes 324, 325), pushed to the requesting client (326). ReplyMessageProcessor.
 
-The push decides the answer; storing the reply as well is for the record. ReplyMessageProcessor.
+The code of the response is the result of the push. Storing the reply is optional and does not
+change the code.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 PUSH_TIMEOUT_S = 3.0
-LONG_NAMES = {
+SEND_CODE_OF = {
     RequestCode.SEND_REPLY_MESSAGE: RequestCode.SEND_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2: RequestCode.SEND_MESSAGE_V2,
 }
 
 
 class ReplyProcessor:
-    """Answers 324 and 325.
+    """Handler of codes 324 and 325.
 
     Args:
-        suffix: encoded properties that the broker adds to every message.
-        keeps: whether replies are stored too (`storeReplyMessageEnable`).
+        suffix: Encoded properties that the broker appends to every message.
+        stores_replies: Returns whether replies are stored (`storeReplyMessageEnable`).
     """
 
     def __init__(
@@ -51,35 +52,35 @@ class ReplyProcessor:
         clock: Clock,
         *,
         suffix: bytes = b"",
-        keeps: Callable[[], bool] = lambda: True,
+        stores_replies: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store, self._topics, self._clients = store, topics, clients
         self._put, self._identity, self._clock = put, identity, clock
-        self._suffix, self._keeps = suffix, keeps
+        self._suffix, self._stores_replies = suffix, stores_replies
 
     def handlers(self) -> dict[int, RequestHandler]:
-        return dict.fromkeys(LONG_NAMES, self.reply)
+        return dict.fromkeys(SEND_CODE_OF, self.reply)
 
     async def reply(self, request: Request) -> Response:
-        """Push the reply; answer whether it arrived, and where it was stored.
+        """Push the reply and store it; return the result of the push and the stored offset.
 
         Raises:
-            RequestError: Clients may not store messages in its topic.
+            RequestError: Clients may not write to the topic of the reply.
         """
         header = parse_send(
-            dataclasses.replace(request, code=LONG_NAMES[RequestCode(request.code)])
+            dataclasses.replace(request, code=SEND_CODE_OF[RequestCode(request.code)])
         )
         self._check_topic(header.topic)
         born_host = request.peer.address if request.peer else ("0.0.0.0", 0)
         fault = await self._push(header, request, born_host)
-        answer = Response(
+        response = Response(
             ResponseCode.SYSTEM_ERROR if fault else ResponseCode.SUCCESS,
             fault,
             {"msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"},
         )
-        if self._keeps() and self._topics.find(header.topic) is not None:
-            await self._keep(header, request, answer)
-        return answer
+        if self._stores_replies() and self._topics.find(header.topic) is not None:
+            await self._store_reply(header, request, response)
+        return response
 
     def _check_topic(self, name: str) -> None:
         check_writable(name)
@@ -92,7 +93,7 @@ class ReplyProcessor:
     async def _push(
         self, header: SendHeader, request: Request, born_host: tuple[str, int]
     ) -> str | None:
-        """Send 326 to the waiting client; return why it could not be sent."""
+        """Push the reply to the requesting client; return the error text, None on success."""
         entries = dict(client_entries(header.properties))
         client_id = entries.get("REPLY_TO_CLIENT")
         if not client_id:
@@ -106,13 +107,13 @@ class ReplyProcessor:
             request.body,
         )
         try:
-            answer = await channel.peer.call(push, timeout_s=PUSH_TIMEOUT_S)
+            response = await channel.peer.call(push, timeout_s=PUSH_TIMEOUT_S)
         except TimeoutError:
-            return f"push reply message to {client_id} fail: no answer in {PUSH_TIMEOUT_S:.0f} s"
+            return f"push reply message to {client_id} fail: no response in {PUSH_TIMEOUT_S:.0f} s"
         except ConnectionError as error:
             return f"push reply message to {client_id} fail: {error}"
-        if answer.code != 0:
-            return f"push reply message to {client_id} fail: {answer.remark}"
+        if response.code != 0:
+            return f"push reply message to {client_id} fail: {response.remark}"
         return None
 
     def _push_fields(
@@ -139,8 +140,11 @@ class ReplyProcessor:
             "storeTimestamp": str(now_ms),
         }
 
-    async def _keep(self, header: SendHeader, request: Request, answer: Response) -> None:
-        """Store the reply in its topic; a failure does not change the answer's code."""
+    async def _store_reply(self, header: SendHeader, request: Request, response: Response) -> None:
+        """Store the reply in its topic, and set id, queue and offset in `response`.
+
+        A failure leaves the response unchanged.
+        """
         topic = self._topics.find(header.topic)
         assert topic is not None
         queue_id = header.queue_id
@@ -166,9 +170,9 @@ class ReplyProcessor:
             await self._put(batch)
         except RequestError:
             return
-        if refusal(batch) is None and answer.fields is not None:
+        if refusal(batch) is None and response.fields is not None:
             row = batch.rows[0]
             address, port = self._identity.host
-            answer.fields["msgId"] = encode_offset_id(address, port, int(row["phys_offset"]))
-            answer.fields["queueId"] = str(queue_id)
-            answer.fields["queueOffset"] = str(int(row["queue_offset"]))
+            response.fields["msgId"] = encode_offset_id(address, port, int(row["phys_offset"]))
+            response.fields["queueId"] = str(queue_id)
+            response.fields["queueOffset"] = str(int(row["queue_offset"]))

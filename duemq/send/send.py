@@ -1,8 +1,9 @@
-"""Sends that the kernel does not handle: checks, new topics, retries, batches, half messages.
+"""Sends decoded in Python: validation, new topics, retries, client batches, half messages.
 
-    fill       checks, then rows of the batch, at once: messages of a connection keep their order
-    NotYet     a topic must be created first: the connection waits for it, then `fill` again
-    answer     waits until the name servers have the new topic
+    fill       validates a send and adds its rows without a wait, so that the messages of a
+               connection stay in order
+    MustWait   reports that a topic must be created first; the caller then calls `fill` again
+    response   waits until a new topic is registered with the name servers
 
 SendMessageProcessor, AbstractSendMessageProcessor.
 """
@@ -22,9 +23,9 @@ from duemq.net.codes import ResponseCode
 from duemq.ports import Groups
 from duemq.registry.internal_topics import check_writable
 from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
-from duemq.send.answers import PlainSend
+from duemq.send.answers import DecodedSend
 from duemq.send.batch_body import batch_entries
-from duemq.send.ingest import NotYet
+from duemq.send.ingest import MustWait
 from duemq.send.send_header import SendHeader, client_entries, parse_send, property_bytes
 from duemq.send.unique_ids import UniqueIds
 from message_store import layout
@@ -36,12 +37,12 @@ from message_store.queues.topic_table import TopicTable
 from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 
 log = logging.getLogger(__name__)
-VERSION_3_4_9 = 121  # from here on a client's maxReconsumeTimes counts
-DEAD_PERM = PERM_READ | PERM_WRITE
+VERSION_3_4_9 = 121  # first client version whose maxReconsumeTimes is used
+DLQ_PERM = PERM_READ | PERM_WRITE
 
 
 class SendTopics(Protocol):
-    """The topic manager, as sends need it."""
+    """Methods of the topic manager that sends use."""
 
     def find(self, name: str) -> TopicConfig | None: ...
     async def create_for_send(
@@ -53,17 +54,17 @@ class SendTopics(Protocol):
         unit_mode: bool = False,
         announce: bool = True,
     ) -> TopicConfig | None:
-        """Create a topic by its template; None if that may not be."""
+        """Create a topic from the template `default_topic`; None if that is not allowed."""
         ...
 
     async def ensure(
-        self, name: str, *, queues: int, perm: int = DEAD_PERM, sys_flag: int = 0
+        self, name: str, *, queues: int, perm: int = DLQ_PERM, sys_flag: int = 0
     ) -> TopicConfig:
         """Create a topic unless it exists."""
         ...
 
     async def announce(self, topics: Sequence[TopicConfig]) -> None:
-        """Wait until the name servers have these topics."""
+        """Register topics with the name servers; return when that is done."""
         ...
 
 
@@ -72,8 +73,11 @@ class SendRules:
     """Configuration of sends.
 
     Attributes:
-        suffix: encoded properties that the broker adds to every message.
-        store_host: address bytes and port.
+        suffix: Encoded properties that the broker appends to every message.
+        store_host: Address bytes and port of the broker.
+        body_bytes_max: Maximum size of a body in bytes (`maxMessageSize`).
+        start_accept_ms: Time in ms since the epoch from which sends are accepted.
+        reject_transactions: Whether transactional messages are refused.
     """
 
     suffix: bytes
@@ -85,7 +89,7 @@ class SendRules:
 
 @dataclass(frozen=True, slots=True)
 class _Send:
-    """A checked send before it becomes rows."""
+    """Validated send whose rows are not added yet."""
 
     header: SendHeader
     request: Request
@@ -95,14 +99,15 @@ class _Send:
 
 
 class SendProcessor:
-    """Fills batches from decoded requests (a `PlainSender`).
+    """Validator of decoded send requests, which it adds to batches (a `SendFiller`).
 
     Args:
-        table: the store's topics; `topics` keeps its routing columns right.
-        half: makes a half message of a row; see duemq.transactions.half_messages.as_half.
-        run_hooks: Runs the put hooks on a batch; a commit cannot store what they refuse.
-        group_locked: Whether a consumer group has a queue lock: it consumes in order.
-        rules: Read at each send, so they may change.
+        table: Topic table of the store; `topics` maintains its routing columns.
+        half: Converts a row to a half message: duemq.transactions.half_messages.to_half_message.
+        run_hooks: Runs the put hooks on a batch.
+        group_locked: Returns whether a consumer group has a queue lock, as orderly consumers do.
+        rules: Returns the current configuration; called for each send.
+        seed: Seed of the random queue choice; None: random.
     """
 
     def __init__(
@@ -124,21 +129,21 @@ class SendProcessor:
         self._rules, self._clock = rules, clock
         self._random = random.Random(seed)
         self._ids = UniqueIds(rules().store_host[0], clock)
-        self._telling: dict[str, asyncio.Task[None]] = {}
+        self._registrations: dict[str, asyncio.Task[None]] = {}
         self._accepting = False
 
     def accepts(self) -> bool:
-        """Return whether sends are taken now; once they are, they stay so."""
+        """Return whether the accept time has passed; once true, the result stays true."""
         if not self._accepting:
             self._accepting = self._clock.now_ms() >= self._rules().start_accept_ms
         return self._accepting
 
-    def fill(self, request: Request, born_host: tuple[bytes, int], batch: PutBatch) -> PlainSend:
+    def fill(self, request: Request, born_host: tuple[bytes, int], batch: PutBatch) -> DecodedSend:
         """Add the request's messages to `batch`.
 
         Raises:
-            RequestError: It is refused, with Apache's code.
-            NotYet: A topic must be created first.
+            RequestError: The send is refused, with Apache's code.
+            MustWait: A topic must be created first.
         """
         header, rules = parse_send(request), self._rules()
         self._check_time(rules)
@@ -147,16 +152,17 @@ class SendProcessor:
         _check_body(request.body, rules.body_bytes_max)
         send = _Send(header, request, queue_id, born_host, rules)
         filled = self._fill_batch(send, batch) if header.batch else self._fill_one(send, batch)
-        telling = self._telling.get(header.topic)
-        if telling is not None:
-            filled.before_answer = partial(_wait_for, telling)
+        registration = self._registrations.get(header.topic)
+        if registration is not None:
+            filled.before_response = partial(_wait_for, registration)
         return filled
 
     def _check_time(self, rules: SendRules) -> None:
         if not self.accepts():
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the broker takes messages from {rules.start_accept_ms} ms since 1970 on",
+                f"the broker accepts messages from {rules.start_accept_ms} ms since the epoch "
+                "(startAcceptSendRequestTimeStamp)",
             )
 
     # Topics and queues.
@@ -170,7 +176,7 @@ class SendProcessor:
         check_writable(name)
         topic = self._topics.find(name)
         if topic is None:
-            raise NotYet(partial(self._create, header))
+            raise MustWait(partial(self._create, header))
         if self._is_closed(name) or not topic.perm & PERM_WRITE:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"sending message to topic [{name}] is forbidden"
@@ -181,10 +187,10 @@ class SendProcessor:
         return index >= 0 and bool(self._table.arrays.topics[index]["closed"])
 
     async def _create(self, header: SendHeader) -> None:
-        """Create the topic of a send.
+        """Create the topic of a send, and start its registration with the name servers.
 
         Raises:
-            RequestError: It may not be created.
+            RequestError: The topic may not be created.
         """
         name = header.topic
         topic = await self._topics.create_for_send(
@@ -198,20 +204,20 @@ class SendProcessor:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!"
             )
-        if name not in self._telling:
+        if name not in self._registrations:
             task = asyncio.create_task(
-                self._topics.announce([topic]), name=f"announce topic {name}"
+                self._topics.announce([topic]), name=f"register topic {name}"
             )
-            self._telling[name] = task
-            task.add_done_callback(partial(self._told, name))
+            self._registrations[name] = task
+            task.add_done_callback(partial(self._registration_done, name))
 
-    def _told(self, name: str, task: asyncio.Task[None]) -> None:
-        self._telling.pop(name, None)
+    def _registration_done(self, name: str, task: asyncio.Task[None]) -> None:
+        self._registrations.pop(name, None)
         if not task.cancelled() and task.exception() is not None:
-            log.warning("name servers did not get topic %s: %s", name, task.exception())
+            log.warning("name servers did not register topic %s: %s", name, task.exception())
 
-    async def _create_dead(self, name: str) -> None:
-        await self._topics.ensure(name, queues=1, perm=DEAD_PERM)
+    async def _create_dlq(self, name: str) -> None:
+        await self._topics.ensure(name, queues=1, perm=DLQ_PERM)
 
     def _queue_of(self, header: SendHeader) -> int:
         topic = self._topics.find(header.topic)
@@ -229,27 +235,27 @@ class SendProcessor:
 
     # One message.
 
-    def _fill_one(self, send: _Send, batch: PutBatch) -> PlainSend:
+    def _fill_one(self, send: _Send, batch: PutBatch) -> DecodedSend:
         entries = client_entries(send.header.properties)
-        known = dict(entries)
-        if "UNIQ_KEY" not in known:
-            known["UNIQ_KEY"] = self._ids.next_id()
-            entries.append(("UNIQ_KEY", known["UNIQ_KEY"]))
+        by_name = dict(entries)
+        if "UNIQ_KEY" not in by_name:
+            by_name["UNIQ_KEY"] = self._ids.next_id()
+            entries.append(("UNIQ_KEY", by_name["UNIQ_KEY"]))
         topic, queue_id = send.header.topic, send.queue_id
         if topic.startswith(RETRY_PREFIX) and self._is_dead(send):
             topic, queue_id = DLQ_PREFIX + topic.removeprefix(RETRY_PREFIX), 0
             entries.append(("DELAY", "-1"))
             if self._topics.find(topic) is None:
-                raise NotYet(partial(self._create_dead, topic))
+                raise MustWait(partial(self._create_dlq, topic))
         properties = property_bytes(entries, send.rules.suffix)
         row = _add(
             send, batch, topic_index=self._table.find(topic), queue_id=queue_id,
             body=send.request.body, properties=properties, flag=send.header.flag,
         )  # fmt: skip
-        is_half = known.get("TRAN_MSG", "").lower() == "true"
+        is_half = by_name.get("TRAN_MSG", "").lower() == "true"
         if is_half and not self._is_delayed_retry(send.header, batch, row):
             self._make_half(send, batch, row)
-        return PlainSend(row, 1, send.queue_id, known["UNIQ_KEY"])
+        return DecodedSend(row, 1, send.queue_id, by_name["UNIQ_KEY"])
 
     @staticmethod
     def _is_delayed_retry(header: SendHeader, batch: PutBatch, row: int) -> bool:
@@ -270,10 +276,12 @@ class SendProcessor:
     def _check_commit(
         self, send: _Send, topic_index: int, queue_id: int, properties: bytes
     ) -> None:
-        """Check that a commit of a half message could be stored: clients never learn of a refusal.
+        """Check that the put hooks accept the committed message.
+
+        A refusal at commit would not be reported to the client.
 
         Raises:
-            RequestError: Its delay cannot be kept, with the answer that a plain send would get.
+            RequestError: A hook refuses the delay; code and remark are those of a normal send.
         """
         probe = PutBatch(1, len(send.request.body) + len(properties))
         row = _add(
@@ -284,13 +292,15 @@ class SendProcessor:
         self._run_hooks(probe)
         status = int(probe.rows[row]["status"])
         if status:
-            raise RequestError(status, probe.remarks.get(row, "its delay cannot be kept"))
+            raise RequestError(status, probe.remarks.get(row, "the delay is refused"))
 
     def _is_dead(self, send: _Send) -> bool:
-        """Return whether a resent message was tried often enough.
+        """Return whether a retry message must go to the dead letter topic.
+
+        A group with queue locks consumes in order, so its retries are dead letters at once.
 
         Raises:
-            RequestError: Its consumer group is unknown.
+            RequestError: The consumer group is unknown.
         """
         name = send.header.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find(name)
@@ -300,16 +310,16 @@ class SendProcessor:
                 f"subscription group not exist, {name}",
             )
         times_max = group.retry_times_max
-        wanted = send.header.reconsume_times_max
-        if send.request.version >= VERSION_3_4_9 and wanted is not None:
-            times_max = wanted
+        requested_max = send.header.reconsume_times_max
+        if send.request.version >= VERSION_3_4_9 and requested_max is not None:
+            times_max = requested_max
         return send.header.reconsume_times > times_max or self._group_locked(name)
 
     # A batch.
 
-    def _fill_batch(self, send: _Send, batch: PutBatch) -> PlainSend:
+    def _fill_batch(self, send: _Send, batch: PutBatch) -> DecodedSend:
         if send.header.topic.startswith(RETRY_PREFIX):
-            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a retry topic accepts no batches")
         entries = client_entries(send.header.properties)
         shared = property_bytes(entries, send.rules.suffix)
         shared_bytes = len(shared) - len(send.rules.suffix)
@@ -325,7 +335,7 @@ class SendProcessor:
             _check_batch_row(batch, row)
         unique_id, count = dict(entries).get("UNIQ_KEY"), batch.count - first
         batch.together.append((first, count))
-        return PlainSend(first, count, send.queue_id, unique_id, recallable=False)
+        return DecodedSend(first, count, send.queue_id, unique_id, recallable=False)
 
 
 def _add(
@@ -338,7 +348,7 @@ def _add(
     properties: bytes,
     flag: int,
 ) -> int:
-    """Add one row; return it.
+    """Add one row; return its index.
 
     Raises:
         RequestError: The properties are too long.
@@ -346,8 +356,8 @@ def _add(
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"the message is illegal: properties of {len(properties)} bytes, "
-            f"at most {PROPERTIES_BYTES_MAX} can be stored",
+            f"the message is illegal: its properties have {len(properties)} bytes; "
+            f"the limit is {PROPERTIES_BYTES_MAX}",
         )
     return batch.add(
         topic_index=topic_index,
@@ -364,7 +374,7 @@ def _add(
 
 
 def _is_delayed(row: Any) -> bool:
-    """Return whether a message has a delay, legal or not."""
+    """Return whether a message has a delay property, valid or not."""
     return bool(row["delay_level"] != 0 or row["timer_kind"] != layout.TIMER_NONE)
 
 
@@ -374,20 +384,21 @@ def _check_body(body: bytes, bytes_max: int) -> None:
     if len(body) > bytes_max:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"the message is illegal: a body of {len(body)} bytes, maxMessageSize is {bytes_max}",
+            f"the message is illegal: its body has {len(body)} bytes; "
+            f"maxMessageSize is {bytes_max}",
         )
 
 
 def _check_expanded(expanded_bytes: int, bytes_max: int) -> None:
-    """Refuse a batch whose messages, each with the batch's properties, are too long together.
+    """Refuse a batch that exceeds maxMessageSize once each message has the batch's properties.
 
     Source: 4.9.7 CommitLog.MessageExtBatchEncoder, "message size exceeded"
     """
     if expanded_bytes > bytes_max:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"the batch is illegal: its messages have over {bytes_max} bytes when each carries the "
-            "properties of the batch; maxMessageSize is the limit: send smaller batches",
+            f"the batch is illegal: with the batch's properties added to each message, it exceeds "
+            f"maxMessageSize ({bytes_max} bytes); send smaller batches",
         )
 
 
@@ -396,7 +407,7 @@ def _check_batch_row(batch: PutBatch, index: int) -> None:
     if row["delay_level"] > 0 or row["prop_flags"] & layout.PROP_TRAN_MSG:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            "a batch cannot contain messages delayed by a level, nor transactional ones",
+            "a batch cannot contain messages with a delay level or transactional messages",
         )
 
 

@@ -1,7 +1,7 @@
-"""Send-back (36): retry and dead letter messages. AbstractSendMessageProcessor.
+"""Consumer send-back (code 36): retry and dead letter messages. AbstractSendMessageProcessor.
 
-record -> %RETRY%group, delayed by level 3 + times, times + 1
-       -> %DLQ%group when it was tried often enough, or the consumer asks for it
+message --> %RETRY%group, with delay level 3 + reconsume times
+        --> %DLQ%group, after the maximum of retries or if the consumer requests it
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
-from duemq.auth.record_access import EveryRecord, RecordAccess
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
 from duemq.metrics.put_get_stats import BrokerStats
@@ -35,7 +35,12 @@ VERSION_WITH_RECONSUME_MAX = 121  # 3.4.9
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Where a message goes next. `level` 0: without delay."""
+    """Destination of a message that was sent back.
+
+    Attributes:
+        level: Delay level; 0: no delay.
+        dead: Whether `topic` is the dead letter topic.
+    """
 
     topic: str
     level: int
@@ -43,11 +48,13 @@ class Retry:
 
 
 def plan_retry(group: str, reconsume_times: int, times_max: int, level: int) -> Retry:
-    """Return what becomes of a message that could not be consumed.
+    """Return the destination of a message that could not be consumed.
 
     Args:
-        reconsume_times: how often it was sent back before.
-        level: Level requested by the consumer: 0 the broker decides, below 0 give up.
+        reconsume_times: Number of earlier send-backs.
+        times_max: Number of send-backs after which the message is a dead letter.
+        level: Delay level requested by the consumer; 0: 3 + `reconsume_times`; negative: dead
+            letter.
     """
     if level < 0 or reconsume_times >= times_max:
         return Retry(DLQ_PREFIX + group, 0, dead=True)
@@ -55,7 +62,7 @@ def plan_retry(group: str, reconsume_times: int, times_max: int, level: int) -> 
 
 
 def retry_properties(record: Record, level: int) -> dict[str, str]:
-    """Return the properties of the message that is put for a retry."""
+    """Return the properties of the retry message, with `level` as delay level."""
     properties = dict(record.properties)
     properties.setdefault("RETRY_TOPIC", record.topic)
     address, port = record.store_host
@@ -66,7 +73,7 @@ def retry_properties(record: Record, level: int) -> dict[str, str]:
 
 
 class SendBackProcessor:
-    """Answers 36."""
+    """Handler of code 36, CONSUMER_SEND_MSG_BACK."""
 
     def __init__(
         self,
@@ -79,7 +86,7 @@ class SendBackProcessor:
         config: Callable[[], BrokerConfig],
         records: RecordAccess | None = None,
     ) -> None:
-        self._records = records or EveryRecord()
+        self._records = records or UnrestrictedAccess()
         self._store, self._topics, self._groups = store, topics, groups
         self._put, self._identity = put, identity
         self._stats, self._config = stats, config
@@ -88,7 +95,12 @@ class SendBackProcessor:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     async def send_back(self, request: Request) -> Response:
-        """Put the message at `offset` into the group's retry or dead letter topic."""
+        """Put a copy of the message at `offset` into the group's retry or dead letter topic.
+
+        Raises:
+            RequestError: The group or message does not exist, access is denied, or the copy was
+                not stored and confirmed.
+        """
         name = fields.text(request, "group")
         phys_offset = fields.long(request, "offset")
         level = fields.integer(request, "delayLevel")
@@ -108,9 +120,9 @@ class SendBackProcessor:
         return Response(fields={})
 
     def _origin_topic(self, request: Request, record: Record) -> str:
-        """Return the topic to count the message under: the one that the consumer names, if any."""
-        named = request.fields.get("originTopic", "")
-        return named if self._topics.find(named) is not None else record.topic
+        """Return the topic for statistics: `originTopic` if it exists, else the record's topic."""
+        origin = request.fields.get("originTopic", "")
+        return origin if self._topics.find(origin) is not None else record.topic
 
     async def _store_copy(self, record: Record, retry: Retry, queue_id: int) -> None:
         batch = batch_for(record)
@@ -127,8 +139,8 @@ class SendBackProcessor:
         fault = refusal(batch)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
-        # WAIT=false is in the copy as Apache writes it, but the consumer forgets the message
-        # once this is answered: the copy must be confirmed by then.
+        # The copy has WAIT=false, as in Apache. The consumer discards the message after the
+        # response, so the copy must be confirmed before it.
         if missing := await self._store.wait_confirmed(self._store.max_offset):
             raise not_confirmed("the message was sent back", missing)
 
@@ -153,10 +165,10 @@ class SendBackProcessor:
             )
 
     def _record(self, phys_offset: int) -> Record:
-        """Return the message at an offset that the consumer names.
+        """Return the message at a physical offset from a request.
 
         Raises:
-            RequestError: There is none, or clients may not read its topic.
+            RequestError: There is no message, or clients may not read its topic.
         """
         try:
             record = self._store.read_queued(phys_offset)

@@ -1,4 +1,4 @@
-"""Header of a send and the properties in it. SendMessageRequestHeader(V2)"""
+"""Header of a send request, and its property text. SendMessageRequestHeader(V2)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BROKER_PROPERTIES = frozenset({"MSG_REGION", "CLUSTER", "TRACE_ON"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHeader:
-    """Header fields of a send, in long names (code 10) or letters (310, 320)."""
+    """Header fields of a send. Code 10 uses long names, codes 310 and 320 one letter each."""
 
     group: str
     topic: str
@@ -34,10 +34,10 @@ class SendHeader:
 
 
 def parse_send(request: Request) -> SendHeader:
-    """Read the header of codes 10, 310 and 320.
+    """Parse the header of request codes 10, 310 and 320.
 
     Raises:
-        RequestError: A mandatory field is missing, or one is not a number.
+        RequestError: A mandatory field is missing, or a numeric field is not a number.
     """
     long = request.code == RequestCode.SEND_MESSAGE
     names = layout.SEND_FIELDS if long else tuple(layout.SEND_LETTERS)
@@ -63,23 +63,23 @@ def parse_send(request: Request) -> SendHeader:
 
 
 def _without_commit(sys_flag: int) -> int:
-    """Return a client's system flag without the sign of a commit, which only a broker sets."""
+    """Return a client's system flag without the commit bits, which only a broker may set."""
     is_commit = sys_flag & SYS_TRANSACTION_MASK == SYS_COMMIT
     return sys_flag & ~SYS_TRANSACTION_MASK if is_commit else sys_flag
 
 
 def broker_suffix(*, region: str, cluster: str, trace_on: bool) -> bytes:
-    """Return the properties that 5.3.3 adds to every message it takes."""
+    """Return the encoded properties that 5.3.3 appends to every message of a client."""
     trace = "true" if trace_on else "false"
     pairs = (("MSG_REGION", region), ("CLUSTER", cluster), ("TRACE_ON", trace))
     return "".join(f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in pairs).encode()
 
 
 def client_entries(text: str) -> list[tuple[str, str]]:
-    """Return the pairs of a client's property text, in its order, without the broker's own.
+    """Return the name-value pairs of a client's property text, without broker properties.
 
-    An entry that has no name or no value is left out; one that comes twice stays twice, as
-    readers take the last.
+    The order is that of the text. Entries without a name or a value are dropped. Duplicates are
+    preserved; readers of properties use the last one.
     """
     pairs = []
     for entry in text.split(ENTRY_END):
@@ -90,6 +90,6 @@ def client_entries(text: str) -> list[tuple[str, str]]:
 
 
 def property_bytes(entries: list[tuple[str, str]], suffix: bytes) -> bytes:
-    """Return the property text as it is stored: a client's entries, then the broker's."""
+    """Return the stored property text: the client's entries, then the broker's `suffix`."""
     text = "".join(f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in entries)
     return text.encode("utf-8", "replace") + suffix

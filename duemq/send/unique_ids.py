@@ -1,4 +1,4 @@
-"""Client message ids, for messages that came without one. MessageClientIDSetter"""
+"""Generator of client message ids, for messages without UNIQ_KEY. MessageClientIDSetter"""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from message_store.clock import Clock
 
 
 class UniqueIds:
-    """Makes 32 hex digits: address, process, a fixed hash, ms since the month began, a counter."""
+    """Generator of ids of 32 hex digits.
+
+    An id consists of address, process id, a hash, ms since the start of the month, a counter.
+    """
 
     def __init__(self, address: bytes, clock: Clock) -> None:
         process = os.getpid() & 0xFFFF
@@ -21,7 +24,7 @@ class UniqueIds:
         self._month_start_ms = self._month_end_ms = 0
 
     def next_id(self) -> str:
-        """Return an id that this process does not give again within a month."""
+        """Return an id that this process does not repeat within a month."""
         now_ms = self._clock.now_ms()
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._set_month(now_ms)
@@ -32,6 +35,6 @@ class UniqueIds:
     def _set_month(self, now_ms: int) -> None:
         day = datetime.datetime.fromtimestamp(now_ms / 1_000, datetime.UTC)
         start = day.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        after = (start + datetime.timedelta(days=32)).replace(day=1)
+        end = (start + datetime.timedelta(days=32)).replace(day=1)
         self._month_start_ms = int(start.timestamp()) * 1_000
-        self._month_end_ms = int(after.timestamp()) * 1_000
+        self._month_end_ms = int(end.timestamp()) * 1_000

@@ -1,1 +1,1 @@
-"""Half messages, their end, and the check back at producers."""
+"""Transactional messages: half messages, commit and rollback, check-backs to producers."""

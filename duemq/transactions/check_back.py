@@ -1,4 +1,4 @@
-"""Check request to a producer about the state of its transaction (39)."""
+"""Check-back request (code 39): asks a producer for the state of its transaction."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ from message_store.text import encode_offset_id
 def producer_of(
     properties: Mapping[str, str], clients: ClientTable, records: RecordAccess
 ) -> Channel | None:
-    """Return a producer that may read a half message: one that may publish to its topic."""
+    """Return a connected producer of the half message's group; None if there is none.
 
-    def may(channel: Channel) -> bool:
+    Its account must have permission to publish to the topic of the message.
+
+    Args:
+        properties: Properties of the half message.
+    """
+
+    def may_publish(channel: Channel) -> bool:
         address, topic = channel.peer.address[0], properties.get("REAL_TOPIC", "")
         return records.account_may(channel.account, address, topic, Action.PUB)
 
-    return clients.producer(properties.get(PRODUCER_GROUP, ""), may)
+    return clients.producer(properties.get(PRODUCER_GROUP, ""), may_publish)
 
 
 def check_request(
@@ -42,10 +48,15 @@ def check_request(
     phys_offset: int,
     identity: Identity,
 ) -> Request:
-    """Return the one-way request about `half`, whose newest copy is at these offsets.
+    """Return the one-way check-back request for a half message.
 
-    The body is the message as its consumers would get it: real topic and queue, the half
-    message's times, the copy's offsets.
+    The body is the message with its real topic and queue, the times of `half` and the offsets of
+    the newest copy.
+
+    Args:
+        half: The half message that the newest copy replaced.
+        properties: Properties of the newest copy.
+        queue_offset, phys_offset: Offsets of the newest copy in its queue and in the log.
     """
     topic = properties.get("REAL_TOPIC", half.topic)
     queue = properties.get("REAL_QID", "0")
@@ -61,7 +72,7 @@ def check_request(
     )
     key = properties.get(CLIENT_ID_KEY, "")
     address, port = identity.host
-    found = {
+    request_fields = {
         "tranStateTableOffset": str(queue_offset),
         "commitLogOffset": str(phys_offset),
         "msgId": key,
@@ -70,10 +81,12 @@ def check_request(
         "topic": HALF_TOPIC,
         "bname": identity.broker_name,
     }
-    return Request(RequestCode.CHECK_TRANSACTION_STATE, found, encode_again(message), oneway=True)
+    return Request(
+        RequestCode.CHECK_TRANSACTION_STATE, request_fields, encode_again(message), oneway=True
+    )
 
 
 def _as_ipv4(host: Host) -> Host:
-    """Return the host with four address bytes, the only form that clients read; IPv6: 0.0.0.0."""
+    """Return the host with an IPv4 address, as clients require; an IPv6 address gives 0.0.0.0."""
     address, port = host
     return (address if len(address) == 4 else bytes(4)), port

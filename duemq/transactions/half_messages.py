@@ -1,17 +1,17 @@
-"""Half messages and their state: pure data of the transaction service.
+"""Half messages and their state: data and decisions of the transaction service, without I/O.
 
-    RMQ_SYS_TRANS_HALF_TOPIC  q0   h0  h1  h2  h3  h2'          h2' is h2 again, asked once
-                                       ^ half_next: all before is finished
-    RMQ_SYS_TRANS_OP_HALF_TOPIC q0 "0" "3" "2"           bodies: finished half offsets
+    RMQ_SYS_TRANS_HALF_TOPIC  q0   h0  h1  h2  h3  h2'        h2': copy of h2 after a check-back
+                                       ^ half_next: all half messages before it are finished
+    RMQ_SYS_TRANS_OP_HALF_TOPIC q0 "0" "3" "2"   bodies: offsets of finished half messages
 
-A half message is finished when it was committed, rolled back, given up, or put again as a newer
-copy; each leaves an op record. Two cursors are kept as progress of the group CID_RMQ_SYS_TRANS:
-`half_next`, and `op_next`, the first op record that names a half message at or behind `half_next`.
-Replaying the op queue from there on rebuilds everything, so a restart, and Apache opening the
-store, know what is finished. A torn write can lose an op record: `same_half` finds the copies of a
-message, and `torn_commits` finds commits in the log.
+A half message is finished when it is committed, rolled back, given up, or replaced by a newer copy;
+each of these appends an op record. Two cursors are stored as consumer offsets of the group
+CID_RMQ_SYS_TRANS: `half_next`, and `op_next`, the first op record with a half offset at or after
+`half_next`. Replaying the op queue from `op_next` restores the state, in DueMQ and in Apache's
+broker. If a torn write loses an op record, the state is restored from the messages: copies are
+found by `half_identity`, commits by `torn_commits`.
 
-TransactionalMessageServiceImpl, TransactionalMessageBridge, TransactionalMessageUtil.
+Source: TransactionalMessageServiceImpl, TransactionalMessageBridge, TransactionalMessageUtil
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 CLIENT_ID_KEY = "UNIQ_KEY"
 TRANSACTION_ID = "__transactionId__"
 PRODUCER_GROUP = "PGROUP"
-OFFSETS_OF_OP_MAX = 65_536
+OFFSETS_PER_OP_MAX = 65_536
 
 
 def prepare_half(properties: Mapping[str, str], topic: str, queue_id: int) -> dict[str, str]:
-    """Return the properties of a half message that will go to a queue of `topic`."""
+    """Return the properties of a half message whose commit goes to a queue of `topic`."""
     prepared = dict(properties)
     if prepared.get(CLIENT_ID_KEY):
         prepared[TRANSACTION_ID] = prepared[CLIENT_ID_KEY]
@@ -54,11 +54,11 @@ def prepare_half(properties: Mapping[str, str], topic: str, queue_id: int) -> di
     return prepared
 
 
-def as_half(batch: PutBatch, index: int, topics: TopicTable) -> None:
-    """Turn a prepared message of a batch into a half message; call before the put hooks.
+def to_half_message(batch: PutBatch, index: int, topics: TopicTable) -> None:
+    """Convert a prepared message of a batch to a half message; call before the put hooks.
 
-    Its delay is left for the commit: the columns that hooks look at have none (Apache's hook
-    would delay the half message itself and lose it).
+    The delay properties stay and apply at commit. The columns that hooks read are set to no delay;
+    with a delay, Apache's hook would redirect the half message, and it would be lost.
     """
     row = batch.rows[index]
     real_topic, real_queue = topics.name(int(row["topic_index"])), int(row["queue_id"])
@@ -67,7 +67,7 @@ def as_half(batch: PutBatch, index: int, topics: TopicTable) -> None:
 
 
 def to_half(batch: PutBatch, index: int, topics: TopicTable) -> None:
-    """Send a row whose properties are those of a half message to the half topic, undelayed."""
+    """Redirect a row with half message properties to the half topic, without delay."""
     row = batch.rows[index]
     row["topic_index"], row["queue_id"] = topics.add(HALF_TOPIC), 0
     row["sys_flag"] = int(row["sys_flag"]) & ~layout.SYS_TRANSACTION_MASK
@@ -81,9 +81,9 @@ def add_op(
     host: tuple[bytes, int],
     now_ms: int,
 ) -> int:
-    """Add the record that marks these half messages as finished; return its row.
+    """Add the op record that marks half messages as finished; return its row.
 
-    4.9.x reads one number; 5.x reads numbers with commas between.
+    Apache 4.9.x reads one offset, 5.x a comma-separated list.
     """
     return batch.add(
         topic_index=topics.add(OP_TOPIC),
@@ -97,33 +97,33 @@ def add_op(
 
 
 def parse_op(body: bytes) -> list[int]:
-    """Return the half offsets of an op record, without invalid ones."""
-    words = body[: OFFSETS_OF_OP_MAX * 20].split(b",")[:OFFSETS_OF_OP_MAX]
+    """Return the half offsets of an op record; skip invalid ones."""
+    words = body[: OFFSETS_PER_OP_MAX * 20].split(b",")[:OFFSETS_PER_OP_MAX]
     return [int(word) for word in map(bytes.strip, words) if word.isdigit() and len(word) < 19]
 
 
-Same = tuple[str, str, int]
-"""What a half message and its later copies have in common: producer group, key, time of birth."""
+HalfIdentity = tuple[str, str, int]
+"""Identity of a half message and its copies: producer group, key, born time in ms."""
 
 
-def same_half(record: Record) -> Same | None:
-    """Return what copies of one half message have in common; None if nothing."""
+def half_identity(record: Record) -> HalfIdentity | None:
+    """Return the identity shared by all copies of a half message; None without group or key."""
     key = record.properties.get(CLIENT_ID_KEY)
     group = record.properties.get(PRODUCER_GROUP)
     return (group, key, record.born_ms) if key and group else None
 
 
-def times_asked(record: Record) -> int:
-    """Return the number of check-backs of this half message."""
+def check_count(record: Record) -> int:
+    """Return the number of check-backs so far, from a property; 0 if it is invalid."""
     text = record.properties.get(CHECK_TIMES, "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def target_of(half: Record) -> tuple[str, int]:
-    """Return topic and queue that a commit goes to.
+    """Return the topic and queue id of the commit.
 
     Raises:
-        RequestError: The half message names none, or one that clients may not write to.
+        RequestError: The half message has no valid topic, or clients may not write to it.
     """
     topic = half.properties.get("REAL_TOPIC", "")
     queue_id = queue_number(half.properties.get("REAL_QID", "0"))
@@ -131,7 +131,7 @@ def target_of(half: Record) -> tuple[str, int]:
     if fault is not None or queue_id < 0 or not client_access(topic) & Access.WRITE:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"the half message at {half.phys_offset} names no topic and queue to go to"
+            f"the half message at {half.phys_offset} has no valid target topic and queue"
             + (f": {fault}" if fault else ""),
         )
     return topic, queue_id
@@ -139,51 +139,60 @@ def target_of(half: Record) -> tuple[str, int]:
 
 @dataclass(slots=True)
 class HalfMessages:
-    """Which half messages are finished. Offsets are queue offsets of the two topics."""
+    """State of the half messages. Offsets are queue offsets of the two topics.
+
+    Attributes:
+        half_next: Offset before which all half messages are finished.
+        op_next: Offset of the first op record that is needed to restore the state.
+        op_read: Offset after the last applied op record.
+        finished: Offsets of finished half messages, at or after `half_next`.
+        copies: Offsets of the newest copies.
+    """
 
     half_next: int = 0
     op_next: int = 0
-    op_read: int = 0  # op records before it were applied
-    finished: set[int] = field(default_factory=set)  # at or behind half_next
-    copies: dict[Same, int] = field(default_factory=dict)  # unfinished, asked about: the newest
-    _ops: deque[tuple[int, int]] = field(default_factory=deque)  # op offset, highest half offset
+    op_read: int = 0
+    finished: set[int] = field(default_factory=set)
+    copies: dict[HalfIdentity, int] = field(default_factory=dict)
+    _ops: deque[tuple[int, int]] = field(default_factory=deque)  # (op offset, highest half offset)
 
-    def take_op(self, op_offset: int, half_offsets: Iterable[int]) -> None:
-        """Apply one op record, in the order of its queue; a repeated one changes nothing."""
+    def apply_op(self, op_offset: int, half_offsets: Iterable[int]) -> None:
+        """Apply one op record; ignore it if it is before `op_read`. Call in queue order."""
         if op_offset < self.op_read:
             return
-        named = [offset for offset in half_offsets if offset >= self.half_next]
-        self.finished.update(named)
-        self._ops.append((op_offset, max(named, default=-1)))
+        finished = [offset for offset in half_offsets if offset >= self.half_next]
+        self.finished.update(finished)
+        self._ops.append((op_offset, max(finished, default=-1)))
         self.op_read = op_offset + 1
         self._advance_ops()
 
-    def finish(self, half_offset: int, same: Same | None = None) -> None:
-        """Note that a half message is finished, before or after its op record is read."""
+    def finish(self, half_offset: int, identity: HalfIdentity | None = None) -> None:
+        """Mark a half message as finished; its op record may be applied before or afterwards."""
         if half_offset >= self.half_next:
             self.finished.add(half_offset)
-        if same is not None and self.copies.get(same) == half_offset:
-            del self.copies[same]
+        if identity is not None and self.copies.get(identity) == half_offset:
+            del self.copies[identity]
 
-    def replace(self, elder: int, newest: int, same: Same | None) -> None:
-        """Record that a half message was put again; the old offset then maps to the newest."""
-        if elder >= self.half_next:
-            self.finished.add(elder)
-        if same is not None:
-            self.copies[same] = newest
+    def replace(self, old_offset: int, new_offset: int, identity: HalfIdentity | None) -> None:
+        """Replace a half message by its newer copy."""
+        if old_offset >= self.half_next:
+            self.finished.add(old_offset)
+        if identity is not None:
+            self.copies[identity] = new_offset
 
     def is_finished(self, half_offset: int) -> bool:
+        """Return whether the half message at an offset is finished."""
         return half_offset < self.half_next or half_offset in self.finished
 
     def advance(self, limit: int) -> None:
-        """Advance `half_next` past finished messages, up to `limit`; drop state before it."""
+        """Advance `half_next` past finished messages, up to `limit`; drop the state before it."""
         while self.half_next < limit and self.half_next in self.finished:
             self.finished.discard(self.half_next)
             self.half_next += 1
         self._advance_ops()
 
     def skip_to(self, half_offset: int) -> None:
-        """Move `half_next` over half messages that retention took."""
+        """Advance `half_next` to `half_offset`, past half messages that retention removed."""
         if half_offset > self.half_next:
             self.half_next = half_offset
             self.finished = {offset for offset in self.finished if offset >= half_offset}
@@ -196,31 +205,39 @@ class HalfMessages:
 
 
 class Step(Enum):
-    """What a round does with one half message that is not finished."""
+    """Action of a check round on an unfinished half message."""
 
-    WAIT = "it is too young, and so are all after it"
-    LEAVE = "its immunity time has not passed: check the next"
-    ASK = "put it again and check back with its producer"
-    GIVE_UP = "it reached the maximum number of check-backs"
+    WAIT = "end the round: this message and all later ones are too recent"
+    SKIP = "skip the message: its immunity time has not passed"
+    CHECK_BACK = "append a copy and send a check-back to the producer"
+    GIVE_UP = "give the message up: it has the maximum number of check-backs"
 
 
 def plan_step(record: Record, *, now_ms: int, timeout_ms: int, checks_max: int) -> Step:
-    """Return what to do about an unfinished half message."""
-    asked = times_asked(record)
-    if asked >= checks_max:
+    """Return the action for an unfinished half message.
+
+    Args:
+        timeout_ms: Age at which the first check-back is sent (`transactionTimeOut`).
+        checks_max: Check-backs after which a message is given up (`transactionCheckMax`).
+    """
+    checks = check_count(record)
+    if checks >= checks_max:
         return Step.GIVE_UP
-    if record.store_ms > now_ms + CLOCK_STEP_MS_MAX:  # the clock was set back since
-        return Step.ASK
+    if record.store_ms > now_ms + CLOCK_STEP_MS_MAX:  # the clock was set back: the age is unknown
+        return Step.CHECK_BACK
     immunity_ms = immunity(record, timeout_ms)
     if immunity_ms is not None:
-        return Step.LEAVE if now_ms - record.born_ms < immunity_ms else Step.ASK
-    if asked == 0 and now_ms - record.store_ms < timeout_ms:
+        return Step.SKIP if now_ms - record.born_ms < immunity_ms else Step.CHECK_BACK
+    if checks == 0 and now_ms - record.store_ms < timeout_ms:
         return Step.WAIT
-    return Step.ASK
+    return Step.CHECK_BACK
 
 
 def immunity(record: Record, timeout_ms: int) -> int | None:
-    """Return the immunity time that a half message requests, None for the default."""
+    """Return the immunity time of a half message in ms; None if it requests none.
+
+    An invalid request counts as `timeout_ms`.
+    """
     text = record.properties.get(IMMUNITY)
     if text is None:
         return None
@@ -230,7 +247,7 @@ def immunity(record: Record, timeout_ms: int) -> int | None:
 
 
 def mismatch(half: Record, producer_group: str, queue_offset: int) -> str:
-    """Return why a record is not the half message that a request names; empty: it is."""
+    """Return the error text if a record is not the half message of a request, else ""."""
     if half.topic != HALF_TOPIC:
         return "Find prepared transaction message failed"
     if half.properties.get(PRODUCER_GROUP) != producer_group:

@@ -1,10 +1,10 @@
-"""Commits without an op record: found after a crash or a full disk.
+"""Search for commits whose op record was lost by a crash or a full disk.
 
-    log   ... half ... half | commit(prepared_offset: half) ... commit | <-- op torn off here
-              ^ open halves are searched in all records after the first of them
+    log   ... half ... half | commit(prepared_offset: half) ... commit | <-- op record lost
+              ^ the search starts at the first unfinished half message
 
-A commit names the half message it was made from, so the log itself shows which open half messages
-are finished. The search runs once, before plugins deliver and before the port listens.
+A commit contains the log offset of its half message, so the half messages that have a commit can be
+found in the log. The search runs once, before plugins deliver and before the port is open.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from duemq.transactions.half_messages import HALF_TOPIC, same_half
+from duemq.transactions.half_messages import HALF_TOPIC, half_identity
 from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.log.record import Record
@@ -23,14 +23,15 @@ from message_store.log.record import Record
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-SEARCH_BYTES_MAX: Final = 64 << 20  # of the log; further back only what recovery read anyway
+# Log bytes that are searched; of a longer part, only the tail that recovery has read.
+SEARCH_BYTES_MAX: Final = 64 << 20
 
 
 def torn_commits(store: MessageStore, halves: Mapping[int, int]) -> list[Record]:
-    """Return the half messages that the log has a commit of.
+    """Return the half messages that have a commit in the log.
 
     Args:
-        halves: Half messages without an op record, queue offsets by log offset.
+        halves: Half messages without an op record: queue offset by log offset.
     """
     if not halves:
         return []
@@ -45,7 +46,7 @@ def torn_commits(store: MessageStore, halves: Mapping[int, int]) -> list[Record]
 
 
 def _search_start(store: MessageStore, first_half: int) -> int:
-    """Return where the search begins: the start of a record."""
+    """Return the log offset of the record at which the search starts."""
     recovered = store.recovered
     if store.max_offset - first_half <= SEARCH_BYTES_MAX or recovered is None:
         return first_half
@@ -53,12 +54,13 @@ def _search_start(store: MessageStore, first_half: int) -> int:
 
 
 def _committed(store: MessageStore, rows: npt.NDArray[Any]) -> Iterator[Record]:
+    """Yield the half messages of commits; skip records that only have the form of a commit."""
     for row in rows:
         try:
             commit = store.read_record(int(row["phys_offset"]))
             half = store.read_queued(int(row["prepared_offset"]))
         except RecordUnreadable:
             continue
-        same = same_half(half)
-        if half.topic == HALF_TOPIC and same is not None and same == same_half(commit):
+        identity = half_identity(half)
+        if half.topic == HALF_TOPIC and identity is not None and identity == half_identity(commit):
             yield half

@@ -1,15 +1,16 @@
-"""Transactions: end (37), and checks at producers that do not answer (39).
+"""Transaction service: commit and rollback (code 37), check-backs to producers (39).
 
     send (TRAN_MSG) --> half topic        37 commit   --> [real message, op] in one batch
                                           37 rollback --> [op]
     every transactionCheckInterval, for each unfinished half message that is old enough:
-        [newer copy with its count + 1, op for the elder] in one batch, then 39 to the producer
-        or, asked transactionCheckMax times: [TRANS_CHECK_MAX_TIME_TOPIC, op]
+        [copy with the check count + 1, op of the half message] in one batch, then 39 to the
+        producer; after transactionCheckMax check-backs: [TRANS_CHECK_MAX_TIME_TOPIC, op]
 
-Everything that finishes a half message is in one batch with its op record. A crash, or a disk
-that fills up in between, may leave the first alone: `recover` searches the log for such commits,
-and an op record that is owed is written as soon as the store takes it.
-EndTransactionProcessor, TransactionalMessageServiceImpl, TransactionalMessageCheckService.
+A commit, copy or given-up message is in one batch with the op record of its half message. A crash
+or a full disk can lose the op record: `recover` searches the log for commits without one, and the
+service writes missing op records when the store accepts them.
+
+Source: EndTransactionProcessor, TransactionalMessageServiceImpl, TransactionalMessageCheckService
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
-from duemq.auth.record_access import EveryRecord, RecordAccess
+from duemq.auth.record_access import RecordAccess, UnrestrictedAccess
 from duemq.configuration.config import BrokerConfig
 from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
 from duemq.metrics.meters import Meters
@@ -58,12 +59,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 READ_UNITS_MAX = 1_024
-STEPS_OF_ROUND_MAX = 2_000
+STEPS_PER_ROUND_MAX = 2_000  # half messages of one check round
 COMMIT, ROLLBACK = layout.SYS_COMMIT, layout.SYS_ROLLBACK
 
 
 class Transactions:
-    """Handler of 37, and check-backs. A context manager: its task checks back."""
+    """Handler of codes 37 and 323; a context manager whose task sends check-backs."""
 
     def __init__(
         self,
@@ -78,23 +79,23 @@ class Transactions:
         meters: Meters | None = None,
         records: RecordAccess | None = None,
     ) -> None:
-        self._records = records or EveryRecord()
+        self._records = records or UnrestrictedAccess()
         self._store, self._topics = store, topics
         self._offsets, self._clients = offsets, clients
         self._put, self._identity = put, identity
         self._clock, self._config = clock, config
         self._meters = meters or Meters()
         self.halves = HalfMessages()
-        self._at_work: dict[int, asyncio.Event] = {}  # half offsets that are being ended or asked
-        self._bound: set[int] = set()  # id() of batches whose last row must not go alone
-        self._owed: list[int] = []  # finished half offsets whose op record is not in the log
+        self._locked: dict[int, asyncio.Event] = {}  # by half offset; set when it is unlocked
+        self._bound: set[int] = set()  # id() of batches whose last row is the op of the first
+        self._missing_ops: list[int] = []  # finished half offsets without an op record in the log
         self._recovered = False
         self._stopped = asyncio.Event()
-        self._unasked = Notices(log)
+        self._unreachable = Notices(log)
 
     @property
     def open_count(self) -> int:
-        """Half messages that are neither committed nor rolled back nor given up."""
+        """Number of unfinished half messages."""
         end = self._store.queue_bounds(HALF_TOPIC, 0)[1]
         return max(end - self.halves.half_next - len(self.halves.finished), 0)
 
@@ -105,11 +106,11 @@ class Transactions:
         }
 
     def put_hook(self, batch: PutBatch, now_ms: int) -> None:
-        """Refuse an op record if a hook refused the message it finishes. The last of all hooks."""
+        """Refuse an op record if another hook refused its message; runs after all other hooks."""
         if id(batch) in self._bound:
             last = batch.count - 1
             if batch.filled["status"][:last].any():
-                batch.refuse(last, ResponseCode.MESSAGE_ILLEGAL, "the message before was refused")
+                batch.refuse(last, ResponseCode.MESSAGE_ILLEGAL, "the message was refused")
 
     async def _put_bound(
         self, batch: PutBatch, half_offset: int
@@ -117,7 +118,7 @@ class Transactions:
         """Put a message and its op record.
 
         Returns:
-            Why the message was not stored, None if it was; what both lack to be confirmed.
+            Reason if the message was not stored, else None; missing confirmation, or None.
         """
         self._bound.add(id(batch))
         try:
@@ -127,68 +128,75 @@ class Transactions:
         fault, op_fault = refusal(batch), refusal(batch, batch.count - 1)
         if op_fault is None:
             if batch.rows[batch.count - 1]["queue_offset"] == self.halves.op_read:
-                self.halves.take_op(self.halves.op_read, [half_offset])
+                self.halves.apply_op(self.halves.op_read, [half_offset])
         elif fault is None:
-            self._owed.append(half_offset)
+            self._missing_ops.append(half_offset)
         return fault, missing
 
-    def _write_owed(self) -> None:
-        """Write the op records that are owed, if the store takes them now."""
-        if not self._owed:
+    def _write_missing_ops(self) -> None:
+        """Append the missing op records; those that the store refuses stay missing."""
+        if not self._missing_ops:
             return
-        batch = PutBatch(len(self._owed))
-        for half_offset in self._owed:
+        batch = PutBatch(len(self._missing_ops))
+        for half_offset in self._missing_ops:
             self._add_op(batch, half_offset)
         self._store.put(batch)
         faults = [refusal(batch, row) for row in range(batch.count)]
-        self._owed = [at for at, fault in zip(self._owed, faults, strict=True) if fault]
-        if self._owed:
+        self._missing_ops = [
+            at for at, fault in zip(self._missing_ops, faults, strict=True) if fault
+        ]
+        if self._missing_ops:
             log.warning(
                 "op records of %d finished half messages cannot be written yet: %s",
-                len(self._owed),
+                len(self._missing_ops),
                 next(filter(None, faults)),
             )
-        self._fold_ops()
+        self._apply_ops()
 
-    # --- 37
+    # --- End of a transaction.
 
     async def end(self, request: Request) -> Response | None:
-        """Commit or roll back a half message; one that is finished already stays as it is."""
+        """Commit or roll back a half message; do nothing if it is finished.
+
+        Raises:
+            RequestError: There is no such half message, the end is not permitted, or its records
+                were not stored and confirmed.
+        """
         verdict = fields.integer(request, "commitOrRollback")
+        if self._store.read_only:  # a replica may lack the newest copies
+            raise RequestError(ResponseCode.SLAVE_NOT_AVAILABLE, self._store.read_only)
         if verdict not in (COMMIT, ROLLBACK):
             return None
-        if self._store.read_only:  # its ops are newer than its copies
-            raise RequestError(ResponseCode.SLAVE_NOT_AVAILABLE, self._store.read_only)
         half = self._half_of(request)
         self._records.check_record(request, half.properties.get("REAL_TOPIC", ""), Action.PUB)
         self._check_immunity(request, half)
-        while (done := self._at_work.get(half.queue_offset)) is not None:
-            await done.wait()  # it may have been put again: then its copy is the one to end
-            half = self._half_of(request)
-        self._fold_ops()
+        while (unlocked := self._locked.get(half.queue_offset)) is not None:
+            await unlocked.wait()
+            half = self._half_of(request)  # a copy may have replaced the half message
+        self._apply_ops()
         offset = half.queue_offset
         if self.halves.is_finished(offset):
             if missing := await self._store.wait_confirmed(self._store.max_offset):
-                raise not_confirmed("the transaction was ended before", missing)
+                raise not_confirmed("the transaction was already ended", missing)
             return Response(remark=f"half message {offset} is finished already", fields={})
-        with self._work_on(offset):
+        with self._lock(offset):
             missing = await self._finish(half, commit=verdict == COMMIT)
         if missing:
             raise not_confirmed("the transaction was ended", missing)
         return Response(fields={})
 
     @contextmanager
-    def _work_on(self, offset: int) -> Iterator[None]:
-        """Keep others from a half message while the block is open."""
-        done = self._at_work[offset] = asyncio.Event()
+    def _lock(self, offset: int) -> Iterator[None]:
+        """Lock a half message for the duration of the block."""
+        unlocked = self._locked[offset] = asyncio.Event()
         try:
             yield
         finally:
-            del self._at_work[offset]
-            done.set()
+            del self._locked[offset]
+            unlocked.set()
 
     async def _finish(self, half: Record, *, commit: bool) -> Missing | None:
-        """Append the end of a transaction; return what it lacks to be confirmed."""
+        """Append the records that end a transaction; return the missing confirmation, if any."""
         batch = batch_for(half)
         if commit:
             self._add_commit(batch, half)
@@ -196,7 +204,7 @@ class Transactions:
         fault, missing = await self._put_bound(batch, half.queue_offset)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
-        self.halves.finish(half.queue_offset, half_messages.same_half(half))
+        self.halves.finish(half.queue_offset, half_messages.half_identity(half))
         topic = half.properties.get("REAL_TOPIC", "")
         if commit:
             self._meters.commits.add(topic)
@@ -220,21 +228,21 @@ class Transactions:
         )
 
     def _half_of(self, request: Request) -> Record:
-        """Return the half message that is meant: the newest copy of the one named."""
+        """Return the newest copy of the half message of a request."""
         phys_offset = fields.long(request, "commitLogOffset")
         queue_offset = fields.long(request, "tranStateTableOffset")
         half = self._read(phys_offset)
         fault = half_messages.mismatch(half, fields.text(request, "producerGroup"), queue_offset)
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{fault}, commitLogOffset {phys_offset}")
-        same = half_messages.same_half(half)
-        newest = self.halves.copies.get(same, queue_offset) if same else queue_offset
+        identity = half_messages.half_identity(half)
+        newest = self.halves.copies.get(identity, queue_offset) if identity else queue_offset
         if newest == queue_offset:
             return half
         return self._half_at(newest) or half
 
     def _read(self, phys_offset: int) -> Record:
-        """Return the message at an offset that a client names."""
+        """Return the message at a physical offset from a request."""
         try:
             return self._store.read_queued(phys_offset)
         except RecordUnreadable as fault:
@@ -249,16 +257,15 @@ class Transactions:
         if limit_ms is not None and self._clock.now_ms() - half.born_ms > limit_ms:
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION,
-                "the end of the transaction comes after its immunity: wait for the check",
+                "the immunity time of the transaction has passed: wait for the check-back",
             )
 
-    # --- the op queue
+    # --- Op queue.
 
     def recover(self) -> None:
-        """Rebuild the state from the two topics and the stored progress.
+        """Restore the state from the two topics and the stored cursors; write lost op records.
 
-        Call it once, before anything is appended to the log: it writes the op records that a
-        crash tore off.
+        Call it once, before other components append to the log.
         """
         self._recovered = True
         halves = self.halves
@@ -268,24 +275,24 @@ class Transactions:
         halves.half_next = min(max(stored or 0, low), high)
         halves.op_next = min(max(self._offsets.query(GROUP, OP_TOPIC, 0) or 0, op_low), op_high)
         halves.op_read = halves.op_next
-        self._fold_ops()
-        self._fold_copies()
-        for half in torn_commits(self._store, self._open_halves(high)):
-            halves.finish(half.queue_offset, half_messages.same_half(half))
-            self._owed.append(half.queue_offset)
-        self._write_owed()
+        self._apply_ops()
+        self._find_copies()
+        for half in torn_commits(self._store, self._unfinished_halves(high)):
+            halves.finish(half.queue_offset, half_messages.half_identity(half))
+            self._missing_ops.append(half.queue_offset)
+        self._write_missing_ops()
         halves.advance(high)
-        log.info("transactions: half messages from %d to %d are open", halves.half_next, high)
+        log.info("transactions recovered; half messages: %d to %d", halves.half_next, high)
 
-    def _fold_ops(self) -> None:
-        """Read the op records that were not read yet."""
+    def _apply_ops(self) -> None:
+        """Apply the op records appended since the last call."""
         while True:
             offset = self.halves.op_read
             units = self._store.units(OP_TOPIC, 0, offset, READ_UNITS_MAX)
             if units.size == 0:
                 return
             for at, phys_offset in enumerate(units["phys_offset"].tolist()):
-                self.halves.take_op(offset + at, self._op_body(phys_offset))
+                self.halves.apply_op(offset + at, self._op_body(phys_offset))
 
     def _op_body(self, phys_offset: int) -> list[int]:
         try:
@@ -296,23 +303,23 @@ class Transactions:
         tag = record.properties.get("TAGS")
         return half_messages.parse_op(record.body) if tag == OP_TAG else []
 
-    def _fold_copies(self) -> None:
-        """Find copies of one half message: only the newest is open, op record or not."""
-        known: dict[half_messages.Same, Record] = {}
+    def _find_copies(self) -> None:
+        """Find copies of half messages; mark all but the newest copy as finished."""
+        newest: dict[half_messages.HalfIdentity, Record] = {}
         _, high = self._store.queue_bounds(HALF_TOPIC, 0)
         for offset in range(self.halves.half_next, high):
             half = None if self.halves.is_finished(offset) else self._half_at(offset)
-            same = half_messages.same_half(half) if half else None
-            if half is None or same is None:
+            identity = half_messages.half_identity(half) if half else None
+            if half is None or identity is None:
                 continue
-            if same in known:
-                self.halves.finish(known[same].queue_offset)
-            known[same] = half
-            if half_messages.times_asked(half):
-                self.halves.copies[same] = offset
+            if identity in newest:
+                self.halves.finish(newest[identity].queue_offset)
+            newest[identity] = half
+            if half_messages.check_count(half):
+                self.halves.copies[identity] = offset
 
-    def _open_halves(self, high: int) -> dict[int, int]:
-        """Return the unfinished half messages: queue offsets by log offset."""
+    def _unfinished_halves(self, high: int) -> dict[int, int]:
+        """Return the queue offsets of unfinished half messages by log offset."""
         found: dict[int, int] = {}
         offset = self.halves.half_next
         while offset < high:
@@ -331,13 +338,13 @@ class Transactions:
             log.warning("a half message cannot be read: %s", fault)
             return None
 
-    # --- asking back
+    # --- Check-backs.
 
     async def resume(self, request: Request) -> Response:
-        """Answer 323: put a message that was given up back, and check back again."""
+        """Put a given-up message into the half topic again (code 323)."""
         phys_offset = _offset_of_id(request)
         record = self._read(phys_offset)
-        if record.topic != GIVEN_UP_TOPIC:  # others are asked about without it, or are finished
+        if record.topic != GIVEN_UP_TOPIC:
             text = f"only messages in {GIVEN_UP_TOPIC} can be resumed, not in {record.topic}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         properties = dict(record.properties)
@@ -350,11 +357,11 @@ class Transactions:
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"Put message back error: {fault}")
         if missing:
-            raise not_confirmed("the half message was put back", missing)
+            raise not_confirmed("the half message was restored", missing)
         return Response()
 
     async def run(self) -> None:
-        """Ask about unfinished half messages every transactionCheckInterval until stopped."""
+        """Run a check round every transactionCheckInterval until stopped."""
         while not self._stopped.is_set():
             interval_ms = self._config().transaction_check_interval_ms
             await self._clock.wait(self._stopped, until_ms=self._clock.now_ms() + interval_ms)
@@ -363,7 +370,7 @@ class Transactions:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Ask back while the block lasts."""
+        """Recover if necessary; run check rounds while the block is active."""
         if not self._recovered:
             self.recover()
         async with asyncio.TaskGroup() as tasks:
@@ -372,30 +379,30 @@ class Transactions:
                 yield self
             finally:
                 self._stopped.set()
-                self._keep_progress()
+                self._store_cursors()
 
     async def check(self) -> None:
-        """Make one round over the half messages that are unfinished now."""
+        """Run one check round over the unfinished half messages."""
         low, high = self._store.queue_bounds(HALF_TOPIC, 0)
-        self._fold_ops()
-        self._write_owed()
+        self._apply_ops()
+        self._write_missing_ops()
         self.halves.skip_to(low)
         offset, steps = self.halves.half_next, 0
-        while offset < high and steps < STEPS_OF_ROUND_MAX:
-            if not self.halves.is_finished(offset) and offset not in self._at_work:
+        while offset < high and steps < STEPS_PER_ROUND_MAX:
+            if not self.halves.is_finished(offset) and offset not in self._locked:
                 steps += 1
                 if await self._step(offset) is Step.WAIT:
                     break
-                await asyncio.sleep(0)  # a round may have thousands
+                await asyncio.sleep(0)  # a round may have thousands of messages
             offset += 1
         self.halves.advance(high)
-        self._keep_progress()
+        self._store_cursors()
 
     async def _step(self, offset: int) -> Step:
         half = self._half_at(offset)
         if half is None:
             self.halves.finish(offset)
-            return Step.LEAVE
+            return Step.SKIP
         config = self._config()
         step = half_messages.plan_step(
             half,
@@ -403,28 +410,29 @@ class Transactions:
             timeout_ms=config.transaction_timeout_ms,
             checks_max=config.transaction_checks_max,
         )
-        if step in (Step.ASK, Step.GIVE_UP):
-            with self._work_on(offset):
-                await (self._ask(half) if step is Step.ASK else self._give_up(half))
+        if step in (Step.CHECK_BACK, Step.GIVE_UP):
+            with self._lock(offset):
+                await (self._check_back(half) if step is Step.CHECK_BACK else self._give_up(half))
         return step
 
-    async def _ask(self, half: Record) -> None:
+    async def _check_back(self, half: Record) -> None:
+        """Replace a half message by a copy with a higher check count; send the check-back."""
         properties = dict(half.properties)
-        properties[CHECK_TIMES] = str(half_messages.times_asked(half) + 1)
+        properties[CHECK_TIMES] = str(half_messages.check_count(half) + 1)
         batch = batch_for(half)
         row = self._add_half(batch, half, properties)
         self._add_op(batch, half.queue_offset)
         fault, _ = await self._put_bound(batch, half.queue_offset)
         if fault is not None:
-            log.warning("half message %d cannot be put again: %s", half.queue_offset, fault)
+            log.warning("half message %d: its copy was not stored: %s", half.queue_offset, fault)
             return
         copy = batch.rows[row]
-        same = half_messages.same_half(half)
-        self.halves.replace(half.queue_offset, int(copy["queue_offset"]), same)
+        identity = half_messages.half_identity(half)
+        self.halves.replace(half.queue_offset, int(copy["queue_offset"]), identity)
         producer = producer_of(properties, self._clients, self._records)
         if producer is None:
-            text = "half message %d is pending: no producer of group %s is connected"
-            self._unasked(text, half.queue_offset, properties.get(PRODUCER_GROUP))
+            text = "half message %d: no check-back sent, as no producer of group %s is connected"
+            self._unreachable(text, half.queue_offset, properties.get(PRODUCER_GROUP))
             return
         producer.peer.send_oneway(
             check_request(
@@ -437,6 +445,7 @@ class Transactions:
         )
 
     async def _give_up(self, half: Record) -> None:
+        """Put a half message into TRANS_CHECK_MAX_TIME_TOPIC, and finish it."""
         await self._topics.ensure(GIVEN_UP_TOPIC, queues=1, perm=PERM_READ | PERM_WRITE)
         batch = batch_for(half)
         row = add_copy(
@@ -451,10 +460,13 @@ class Transactions:
         self._add_op(batch, half.queue_offset)
         fault, _ = await self._put_bound(batch, half.queue_offset)
         if fault is not None:
-            log.warning("half message %d cannot be set aside: %s", half.queue_offset, fault)
+            log.warning("half message %d cannot be given up: %s", half.queue_offset, fault)
             return
-        self.halves.finish(half.queue_offset, half_messages.same_half(half))
-        log.warning("half message %d: too many check-backs, given up", half.queue_offset)
+        self.halves.finish(half.queue_offset, half_messages.half_identity(half))
+        log.warning(
+            "half message %d was given up after the maximum number of check-backs",
+            half.queue_offset,
+        )
 
     def _add_half(self, batch: PutBatch, half: Record, properties: dict[str, str]) -> int:
         row = add_copy(
@@ -473,7 +485,7 @@ class Transactions:
             batch, [half_offset], self._store.topics, self._identity.host, self._clock.now_ms()
         )
 
-    def _keep_progress(self) -> None:
+    def _store_cursors(self) -> None:
         self._offsets.commit(GROUP, HALF_TOPIC, 0, self.halves.half_next)
         self._offsets.commit(GROUP, OP_TOPIC, 0, self.halves.op_next)
 

@@ -1,1 +1,1 @@
-"""RocketMQ 5 clients: the calls of MessagingService as requests to the broker's processors."""
+"""gRPC service for RocketMQ 5 clients (MessagingService), backed by the broker's processors."""

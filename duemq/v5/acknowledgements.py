@@ -1,4 +1,4 @@
-"""AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue.
+"""Handlers of AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
 
 Source: AckMessageActivity, ChangeInvisibleDurationActivity, ForwardMessageToDLQActivity
 """
@@ -6,9 +6,11 @@ Source: AckMessageActivity, ChangeInvisibleDurationActivity, ForwardMessageToDLQ
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
@@ -21,14 +23,14 @@ from duemq.v5.renewals import Renewals
 from duemq.v5.status import V5Error, status, status_of, status_of_all
 from message_store.clock import Clock
 
-ENTRIES_MAX: Final = 1_024  # of one call
+ENTRIES_MAX: Final = 1_024  # per call
 
 
 class AckCalls:
-    """Handles the calls that name receipt handles.
+    """Handlers of the calls that pass receipt handles.
 
     Attributes:
-        renewals: Messages whose invisible times the broker renews.
+        renewals: Automatic renewals of invisible times.
     """
 
     def __init__(self, requests: BrokerRequests, broker_name: str, clock: Clock) -> None:
@@ -38,26 +40,32 @@ class AckCalls:
     async def acknowledge(
         self, context: CallContext, client: V5Client, request: api.AckMessageRequest
     ) -> api.AckMessageResponse:
-        """Acknowledge messages, each with its own status."""
-        topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
-        if len(request.entries) > ENTRIES_MAX:
-            raise V5Error(v2.TOO_MANY_REQUESTS, f"one call has at most {ENTRIES_MAX} entries")
+        """Acknowledge messages; return one status for each."""
+        topic, group = names_of(request)
         handles = [each.receipt_handle for each in request.entries]
         work = [self._acknowledge_one(context, client, group, topic, each) for each in handles]
-        found = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
-        answer = api.AckMessageResponse(status=status_of_all(found))
-        for entry, each in zip(request.entries, found, strict=True):
-            answer.entries.add(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each
-            )
-        return answer
+        return answer(request, await asyncio.gather(*work))
+
+    def request_of(
+        self, context: CallContext, client: V5Client, group: str, topic: str, text: str
+    ) -> Request:
+        """Return the request that acknowledges a message; no renewal of it is in flight.
+
+        Raises:
+            V5Error: The handle is invalid, or the account has no permission.
+        """
+        handle = parse_handle(text, self._broker_name)
+        handle = self.renewals.remove_at_rest(group, topic, handle)
+        check_not_expired(handle, self._clock.now_ms())
+        fields = _fields_of(group, topic, handle)
+        return self._requests.request(context, client, RequestCode.ACK_MESSAGE, fields)
 
     async def _acknowledge_one(
         self, context: CallContext, client: V5Client, group: str, topic: str, text: str
     ) -> v2.Status:
         try:
             handle = parse_handle(text, self._broker_name)
-            handle = await self.renewals.take(group, topic, handle)
+            handle = await self.renewals.remove(group, topic, handle)
             check_not_expired(handle, self._clock.now_ms())
             await self.acknowledge_handle(context, client, group, topic, handle)
         except V5Error as error:
@@ -70,27 +78,24 @@ class AckCalls:
         """Acknowledge one message.
 
         Raises:
-            V5Error: It was refused.
+            V5Error: The broker refused the acknowledgement.
         """
         fields = _fields_of(group, topic, handle)
-        response = await self._requests.ask(context, client, RequestCode.ACK_MESSAGE, fields)
-        if response.code in _GONE:
-            raise V5Error(v2.INTERNAL_SERVER_ERROR, "ack failed: status is abnormal")
+        response = await self._requests.call(context, client, RequestCode.ACK_MESSAGE, fields)
         if response.code != ResponseCode.SUCCESS:
-            found = status_of(response)
-            raise V5Error(found.code, found.message)
+            raise refused(response)
 
     async def change(
         self, context: CallContext, client: V5Client, request: api.ChangeInvisibleDurationRequest
     ) -> api.ChangeInvisibleDurationResponse:
-        """Give a message another invisible time, from now on."""
+        """Change the invisible time of a message, counted from now."""
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
         duration = request.invisible_duration
         invisible_ms = checks.check_invisible(
             duration.seconds * 1_000 + duration.nanos // 1_000_000
         )
         handle = parse_handle(request.receipt_handle, self._broker_name)
-        handle = await self.renewals.take(group, topic, handle)
+        handle = await self.renewals.remove(group, topic, handle)
         check_not_expired(handle, self._clock.now_ms())
         changed = await self._change(context, client, group, topic, handle, invisible_ms)
         return api.ChangeInvisibleDurationResponse(
@@ -108,8 +113,8 @@ class AckCalls:
     ) -> Handle:
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
         fields = _fields_of(group, topic, handle) | {"invisibleTime": str(invisible_ms)}
-        response = await self._requests.ask(context, client, code, fields)
-        if response.code in _GONE:
+        response = await self._requests.call(context, client, code, fields)
+        if response.code in _NOT_FOUND_CODES:
             text = "changeInvisibleDuration failed: status is abnormal"
             raise V5Error(v2.INTERNAL_SERVER_ERROR, text)
         if response.code != ResponseCode.SUCCESS:
@@ -132,19 +137,19 @@ class AckCalls:
         """Move a message to the dead letter topic of its group."""
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
         handle = parse_handle(request.receipt_handle, self._broker_name)
-        handle = await self.renewals.take(group, topic, handle)
+        handle = await self.renewals.remove(group, topic, handle)
         found = await self.forward_handle(context, client, group, topic, handle)
         return api.ForwardMessageToDeadLetterQueueResponse(status=found)
 
     async def forward_handle(
         self, context: CallContext, client: V5Client, group: str, topic: str, handle: Handle
     ) -> v2.Status:
-        """Move a message to the dead letter topic, then acknowledge it; return the status.
+        """Copy a message to the dead letter topic, acknowledge it, and return the status.
 
-        One that cannot be acknowledged comes again, as behind Apache's proxy.
+        If the acknowledgement fails, the message is delivered again, as with Apache's proxy.
 
         Raises:
-            V5Error: The handle does not say which message.
+            V5Error: The handle has no log offset.
         """
         if handle.log_offset < 0:
             raise V5Error(v2.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
@@ -156,15 +161,45 @@ class AckCalls:
             "maxReconsumeTimes": "0",
         }
         code = RequestCode.CONSUMER_SEND_MSG_BACK
-        response = await self._requests.ask(context, client, code, fields)
+        response = await self._requests.call(context, client, code, fields)
         if response.code == ResponseCode.SUCCESS:
             with suppress(V5Error):
                 await self.acknowledge_handle(context, client, group, topic, handle)
         return status_of(response)
 
 
-_GONE: Final = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
-"""Responses to requests whose message is not where the handle says."""
+def names_of(request: api.AckMessageRequest) -> tuple[str, str]:
+    """Return the topic and the group of a call.
+
+    Raises:
+        V5Error: One of them is invalid, or there are too many entries.
+    """
+    topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
+    if len(request.entries) > ENTRIES_MAX:
+        raise V5Error(v2.TOO_MANY_REQUESTS, f"a call can have at most {ENTRIES_MAX} entries")
+    return topic, group
+
+
+def answer(request: api.AckMessageRequest, found: Sequence[v2.Status]) -> api.AckMessageResponse:
+    """Return the response to a call from the status of each entry."""
+    response = api.AckMessageResponse(status=status_of_all(found))
+    for entry, each in zip(request.entries, found, strict=True):
+        response.entries.add(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each
+        )
+    return response
+
+
+def refused(response: Response) -> V5Error:
+    """Return the error of a refused acknowledgement."""
+    if response.code in _NOT_FOUND_CODES:
+        return V5Error(v2.INTERNAL_SERVER_ERROR, "ack failed: status is abnormal")
+    found = status_of(response)
+    return V5Error(found.code, found.message)
+
+
+_NOT_FOUND_CODES: Final = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
+"""Response codes for a handle whose message does not exist."""
 
 
 def _fields_of(group: str, topic: str, handle: Handle) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""Requests of v5 calls to the processors of this broker, as remoting clients would send them.
+"""In-process requests from v5 calls to the broker's processors.
 
-    call --signature of its metadata--> client --> request, signed for the account --> processor
+    call --verify the signature in its metadata--> request, signed for the account --> processor
 
-A request that needs credentials is signed with the secret of the account whose signature the call
-has, so authentication and permissions are those of remoting clients, and so are their audit lines.
+If the broker has accounts, each request is signed with the secret of the calling account.
+Authentication, permissions and audit lines are therefore the same as for remoting clients.
 
-Source: LocalMessageService of Apache's proxy, which calls the broker's processors in its process
+Source: LocalMessageService of Apache's proxy, which calls the processors of a broker in its process
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from duemq.auth.signature import ACCESS_KEY, Credentials
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher
 from duemq.registry.versions import NAMES
-from duemq.send.decoded_sends import DecodedSends
 from duemq.v5.context import CallContext
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error, code_of
@@ -27,39 +26,38 @@ from message_store.errors import RequestError
 VERSION: Final = NAMES.index("v5_3_3")
 
 
-class Secrets(AccessCheck, Protocol):
-    """Checks requests, and names the secrets that sign them."""
+class Authenticator(AccessCheck, Protocol):
+    """Access check that also authenticates requests and returns the secrets of accounts."""
 
     def authenticate(self, request: Request) -> None:
-        """Check the signature of a request, not its permissions.
+        """Check the signature of a request, but not the permissions of its account.
 
         Raises:
-            RequestError: The account is unknown, or the signature is not its own.
+            RequestError: The account is unknown, or the signature is invalid.
         """
         ...
 
     def secret(self, access_key: str) -> str | None:
-        """Return the secret of an account, None if it may do nothing."""
+        """Return the secret of an account; None if it is unknown or disabled."""
         ...
 
 
 @dataclass(slots=True)
 class BrokerRequests:
-    """Makes requests for calls.
+    """In-process client of the broker's processors.
 
     Attributes:
-        access: Checks signed requests; None: there are no accounts.
+        access: Access check of signed requests; None: the broker has no accounts.
     """
 
     dispatcher: Dispatcher
-    sends: DecodedSends
-    access: Secrets | None
+    access: Authenticator | None
 
     def verify(self, context: CallContext, peer: Peer) -> None:
-        """Check the signature of a call, before anything is kept about its client.
+        """Check the signature of a call, before its client is added to any table.
 
         Raises:
-            V5Error: It is not that of its account, or it is missing.
+            V5Error: The signature is missing or invalid.
         """
         if self.access is None or self._secret(context) is not None:
             return
@@ -69,7 +67,7 @@ class BrokerRequests:
         except RequestError as error:
             raise V5Error(v2.UNAUTHORIZED, error.remark) from error
 
-    async def ask(
+    async def call(
         self,
         context: CallContext,
         peer: Peer | None,
@@ -77,20 +75,18 @@ class BrokerRequests:
         fields: dict[str, str],
         body: bytes = b"",
     ) -> Response:
-        """Return the response of the processor of this code.
+        """Send a request to its processor and return the response, whatever its code.
 
         Raises:
-            V5Error: The account may not make the request.
+            V5Error: The account has no permission.
         """
-        request = self._request(context, peer, code, fields, body)
-        self._check(request)
-        found = self.dispatcher.begin(request)
+        found = self.dispatcher.begin(self.request(context, peer, code, fields, body))
         response = found if isinstance(found, Response) else await found
         if response is None:
-            raise V5Error(v2.INTERNAL_SERVER_ERROR, f"the broker does not answer request {code}")
+            raise V5Error(v2.INTERNAL_SERVER_ERROR, f"request {code} got no response")
         return response
 
-    async def must(
+    async def call_or_raise(
         self,
         context: CallContext,
         peer: Peer | None,
@@ -98,33 +94,38 @@ class BrokerRequests:
         fields: dict[str, str],
         body: bytes = b"",
     ) -> Response:
-        """Return the response of a request that has succeeded.
+        """Send a request to its processor and return its successful response.
 
         Raises:
-            V5Error: It was refused.
+            V5Error: The account has no permission, or the response is an error.
         """
-        response = await self.ask(context, peer, code, fields, body)
+        response = await self.call(context, peer, code, fields, body)
         if response.code != ResponseCode.SUCCESS:
             raise V5Error(code_of(response), response.remark or f"response code {response.code}")
         return response
 
-    async def send(
-        self, context: CallContext, peer: Peer | None, fields: dict[str, str], body: bytes
-    ) -> Response:
-        """Append a message.
+    def request(
+        self,
+        context: CallContext,
+        peer: Peer | None,
+        code: RequestCode,
+        fields: dict[str, str],
+        body: bytes = b"",
+    ) -> Request:
+        """Return a request whose permission is checked.
 
         Raises:
-            V5Error: The account may not send it.
+            V5Error: The account has no permission.
         """
-        request = self._request(context, peer, RequestCode.SEND_MESSAGE, fields, body)
+        request = self._request(context, peer, code, fields, body)
         self._check(request)
-        return await self.sends.send(request)
+        return request
 
     def check(self, context: CallContext, code: RequestCode, fields: dict[str, str]) -> None:
-        """Check a request that no processor of a broker answers.
+        """Check the permission for a request that the broker has no processor for.
 
         Raises:
-            V5Error: The account may not make it.
+            V5Error: The account has no permission.
         """
         if self.access is not None:
             self._check(self._request(context, None, code, fields, b""))
@@ -141,16 +142,16 @@ class BrokerRequests:
         if self.access is None or context.signature is None:
             return request
         secret = self._secret(context)
-        if secret is None:  # not signed: the access check refuses it, and logs that
+        if secret is None:  # the access check refuses the unsigned request and audits the refusal
             return replace(request, fields=fields | {ACCESS_KEY: context.access_key})
         return Credentials(context.access_key, secret).sign(request)
 
     def _secret(self, context: CallContext) -> str | None:
-        """Return the secret that has signed a call; None: none has."""
+        """Return the secret with which a call is signed; None if its signature is invalid."""
         if self.access is None or (signature := context.signature) is None:
             return None
         secret = self.access.secret(signature.access_key)
-        return secret if secret is not None and signature.is_of(secret) else None
+        return secret if secret is not None and signature.matches(secret) else None
 
     def _check(self, request: Request) -> None:
         if self.access is None:

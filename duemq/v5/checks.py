@@ -1,4 +1,7 @@
-"""Checks of names and texts in v5 calls, with the codes of Apache's proxy. GrpcValidator."""
+"""Validation of v5 requests, with the status codes of Apache's proxy.
+
+Source: GrpcValidator
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from message_store.text import GROUP_BYTES_MAX, name_fault
 
 INVISIBLE_MS_MIN: Final = 10_000  # minInvisibleTimeMillsForRecv
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000  # maxInvisibleTimeMills
-MESSAGE_GROUP_BYTES_MAX: Final = 64  # maxMessageGroupSize: it must be shorter
-TIME_MS_MAX: Final = 253_402_300_799_999  # the last of year 9999: protobuf has no later times
+MESSAGE_GROUP_BYTES_MAX: Final = 64  # maxMessageGroupSize, exclusive
+TIME_MS_MAX: Final = 253_402_300_799_999  # end of the year 9999: maximum of a protobuf Timestamp
 
 
 def topic_of(resource: v2.Resource) -> str:
-    """Return the topic that a resource names.
+    """Return the topic name of a resource.
 
     Raises:
-        V5Error: It cannot be the name of a client's topic.
+        V5Error: The name is invalid, or is reserved for the system.
     """
     name = resource.name
     if fault := name_fault(name):
@@ -32,10 +35,10 @@ def topic_of(resource: v2.Resource) -> str:
 
 
 def group_of(resource: v2.Resource) -> str:
-    """Return the consumer group that a resource names.
+    """Return the consumer group name of a resource.
 
     Raises:
-        V5Error: It cannot be the name of a client's group.
+        V5Error: The name is invalid, or is reserved for the system.
     """
     name = resource.name
     if fault := name_fault(name, bytes_max=GROUP_BYTES_MAX):
@@ -46,10 +49,10 @@ def group_of(resource: v2.Resource) -> str:
 
 
 def check_invisible(invisible_ms: int, ms_min: int = 0) -> int:
-    """Return an invisible time.
+    """Check an invisible time and return it.
 
     Raises:
-        V5Error: It is too short or too long.
+        V5Error: The time is too short or too long.
     """
     if invisible_ms < ms_min:
         text = f"the invisibleTime is too small. min is {ms_min}"
@@ -64,7 +67,7 @@ def check_tag(tag: str) -> None:
     """Check the tag of a message.
 
     Raises:
-        V5Error: It cannot be stored as one.
+        V5Error: The tag is blank, or has a forbidden character.
     """
     if "|" in tag:
         raise V5Error(v2.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
@@ -75,7 +78,7 @@ def check_key(key: str) -> None:
     """Check a key of a message.
 
     Raises:
-        V5Error: It cannot be stored as one.
+        V5Error: The key is blank, or has a control character.
     """
     _check_text(key, "key", v2.ILLEGAL_MESSAGE_KEY)
 
@@ -84,7 +87,7 @@ def check_message_group(name: str) -> None:
     """Check the message group of a message.
 
     Raises:
-        V5Error: It cannot be stored as one.
+        V5Error: The name is too long or blank, or has a control character.
     """
     if len(name.encode()) >= MESSAGE_GROUP_BYTES_MAX:
         text = f"message group exceed the max size {MESSAGE_GROUP_BYTES_MAX}"
@@ -93,10 +96,10 @@ def check_message_group(name: str) -> None:
 
 
 def check_property(name: str, value: str) -> None:
-    """Check a property of an application.
+    """Check a property set by an application.
 
     Raises:
-        V5Error: It cannot be stored as one.
+        V5Error: The name or the value has a control character.
     """
     if has_control_character(name) or has_control_character(value):
         text = "key and value of a property cannot contain control characters"
@@ -111,5 +114,5 @@ def _check_text(text: str, what: str, code: v2.Code) -> None:
 
 
 def has_control_character(text: str) -> bool:
-    """Return whether a text has an ISO control character, such as the separators of properties."""
+    """Return whether a text has a control character; properties use two as separators."""
     return not text.isprintable() and any(unicodedata.category(each) == "Cc" for each in text)

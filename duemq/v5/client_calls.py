@@ -1,8 +1,8 @@
-"""Telemetry, Heartbeat, NotifyClientTermination: what a client is, and how it is reached.
+"""Handlers of Telemetry, Heartbeat and NotifyClientTermination.
 
-    Telemetry: settings --> registered, merged --> settings     (its client waits for them)
-               <-- check of a transaction
-    Heartbeat: registered again, with the settings of Telemetry
+    Telemetry: client settings --> register the client --> effective settings, sent back
+               <-- commands of the broker: checks of transactions
+    Heartbeat: registers the client again, with the settings from Telemetry
 
 Source: ClientActivity
 """
@@ -21,23 +21,23 @@ from duemq.registry.groups import GroupConfig
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client, V5Clients
+from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext, context_of
-from duemq.v5.front_config import FrontConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
-from duemq.v5.settings import merged
+from duemq.v5.settings import effective_settings
 from duemq.v5.status import V5Error, status
 
 CONSUMER_TYPES = {v2.PUSH_CONSUMER: "CONSUME_PASSIVELY", v2.SIMPLE_CONSUMER: "CONSUME_ACTIVELY"}
-UNREAD_BYTES_MAX = 1 << 20  # of a telemetry stream; a client that reads has none
+UNSENT_BYTES_MAX = 1 << 20  # of a telemetry stream; normally none are unsent
 FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
 
 
 class ClientCalls:
-    """Handles the calls about clients themselves.
+    """Handlers of the calls that register and unregister clients.
 
     Args:
-        find_group: Returns a consumer group, created if it may be.
+        find_group: Returns a consumer group, auto-created if allowed; None if there is none.
     """
 
     def __init__(
@@ -45,38 +45,38 @@ class ClientCalls:
         requests: BrokerRequests,
         clients: V5Clients,
         find_group: Callable[[str], GroupConfig | None],
-        config: Callable[[], FrontConfig],
+        config: Callable[[], V5Config],
     ) -> None:
         self._requests, self._clients = requests, clients
         self._find_group, self._config = find_group, config
 
     async def telemetry(self, call: GrpcCall) -> None:
-        """Answer the settings of a client, and send it commands until its stream ends.
+        """Serve a telemetry stream: receive settings, send commands, until the client ends it.
 
         Raises:
-            GrpcError: A command was refused; the stream ends.
+            GrpcError: The settings were refused; the stream ends.
         """
         client: V5Client | None = None
 
         def command(found: api.TelemetryCommand) -> None:
-            if len(call.unsent) <= UNREAD_BYTES_MAX:  # checks of transactions come again
+            if len(call.unsent) <= UNSENT_BYTES_MAX:  # else drop: the broker repeats checks
                 call.send(found.SerializeToString())
 
         try:
             context = context_of(call)
         except V5Error as error:
-            if await call.receive() is not None:  # not before: the client is still sending
+            if await call.receive() is not None:  # respond after the first command of the client
                 command(api.TelemetryCommand(status=status(error.code, error.text)))
             return
         try:
             while (data := await call.receive()) is not None:
                 request = api.TelemetryCommand.FromString(data)
-                client = self._clients.of(context)
-                if len(call.unsent) > UNREAD_BYTES_MAX:
+                client = self._clients.for_call(context)
+                if len(call.unsent) > UNSENT_BYTES_MAX:
                     text = "the client does not read its telemetry stream"
                     raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
                 if request.HasField("settings"):
-                    answer = await self._take_settings(context, client, request.settings)
+                    answer = await self._apply_settings(context, client, request.settings)
                     client.command = command
                     command(answer)
         except DecodeError as error:
@@ -84,14 +84,14 @@ class ClientCalls:
             raise GrpcError(GrpcStatus.UNKNOWN, text) from error
         except V5Error as error:
             text = f"process client telemetryCommand failed. {error.text}"
-            is_clients = v2.BAD_REQUEST <= error.code < v2.INTERNAL_ERROR
-            code = GrpcStatus.INVALID_ARGUMENT if is_clients else GrpcStatus.INTERNAL
+            is_client_error = v2.BAD_REQUEST <= error.code < v2.INTERNAL_ERROR
+            code = GrpcStatus.INVALID_ARGUMENT if is_client_error else GrpcStatus.INTERNAL
             raise GrpcError(code, text) from error
         finally:
             if client is not None and client.command is command:
                 client.command = None
 
-    async def _take_settings(
+    async def _apply_settings(
         self, context: CallContext, client: V5Client, settings: v2.Settings
     ) -> api.TelemetryCommand:
         group: GroupConfig | None = None
@@ -107,13 +107,13 @@ class ClientCalls:
             raise V5Error(v2.BAD_REQUEST, text)
         await self._register(context, client, settings)
         client.settings = settings
-        found = merged(settings, group, self._config())
+        found = effective_settings(settings, group, self._config())
         return api.TelemetryCommand(status=status(v2.OK), settings=found)
 
     async def heartbeat(
         self, context: CallContext, client: V5Client, request: api.HeartbeatRequest
     ) -> api.HeartbeatResponse:
-        """Register a client again."""
+        """Renew the registration of a client."""
         settings = _settings_of(client)
         if settings.client_type in CONSUMER_TYPES:
             checks.group_of(request.group)
@@ -123,31 +123,31 @@ class ClientCalls:
     async def terminate(
         self, context: CallContext, client: V5Client, request: api.NotifyClientTerminationRequest
     ) -> api.NotifyClientTerminationResponse:
-        """Forget a client."""
+        """Remove a client."""
         settings = _settings_of(client)
         if settings.client_type in CONSUMER_TYPES:
             checks.group_of(request.group)
-        self._requests.check(context, RequestCode.UNREGISTER_CLIENT, _unregistered(settings))
+        self._requests.check(context, RequestCode.UNREGISTER_CLIENT, _unregister_fields(settings))
         self._clients.remove(context)
         return api.NotifyClientTerminationResponse(status=status(v2.OK))
 
     async def _register(
         self, context: CallContext, client: V5Client, settings: v2.Settings
     ) -> None:
-        """Register a client as a remoting client registers by its heartbeat.
+        """Register a client with the heartbeat of an equivalent remoting client.
 
         Raises:
-            V5Error: A subscription is not valid, or the account may not have it.
+            V5Error: A subscription is invalid, or the account has no permission.
         """
         body = msgspec.json.encode(heartbeat_of(client.client_id, settings))
-        await self._requests.must(context, client, RequestCode.HEART_BEAT, {}, body)
+        await self._requests.call_or_raise(context, client, RequestCode.HEART_BEAT, {}, body)
 
 
 def _settings_of(client: V5Client) -> v2.Settings:
-    """Return the settings that a client has sent.
+    """Return the settings of a client.
 
     Raises:
-        V5Error: It has sent none, or is of no known type.
+        V5Error: The client sent no settings, or its type is not supported.
     """
     if client.settings is None:
         text = "cannot find client settings for this client"
@@ -158,15 +158,15 @@ def _settings_of(client: V5Client) -> v2.Settings:
     return client.settings
 
 
-def _unregistered(settings: v2.Settings) -> dict[str, str]:
+def _unregister_fields(settings: v2.Settings) -> dict[str, str]:
     group = settings.subscription.group.name
     return {"consumerGroup": group} if group else {}
 
 
 def heartbeat_of(client_id: str, settings: v2.Settings) -> dict[str, object]:
-    """Return the heartbeat of a remoting client with the same settings.
+    """Return the heartbeat of a remoting client that is equivalent to a v5 client.
 
-    Each topic of a producer is a producer group, as in Apache's proxy.
+    Each topic of a producer becomes a producer group, as in Apache's proxy.
     """
     found: dict[str, object] = {"clientID": client_id}
     if settings.HasField("publishing"):

@@ -1,8 +1,8 @@
-"""Clients of the v5 protocol: what the broker sees as the peer of their requests.
+"""Table of v5 clients; each acts as the peer of its in-process requests.
 
-A client has any number of connections and calls; its id, and its account, hold them together. It is
-forgotten when it says that it ends, or when it has no telemetry stream and
-has made no call for `EXPIRES_MS`. Only clients whose signature is verified are in the table.
+A client is identified by its id and its account, and can use several connections. It is removed
+when it terminates, or when it has no telemetry stream and made no call for `IDLE_MS_MAX`. The
+table contains only clients with a verified signature.
 
 Source: GrpcChannelManager, GrpcClientChannel
 """
@@ -21,19 +21,19 @@ from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error
 from message_store.clock import Clock
 
-EXPIRES_MS: Final = 120_000  # grpcClientIdleTimeMills
+IDLE_MS_MAX: Final = 120_000  # grpcClientIdleTimeMills
 CLIENTS_MAX: Final = 20_000
-CONNECTION_CLIENTS_MAX: Final = 256  # a gateway has the clients of many on one connection
+CONNECTION_CLIENTS_MAX: Final = 256  # a gateway multiplexes many clients on one connection
 Command = Callable[[api.TelemetryCommand], None]
 
 
 class V5Client:
-    """One client, a `Peer`.
+    """V5 client; a `Peer` of in-process requests.
 
     Attributes:
-        settings: As the client has sent them; None: it has sent none yet.
-        command: Sends a telemetry command to the client; None: it has no telemetry stream.
-        on_request: Called with one-way requests of the broker.
+        settings: Settings from the client; None: none received yet.
+        command: Sends a telemetry command to the client; None: no telemetry stream is open.
+        on_request: Called with each one-way request from the broker.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class V5Client:
         self.born_host = _host_of(context.address)
         self.settings: v2.Settings | None = None
         self.command: Command | None = None
-        self.touched_ms = 0
+        self.last_call_ms = 0
         self._on_request = on_request
         self._closed = False
         self._close_callbacks: list[Callable[[Peer], None]] = []
@@ -55,16 +55,16 @@ class V5Client:
 
     @property
     def closed(self) -> bool:
-        """Whether the client has been forgotten."""
+        """Whether the client was removed from the table."""
         return self._closed
 
     def send_oneway(self, request: Request) -> None:
-        """Send what the client understands of a request; others are dropped."""
+        """Pass a request of the broker to `on_request`; drop it if the client is closed."""
         if not self._closed:
             self._on_request(self, request)
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
-        """Refuse: no request with a response has an equivalent in the v5 protocol.
+        """Raise ConnectionError: the v5 protocol has no requests from broker to client.
 
         Raises:
             ConnectionError: Always.
@@ -72,11 +72,11 @@ class V5Client:
         raise ConnectionError(f"a v5 client does not answer request {request.code}")
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
-        """Have `callback` called once when the client is forgotten."""
+        """Register a callback that is called once when the client is removed."""
         self._close_callbacks.append(callback)
 
     def close(self) -> None:
-        """Forget the client everywhere."""
+        """Mark the client as closed and call the callbacks."""
         if self._closed:
             return
         self._closed = True
@@ -86,11 +86,11 @@ class V5Client:
 
 
 class V5Clients:
-    """All clients of one front.
+    """Table of the clients of one server.
 
     Args:
-        verify: Raises V5Error if the signature of a call is not that of its account.
-        on_request: Called with one-way requests of the broker to a client.
+        verify: Raises V5Error if the signature of a call is invalid.
+        on_request: Called with each one-way request from the broker to a client.
     """
 
     def __init__(
@@ -107,46 +107,47 @@ class V5Clients:
         """Return the number of clients."""
         return len(self._clients)
 
-    def of(self, context: CallContext) -> V5Client:
-        """Return the client that makes a call.
+    def for_call(self, context: CallContext) -> V5Client:
+        """Return the client of a call; add it to the table if it is new.
 
         Raises:
-            V5Error: Its signature is not valid, or there are too many clients.
+            V5Error: The signature is invalid, or a limit of clients is exceeded.
         """
         key = context.client_id, context.access_key
         known = self._clients.get(key)
         client = known or V5Client(context, self._on_request)
-        self._verify(context, client)  # before the table: it is no place for unknown peers
+        self._verify(context, client)  # before adding: unverified peers must not fill the table
         if known is None:
             if self._counts[context.address] >= CONNECTION_CLIENTS_MAX:
-                text = f"the connection has {CONNECTION_CLIENTS_MAX} clients"
+                text = f"the connection has reached its limit of {CONNECTION_CLIENTS_MAX} clients"
                 raise V5Error(v2.TOO_MANY_REQUESTS, text)
             if len(self._clients) >= CLIENTS_MAX:
-                raise V5Error(v2.TOO_MANY_REQUESTS, f"there are {CLIENTS_MAX} clients")
+                text = f"the broker has reached its limit of {CLIENTS_MAX} v5 clients"
+                raise V5Error(v2.TOO_MANY_REQUESTS, text)
             self._clients[key] = client
             self._counts[context.address] += 1
-        client.touched_ms = self._clock.steady_ms()
+        client.last_call_ms = self._clock.steady_ms()
         return client
 
     def remove(self, context: CallContext) -> None:
-        """Forget the client that makes a call."""
+        """Remove the client of a call."""
         key = context.client_id, context.access_key
         if key in self._clients:
             self._remove(key)
 
-    def expire(self) -> None:
-        """Forget the clients without a stream that have made no call for long."""
-        limit_ms = self._clock.steady_ms() - EXPIRES_MS
-        silent = [
+    def remove_idle(self) -> None:
+        """Remove the clients without a telemetry stream that made no call for `IDLE_MS_MAX`."""
+        limit_ms = self._clock.steady_ms() - IDLE_MS_MAX
+        idle = [
             key
             for key, each in self._clients.items()
-            if each.touched_ms < limit_ms and each.command is None
+            if each.last_call_ms < limit_ms and each.command is None
         ]
-        for key in silent:
+        for key in idle:
             self._remove(key)
 
     def close(self) -> None:
-        """Forget all."""
+        """Remove all clients."""
         for key in list(self._clients):
             self._remove(key)
 

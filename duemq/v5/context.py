@@ -1,9 +1,9 @@
-"""Context of a v5 call: who makes it, from its metadata.
+"""Client id, address and credentials of a v5 call, from its gRPC metadata.
 
     authorization: MQv2-HMAC-SHA1 Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX
 
-The signature is HMAC-SHA1 of the field x-mq-date-time. It covers nothing else, as in Apache's
-proxy: a peer that reads it can use it for other calls. Use TLS.
+As in Apache's proxy, the signature is the HMAC-SHA1 of the field x-mq-date-time alone. An
+eavesdropper can therefore replay it for other calls: use TLS.
 
 Source: ContextInitPipeline, DefaultAuthenticationContextBuilder, AclSigner
 """
@@ -27,30 +27,36 @@ LANGUAGES: Final = frozenset(
         *("PHP", "OMS", "RUST", "NODE_JS"),
     }
 )
-"""Languages as requests of remoting clients name them. LanguageCode"""
+"""Names of LanguageCode in remoting headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a client signs with: its access key, and the signature in hexadecimal digits."""
+    """Credentials of a call.
+
+    Attributes:
+        access_key: Name of the account.
+        digits: Signature, in hexadecimal digits.
+        signed_text: Text that is signed.
+    """
 
     access_key: str
     digits: str
-    signed: str
+    signed_text: str
 
-    def is_of(self, secret: str) -> bool:
-        """Return whether this secret makes the signature."""
-        expected = hmac.digest(secret.encode(), self.signed.encode("utf-8", "replace"), "sha1")
+    def matches(self, secret: str) -> bool:
+        """Return whether the signature was made with a secret."""
+        expected = hmac.digest(secret.encode(), self.signed_text.encode("utf-8", "replace"), "sha1")
         return hmac.compare_digest(expected.hex().encode(), self.digits.lower().encode())
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """Who makes a call.
+    """Client and deadline of a call.
 
     Attributes:
-        signature: Its credentials; None: there are none.
-        deadline_s: When the client gives up, on the loop's clock; None: it does not say.
+        signature: Credentials; None: the call has none.
+        deadline_s: Deadline of the client, in seconds of the event loop's clock; None: no deadline.
     """
 
     client_id: str
@@ -62,11 +68,11 @@ class CallContext:
 
     @property
     def access_key(self) -> str:
-        """Name of the account; empty: none."""
+        """Name of the account; empty: no credentials."""
         return "" if self.signature is None else self.signature.access_key
 
     def remaining_ms(self) -> int | None:
-        """Return for how long the client waits; None: it does not say."""
+        """Return the time until the deadline, in ms; None if there is no deadline."""
         if self.deadline_s is None:
             return None
         return int((self.deadline_s - asyncio.get_running_loop().time()) * 1_000)
@@ -76,13 +82,15 @@ def context_of(call: GrpcCall) -> CallContext:
     """Return the context of a call.
 
     Raises:
-        V5Error: It has no client id.
+        V5Error: The client id is missing or too long.
     """
     client_id = call.text(b"x-mq-client-id")
     if not client_id.strip():
         raise V5Error(v2.CLIENT_ID_REQUIRED, "client id cannot be empty")
     if len(client_id) > CLIENT_ID_CHARS_MAX:
-        raise V5Error(v2.BAD_REQUEST, f"a client id has at most {CLIENT_ID_CHARS_MAX} characters")
+        raise V5Error(
+            v2.BAD_REQUEST, f"a client id can have at most {CLIENT_ID_CHARS_MAX} characters"
+        )
     return CallContext(
         client_id,
         call.address,
@@ -94,18 +102,18 @@ def context_of(call: GrpcCall) -> CallContext:
 
 
 def _language(name: str) -> str:
-    """Return the language as requests of remoting clients name it."""
+    """Return the LanguageCode name of a v5 language."""
     name = {"GOLANG": "GO", "DOT_NET": "DOTNET"}.get(name.upper(), name.upper())
     return name if name in LANGUAGES else "OTHER"
 
 
-def _signature(text: str, signed: str) -> Signature | None:
-    """Return the signature in an authorization field; one that is malformed signs nothing."""
+def _signature(text: str, signed_text: str) -> Signature | None:
+    """Parse an authorization field; a malformed field gives a signature that no secret matches."""
     if not text:
         return None
     scheme, _, rest = text.partition(" ")
     pairs = dict(pair.strip().partition("=")[::2] for pair in rest.split(","))
-    # Apache has `KEY/region/service` in the credential; the key comes first
+    # the credential can be `KEY/region/service`
     access_key = pairs.get("Credential", "").partition("/")[0]
     digits = pairs.get("Signature", "") if scheme == SCHEME else ""
-    return Signature(access_key, digits, signed)
+    return Signature(access_key, digits, signed_text)

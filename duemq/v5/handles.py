@@ -1,4 +1,4 @@
-"""Receipt handles of v5 messages: that of a pop, then the offset of the record in the log."""
+"""Receipt handles of v5 messages: a pop receipt followed by the log offset of the record."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOG_OFFSET_PART: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A handle that a client names.
+    """Parsed receipt handle.
 
     Attributes:
         offset: Queue offset of the message.
-        log_offset: Offset of its record in the log; -1: the handle has none.
+        log_offset: Log offset of the record, in bytes; -1: the handle has none.
     """
 
     text: str
@@ -38,7 +38,7 @@ class Handle:
         """Return the topic of the record: a retry topic of `topic`, or `topic` itself.
 
         Raises:
-            V5Error: The handle is not valid.
+            V5Error: The retry flag of the handle is invalid.
         """
         try:
             return topic_of_flag(topic, group, self.receipt.retry)
@@ -47,10 +47,10 @@ class Handle:
 
 
 def parse_handle(text: str, broker_name: str) -> Handle:
-    """Return the handle in a text.
+    """Parse a receipt handle.
 
     Raises:
-        V5Error: It is malformed, or another broker's. Apache's proxy has these codes for it, too.
+        V5Error: The handle is malformed or belongs to another broker; codes of Apache's proxy.
     """
     try:
         receipt = parse_receipt(text, broker_name)
@@ -73,10 +73,10 @@ def _number(text: str) -> int:
 
 
 def check_not_expired(handle: Handle, now_ms: int) -> None:
-    """Check that a message is still invisible.
+    """Check that the invisible time of a message has not expired.
 
     Raises:
-        V5Error: Its time is over.
+        V5Error: The invisible time has expired.
     """
     if handle.receipt.visible_ms <= now_ms:
         raise V5Error(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")

@@ -1,4 +1,7 @@
-"""Messages of the v5 protocol from records of the log. GrpcConverter."""
+"""Conversion of log records to v5 messages.
+
+Source: GrpcConverter
+"""
 
 from __future__ import annotations
 
@@ -33,17 +36,17 @@ RESERVED: Final = frozenset(
         *("TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRACE_CONTEXT"),
     }
 )
-"""Property names of the system: applications cannot set them, and do not see them."""
+"""System properties: applications can neither set nor see them."""
 
 
 def message_of(record: Record, *, topic: str, receipt_handle: str = "") -> v2.Message:
-    """Return a record as a message; numbers that a message cannot hold are cut.
+    """Convert a record to a message; clamp numbers to the ranges of the protocol.
 
-    Any producer can store them, and one such record must not stop the messages around it.
+    A producer can store out-of-range numbers; one such record must not fail its whole batch.
 
     Args:
-        topic: Topic that the client knows it by.
-        receipt_handle: Handle of its pop; empty: it was not popped.
+        topic: Topic from the client's request; a record in a retry topic has another.
+        receipt_handle: Receipt handle of the pop; empty: the message was not popped.
     """
     properties = record.properties
     message = v2.Message(topic=v2.Resource(name=topic), body=record.body)
@@ -94,13 +97,16 @@ def _set_texts(system: v2.SystemProperties, record: Record, properties: Mapping[
 
 
 def message_id(record: Record) -> str:
-    """Return the id that the client gave the message, or that of its place in the log."""
+    """Return the client's id of a message; if missing, the offset id of the record."""
     address, port = record.store_host
     return record.properties.get("UNIQ_KEY") or encode_offset_id(address, port, record.phys_offset)
 
 
 def message_type(properties: Mapping[str, str]) -> v2.MessageType:
-    """Return the type of a message. TopicMessageType.parseFromMessageProperty"""
+    """Return the type of a message.
+
+    Source: TopicMessageType.parseFromMessageProperty
+    """
     if properties.get("TRAN_MSG") == "true":
         return v2.TRANSACTION
     if not properties.keys().isdisjoint(_DELAYS):

@@ -1,4 +1,7 @@
-"""ReceiveMessage: a pop, whose messages are sent one by one. ReceiveMessageActivity."""
+"""Handler of ReceiveMessage: a pop whose messages are streamed one by one.
+
+Source: ReceiveMessageActivity
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,21 @@ from duemq.v5.handles import parse_handle
 from duemq.v5.messages import message_of
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
-from duemq.v5.renewals import RENEWED_MS
+from duemq.v5.renewals import RENEWED_INVISIBLE_MS
 from duemq.v5.status import V5Error, code_of, status
 from message_store.clock import Clock
 from message_store.log.record import Record, decode_record
 
 POLL_MS_MIN: Final = 5_000  # grpcClientConsumerMinLongPollingTimeoutMillis
 POLL_MS_MAX: Final = 20_000  # grpcClientConsumerMaxLongPollingTimeoutMillis
-REQUEST_MS: Final = 3_000  # assumed of a client that does not say how long its requests may take
-NEW_CODE_VERSION: Final = "5.0.3"  # clients from here on know ILLEGAL_POLLING_TIME
-INIT_MAX: Final = "1"  # ConsumeInitMode.MAX: a new group begins at the end
+REQUEST_TIMEOUT_MS: Final = 3_000  # default for clients without a request timeout in their settings
+NEW_CODE_VERSION: Final = "5.0.3"  # first client version with ILLEGAL_POLLING_TIME
+INIT_MODE_MAX: Final = "1"  # ConsumeInitMode.MAX: a new group starts at the maximum offset
 LENGTH_BYTES: Final = 4
 
 
 class ReceiveCalls:
-    """Handles ReceiveMessage."""
+    """Handler of ReceiveMessage."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class ReceiveCalls:
         client: V5Client,
         request: api.ReceiveMessageRequest,
     ) -> None:
-        """Send messages: a status, each message, the time at which they were sent."""
+        """Pop messages and stream a status, the messages, and the delivery timestamp."""
         try:
             found = await self._pop(context, client, request)
         except V5Error as error:
@@ -81,38 +84,39 @@ class ReceiveCalls:
         duration = request.invisible_duration
         invisible_ms = duration.seconds * 1_000 + duration.nanos // 1_000_000
         if request.auto_renew:
-            invisible_ms = RENEWED_MS
+            invisible_ms = RENEWED_INVISIBLE_MS
         else:
             checks.check_invisible(invisible_ms, checks.INVISIBLE_MS_MIN)
-        known = self._find_group(group)
+        config = self._find_group(group)
         is_sql = request.filter_expression.type == v2.SQL
         fields = {
             "consumerGroup": group,
             "topic": topic,
-            "queueId": "-1",  # of any queue, also for orderly groups. ReceiveMessageQueueSelector
+            "queueId": "-1",  # any queue, also for orderly groups: ReceiveMessageQueueSelector
             "maxMsgNums": str(min(request.batch_size, MESSAGES_MAX)),
             "invisibleTime": str(invisible_ms),
             "pollTime": str(poll_ms),
             "bornTime": str(self._clock.now_ms()),
-            "initMode": INIT_MAX,
+            "initMode": INIT_MODE_MAX,
             "expType": "SQL92" if is_sql else "TAG",
             "exp": request.filter_expression.expression or "*",
-            "order": "true" if known and known.orderly else "false",
+            "order": "true" if config and config.orderly else "false",
             "attemptId": request.attempt_id,
         }
-        response = await self._requests.ask(context, client, RequestCode.POP_MESSAGE, fields)
+        response = await self._requests.call(context, client, RequestCode.POP_MESSAGE, fields)
         if response.code != ResponseCode.SUCCESS:
-            _check_nothing(response)
+            _check_empty_pop(response)
             return []
-        times_max = known.retry_times_max + 1 if known is not None else 17
+        attempts_max = config.retry_times_max + 1 if config is not None else 17
         found = []
         for record, text in messages_of(response, topic, self._broker_name):
-            handle = parse_handle(text, self._broker_name)
-            if record.reconsume_times >= times_max:
+            if record.reconsume_times >= attempts_max:
+                handle = parse_handle(text, self._broker_name)
                 await self._acks.forward_handle(context, client, group, topic, handle)
                 continue
             if request.auto_renew:
-                self._acks.renewals.note(group, topic, handle, client, context)
+                handle = parse_handle(text, self._broker_name)
+                self._acks.renewals.add(group, topic, handle, client, context)
             message = message_of(record, topic=topic, receipt_handle=text)
             message.system_properties.invisible_duration.FromMilliseconds(invisible_ms)
             found.append(message)
@@ -120,17 +124,17 @@ class ReceiveCalls:
 
 
 def _poll_ms(context: CallContext, client: V5Client, request: api.ReceiveMessageRequest) -> int:
-    """Return for how long a call waits for messages.
+    """Return the long-polling time of a call, in ms.
 
     Raises:
-        V5Error: The client gives up before that.
+        V5Error: The deadline of the call is too early for long polling.
     """
     remaining_ms, poll_ms = context.remaining_ms(), POLL_MS_MAX
     if request.HasField("long_polling_timeout"):
-        wanted = request.long_polling_timeout
-        poll_ms = wanted.seconds * 1_000 + wanted.nanos // 1_000_000
+        requested = request.long_polling_timeout
+        poll_ms = requested.seconds * 1_000 + requested.nanos // 1_000_000
     elif remaining_ms is not None:
-        poll_ms = remaining_ms - _request_ms(client) // 2
+        poll_ms = remaining_ms - _request_timeout_ms(client) // 2
     poll_ms = min(max(poll_ms, POLL_MS_MIN), POLL_MS_MAX)
     if remaining_ms is not None and poll_ms > remaining_ms:
         if remaining_ms < POLL_MS_MIN:
@@ -142,18 +146,18 @@ def _poll_ms(context: CallContext, client: V5Client, request: api.ReceiveMessage
     return poll_ms
 
 
-def _request_ms(client: V5Client) -> int:
+def _request_timeout_ms(client: V5Client) -> int:
     settings = client.settings
     if settings is None or not settings.HasField("request_timeout"):
-        return REQUEST_MS
+        return REQUEST_TIMEOUT_MS
     return int(settings.request_timeout.ToMilliseconds())
 
 
-def _check_nothing(response: Response) -> None:
-    """Check that a pop without messages was served.
+def _check_empty_pop(response: Response) -> None:
+    """Check that a pop returned no messages because none were available.
 
     Raises:
-        V5Error: It was refused.
+        V5Error: The pop was refused.
     """
     if response.code == ResponseCode.POLLING_FULL:
         raise V5Error(v2.TOO_MANY_REQUESTS, "polling full")
@@ -166,8 +170,8 @@ def _check_nothing(response: Response) -> None:
 def messages_of(response: Response, topic: str, broker_name: str) -> Iterator[tuple[Record, str]]:
     """Yield the records of a pop with their receipt handles."""
     fields, data = response.fields or {}, response.body
-    assert isinstance(data, bytes)  # a pop joins its records
-    starts = _starts(fields.get("startOffsetInfo", ""))
+    assert isinstance(data, bytes)  # the pop processor joins the records
+    starts = _start_offsets(fields.get("startOffsetInfo", ""))
     view, at = memoryview(data), 0
     while at < len(data):
         size = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
@@ -188,10 +192,10 @@ def messages_of(response: Response, topic: str, broker_name: str) -> Iterator[tu
         yield record, f"{text} {record.phys_offset}"
 
 
-def _starts(text: str) -> dict[tuple[str, str], int]:
-    """Return the first offsets of a pop by retry flag and queue."""
-    pieces = (piece.split(" ") for piece in text.split(";") if piece)
-    return {(flag, queue): int(start) for flag, queue, start in pieces}
+def _start_offsets(text: str) -> dict[tuple[str, str], int]:
+    """Parse the start offsets of a pop, by retry flag and queue."""
+    entries = (entry.split(" ") for entry in text.split(";") if entry)
+    return {(flag, queue): int(start) for flag, queue, start in entries}
 
 
 def _encoded(*, status: v2.Status | None = None, message: v2.Message | None = None) -> bytes:

@@ -1,10 +1,10 @@
-"""Invisible times that the broker renews while a push consumer works on its messages.
+"""Automatic renewal of invisible times while a push consumer processes messages.
 
-    receive (auto renew) --note--> table --shortly before the time is over: change--> new handle
-    acknowledge, change, forward <--take the newest handle-- table
+    receive (auto renew) --add--> table --shortly before the expiry: change--> new handle
+    acknowledge, change, forward <--remove: the newest handle-- table
 
-A client is given one handle and names it for hours; the table has the one that is valid. When a
-client is forgotten, its messages are visible again after a second.
+The client keeps the handle that it received; the table maps it to the newest handle, which is the
+valid one. After a client is removed, its messages become visible within a second.
 
 Source: ReceiptHandleProcessor, DefaultReceiptHandleManager of Apache's proxy
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,28 +26,28 @@ from duemq.v5.status import V5Error
 from message_store.clock import Clock
 
 log = logging.getLogger(__name__)
-RENEWED_MS: Final = 60_000  # defaultInvisibleTimeMills
-AHEAD_MS: Final = 10_000  # renewAheadTimeMillis
-LOOK_MS: Final = 5_000  # renewSchedulePeriodMillis
-RENEWED_FOR_MS_MAX: Final = 3 * 3_600_000  # renewMaxTimeMillis
-CLEARED_MS: Final = 1_000  # invisibleTimeMillisWhenClear
-HANDLES_MAX: Final = 200_000  # of all clients; more are not renewed
-RENEWALS_AT_ONCE: Final = 256
+RENEWED_INVISIBLE_MS: Final = 60_000  # defaultInvisibleTimeMills
+RENEW_AHEAD_MS: Final = 10_000  # renewAheadTimeMillis
+CHECK_INTERVAL_MS: Final = 5_000  # renewSchedulePeriodMillis
+RENEWAL_MS_MAX: Final = 3 * 3_600_000  # renewMaxTimeMillis
+CLOSED_CLIENT_INVISIBLE_MS: Final = 1_000  # invisibleTimeMillisWhenClear
+HANDLES_MAX: Final = 200_000  # of all clients; further messages are not renewed
+CONCURRENT_RENEWALS_MAX: Final = 256
 
 Key = tuple[str, str, str]
-"""Group, topic, handle as the client has it."""
+"""Group, topic, and the handle that the client received."""
 Change = Callable[[CallContext, V5Client, str, str, Handle, int], Awaitable[Handle]]
 
 
 @dataclass(slots=True)
 class Renewal:
-    """A message whose invisible time is renewed.
+    """Renewal of one message.
 
     Attributes:
-        handle: The newest.
-        since_ms: When it was received.
-        context: Of the call that received it.
-        in_flight: Done when a renewal has ended; None: there is none.
+        handle: Newest handle.
+        since_ms: Time at which the message was received, in ms since the epoch.
+        context: Context of the call that received the message.
+        in_flight: Set when the request in flight has ended; None: no request is in flight.
     """
 
     handle: Handle
@@ -59,55 +59,65 @@ class Renewal:
 
 @dataclass(slots=True)
 class Renewals:
-    """All messages whose invisible times are renewed.
+    """Table of the messages whose invisible time is renewed automatically.
 
     Args:
-        change: Changes an invisible time; returns the new handle.
+        change: Changes the invisible time of a message and returns the new handle.
     """
 
     clock: Clock
     change: Change
     table: dict[Key, Renewal] = field(default_factory=dict)
-    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _failed: Notices = field(default_factory=lambda: Notices(log))
 
-    def note(
+    def add(
         self, group: str, topic: str, handle: Handle, client: V5Client, context: CallContext
     ) -> None:
-        """Renew the time of a message from now on."""
+        """Start renewing the invisible time of a message."""
         if len(self.table) < HANDLES_MAX:
             renewal = Renewal(handle, self.clock.now_ms(), client, context)
             self.table[group, topic, handle.text] = renewal
 
-    async def take(self, group: str, topic: str, handle: Handle) -> Handle:
-        """Return the newest handle of a message, whose time is no longer renewed."""
+    async def remove(self, group: str, topic: str, handle: Handle) -> Handle:
+        """Stop renewing the invisible time of a message; return its newest handle."""
         found = self.table.pop((group, topic, handle.text), None)
         if found is None:
             return handle
-        if found.in_flight is not None:  # the older handle would not end the new time
+        if found.in_flight is not None:  # the renewal in flight invalidates the current handle
             await found.in_flight.wait()
         return found.handle
 
+    def remove_at_rest(self, group: str, topic: str, handle: Handle) -> Handle:
+        """Remove a handle without a renewal in flight; otherwise the same as `remove`."""
+        found = self.table.pop((group, topic, handle.text), None)
+        return handle if found is None else found.handle
+
+    def is_in_flight(self, group: str, topic: str, texts: Iterable[str]) -> bool:
+        """Return whether a renewal of one of these handles is in flight."""
+        found = (self.table.get((group, topic, text)) for text in texts) if self.table else ()
+        return any(each is not None and each.in_flight is not None for each in found)
+
     async def renew(self) -> None:
-        """Renew the times that are nearly over; have those of forgotten clients end."""
+        """Renew invisible times that expire soon; shorten those of closed clients."""
         now_ms = self.clock.now_ms()
         due = [
             (key, each)
             for key, each in self.table.items()
-            if each.client.closed or each.handle.receipt.visible_ms - now_ms <= AHEAD_MS
+            if each.client.closed or each.handle.receipt.visible_ms - now_ms <= RENEW_AHEAD_MS
         ]
-        for first in range(0, len(due), RENEWALS_AT_ONCE):
-            part = due[first : first + RENEWALS_AT_ONCE]
+        for first in range(0, len(due), CONCURRENT_RENEWALS_MAX):
+            part = due[first : first + CONCURRENT_RENEWALS_MAX]
             await asyncio.gather(*(self._renew_one(key, each) for key, each in part))
 
     async def _renew_one(self, key: Key, renewal: Renewal) -> None:
         group, topic, _ = key
-        is_over = self.clock.now_ms() - renewal.since_ms > RENEWED_FOR_MS_MAX
-        if renewal.client.closed or is_over:
+        is_too_old = self.clock.now_ms() - renewal.since_ms > RENEWAL_MS_MAX
+        if renewal.client.closed or is_too_old:
             self.table.pop(key, None)
-        if is_over:
+        if is_too_old:
             return
-        invisible_ms = CLEARED_MS if renewal.client.closed else RENEWED_MS
+        invisible_ms = CLOSED_CLIENT_INVISIBLE_MS if renewal.client.closed else RENEWED_INVISIBLE_MS
         renewal.in_flight = in_flight = asyncio.Event()
         try:
             context, client = renewal.context, renewal.client
@@ -116,24 +126,26 @@ class Renewals:
             renewal.handle = renewed
         except V5Error as error:
             self.table.pop(key, None)
-            self._failed("%r: the time of a message was not renewed: %s", renewal.client, error)
+            self._failed(
+                "%r: the invisible time of a message was not renewed: %s", renewal.client, error
+            )
         finally:
             in_flight.set()
             renewal.in_flight = None
 
     async def run(self) -> None:
-        """Renew until stopped."""
-        while not self._ended.is_set():
-            await self.clock.wait(self._ended, until_ms=self.clock.now_ms() + LOOK_MS)
-            if not self._ended.is_set():
+        """Renew invisible times until stopped."""
+        while not self._stopped.is_set():
+            await self.clock.wait(self._stopped, until_ms=self.clock.now_ms() + CHECK_INTERVAL_MS)
+            if not self._stopped.is_set():
                 await self.renew()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Renew while the block is open."""
+        """Run the renewal task while the block is active."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="renewal of invisible times")
             try:
                 yield
             finally:
-                self._ended.set()
+                self._stopped.set()

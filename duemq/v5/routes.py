@@ -1,4 +1,7 @@
-"""QueryRoute and QueryAssignment: this broker's queues of a topic. RouteActivity."""
+"""Handlers of QueryRoute and QueryAssignment.
+
+Source: RouteActivity
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,21 @@ from duemq.registry.topic_config import TopicConfig
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
+from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
-from duemq.v5.front_config import FrontConfig
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, status
 from duemq.v5.topic_types import accepted_types
 
-ANY_QUEUE: Final = -1  # the broker chooses
+ANY_QUEUE: Final = -1  # a pop from this queue id reads all queues
 _PERMISSIONS: Final = {
     PERM_READ | PERM_WRITE: v2.READ_WRITE, PERM_READ: v2.READ, PERM_WRITE: v2.WRITE, 0: v2.NONE,
 }  # fmt: skip
 
 
 class RouteCalls:
-    """Handles QueryRoute and QueryAssignment."""
+    """Handlers of QueryRoute and QueryAssignment."""
 
     def __init__(
         self,
@@ -35,7 +38,7 @@ class RouteCalls:
         find_topic: Callable[[str], TopicConfig | None],
         find_group: Callable[[str], GroupConfig | None],
         identity: Identity,
-        config: Callable[[], FrontConfig],
+        config: Callable[[], V5Config],
     ) -> None:
         self._requests, self._find_topic, self._find_group = requests, find_topic, find_group
         self._identity, self._config = identity, config
@@ -57,7 +60,7 @@ class RouteCalls:
     async def query_assignment(
         self, context: CallContext, client: V5Client, request: api.QueryAssignmentRequest
     ) -> api.QueryAssignmentResponse:
-        """Return what a consumer receives from: each queue of an orderly group, or all at once."""
+        """Return the assignments of a consumer: all queues as one, or each queue if orderly."""
         group = self._find_group(checks.group_of(request.group))
         topic = self._topic(context, request.topic)
         perm = topic.perm & self._config().permission
@@ -83,20 +86,20 @@ class RouteCalls:
             raise V5Error(v2.TOPIC_NOT_FOUND, text)
         return topic
 
-    def _broker(self, asked: v2.Endpoints) -> v2.Broker:
-        """Return this broker at the address that the client has used, or that is configured."""
+    def _broker(self, requested: v2.Endpoints) -> v2.Broker:
+        """Return this broker with the configured host, or the host of the client's request."""
         config = self._config()
         endpoints = v2.Endpoints()
         if config.host:
-            _add(endpoints, config.host, config.port)
+            _add_address(endpoints, config.host, config.port)
         else:
-            endpoints.scheme = asked.scheme
-            for each in asked.addresses[:1]:
+            endpoints.scheme = requested.scheme
+            for each in requested.addresses[:1]:
                 endpoints.addresses.add(host=each.host, port=each.port)
         return v2.Broker(name=self._identity.broker_name, id=0, endpoints=endpoints)
 
 
-def _add(endpoints: v2.Endpoints, host: str, port: int) -> None:
+def _add_address(endpoints: v2.Endpoints, host: str, port: int) -> None:
     try:
         version = ipaddress.ip_address(host).version
         endpoints.scheme = v2.IPv4 if version == 4 else v2.IPv6
@@ -110,7 +113,10 @@ def _permission(perm: int) -> v2.Permission:
 
 
 def _queues(topic: TopicConfig, broker_perm: int) -> Iterator[v2.Permission]:
-    """Yield the permission of each queue, as a client counts them: those for both come last."""
+    """Yield the permission of each queue: read-only, then write-only, then both.
+
+    Clients number the queues of a topic in this order.
+    """
     perm = topic.perm & broker_perm
     read = topic.read_queues if perm & PERM_READ else 0
     write = topic.write_queues if perm & PERM_WRITE else 0

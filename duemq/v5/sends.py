@@ -1,19 +1,23 @@
-"""SendMessage and RecallMessage. SendMessageActivity, RecallMessageActivity."""
+"""Handlers of SendMessage and RecallMessage.
+
+Source: SendMessageActivity, RecallMessageActivity
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from delivery.plugin import Response
+from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.topic_config import TEMPLATE_TOPIC, TopicConfig
+from duemq.send.decoded_sends import DecodedSends
 from duemq.v5 import checks
 from duemq.v5.broker_requests import BrokerRequests
 from duemq.v5.clients import V5Client
+from duemq.v5.config import V5Config
 from duemq.v5.context import CallContext
-from duemq.v5.front_config import FrontConfig
 from duemq.v5.messages import RESERVED, message_type
 from duemq.v5.protocol import definition as v2
 from duemq.v5.protocol import service as api
@@ -28,49 +32,66 @@ from message_store.text import java_hash
 USER_PROPERTIES_MAX: Final = 128  # userPropertyMaxNum
 USER_PROPERTY_BYTES_MAX: Final = 16 << 10  # maxUserPropertySize
 RECOVERY_S_MAX: Final = 3_600  # maxTransactionRecoverySecond
-MESSAGES_MAX: Final = 1_024  # of one call
-_GENERATOR: Final = 2_862_933_555_777_941_757  # of Guava's linear congruence
+MESSAGES_MAX: Final = 1_024  # per call
+_GENERATOR: Final = 2_862_933_555_777_941_757  # multiplier of Guava's linear congruential generator
 _BUCKET_SCALE: Final = float(1 << 31)
 
 
 class SendCalls:
-    """Handles SendMessage and RecallMessage.
+    """Handlers of SendMessage and RecallMessage.
 
     Args:
-        find_topic: Returns the configuration of a topic, with its attributes.
+        sends: Append path of messages.
+        find_topic: Returns the configuration of a topic; None if the topic does not exist.
     """
 
     def __init__(
         self,
         requests: BrokerRequests,
+        sends: DecodedSends,
         find_topic: Callable[[str], TopicConfig | None],
-        config: Callable[[], FrontConfig],
+        config: Callable[[], V5Config],
         clock: Clock,
     ) -> None:
-        self._requests, self._find_topic = requests, find_topic
+        self._requests, self._sends, self._find_topic = requests, sends, find_topic
         self._config, self._clock = config, clock
 
     async def send(
         self, context: CallContext, client: V5Client, request: api.SendMessageRequest
     ) -> api.SendMessageResponse:
         """Append the messages of a call."""
+        requests = self.requests_of(context, client, request)
+        return self.answer(request, await asyncio.gather(*map(self._sends.send, requests)))
+
+    def requests_of(
+        self, context: CallContext, client: V5Client, request: api.SendMessageRequest
+    ) -> list[Request]:
+        """Return the requests that append the messages of a call, which are checked.
+
+        Raises:
+            V5Error: The call is invalid, or the account has no permission.
+        """
         messages = request.messages
         if not messages:
             raise V5Error(v2.MESSAGE_CORRUPTED, "no message to send")
         if len(messages) > MESSAGES_MAX:
-            raise V5Error(v2.TOO_MANY_REQUESTS, f"one call has at most {MESSAGES_MAX} messages")
+            raise V5Error(v2.TOO_MANY_REQUESTS, f"a call can have at most {MESSAGES_MAX} messages")
         name = checks.topic_of(messages[0].topic)
         topic = self._topic(name)
-        if any(each.topic != messages[0].topic for each in messages):
+        if any(each.topic != messages[0].topic for each in messages[1:]):
             raise V5Error(v2.MESSAGE_CORRUPTED, "topic in message is not same")
         checked = [self._fields(context, topic, each) for each in messages]
-        answer = api.SendMessageResponse()
-        sends = [
-            self._requests.send(context, client, fields, message.body)
+        return [
+            self._requests.request(context, client, RequestCode.SEND_MESSAGE, fields, message.body)
             for message, fields in zip(messages, checked, strict=True)
         ]
-        responses = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)
-        answer.entries.extend(map(_entry, messages, responses))
+
+    def answer(
+        self, request: api.SendMessageRequest, responses: Sequence[Response]
+    ) -> api.SendMessageResponse:
+        """Return the response to a call from the broker's responses to its messages."""
+        answer = api.SendMessageResponse()
+        answer.entries.extend(map(_entry, request.messages, responses))
         answer.status.CopyFrom(status_of_all(each.status for each in answer.entries))
         if len(answer.entries) == 1 and answer.status.code != v2.OK:
             answer.status.CopyFrom(answer.entries[0].status)
@@ -79,13 +100,13 @@ class SendCalls:
     async def recall(
         self, context: CallContext, client: V5Client, request: api.RecallMessageRequest
     ) -> api.RecallMessageResponse:
-        """Cancel a message that was sent with a delivery timestamp."""
+        """Cancel a delayed message."""
         name = checks.topic_of(request.topic)
         if self._config().type_check:
             check_type(accepted_types(self._topic(name).attributes), v2.DELAY)
         fields = {"topic": name, "recallHandle": request.recall_handle, "producerGroup": name}
         code = RequestCode.RECALL_MESSAGE
-        response = await self._requests.must(context, client, code, fields)
+        response = await self._requests.call_or_raise(context, client, code, fields)
         found = (response.fields or {}).get("msgId", "")
         return api.RecallMessageResponse(status=status(v2.OK), message_id=found)
 
@@ -102,7 +123,7 @@ class SendCalls:
         """Return the header fields of the request that appends a message.
 
         Raises:
-            V5Error: The message is not valid.
+            V5Error: The message is invalid.
         """
         config, system = self._config(), message.system_properties
         if not message.body:
@@ -119,7 +140,7 @@ class SendCalls:
         group = system.message_group
         queue = consistent_hash(java_hash(group), topic.write_queues) if group else -1
         return {
-            "producerGroup": topic.name,  # Apache's proxy: checks find the producer by its topic
+            "producerGroup": topic.name,  # as in Apache's proxy: checks find the producer by topic
             "topic": topic.name,
             "defaultTopic": TEMPLATE_TOPIC,
             "defaultTopicQueueNums": "4",
@@ -136,9 +157,9 @@ def properties_of(message: v2.Message, topic: str, address: str) -> dict[str, st
     """Return the properties of the record of a message.
 
     Args:
-        address: Address of the client, for messages that name no host.
+        address: Address of the client, for messages without a born host.
     Raises:
-        V5Error: A property is not valid.
+        V5Error: A property is invalid.
     """
     system = message.system_properties
     properties = _user_properties(message)
@@ -178,7 +199,7 @@ def properties_of(message: v2.Message, topic: str, address: str) -> dict[str, st
 
 
 def _user_properties(message: v2.Message) -> dict[str, str]:
-    """Return the properties that applications set: their own, tag and keys."""
+    """Check and return the user properties, the tag and the keys of a message."""
     system, size = message.system_properties, 0
     properties: dict[str, str] = {}
     if len(message.user_properties) > USER_PROPERTIES_MAX:
@@ -211,7 +232,7 @@ def _entry(message: v2.Message, response: Response) -> api.SendResultEntry:
     if response.code != ResponseCode.SUCCESS:
         code = code_of(response)
         if response.code == ResponseCode.MESSAGE_ILLEGAL and system.HasField("delivery_timestamp"):
-            code = v2.ILLEGAL_DELIVERY_TIME  # body and properties were checked before
+            code = v2.ILLEGAL_DELIVERY_TIME  # the other causes were checked before the send
         return api.SendResultEntry(status=status(code, response.remark or ""))
     fields = response.fields or {}
     found = api.SendResultEntry(
@@ -226,10 +247,11 @@ def _entry(message: v2.Message, response: Response) -> api.SendResultEntry:
 
 
 def consistent_hash(value: int, buckets: int) -> int:
-    """Return the bucket of a hash: with one bucket more, few values change theirs.
+    """Return the bucket of a hash; if a bucket is added, few values move to another bucket.
 
-    Source: Hashing.consistentHash of Guava 31, with which Apache's proxy chooses the queue of a
-    message group
+    Apache's proxy chooses the queue of a message group with this function.
+
+    Source: Hashing.consistentHash of Guava 31
     """
     state, candidate = value & 0xFFFF_FFFF_FFFF_FFFF, 0
     while True:

@@ -1,24 +1,24 @@
-"""MessagingService: the twelve calls that Apache's proxy serves, by their paths.
+"""gRPC methods of MessagingService, with the paths that Apache's proxy serves.
 
-bytes --decode--> context, client --> call of its subject --encode--> bytes
-              refusals become the status in the response; the call itself ends with OK
+A method decodes the request, finds its client, and calls the handler. A V5Error of the handler
+becomes the status in the response; the gRPC status of the call is OK.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from duemq.net.http2.grpc_call import GrpcCall, GrpcMethod
-from duemq.net.http2.grpc_status import GrpcError, GrpcStatus
+from duemq.net.http2.grpc_call import CallTurns, GrpcCall, GrpcMethod
 from duemq.v5.acknowledgements import AckCalls
 from duemq.v5.client_calls import ClientCalls
 from duemq.v5.clients import V5Clients
 from duemq.v5.context import context_of
 from duemq.v5.protocol import service as api
 from duemq.v5.receives import ReceiveCalls
+from duemq.v5.request_decoding import decode_request
 from duemq.v5.routes import RouteCalls
 from duemq.v5.sends import SendCalls
 from duemq.v5.status import V5Error, status
@@ -26,12 +26,16 @@ from duemq.v5.transactions import TransactionCalls
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 RequestT = TypeVar("RequestT", bound=Message)
-Work = Callable[..., Awaitable[Message]]
-"""Takes context, client and request of a call; returns the response."""
+UnaryHandler = Callable[..., Awaitable[Message]]
+"""Function of the context, client and request of a call; returns the response."""
 
 
 class MessagingService:
-    """The methods of the service."""
+    """Table of the gRPC methods.
+
+    Args:
+        turns: Serve the calls of one turn of the event loop together, by the name of the method.
+    """
 
     def __init__(
         self,
@@ -42,9 +46,10 @@ class MessagingService:
         acks: AckCalls,
         transactions: TransactionCalls,
         client_calls: ClientCalls,
+        turns: Mapping[str, CallTurns],
     ) -> None:
-        self._clients, self._receives = clients, receives
-        self._unary: dict[str, tuple[type[Message], type[Message], Work]] = {
+        self._clients, self._receives, self._turns = clients, receives, turns
+        self._unary: dict[str, tuple[type[Message], type[Message], UnaryHandler]] = {
             "QueryRoute": (api.QueryRouteRequest, api.QueryRouteResponse, routes.query_route),
             "QueryAssignment": (
                 api.QueryAssignmentRequest, api.QueryAssignmentResponse, routes.query_assignment,
@@ -73,20 +78,23 @@ class MessagingService:
         self._telemetry = client_calls.telemetry
 
     def methods(self) -> dict[bytes, GrpcMethod]:
-        """Return the methods by their paths."""
-        found = [GrpcMethod(name, self._handler(*parts)) for name, parts in self._unary.items()]
+        """Return the methods by path."""
+        found = [
+            GrpcMethod(name, self._handler(*parts), turns=self._turns.get(name))
+            for name, parts in self._unary.items()
+        ]
         found.append(GrpcMethod("ReceiveMessage", self._receive))
         found.append(GrpcMethod("Telemetry", self._telemetry, streams=True))
         return {(SERVICE + each.name).encode(): each for each in found}
 
     def _handler(
-        self, request_type: type[Message], response_type: type[Message], work: Work
+        self, request_type: type[Message], response_type: type[Message], work: UnaryHandler
     ) -> Callable[[GrpcCall], Awaitable[None]]:
         async def handle(call: GrpcCall) -> None:
             try:
                 request = await _request_of(call, request_type)
                 context = context_of(call)
-                response = await work(context, self._clients.of(context), request)
+                response = await work(context, self._clients.for_call(context), request)
             except V5Error as error:
                 response = response_type(status=status(error.code, error.text))
             call.send(response.SerializeToString())
@@ -97,7 +105,7 @@ class MessagingService:
         request = await _request_of(call, api.ReceiveMessageRequest)
         try:
             context = context_of(call)
-            client = self._clients.of(context)
+            client = self._clients.for_call(context)
         except V5Error as error:
             refused = api.ReceiveMessageResponse(status=status(error.code, error.text))
             call.send(refused.SerializeToString())
@@ -106,17 +114,9 @@ class MessagingService:
 
 
 async def _request_of(call: GrpcCall, request_type: type[RequestT]) -> RequestT:
-    """Return the request of a call.
+    """Receive the request of a call.
 
     Raises:
-        GrpcError: The client has sent none, or one that is malformed.
+        GrpcError: The request is missing or malformed.
     """
-    data = await call.receive()
-    if data is None:
-        raise GrpcError(GrpcStatus.INTERNAL, "Half-closed without a request")
-    try:
-        request: RequestT = request_type.FromString(data)
-        return request
-    except DecodeError as error:
-        text = f"Invalid protobuf byte sequence: {error}"  # UNKNOWN: as Apache's proxy
-        raise GrpcError(GrpcStatus.UNKNOWN, text) from error
+    return decode_request(await call.receive(), request_type)

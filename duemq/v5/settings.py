@@ -1,4 +1,4 @@
-"""Settings of v5 clients: what they have sent, with what the broker decides.
+"""Effective settings of v5 clients.
 
 Source: GrpcClientSettingsManager
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from duemq.registry.groups import GroupConfig
-from duemq.v5.front_config import FrontConfig
+from duemq.v5.config import V5Config
 from duemq.v5.protocol import definition as v2
 
 SEND_ATTEMPTS: Final = 3
@@ -19,14 +19,16 @@ RETRY_S: Final = (
     *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
 )
 EXPONENTIAL_MS: Final = (5_000, 7_200_000, 2.0)
-STEPS_MAX: Final = 128  # of a group's own retry policy
+STEPS_MAX: Final = 128  # of a group's custom retry policy
 
 
-def merged(settings: v2.Settings, group: GroupConfig | None, config: FrontConfig) -> v2.Settings:
-    """Return the settings that a client gets.
+def effective_settings(
+    settings: v2.Settings, group: GroupConfig | None, config: V5Config
+) -> v2.Settings:
+    """Return a client's settings with the values that the broker sets.
 
     Args:
-        group: Its consumer group; None: a producer, or an unknown group.
+        group: Consumer group of the client; None: a producer, or an unknown group.
     """
     found = v2.Settings()
     found.CopyFrom(settings)

@@ -1,4 +1,4 @@
-"""Status of a v5 call: the codes of the protocol, and those that requests to the broker return.
+"""Status codes of v5 calls, and their mapping from remoting response codes.
 
 Source: ResponseBuilder, GrpcProxyException of Apache's proxy 5.3.3
 """
@@ -12,7 +12,7 @@ from delivery.plugin import Response
 from duemq.net.codes import ResponseCode
 from duemq.v5.protocol import definition as v2
 
-_OF_RESPONSE: Final[Mapping[int, v2.Code]] = {
+_CODE_OF_RESPONSE: Final[Mapping[int, v2.Code]] = {
     ResponseCode.SUCCESS: v2.OK,
     ResponseCode.SYSTEM_BUSY: v2.TOO_MANY_REQUESTS,
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: v2.NOT_IMPLEMENTED,
@@ -25,7 +25,12 @@ _OF_RESPONSE: Final[Mapping[int, v2.Code]] = {
 
 
 class V5Error(Exception):
-    """A call that was refused: code and text of its status."""
+    """Error status of a call.
+
+    Attributes:
+        code: Status code.
+        text: Message of the status.
+    """
 
     def __init__(self, code: v2.Code, text: str) -> None:
         self.code, self.text = code, text
@@ -33,23 +38,23 @@ class V5Error(Exception):
 
 
 def code_of(response: Response) -> v2.Code:
-    """Return the code of a response."""
-    return _OF_RESPONSE.get(response.code, v2.INTERNAL_SERVER_ERROR)
+    """Return the status code for a remoting response."""
+    return _CODE_OF_RESPONSE.get(response.code, v2.INTERNAL_SERVER_ERROR)
 
 
 def status_of(response: Response) -> v2.Status:
-    """Return the status of a response."""
+    """Return the status for a remoting response."""
     code = code_of(response)
     return v2.Status(code=code, message=response.remark or v2.Code.Name(code))
 
 
 def status(code: v2.Code, text: str = "") -> v2.Status:
-    """Return a status; without a text it has the name of its code."""
+    """Return a status; its message defaults to the name of the code."""
     return v2.Status(code=code, message=text or v2.Code.Name(code))
 
 
 def status_of_all(found: Iterable[v2.Status]) -> v2.Status:
-    """Return the status of a call with several results."""
+    """Return the status of a call with several results: the common code, or MULTIPLE_RESULTS."""
     codes = {each.code for each in found}
     if not codes:
         return status(v2.INTERNAL_SERVER_ERROR, "there are no results")

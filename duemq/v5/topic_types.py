@@ -1,4 +1,4 @@
-"""Types of messages that a topic accepts: its attribute `message.type`.
+"""Message types that a topic accepts (attribute `message.type`).
 
 Source: TopicMessageTypeValidator
 """
@@ -23,16 +23,16 @@ _TYPES: Final[Mapping[str, tuple[v2.MessageType, ...]]] = {
 
 
 def accepted_types(attributes: Mapping[str, str]) -> tuple[v2.MessageType, ...]:
-    """Return the types of messages that a topic accepts; without the attribute it is NORMAL."""
+    """Return the message types that a topic accepts; the default is NORMAL."""
     name = attributes.get(ATTRIBUTE) or attributes.get("+" + ATTRIBUTE) or "NORMAL"
     return _TYPES.get(name.upper(), (v2.MESSAGE_TYPE_UNSPECIFIED,))
 
 
 def check_type(accepted: tuple[v2.MessageType, ...], found: v2.MessageType) -> None:
-    """Check that a topic accepts a message.
+    """Check that a topic accepts a message type.
 
     Raises:
-        V5Error: It does not.
+        V5Error: The topic does not accept the type.
     """
     if found not in accepted:
         expected = "MIXED" if len(accepted) > 1 else v2.MessageType.Name(accepted[0])

@@ -1,9 +1,9 @@
-"""Transaction ids: where the half message is, so that no table of open transactions is needed.
+"""Transaction ids that encode the position of the half message.
 
     LOG-OFFSET '-' QUEUE-OFFSET, both in hexadecimal digits
 
-The id proves nothing: the end of a transaction is checked against the record at that offset.
-Apache's proxy keeps a table in memory instead; an id is worthless once the proxy has restarted.
+The broker needs no table of open transactions: EndTransaction is checked against the record at
+the log offset. Apache's proxy keeps a table in memory; its ids become invalid at a restart.
 """
 
 from __future__ import annotations
@@ -16,20 +16,25 @@ DIGITS_MAX = 15
 
 
 def transaction_id(offset_id: str, queue_offset: int) -> str:
-    """Return the id of a transaction, from the answer to its half message."""
+    """Return the id of a transaction.
+
+    Args:
+        offset_id: Offset id of the half message, from the response to its send.
+        queue_offset: Queue offset of the half message.
+    """
     return encode_transaction_id(decode_offset_id(offset_id)[2], queue_offset)
 
 
 def encode_transaction_id(log_offset: int, queue_offset: int) -> str:
-    """Return the id of the transaction whose half message is at these offsets."""
+    """Encode the offsets of a half message as a transaction id."""
     return f"{log_offset:016X}-{queue_offset:X}"
 
 
 def offsets_of(text: str) -> tuple[int, int]:
-    """Return log offset and queue offset of a half message.
+    """Decode a transaction id into the log offset and queue offset of the half message.
 
     Raises:
-        V5Error: The id is not one of this broker.
+        V5Error: The id is malformed.
     """
     log_offset, _, queue_offset = text.partition("-")
     try:

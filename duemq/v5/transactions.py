@@ -1,4 +1,7 @@
-"""EndTransaction, and checks of transactions whose end did not come. EndTransactionActivity."""
+"""Handler of EndTransaction, and checks of unresolved transactions.
+
+Source: EndTransactionActivity
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ from message_store.layout import SYS_COMMIT, SYS_ROLLBACK
 from message_store.log.record import decode_record
 
 log = logging.getLogger(__name__)
-_VERDICTS: Final = {v2.COMMIT: SYS_COMMIT, v2.ROLLBACK: SYS_ROLLBACK}
+_RESOLUTIONS: Final = {v2.COMMIT: SYS_COMMIT, v2.ROLLBACK: SYS_ROLLBACK}
 
 
 class TransactionCalls:
-    """Handles EndTransaction, and passes checks on to producers."""
+    """Handler of EndTransaction; forwards the broker's checks to producers."""
 
     def __init__(self, requests: BrokerRequests) -> None:
         self._requests = requests
@@ -35,30 +38,30 @@ class TransactionCalls:
     async def end(
         self, context: CallContext, client: V5Client, request: api.EndTransactionRequest
     ) -> api.EndTransactionResponse:
-        """Commit or roll back a half message; other resolutions leave it as it is."""
+        """Commit or roll back a half message; ignore other resolutions."""
         topic = checks.topic_of(request.topic)
         if not request.transaction_id.strip():
             raise V5Error(v2.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
         log_offset, queue_offset = offsets_of(request.transaction_id)
-        verdict = _VERDICTS.get(request.resolution)
-        if verdict is not None:
+        resolution = _RESOLUTIONS.get(request.resolution)
+        if resolution is not None:
             is_check = request.source == v2.SOURCE_SERVER_CHECK
             fields = {
                 "topic": topic,
                 "producerGroup": topic,
                 "tranStateTableOffset": str(queue_offset),
                 "commitLogOffset": str(log_offset),
-                "commitOrRollback": str(verdict),
+                "commitOrRollback": str(resolution),
                 "fromTransactionCheck": "true" if is_check else "false",
                 "msgId": request.message_id,
                 "transactionId": request.message_id,
             }
             code = RequestCode.END_TRANSACTION
-            await self._requests.must(context, client, code, fields)
+            await self._requests.call_or_raise(context, client, code, fields)
         return api.EndTransactionResponse(status=status(v2.OK))
 
-    def pass_on(self, client: V5Client, request: Request) -> None:
-        """Send a producer the check of a transaction; other requests have no equivalent."""
+    def forward_check(self, client: V5Client, request: Request) -> None:
+        """Forward the check of a transaction to a producer; drop other requests."""
         if request.code != RequestCode.CHECK_TRANSACTION_STATE or client.command is None:
             return
         try:

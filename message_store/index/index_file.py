@@ -2,8 +2,8 @@
 
     header 40 B | slots: newest item of each hash | items: hash, offset, seconds, previous item
 
-Files are sparse and written through a mapping. Blocks are allocated before, because a write into a
-hole on a full disk would end the process.
+Files are sparse and written through a mapping. Blocks are allocated before they are written,
+because a write into a hole on a full disk would end the process.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class IndexFile:
 
     @property
     def end_phys(self) -> int:
-        """Log offset of the last record in it; of the file before it while it is empty."""
+        """Log offset of its last record; in an empty file, of the previous file's last record."""
         return self.header[3]
 
     @property
@@ -124,8 +124,8 @@ class IndexFile:
     def cut(self, log_end: int) -> int:
         """Remove the items of records at or after a log offset; return their number.
 
-        Items are in the order of the log, so these are the last ones. Each has the number of the
-        item that its slot had before. The header keeps the store time of the last removed record.
+        Items are in log order, so these are the last ones. Each contains the number of the previous
+        item of its slot. The header keeps the store time of the last removed record.
         """
         begin_ms, end_ms, begin_phys, _, used, count = self.header
         items = np.frombuffer(self._map, INDEX_ITEM, self.items, self._items_pos)
@@ -142,7 +142,7 @@ class IndexFile:
         return count - 1 - number
 
     def inherit(self, previous: IndexFile) -> None:
-        """Set the header to the end of the file before, as Apache does."""
+        """Set the header to the end of the previous file, as Apache does."""
         _, end_ms, _, end_phys, _, _ = previous.header
         HEADER.pack_into(self._map, 0, end_ms, end_ms, end_phys, end_phys, 0, 1)
 

@@ -1,14 +1,14 @@
 """Key index: all index files of a store, and the thread that updates them from the log.
 
 The index is a projection of the log. Its thread reads the log a few tens of ms after the appends,
-so that no send waits for it. Queries catch up first if little is missing. After a restart the
-header of the newest file has the log offset to continue at.
+so that sends do not wait for it. A query first indexes the end of the log if it is short. After a
+restart, the header of the newest file has the log offset to continue from.
 
 The lock is held for one step, a few ms, so that the event loop can query while a large index is
-rebuilt. Files are read without it (see `kernels.index`). Invalid files are removed and rebuilt from
-the log. Items of records that a failed disk has lost are removed at the start.
+rebuilt. Files are read without the lock (see `kernels.index`). Invalid files are removed and
+rebuilt from the log. Items of records that a failed disk has lost are removed at the start.
 
-On a full disk the index pauses, and continues by itself when there is room.
+If the disk is full, the index pauses, and continues on its own when there is room.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from message_store.text import index_hash
 logger = logging.getLogger(__name__)
 NAME_FORMAT = "%Y%m%d%H%M%S"
 NAME_DIGITS = 17  # followed by three digits of milliseconds
-PAUSE_S = 0.03  # pause between two steps of the thread: short for queries, long enough for batches
+PAUSE_S = 0.03  # pause between two steps of the thread; longer pauses make larger batches
 BATCH_KEYS = kernels.KEYS_PER_RECORD_MAX + 8_192  # maximum keys indexed in one step
 CATCH_UP_BYTES_MAX = 4 << 20  # maximum bytes of the log that are indexed while a query waits
 STOP_BYTES_MAX = (
@@ -154,11 +154,11 @@ class IndexService:
     def truncate(self, log_end: int) -> None:
         """Remove the items of records at or after a log offset, while the store is closed.
 
-        An index that is not used is removed: it could not follow the log later.
+        A disabled index is removed, because it would not match the log later.
 
         Raises:
             CorruptStore: A file of another size or with a stray name.
-            OSError: The disk refused it.
+            OSError: A file cannot be changed.
         """
         if not self._directory.is_dir():
             return
@@ -214,7 +214,7 @@ class IndexService:
                 self.sync()
 
     def sync(self) -> None:
-        """Sync the files that are complete; after a failure `safe_ms` stays."""
+        """Sync the files that are complete; after a failure `safe_ms` does not change."""
         while self._unsynced:
             file = self._unsynced.pop(0)
             if self._sync_failed:
@@ -224,7 +224,7 @@ class IndexService:
                     file.sync()
             except OSError as error:  # a later sync could succeed without the lost pages
                 self._sync_failed = True
-                text = "%s cannot be synced: %s. A power cut costs the index from here on"
+                text = "%s cannot be synced: %s. A power cut may lose the index from here on"
                 logger.warning(text, file.path, error)
                 continue
             self.safe_ms = file.end_ms
@@ -259,8 +259,8 @@ class IndexService:
     def _pause(self, error: OSError) -> None:
         if not self._paused:
             logger.warning(
-                "%s: no room for more keys: %s. Log offset %d and later are not indexed; make "
-                "room, the index goes on by itself", self._directory, error, self._position,
+                "%s: no room for more keys: %s. Records from log offset %d on are not indexed. "
+                "Free disk space, and the index continues", self._directory, error, self._position,
             )  # fmt: skip
         self._paused = True
 
@@ -273,7 +273,7 @@ class IndexService:
         if at is None:
             return False
         logger.warning(
-            "%s has pages that cannot be read (%s): it is removed and made again from the log",
+            "%s has pages that cannot be read (%s): it is removed and rebuilt from the log",
             self._files[at].path, self._files[at].damage,
         )  # fmt: skip
         for file in self._files[at:]:
@@ -294,7 +294,7 @@ class IndexService:
         with self._lock:
             if self._drop_damaged():
                 raise StoreError(
-                    f"{self._directory}: a file cannot be read and is made again: try again"
+                    f"{self._directory}: a file cannot be read and is being rebuilt: try again"
                 )
 
     def _index_piece(self) -> bool:
@@ -319,7 +319,7 @@ class IndexService:
         return True
 
     def _after_damage(self, file: LogFile, pos: int, end: int) -> int:
-        """Return where the records continue, so that damage never stops the index."""
+        """Return the position of the next valid record after damage."""
         found = int(find_record(file.data, pos + 1, end, file.base, self._scratch[0]))
         logger.warning(
             "%s at byte %d: not a record; the index continues at %s",
@@ -386,7 +386,7 @@ class IndexService:
         return list(dict.fromkeys(found))
 
     def remove_before(self, log_min: int) -> None:
-        """Remove files whose records are all removed; the newest always stays."""
+        """Remove files whose records are all removed, except the newest file."""
         gone = []
         with self._lock:
             while len(self._files) > 1 and self._files[0].end_phys < log_min:

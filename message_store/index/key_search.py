@@ -42,7 +42,7 @@ HIT_UNIQUE, HIT_KEY = kernels.HIT_UNIQUE, kernels.HIT_KEY
 
 
 class IndexedLog(Protocol):
-    """Log with a key index: the part of a store that a search needs."""
+    """Log with a key index, as a search needs it."""
 
     log: CommitLog
     index: IndexService

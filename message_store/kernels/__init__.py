@@ -1,9 +1,10 @@
 """Compiled loops, and the cache of their machine code.
 
-The machine code of a kernel depends on its module and on all modules that this one imports: helpers
-are inlined, layouts and constants are frozen. Numba detects a change of the kernel's own file only.
-So code is stored under a digest of all these files: after a change, exactly the kernels that depend
-on it are compiled again. The digest does not contain paths, so copies of one version share code.
+The machine code of a kernel depends on its module and on all modules that this module imports:
+helpers are inlined, layouts and constants are compiled in. Numba detects only a change of the
+kernel's own file. Therefore code is stored under a digest of all these files: after a change,
+exactly the kernels that depend on it are compiled again. The digest does not contain paths, so
+copies of one version share the code.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def digest_of(path: Path) -> str:
 
 
 def digest_of_all() -> str:
-    """Return one digest of everything that is compiled."""
+    """Return one digest of the sources of all kernels."""
     sources = {file for path in kernel_sources() for file in sources_of(path)}
     return _digest(sorted({*sources, SIGNATURES}))
 

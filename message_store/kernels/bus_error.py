@@ -1,11 +1,11 @@
 """SIGBUS handler in machine code: replaces a guarded page with zeros and continues.
 
-The kernel raises SIGBUS in the thread that touches a page of a mapped file which cannot be brought
-into memory. The handler runs in the middle of that instruction, perhaps without the interpreter's
-lock, so it must not run Python: it is machine code that calls mmap, sigaction and nothing else.
+The operating system raises SIGBUS in a thread that touches a page of a mapped file that cannot be
+read. The handler runs in the middle of that instruction, possibly without the GIL,
+so it must not run Python: it is machine code that calls only mmap and sigaction.
 
-    address in a guarded mapping   map an anonymous page of zeros there, note its address, go on
-    any other address              restore the handler before this one: the fault repeats there
+    address in a guarded mapping   map a page of zeros there, record its address, return
+    any other address              restore the previous handler, to which the fault then goes
 
 Word numbers of the table of i64 that it shares with `page_guard`:
 
@@ -58,13 +58,13 @@ class Action(ctypes.Structure):
 
 
 class Installed:
-    """The handler of this process, and what it needs as long as it may run.
+    """The handler of this process, and the objects that must live as long as it.
 
     Attributes:
-        table: (WORDS,) i8, shared with the handler; pages that are not in use cost no memory.
+        table: (WORDS,) i8, shared with the handler; unused pages use no memory.
 
     Raises:
-        OSError: The system refused the handler.
+        OSError: The handler cannot be installed.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def _compiled(table: int, before: int) -> Any:
 
 
 def _module(table: int, before: int) -> ir.Module:
-    """Return the handler's code: search the rows, then replace the page or step aside."""
+    """Return the handler's code: search the rows, then replace the page or restore the handler."""
     module = ir.Module("bus_error")
     kind = ir.FunctionType(ir.VoidType(), [NUMBER, POINTER, POINTER])
     function = ir.Function(module, kind, "on_bus_error")
@@ -123,7 +123,7 @@ def _word_at(build: ir.IRBuilder, table: int, index: Any) -> Any:
 def _search(
     build: ir.IRBuilder, blocks: dict[str, ir.Block], table: int, address: Any, in_use: Any
 ) -> Any:
-    """Find the row of the mapping that `address` lies in; return its protection."""
+    """Find the row of the mapping that contains `address`; return its protection."""
     build.position_at_end(blocks["search"])
     number = build.phi(WORD)
     number.add_incoming(WORD(0), blocks["entry"])
@@ -147,10 +147,10 @@ def _search(
 def _replace(
     build: ir.IRBuilder, blocks: dict[str, ir.Block], table: int, address: Any, protection: Any
 ) -> None:
-    """Map zeros in place of the page of `address`, note the page, return from the handler.
+    """Map zeros in place of the page of `address`, record the page, return from the handler.
 
-    The page is counted before it is zero, so that no thread takes the zeros for data. It is noted
-    afterwards, as another thread then may map the file there again.
+    The page is counted before it is replaced, so that no thread uses the zeros as data. Its address
+    is recorded afterwards, because then another thread may map the file there again.
     """
     build.position_at_end(blocks["replace"])
     count = build.atomic_rmw("add", _word_at(build, table, WORD(REPLACED)), WORD(1), "seq_cst")

@@ -1,6 +1,6 @@
 """Big-endian numbers, decimal digits and CRC-32 on byte arrays, for other kernels to call.
 
-Other compiled code does not depend on the byte order of the disk.
+Only these functions depend on the byte order of the disk.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     this process --numbers of kernels--> one pipe --> child, child, ...: each takes the next number
 
-The memory of the compiler (some 150 MB) ends with the children. Two children, or two brokers, never
-compile the same kernel: the first locks it, the other loads it (`kernel.LoadingCache`).
+The memory of the compiler (about 150 MB) is released when the children end. Two children, or two
+brokers, never compile the same kernel: the first locks it, the other loads it
+(`kernel.LoadingCache`).
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ STDERR_CHARACTERS: Final = 4_000
 
 
 class CompilationFailed(Exception):
-    """A child process could not compile a kernel. The message is the end of what it wrote."""
+    """A child process could not compile a kernel. The message is the end of its output."""
 
 
 class Compilation:
-    """Child processes that compile kernels. A context manager: leaving it ends them.
+    """Child processes that compile kernels. A context manager that ends them on exit.
 
     Args:
-        kernels: What to compile, in this order.
-        niceness: 0: as this process; IDLE_NICENESS: only while the processors have nothing to do.
+        kernels: Kernels to compile, in this order.
+        niceness: 0: as this process; IDLE_NICENESS: only while processors are idle.
     """
 
     def __init__(self, kernels: Iterable[Listed], *, niceness: int = 0) -> None:
@@ -75,7 +76,7 @@ class Compilation:
             child.wait()
 
     def wait(self) -> None:
-        """Return when all is compiled.
+        """Return when all kernels are compiled.
 
         Raises:
             CompilationFailed: A child process failed, or was stopped.
@@ -86,7 +87,7 @@ class Compilation:
                 raise CompilationFailed(text[-STDERR_CHARACTERS:])
 
     def stop(self) -> None:
-        """End the child processes; what is compiled so far stays in the cache."""
+        """End the child processes; compiled kernels stay in the cache."""
         for child in self._children:
             child.kill()
 
@@ -102,9 +103,9 @@ def compile_all(kernels: Iterable[Listed]) -> None:
 
 
 def compile_and_load(*groups: str) -> None:
-    """Have every kernel of some groups loaded; what the cache lacks is compiled in processes first.
+    """Load every kernel of some groups; kernels that the cache lacks are compiled in processes.
 
-    If the processes cannot do that, this one does.
+    If that fails, this process compiles them.
     """
     lacking = missing(kernels_of(groups))
     if lacking:

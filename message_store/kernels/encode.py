@@ -1,4 +1,4 @@
-"""Compiled encoder: rows of a batch to log records, and to units of consume queues.
+"""Compiled encoder of a batch: writes log records and units of consume queues.
 
 prepare       finds the queue slot and the record size of each row; refuses rows that are too long
 encode        numbers rows and writes their records, up to the end of the file
@@ -115,7 +115,7 @@ def prepare(
         topic = arrays.topics[row["topic_index"]]
         prop_len = property_bytes(row, staging, arrays.topics)
         if prop_len > PROPERTY_BYTES_MAX and max(row["enqueue_ms"], row["dequeue_ms"]) >= 0:
-            row["enqueue_ms"] = row["dequeue_ms"] = -1  # informative: the message matters more
+            row["enqueue_ms"] = row["dequeue_ms"] = -1  # drop these properties: they are optional
             prop_len = property_bytes(row, staging, arrays.topics)
         too_long = row["body_len"] > body_bytes_max or prop_len > PROPERTY_BYTES_MAX
         if too_long or row["queue_id"] < 0:
@@ -353,7 +353,7 @@ def group_units(rows: Rows, first: int, end: int, counts: Any, touched: Any, out
             (BLOCK_FIRST, BLOCK_END), queue offset of the first (BLOCK_OFFSET).
     """
     blocks = count_by_slot(rows, first, end, counts, touched[:, BLOCK_SLOT])
-    # give every block its room in `out`; counts[slot] then names the block, as -(block + 1)
+    # assign a range of `out` to every block; counts[slot] becomes the block as -(block + 1)
     at = 0
     for k in range(blocks):
         slot = touched[k, BLOCK_SLOT]

@@ -1,8 +1,8 @@
-"""Compiled loops of index files: keys of the log to slots and items, and chains of items.
+"""Compiled loops of index files: add keys to slots and items, and follow chains of items.
 
-The arithmetic is IndexFile's: `abs(hash) mod slots`, items chained newest first. All fields are at
-multiples of four, so a file is an array of 32-bit words: a concurrent reader sees each word either
-before or after a write.
+As in Apache's IndexFile, the slot is `abs(hash) mod slots`, and items are chained newest first. All
+fields are at multiples of four, so a file is an array of 32-bit words: a concurrent reader sees
+each word either before or after a write.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> 
         key = keys[n]
         slot = HEADER_WORDS + np.int64(key["key_hash"]) % slot_count
         previous = get_word(words, slot)
-        if previous <= 0 or previous >= count:  # an empty slot, or one that a crash left ahead
+        if previous <= 0 or previous >= count:  # an empty slot, or one written before a crash
             previous = 0
         time_diff = (key["store_ms"] - begin_ms) // SECOND_MS if begin_ms > 0 else 0
         at = items + count * ITEM_WORDS
@@ -192,7 +192,7 @@ def find_key(words: Words, slot_count: int, key_hash: int, span: Any, out: Any) 
         at = items + index * ITEM_WORDS
         if at + ITEM_WORDS > words.size:  # damage
             break
-        # item 1 begins the file, but its own seconds are counted from the file before
+        # item 1 is the first of the file, but its seconds count from the previous file
         time_ms = begin_ms
         if index > 1:
             time_ms += get_word(words, at + ITEM_SECONDS) * SECOND_MS

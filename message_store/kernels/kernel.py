@@ -43,9 +43,9 @@ class ByContent(_CacheLocator):
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:
-        """Return the locator of a function; None: not a kernel, or the folder is not writable.
+        """Return the locator of a function, None if it is no kernel or the folder is read-only.
 
-        Numba then stores the code next to the source.
+        Without a locator, Numba stores the code next to the source.
         """
         path = Path(py_file).resolve()
         if not path.is_relative_to(TOP):
@@ -71,7 +71,8 @@ class LoadingCache(FunctionCache):
     Loaded code does not need it; the compiler is initialized when it is called.
 
     Processes that need the same kernel compile it once: the first one locks it, the others wait and
-    load. Locks follow the calls among kernels, which have no cycle, so there is no deadlock.
+    load it. Locks are taken in the order of calls among kernels, which have no cycle, so there is
+    no deadlock.
     """
 
     _impl_class = KeptByContent
@@ -141,9 +142,9 @@ class LoadingCache(FunctionCache):
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile at first use, cache the machine code, run without the interpreter's lock.
+    """Compile a function at its first use, cache the machine code, and run it without the GIL.
 
-    Kernels do not allocate (Numba refuses it), so arrays need no reference counts inside, which
+    Kernels do not allocate (Numba refuses it), so arrays need no reference counts, which
     would take two atomic operations per array and call. Kernels of sends are five times faster
     without them.
     """
@@ -158,10 +159,10 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 def entry(kernel: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[P, R]:
     """Return the entry point of a kernel for arguments of exactly the types of `args`.
 
-    A call of a kernel examines the types of its arguments; with arrays of records and tuples that
-    takes 2 us, three times as long as the rest of the call. The entry point does not: it would
-    misread an array of another dtype, dimension or layout. Use it for calls whose arrays are made
-    in one place; a read-only array needs an entry point of its own.
+    A normal call examines the types of its arguments, which takes 2 us for arrays of records and
+    tuples, three times as long as the rest of the call. The entry point does not check types: it
+    would misread an array of another dtype, dimension or layout. Use it only if all arrays are
+    created in one place; a read-only array needs its own entry point.
     """
     assert not kwargs
     find = getattr(kernel, "compile", None)

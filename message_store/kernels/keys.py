@@ -1,9 +1,9 @@
 """Lookup of many keys: hashes, candidates from the index, records with the key.
 
-hash_keys    hashes of keys, as in index files
-find_many    candidates for many hashes in one index file
-match_keys   candidates that are records of the topic and have the key itself
-frames_at    columns of the records at log offsets
+hash_keys    compute hashes of keys, as in index files
+find_many    find candidates for many hashes in one index file
+match_keys   select candidates that are records of the topic and have the key itself
+frames_at    read the columns of the records at log offsets
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def same(data: Bytes, pos: int, size: int, other: Bytes, start: int, end: int) -
 
 @kernel
 def hit_of(data: Bytes, pos: int, end: int, keys: Bytes, start: int, stop: int) -> int:
-    """Return whether a property text has the key keys[start:stop], and which one it is: HIT_*."""
+    """Return HIT_* for the key keys[start:stop]: whether, and as which key, a text has it."""
     hit = NO_HIT
     while pos < end:
         until = entry_end(data, pos, end)
@@ -119,7 +119,7 @@ def match_keys(
     frame = frames[0]
     for i in range(offsets.size):
         hits[i] = NO_HIT
-        # A damaged index may name any offset: nothing outside the written bytes is read.
+        # A damaged index may have any offset: no byte outside the written part is read.
         pos = np.int64(offsets[i] - span[0])
         if pos < 0 or pos >= span[1]:
             continue

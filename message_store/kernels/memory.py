@@ -1,8 +1,8 @@
 """Block copies, whole-word loads and bit counts for compiled code.
 
 NumPy slice assignment takes about 40 ns in a kernel for any size, and a message consists of many
-small pieces. These intrinsics compile to one memcpy, one load or one instruction. They check
-nothing: the caller compares positions and sizes with the buffers before.
+small pieces. These intrinsics compile to one memcpy, one load or one instruction, without bounds
+checks: the caller must check positions and sizes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Preparation of kernels in a process that serves already: compiled in the background, then loaded.
+"""Preparation of kernels while a broker serves: compiled in the background, then loaded.
 
-    before the port opens    what a send needs
-    then, group by group     the tasks that `Preparation` was made with; each waits for its own
-    at last, when idle       everything else in the list
+    before the port opens    kernels of sends
+    then, group by group     kernels of tasks; each task waits for its group
+    at last, when idle       all other kernels of the list
 
-A task that waits does its work later, it loses nothing: the log has every message. Belongs to the
-event loop's thread.
+A task that waits does its work later; no message is lost, because the log has all of them. Belongs
+to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from message_store.kernels.registry import Listed
 
 log = logging.getLogger(__name__)
 Compile = Callable[[Sequence[Listed], int], Awaitable[None]]
-"""Compiles kernels with a niceness, in processes; cancelled, it ends them."""
+"""Compiles kernels with a niceness, in processes; cancellation ends the processes."""
 
 
 async def compile_in_processes(kernels: Sequence[Listed], niceness: int) -> None:
@@ -37,12 +37,12 @@ async def compile_in_processes(kernels: Sequence[Listed], niceness: int) -> None
 
 
 class Preparation:
-    """Says which groups of kernels are ready, and makes them so.
+    """Preparation of groups of kernels: compiles and loads them, and reports which are ready.
 
     Args:
-        groups: Groups that are not ready yet, in the order of their preparation. None: the cache
-            has everything, or the first call compiles.
-        compiles: `compile_in_processes`, unless a test hands one in.
+        groups: Groups that are not ready yet, in the order of their preparation. Empty if the cache
+            has all kernels, or if the first call compiles them.
+        compiles: Function that compiles kernels; tests pass another one.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class Preparation:
         await self.run()
 
     async def run(self) -> None:
-        """Make every group ready, then compile all else; called once, as a task.
+        """Prepare every group, then compile all other kernels; called once, as a task.
 
-        If a kernel cannot be compiled, everything counts as ready: its first call compiles it, or
-        raises. Cancelled, it ends the compilation, and nothing more becomes ready.
+        If a kernel cannot be compiled, all groups count as ready: its first call compiles it, or
+        raises. Cancellation ends the compilation, and no further group becomes ready.
         """
         if self.is_done:
             return

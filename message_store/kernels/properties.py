@@ -45,7 +45,7 @@ def java_hash(data: Bytes, pos: int, end: int) -> int:
 
 @kernel
 def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
-    """Return String.hashCode of a text whose first part has the hash `start`."""
+    """Return String.hashCode of a text whose beginning has the hash `start`."""
     # decode UTF-8 to UTF-16 units, which Java hashes: h = h * 31 + unit
     h = np.uint32(start)
     while pos < end:
@@ -85,7 +85,7 @@ def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
 @kernel
 def are_digits(word: Any) -> bool:
     """Return whether all eight bytes are decimal digits."""
-    # A digit is 0x30 to 0x39: its high half is 3, also after 6 is added to the byte.
+    # A digit is 0x30 to 0x39: its high half is 3, and remains 3 after 6 is added to the byte.
     tops, six = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x0606060606060606)
     both = (word & tops) | (((word + six) & tops) >> np.uint64(4))
     return both == np.uint64(0x3333333333333333)
@@ -94,7 +94,7 @@ def are_digits(word: Any) -> bool:
 @kernel
 def eight_digits(word: Any) -> int:
     """Return the number of eight decimal digits; the lowest byte is the first digit."""
-    # neighbours are combined: digits to pairs, pairs to fours, fours to the number
+    # combine neighbours: digits to pairs, pairs to fours, fours to the number
     word &= np.uint64(0x0F0F0F0F0F0F0F0F)
     word = (word * np.uint64(10) + (word >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
     word = (word * np.uint64(100) + (word >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
@@ -154,7 +154,8 @@ def find_value(data: Bytes, pos: int, size: int, name: Bytes) -> Any:
 def find_tags_and_level(data: Bytes, pos: int, size: int) -> Any:
     """Return (Java hash of TAGS or 0, DELAY as a number or 0 or DELAY_ILLEGAL).
 
-    Without DELAY, DELAy counts: the name in records whose ownership was transferred.
+    Without DELAY, DELAy is read instead: the name in records that were transferred to another
+    service.
     """
     end = pos + size
     tags_hash, level, moved = np.int64(0), np.int64(0), np.int64(0)

@@ -1,14 +1,16 @@
-"""Registry of kernels: for which argument types each is compiled, and which task needs it.
+"""Registry of kernels: the argument types for which each is compiled, and the tasks that need it.
 
     send broker  message_store.kernels.encode.prepare(message_store.layout.PUT[::1], int64, ...)
     groups       kernel                               types, see `type_names`
 
-A line of signatures.txt is one machine code that Python calls; what a kernel calls itself is
-compiled with it. With the types known no kernel has to be called to be compiled, or to be loaded
-from the cache. The list is recorded from real use: `python -m tests.support.kernel_signatures`.
+A line of signatures.txt is one specialization that Python calls; functions that a kernel calls are
+compiled with it. Because the types are listed, a kernel can be compiled, or loaded from the cache,
+without being called. The list is recorded from real use:
+`python -m tests.support.kernel_signatures`.
 
-A group is everything that one task calls, so a kernel can be in several. Belongs to any thread;
-Numba compiles and loads in one at a time, and the others wait when they call a new kernel.
+A group contains all kernels that one task calls, so a kernel can be in several groups. Any thread
+may use this module; Numba compiles and loads in one thread at a time, and other threads wait when
+they call a new kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class Listed(NamedTuple):
     """One line of the list.
 
     Attributes:
-        number: Its index in the list.
+        number: Index of the line in the list.
         groups: Names of the tasks that need it.
         name: Dotted name of the kernel.
         types: Types of its arguments, as text.
@@ -83,21 +85,21 @@ def missing(kernels: Iterable[Listed]) -> list[Listed]:
 
 
 def load(*groups: str) -> None:
-    """Load every kernel of some groups into this process; one that the cache lacks is compiled.
+    """Load every kernel of some groups; kernels that the cache lacks are compiled.
 
-    Numba loads machine code at the first call, which makes that call wait 5 to 40 ms.
+    Otherwise Numba loads the machine code at the first call, which takes 5 to 40 ms.
     """
     for listed in kernels_of(groups):
         listed.load()
 
 
 def is_complete() -> bool:
-    """Return whether everything was compiled into this cache before."""
+    """Return whether all kernels were compiled into this cache."""
     return _complete().exists()
 
 
 def set_complete() -> None:
-    """Note that everything is compiled."""
+    """Record that all kernels are compiled."""
     _complete().touch()
 
 

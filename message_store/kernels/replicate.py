@@ -1,4 +1,4 @@
-"""Numbers of a master's records in the queues of its replica."""
+"""Queue units for records that a replica copies from its master, compiled."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Rows = npt.NDArray[Any]
 
 @kernel
 def are_plausible(rows: Rows, last_ms: int, now_ms: int, slack_ms: int, queues_max: int) -> bool:
-    """Return whether no header needs a closer look (`message_store.replication.suspicion`).
+    """Return False if a header must be examined (`message_store.replication.plausibility_check`).
 
     Args:
         rows: (n,) `layout.SCANNED`.
-        last_ms: Store time of the record before.
+        last_ms: Store time of the previous record.
         slack_ms: Difference between store times, and to the clock, that is plausible.
         queues_max: Number of queues that a topic can have.
     """
@@ -42,10 +42,10 @@ def are_plausible(rows: Rows, last_ms: int, now_ms: int, slack_ms: int, queues_m
 
 @kernel
 def place(data: Bytes, base: int, rows: Rows, first: int, arrays: TopicArrays, out: Rows) -> int:
-    """Give the records in rows[first:] their places in queues; return the index after the last.
+    """Assign queue offsets to the records in rows[first:]; return the index after the last.
 
-    Stops at the first record whose queue is not in the topic table, or whose queue offset is not
-    the next one. Queues are numbered on; `encode.unnumber` undoes it.
+    It stops at the first record whose queue is not in the topic table, or whose queue offset is not
+    the next one of its queue. `encode.unnumber` reverts the change of the queues.
 
     Args:
         data: Log bytes from log offset `base` on.

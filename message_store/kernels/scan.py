@@ -1,6 +1,6 @@
-"""Compiled walk over log bytes, which checks every record and returns its columns.
+"""Compiled walk over log bytes: checks every record and returns its columns.
 
-The module also has the small readers of pulls and deliveries: copy records, decode queue units.
+The module also contains readers for pulls and deliveries: copy records, decode queue units.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from message_store.layout import (
 from message_store.queues.topic_table import TopicArrays
 
 STOP_FULL = 0  # `out` is full, or the walk reached its end
-STOP_BLANK = 1  # the rest of this file is blank: go on with the next
+STOP_BLANK = 1  # the rest of this file is blank: continue with the next file
 STOP_INVALID = 2  # no valid record here
 
 Rows = npt.NDArray[Any]
@@ -59,7 +59,7 @@ def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> in
     extra = born_extra + (IPV6_EXTRA_BYTES if sys_flag & SYS_STORE_IPV6 else 0)
     if size < fixed + extra or get_i8(data, pos + RECORD_AT.phys_offset) != log_offset:
         return -1 - STOP_INVALID
-    # each length is compared with the record's size before it is followed
+    # each length is checked against the record's size before it is used
     body_len = get_i4(data, pos + RECORD_AT.body_len + extra)
     if body_len < 0 or fixed + extra + body_len > size:
         return -1 - STOP_INVALID
@@ -137,7 +137,7 @@ def copy_records(
         place: (queue id, queue offset of the unit with index 0, 1 if records must name both).
         scratch: (1,) SCANNED.
 
-    Returns the number of copied records: it stops at one that is not that of its unit.
+    Returns the number of copied records; it stops at a record that does not match its unit.
     """
     at, frame = np.int64(0), scratch[0]
     for i in range(units.size):

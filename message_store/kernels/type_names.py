@@ -1,4 +1,4 @@
-"""Argument types of kernels as text, for the list of what is compiled.
+"""Argument types of kernels as text, for the list of kernels to compile.
 
     int64, const(uint8[::1]), message_store.layout.PUT[::1], (int64, int64)
 
@@ -96,13 +96,13 @@ def _bracketed(tokens: list[str]) -> tuple[Any, ...]:
 
 
 def named(name: str) -> Any:
-    """Return what a dotted name stands for: a module's attribute."""
+    """Return the attribute of a module that a dotted name denotes."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 
 
 def text_of(signature: tuple[Any, ...], layouts: Mapping[Any, str]) -> str:
-    """Return the text that `types_of` makes `signature` from.
+    """Return the text of a signature, the inverse of `types_of`.
 
     Args:
         layouts: Dotted names of layouts, by the Numba type of their records.

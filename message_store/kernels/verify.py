@@ -1,6 +1,6 @@
 """Compiled checks of `message_store.verify`: record boundaries, units and keys.
 
-Every offset is compared with the bounds of its file before it is followed.
+Every offset is checked against the bounds of its file before it is used.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def check_items(items: Rows, data: Bytes, span: Any, scratch: Rows, keys: Rows, 
             if keys[k]["key_hash"] == items[i]["key_hash"]:
                 out[i] = GOOD
         late = row["store_ms"] - items[i]["store_ms"]
-        # After the clock was set back, items of a file have the time at which it begins.
+        # After the clock was set back, new items have the start time of their file.
         before = late < 0 and items[i]["at_begin"] != 0
         if out[i] == GOOD and not (0 <= late < SECOND_MS or before):
             out[i] = WRONG_TIME

@@ -96,7 +96,7 @@ def _sqlite(url: URL, busy_ms: int) -> Engine:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch a file to WAL. SQLite refuses that at once while another connection is active."""
+    """Switch a file to WAL; SQLite refuses this while another connection is active."""
     for _ in range(WAL_TRIES):
         try:
             connection.execute("PRAGMA journal_mode=WAL").close()

@@ -1,4 +1,4 @@
-"""Run by Alembic for every command; the connection comes from schema.py."""
+"""Alembic environment, run for every command; schema.py passes the connection."""
 
 from __future__ import annotations
 

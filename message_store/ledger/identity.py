@@ -1,7 +1,7 @@
 """Identity of a store, by which plans and ledgers are assigned to it.
 
-It is random, made once, and stored in `config/duemq.store.json` (with `.bak`). A copy of the
-directory has the same identity: it contains the same messages, and its ledger describes it as well.
+The identity is random, created once, and stored in `config/duemq.store.json` (with `.bak`). A copy
+of the directory has the same identity, because its messages and its ledger are the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def store_id(config_directory: Path) -> str:
 
     Raises:
         CorruptStore: There is one, but neither the file nor its `.bak` can be read.
-        OSError: The disk refused a new one.
+        OSError: A new identity cannot be written.
     """
     path = config_directory / FILE_NAME
     found = known_store_id(config_directory)

@@ -129,7 +129,7 @@ class Ledger:
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
         lost = LedgerUnavailable(
-            self.where, "it was removed or replaced", "It is made again from the log"
+            self.where, "it was removed or replaced", "It is rebuilt from the log"
         )
         with _our_errors(self.where):
             found = self._file_now()
@@ -228,7 +228,7 @@ def _write_parts(connection: Connection, record: Record) -> None:
 
 
 def _thin_samples(connection: Connection, migration_id: object) -> None:
-    """Thin the samples of a run that has too many: of each two, keep the one with more lateness."""
+    """If a run has too many samples, keep of each two the one with the higher lateness."""
     mine, at_ms = SAMPLES.c.migration_id == migration_id, SAMPLES.c.at_ms
     count = connection.execute(select(func.count()).select_from(SAMPLES).where(mine)).scalar_one()
     if count <= SAMPLES_KEPT_MAX:

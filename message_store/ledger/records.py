@@ -1,6 +1,6 @@
 """Records that a ledger stores: plain values without SQL.
 
-A record replaces the one with the same key, so writing it twice does no harm.
+A record replaces the one with the same key, so writing it twice has no effect.
 """
 
 from __future__ import annotations

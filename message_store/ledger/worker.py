@@ -1,7 +1,7 @@
-"""Worker that writes a ledger: in the calling thread, or in a process of its own.
+"""Worker that writes a ledger: in the calling thread, or in a child process.
 
-SQLAlchemy and Alembic take seconds to load and milliseconds per statement, with the interpreter's
-lock: an event loop in the same process would deliver late. So a broker writes through a child
+SQLAlchemy and Alembic take seconds to load and milliseconds per statement, while they hold the GIL:
+an event loop in the same process would deliver late. Therefore a broker writes through a child
 process. A call is a pair (method, arguments); the answer is None or the error. The child ends with
 its parent, and is started again on demand after a kill.
 """
@@ -43,7 +43,7 @@ class Worker(Protocol):
     place: LedgerPlace
 
     def open(self, snapshot: LogSnapshot, now_ms: int) -> None:
-        """Open the ledger, created or upgraded if need be, and bring it to the log's state."""
+        """Open the ledger, creating or upgrading it if necessary, and rebuild it from the log."""
 
     def write(self, records: Sequence[Record]) -> None:
         """Write records in one transaction."""
@@ -148,7 +148,7 @@ class LedgerProcess:
             pipe.send((name, arguments))
             answer: LedgerError | None = pipe.recv()
         except (EOFError, OSError) as error:
-            process.kill()  # whether it has ended or not, it is unusable
+            process.kill()  # it is unusable, even if it has not ended
             process.wait()
             why = f"the process that writes it has ended, or did not answer for {ANSWER_S:.0f} s"
             raise LedgerUnavailable(
@@ -162,8 +162,8 @@ class LedgerProcess:
 
 def serve() -> None:
     """Execute the calls that come through the pipe until it closes. Runs in the child."""
-    # The thread that started this process runs as long as its writer: if its process is killed,
-    # the kernel kills this one at once, also in the middle of a statement.
+    # If the parent process is killed, the kernel kills this process at once, even within a
+    # statement: the thread that started it lives as long as the writer.
     with suppress(AttributeError, OSError):  # another system
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for number in (

@@ -1,11 +1,11 @@
-"""Writer of a broker's ledger, whose faults neither stop nor delay the work.
+"""Writer of a broker's ledger; faults of the ledger neither stop nor delay the broker.
 
     write(records) --> queue, one record per key --one thread--> Worker.write: one transaction
                          |  full: samples are dropped first, then the oldest records
                          +-- error: the records stay queued, the next try is in 5 s
 
-The ledger is opened with the first record. Each time it is opened, at the start and after trouble,
-it is rebuilt from the log first, so that dropped records and new files do no harm. A ledger of
+The ledger is opened with the first record. Each time it is opened, at the start and after an error,
+it is first rebuilt from the log, which replaces dropped records and fills new files. A ledger of
 another store or of a later version is refused and left unchanged: `opened` raises, so no migration
 starts; running migrations continue.
 """
@@ -42,7 +42,7 @@ class Health:
         trouble: Current error, "" without one.
         since_ms: Time of the last change of `trouble`, in ms since the epoch.
         pending: Number of records not yet written.
-        dropped: Number of records that had no room; the next rebuild adds those of the log again.
+        dropped: Number of records dropped from the full queue; the next rebuild restores them.
     """
 
     trouble: str = ""
@@ -105,7 +105,7 @@ class LedgerWriter:
             self._needed.set()
 
     async def opened(self) -> None:
-        """Open the ledger, unless that was tried before.
+        """Open the ledger, unless it was tried before.
 
         Raises:
             LedgerError: It belongs to another store, or a later DueMQ wrote it.
@@ -153,7 +153,7 @@ class LedgerWriter:
         self._tried.set()
 
     async def _next_turn(self) -> None:
-        """Wait for a record and those that follow it, or, in trouble, for the next attempt."""
+        """Wait for a record and others that follow it, or after an error for the next attempt."""
         if not (self._trouble or self._stop.is_set()):
             await self._needed.wait()
         pause_ms = RETRY_MS if self._trouble else LINGER_MS

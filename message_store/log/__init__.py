@@ -1,1 +1,1 @@
-"""The commit log: files, records, batches, flushing, unreadable places."""
+"""Commit log: files, records, batches, flushing, unreadable ranges."""

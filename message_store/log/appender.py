@@ -22,7 +22,7 @@ from message_store.queues.topic_table import TopicTable
 OUT_BYTES_MIN = 1 << 20
 OUT_BYTES_MAX = 32 << 20
 RECORD_EXTRA_BYTES_MAX = 65_536  # maximum bytes of a record in addition to maxMessageSize
-CLOCK_STEP_MS_MAX = 1_000  # up to such a step back of the clock, store times stand still instead
+CLOCK_STEP_MS_MAX = 1_000  # after a smaller step back of the clock, store times do not decrease
 Encoders = tuple[Callable[..., tuple[int, int, int]], Callable[..., tuple[int, int, int]]]
 
 
@@ -64,7 +64,7 @@ class Appender:
             )
             if at == count:
                 break
-            # the kernel stops at a queue without a slot: only Python can create one
+            # the kernel stops at a queue without a slot, which only Python can create
             self._topics.slot(int(rows[at]["topic_index"]), int(rows[at]["queue_id"]), create=True)
         if refused:
             for at in np.flatnonzero(batch.filled["status"] == encode.MESSAGE_ILLEGAL).tolist():
@@ -109,7 +109,7 @@ class Appender:
         """Write the rows from `first` on that fit into the current file; return the next row.
 
         Raises:
-            OSError: The disk refused it; none of the rows is in the log.
+            OSError: The disk refused the write; none of the rows is in the log.
         """
         log = self._log
         file = log.file_at_end or self._descriptors.run(log.writable_file)
@@ -131,7 +131,7 @@ class Appender:
                 file.write(log.end - file.base, self._out.data[:size])
             except OSError:
                 encode.unnumber(batch.rows, first, end, self._topics.arrays)
-                with suppress(OSError):  # completely written records are refused as well
+                with suppress(OSError):  # completely written records are also refused
                     file.zero_from(log.end - file.base)
                 raise
             self.last_record = last

@@ -1,4 +1,4 @@
-"""A batch of messages before its append: columns plus one staging buffer.
+"""Batch of messages to append: columns and one staging buffer.
 
     rows     PUT columns, one row per message          (layout.PUT)
     staging  bodies and property texts, in any order   (rows point into it)
@@ -19,13 +19,19 @@ from message_store.text import java_hash
 
 STAGING_BYTES_MIN = 1 << 16
 TIMER_STALE_NAMES = ("DUEMQ_DUE_MS", "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")
+_FLAGGED_NAMES = frozenset(
+    {
+        "WAIT", "TRAN_MSG", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID",
+        "INNER_NUM", "INNER_BASE", "__SHARDINGKEY", *TIMER_STALE_NAMES,
+    }
+)  # fmt: skip
 NUMBER_DIGITS_MAX = 18
 IPV6_BYTES = 16
 WRITTEN_COLUMNS = ("out_ms", "due_ms", "enqueue_ms", "dequeue_ms")
 EMPTY_COLUMNS = dict.fromkeys(layout.PUT.names or (), 0) | dict.fromkeys(
     ("real_topic_index", "due_delay_ms", "phys_offset", *WRITTEN_COLUMNS), -1
 )
-"""Columns of a message without anything, in the order of the layout."""
+"""Columns of an empty message, in the order of the layout."""
 
 
 class PutBatch:
@@ -169,8 +175,25 @@ def _words(address: bytes) -> tuple[int, int]:
 
 
 def property_columns(text: bytes, pos: int) -> dict[str, int]:
-    """Return the columns that follow from a property text at a position in the staging buffer."""
+    """Return the columns derived from a property text at a position in the staging buffer."""
     found = decode_properties(text)
+    kind, value = _timer(found)
+    start, uniq_len = _place_of(text, b"UNIQ_KEY\x01")
+    return {
+        "prop_pos": pos,
+        "prop_len": len(text),
+        "prop_flags": 0 if found.keys().isdisjoint(_FLAGGED_NAMES) else _flags(found),
+        "tags_hash": java_hash(found.get("TAGS", "")),
+        "delay_level": _number(found.get("DELAY"), 0, layout.DELAY_ILLEGAL, 31),
+        "timer_kind": kind,
+        "timer_value": value,
+        "uniq_pos": pos + start if uniq_len else 0,
+        "uniq_len": uniq_len,
+    }
+
+
+def _flags(found: dict[str, str]) -> int:
+    """Return the PROP_* flags of properties."""
     flags = 0
     if found.get("WAIT") == "false":
         flags |= layout.PROP_WAIT_FALSE
@@ -188,19 +211,7 @@ def property_columns(text: bytes, pos: int) -> dict[str, int]:
         flags |= layout.PROP_SHARDED
     if not found.keys().isdisjoint(TIMER_STALE_NAMES):
         flags |= layout.PROP_TIMER_STALE
-    kind, value = _timer(found)
-    start, uniq_len = _place_of(text, b"UNIQ_KEY\x01")
-    return {
-        "prop_pos": pos,
-        "prop_len": len(text),
-        "prop_flags": flags,
-        "tags_hash": java_hash(found.get("TAGS", "")),
-        "delay_level": _number(found.get("DELAY"), 0, layout.DELAY_ILLEGAL, 31),
-        "timer_kind": kind,
-        "timer_value": value,
-        "uniq_pos": pos + start if uniq_len else 0,
-        "uniq_len": uniq_len,
-    }
+    return flags
 
 
 def _place_of(text: bytes, head: bytes) -> tuple[int, int]:
@@ -209,7 +220,13 @@ def _place_of(text: bytes, head: bytes) -> tuple[int, int]:
     Args:
         head: The name and its separator.
     """
-    found, pos = (0, 0), 0
+    last = text.rfind(b"\x02" + head) + 1  # 0: at most the first property
+    if last or text.startswith(head):
+        start = last + len(head)
+        end = text.find(b"\x02", start)
+        if (size := (end if end >= 0 else len(text)) - start) > 0:
+            return start, size
+    found, pos = (0, 0), 0  # the last one has no value
     for entry in text.split(b"\x02"):
         if entry.startswith(head) and len(entry) > len(head):
             found = pos + len(head), len(entry) - len(head)

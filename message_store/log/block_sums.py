@@ -1,22 +1,22 @@
-"""Checksums of the log's blocks: damage is noticed that a record's own CRC does not cover.
+"""Checksums of the log's blocks, to detect damage that the CRCs of records do not cover.
 
     commitlog/00000000000000000000   [block][block][block][open..       Apache's bytes
     sums/00000000000000000000        crc    crc    0                    0: unknown
     sums/tail                        end, crc of the open block up to it
 
-Apache's records have a CRC of the body only. A flipped bit in a header or in properties would go
-unnoticed: another birth time, key, or property. So the bytes that a sync has brought to the disk
-get checksums: each whole block one that stays, the open block one that the next sync replaces.
+Apache's records have a CRC of the body only. A flipped bit in a header or in properties would not
+be detected. Therefore checksums are written for synced bytes: a complete block gets a permanent one
+(it is *sealed*), the incomplete last block (the *open* block) one that the next sync replaces.
 `duemq store verify` compares them, and a start compares the open block before it grows.
 
-A checksum is written after the sync of its bytes, and bytes before the log's end never change. So
-one that a kill or a power cut left behind, however old, covers bytes that are on the disk. Those
-after it were never synced: what of them is in the log is in the page cache, and is sealed by the
-first sync after the start.
+A checksum is written after the sync of its bytes, and bytes before the log's end never change.
+After a kill or a power cut, even an old checksum therefore covers bytes that are on the disk. Bytes
+after it were never synced: those in the log are in the page cache, and the first sync after the
+start seals them.
 
-What is not known to be as written is not checked: blocks that another broker wrote, everything
-after a place at which the log was cut or bridged, and blocks in which a byte was changed in place
-(`rewriting`). Checksums are only synced when some are withdrawn, as a lost one checks nothing.
+Blocks are not checked if their original bytes are not known: blocks that another broker wrote,
+blocks after a truncation or a bridge, and blocks in which a byte was changed in place
+(`rewriting`). Checksums are synced only when some are withdrawn; a lost checksum is not compared.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 DIRECTORY: Final = "sums"
 TAIL: Final = "tail"
 BLOCK_BYTES: Final = 4_096
-SEAL_BYTES_MAX: Final = 16 << 20  # after one sync, as the next one has to wait
-LAG_BYTES_MAX: Final = 64 << 20  # what a start finds unsealed beyond this stays unsealed
+SEAL_BYTES_MAX: Final = 16 << 20  # maximum bytes after one sync, because the next one waits
+LAG_BYTES_MAX: Final = 64 << 20  # maximum unsealed bytes at a start; older ones stay unsealed
 Sums = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
@@ -54,12 +54,12 @@ OWN_CRC_POS: Final[int] = positions(TAIL_SUM).own_crc
 
 
 class BlockSums:
-    """Checksums of one log. The thread that syncs it seals; the log's owner withdraws.
+    """Checksums of one log. The syncing thread seals blocks; the log's owner withdraws checksums.
 
     Args:
         files: Returns the log's files, in order.
     Attributes:
-        sealed: Log offset up to which blocks are sealed, or left out; the start of the open block.
+        sealed: Log offset up to which blocks are sealed or skipped; the start of the open block.
     """
 
     def __init__(self, directory: Path, files: Callable[[], Sequence[MappedFile]]) -> None:
@@ -75,7 +75,7 @@ class BlockSums:
         """Continue after the last sealed block of a log that ends at `end`.
 
         Raises:
-            OSError: The disk refused to withdraw checksums of bytes after the end.
+            OSError: The checksums of bytes after the end cannot be withdrawn.
         """
         known = self._sealed_end()
         tail = _noted_tail(self.directory, [(f.base, f.pages.data) for f in self._files()])
@@ -89,8 +89,8 @@ class BlockSums:
         if tail is not None and tail.start == self.sealed and tail.has_changed:
             self._damaged = tail.start
             logger.warning(
-                "%s: the %d bytes from log offset %d on are not as they were written: a record in "
-                "them is damaged, even if no other check finds it",
+                "%s: the disk has changed the %d bytes from log offset %d on: a record in "
+                "them is damaged, even if no other check detects it",
                 self.directory.parent / "commitlog", tail.end - tail.start, tail.start,
             )  # fmt: skip
 
@@ -111,9 +111,9 @@ class BlockSums:
         return offset
 
     def seal(self, end: int) -> None:
-        """Seal whole blocks before `end`, and note the checksum of the open one.
+        """Seal complete blocks before `end`, and write the checksum of the open block.
 
-        A disk that refuses a checksum ends the sealing until the next start.
+        If a checksum cannot be written, sealing stops until the next start.
 
         Args:
             end: Log offset up to which the log is on the disk.
@@ -165,7 +165,7 @@ class BlockSums:
         os.pwrite(self._fd, sums.astype(BLOCK_SUM).tobytes(), pos)
 
     def _note_open_block(self, end: int) -> None:
-        """Note the checksum of the bytes after the last whole block, up to `end`."""
+        """Write the checksum of the bytes after the last complete block, up to `end`."""
         start = self.sealed
         if start == end or start in self._rewritten or start == self._damaged:
             return
@@ -200,7 +200,7 @@ class BlockSums:
         """Close the files.
 
         Args:
-            end: End of the log after a clean stop: everything before it is sealed.
+            end: End of the log at a clean stop; all blocks before it are sealed.
         """
         before = -1
         while end is not None and before < self.sealed:
@@ -242,10 +242,10 @@ class BlockSums:
         return self.directory / f"{base:0{NAME_DIGITS}d}"
 
     def withdraw(self, offset: int) -> None:
-        """Make the checksums from a log offset on unknown: bytes after it are about to change.
+        """Mark the checksums from a log offset on as unknown, before bytes after it change.
 
         Raises:
-            OSError: The disk refused it: the checksums would accuse what is written now.
+            OSError: They cannot be withdrawn, and would not match the new bytes.
         """
         with self._lock:
             first = self._block_start(offset)
@@ -263,16 +263,16 @@ class BlockSums:
 
     @contextmanager
     def rewriting(self, offsets: Offsets) -> Iterator[None]:
-        """Make the checksums of blocks unknown whose bytes change in place while the block is open.
+        """Mark the checksums of blocks as unknown; bytes may change inside the `with` block.
 
         Args:
             offsets: (n,) i8: log offsets of the bytes.
 
         Raises:
-            OSError: The disk refused it; nothing may be changed.
+            OSError: The checksums cannot be withdrawn; no byte may be changed.
         """
         with self._lock:
-            self._forget_tail(0)  # of what is on the disk, it may be an older one
+            self._forget_tail(0)  # the disk may have an older tail than memory
             for file in list(self._files()):
                 mine = offsets[
                     (offsets >= file.base) & (offsets < file.base + file.pages.data.size)
@@ -284,7 +284,7 @@ class BlockSums:
             yield
 
     def _forget_tail(self, offset: int) -> bool:
-        """Make the tail unknown, on the disk, and return True if it covers bytes after `offset`."""
+        """Mark the tail as unknown on the disk if it covers bytes after `offset`; return if so."""
         noted = _read_tail(self.directory / TAIL)
         if noted is None or noted[0] <= offset:
             return False
@@ -295,19 +295,19 @@ class BlockSums:
 
 
 def _is_readable(file: MappedFile) -> bool:
-    """Return whether no zeros were read in place of pages of a file."""
+    """Return whether no page of a file was replaced by zeros."""
     if file.pages.replaced:
         file.pages.look()
     return not file.pages.unreadable
 
 
 def _other(crc: int) -> int:
-    """Return a checksum that accuses a block with a given one."""
+    """Return a checksum that never matches a block with a given one."""
     return crc ^ 1 or 2
 
 
 def _forget(path: Path, blocks: Offsets) -> None:
-    """Make the checksums of some blocks of a log file unknown, on the disk."""
+    """Mark the checksums of some blocks of a log file as unknown, on the disk."""
     if not blocks.size or not path.exists():
         return
     known = np.fromfile(path, BLOCK_SUM)
@@ -363,11 +363,11 @@ def changed_blocks(directory: Path, files: Sequence[Piece]) -> Iterator[Changed]
 
 
 class _Tail(NamedTuple):
-    """The open block of a log, as far as its checksum covers it.
+    """Part of the open block of a log that its checksum covers.
 
     Attributes:
         base: Log offset of its file's first byte.
-        start, end: Log offsets of its first byte and after its last one.
+        start, end: Log offsets of its first byte and after its last byte.
     """
 
     base: int
@@ -377,7 +377,7 @@ class _Tail(NamedTuple):
 
 
 def _noted_tail(directory: Path, files: Sequence[Piece]) -> _Tail | None:
-    """Return the open block that has a checksum, None without any."""
+    """Return the open block, None if it has no checksum."""
     noted = _read_tail(directory / TAIL)
     if noted is None:
         return None

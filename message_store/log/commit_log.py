@@ -74,10 +74,10 @@ class LogFile:
             self._named = True
 
     def zero_from(self, pos: int) -> None:
-        """Zero the file from position `pos` on; it keeps its size.
+        """Zero the file from position `pos` on without changing its size.
 
         Raises:
-            OSError: The disk refused it; some of it may read as zeros.
+            OSError: The disk refused it; some of the bytes may be zeros.
         """
         zero_range(self.fd, pos, self.size)
 
@@ -100,7 +100,7 @@ class LogFile:
         return os.fstat(self.fd).st_mtime
 
     def close(self) -> None:
-        """Close the descriptor; the mapping stays as long as a view of it."""
+        """Close the descriptor; the mapping exists as long as a view of it."""
         self.pages.forget_file()
         os.close(self.fd)
 
@@ -113,10 +113,10 @@ class LogFile:
 
 
 def erase_files(files: list[LogFile]) -> None:
-    """Remove files, oldest first, and drop the references, as the last one frees the blocks.
+    """Remove files, oldest first, and drop the references, because the last one frees the blocks.
 
     Raises:
-        OSError: The disk refused one; it and those after it exist again at the next start.
+        OSError: A file cannot be removed; it and later ones exist again at the next start.
     """
     try:
         while files:
@@ -174,10 +174,10 @@ class NumberedLog(Generic[File]):
         return self.open_file(self.directory / f"{base:0{NAME_DIGITS}d}", create=True)
 
     def truncate(self, end: int, *, files_min: int = 0) -> None:
-        """Drop everything from `end` on; later bytes read as zeros, later files are removed.
+        """Remove all bytes from `end` on: zero the rest of the file, remove later files.
 
         Args:
-            files_min: Minimum number of files that stay, even if they are empty.
+            files_min: Minimum number of files to keep, even if they are empty.
         """
         while len(self.files) > files_min and self.files[-1].base >= end:
             self.files.pop().erase()
@@ -213,10 +213,10 @@ class CommitLog(NumberedLog[LogFile]):
         """Open every file; set `end` to the end of the last one.
 
         Args:
-            synced: Log offset up to which the log was on the disk. A last file that ends before it
-                lost messages: it is reported, not extended.
+            synced: Log offset up to which the log was synced. A last file that ends before it has
+                lost messages; it is reported, not extended.
         Raises:
-            CorruptStore: A file of another size, a stray name, a gap between files.
+            CorruptStore: A file has a wrong size or name, or a file is missing in between.
         """
         paths = numbered_files(self.directory)
         for path in paths:
@@ -238,8 +238,8 @@ class CommitLog(NumberedLog[LogFile]):
             raise CorruptStore(
                 path,
                 0,
-                f"it has {size} bytes, mappedFileSizeCommitLog says {self.file_bytes}",
-                f"Set mappedFileSizeCommitLog to the size the store was written with. If that is "
+                f"it has {size} bytes, mappedFileSizeCommitLog is {self.file_bytes}",
+                f"Set mappedFileSizeCommitLog to the size with which it was written. If that is "
                 f"{self.file_bytes}, restore this file from a copy.",
             )
         if self.files and int(path.name) != self.files[-1].base + self.file_bytes:
@@ -257,7 +257,7 @@ class CommitLog(NumberedLog[LogFile]):
         """Return the file that holds `offset`.
 
         Raises:
-            RecordUnreadable: It was removed, or nothing was written there.
+            RecordUnreadable: The offset is outside of the log.
         """
         at = bisect.bisect_right(self.files, offset, key=lambda f: f.base) - 1
         if at < 0 or offset >= self.end:
@@ -286,13 +286,13 @@ class CommitLog(NumberedLog[LogFile]):
         self.end = file.base + file.size
 
     def truncate(self, end: int, *, files_min: int = 1) -> None:
-        """Drop everything from `end` on; one file stays: its name is the offset to continue at."""
+        """Remove all bytes from `end` on; keep one file, because its name is the offset."""
         self.sums.withdraw(end)
         super().truncate(end, files_min=files_min)
 
 
 def numbered_files(directory: Path) -> list[Path]:
-    """Return the files of a log in order; an empty one at its end, never begun, is removed."""
+    """Return the files of a log in order; remove an empty last file."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = sorted(path for path in directory.iterdir() if not path.is_dir())
     if paths and paths[-1].stat().st_size == 0:

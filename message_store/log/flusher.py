@@ -1,6 +1,6 @@
-"""Group commit: one thread syncs the log and completes all waiting appends.
+"""Group commit: one thread syncs the log and completes all pending appends.
 
-The log is synced with fdatasync, which releases the interpreter; all messages appended during a
+The log is synced with fdatasync, which releases the GIL; all messages appended during a
 sync share the next one. Queues are synced less often.
 """
 
@@ -25,8 +25,8 @@ class Flusher:
     """Thread that syncs the log of a store.
 
     Attributes:
-        durable: Log offset up to which everything is on the disk.
-        failure: Error that stopped the thread; nothing is durable after that.
+        durable: Log offset up to which the log is on the disk.
+        failure: Error that stopped the thread; `durable` does not advance after it.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Flusher:
         self._thread.join()
 
     async def wait(self, offset: int, timeout_s: float) -> bool:
-        """Return True once everything before `offset` is on the disk, False after the timeout."""
+        """Return True once the log before `offset` is on the disk, False after the timeout."""
         if offset <= self.durable:
             return True
         try:
@@ -75,9 +75,9 @@ class Flusher:
             return False
 
     def request(self, offset: int) -> asyncio.Future[bool]:
-        """Sync as soon as possible; the future is True once all before `offset` is on the disk.
+        """Sync as soon as possible; the result is True once the log before `offset` is on the disk.
 
-        It is False if the disk refused, and stays pending after the thread has ended.
+        It is False after a failed sync. After the thread has ended, the future stays pending.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
@@ -131,12 +131,12 @@ class Flusher:
     def flush(self) -> None:
         """Sync the log now, in the calling thread.
 
-        Linux reports lost pages once, to the first thread that syncs; every later sync of the same
-        file succeeds, also a concurrent one. So threads take turns, and the first failure ends all
-        syncing.
+        Linux reports lost pages only once, to the first thread that syncs; later and concurrent
+        syncs of the same file succeed. Therefore threads sync one at a time, and after the first
+        failure no thread syncs again.
 
         Raises:
-            OSError: The disk refused it, now or before; messages appended since may be lost.
+            OSError: This sync or an earlier one failed; messages appended since may be lost.
         """
         with self._syncing:
             self._flush()
@@ -157,10 +157,10 @@ class Flusher:
             raise
 
     def fail(self, error: OSError) -> None:
-        """Record that a file of the store could not be synced; nothing is durable from now on.
+        """Record that a file of the store could not be synced; `durable` does not advance any more.
 
-        Any thread may call it; only the first error counts. A lack of descriptors is ignored, as
-        it loses nothing.
+        May be called in any thread; only the first error is recorded. A lack of descriptors is
+        ignored, because it loses no data.
         """
         if not is_out_of_descriptors(error):
             self._end(error)
@@ -192,7 +192,7 @@ def sync_files(files: FileCache) -> None:
     Removed files need no sync.
 
     Raises:
-        OSError: None of them counts as synced; the next call syncs all of them again.
+        OSError: A sync failed; the next call syncs all of these files again.
     """
     paths = files.take_dirty()
     try:

@@ -1,4 +1,4 @@
-"""Frames: the columns of log records, by log offset, and walks that continue after damage."""
+"""Frames: columns of log records by log offset, and walks that continue after damage."""
 
 from __future__ import annotations
 

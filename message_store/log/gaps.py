@@ -1,21 +1,21 @@
 """Gaps: damage in the middle of the log, bridged so that later records are kept.
 
     [record][record][damage]................[record][record]      records follow the damage
-    [record][record][a record of no queue  ][record][record]      after the bridge
+    [record][record][record without queue  ][record][record]      after the bridge
 
-Apache's broker cuts the log at the first bytes that are not a record, and loses all acknowledged
-messages after them. DueMQ moves the damaged bytes to a file and replaces them by one record of the
-transaction type ROLLBACK, which no broker puts into a queue or an index: every reader of the log,
-Apache's included, skips it.
+Apache's broker truncates the log at the first bytes that are not a record, and loses all
+acknowledged messages after them. DueMQ moves the damaged bytes to a file and replaces them by one
+record of the transaction type ROLLBACK, which no broker puts into a queue or an index: every reader
+of the log, Apache's included, skips it.
 
-The records continue at the first unit of a queue that points past the damage and at a valid record.
-Bytes are searched for a record only if no queue has such a unit and the log is known to continue,
-or no mark limits it (an Apache store). Otherwise a body that looks like a record could be revived
-at the end of a log that a power cut tore.
+The first record after a gap is the first valid one that a queue unit points at after the damage.
+Bytes are searched for a record only if no queue has such a unit, and the log is known to continue
+or its length is unknown (an Apache store). Otherwise a body that looks like a record could become
+a message at the end of a log that a power cut has torn.
 
-Bytes after the true end of the log may be old records that name their own position, since Apache
-cuts without zeroing. Their store time (older than the last record) and their place in their queue
-(taken by another message) distinguish them from records after damage.
+Bytes after the true end of the log may be old records that contain their own position, because
+Apache truncates without zeroing. They differ from records after damage by their store time (older
+than the last record) and their queue offset (used by another message).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def find_gap(
 
 def _gap_to_queued(log: CommitLog, queues: QueueSet, end: int) -> Gap | None:
     """Return the gap up to the first valid record after `end` that has a unit in a queue."""
-    at = end + layout.RECORD_FIXED_BYTES + 1  # damage is longer than the smallest record
+    at = end + layout.RECORD_FIXED_BYTES + 1  # damage has at least the size of a record
     for _ in range(TRIES_MAX):
         units = [unit for queue in queues.all() if (unit := queue.unit_from(at)) is not None]
         if not units:

@@ -1,19 +1,19 @@
 """Guarded mappings: an unreadable page of a mapped file reads as zeros and is recorded.
 
-An access to a page of a mapped file that cannot be loaded ends the process with SIGBUS: the disk
-cannot read the sector (EIO), a full tmpfs has no page for a hole, or another process cut the file.
-Kernels read the log through mappings, without a check before each access. Instead a handler
+Access to a page of a mapped file that cannot be loaded ends the process with SIGBUS: the disk
+cannot read the sector (EIO), a full tmpfs has no page for a hole, or another process truncated the
+file. Kernels read the log through mappings, without a check before each access. Instead a handler
 (`kernels.bus_error`) replaces the page with zeros; the interrupted code continues and finds no
 record there. `look` then reads the page from the file by pread:
 
     pread fails, or the file ends before it   the page stays zero and is listed as unreadable
     pread succeeds                            a hole, or a passing error: the file is mapped again
 
-Readers that must not mistake zeros for data compare `replaced` before and after, or check
+Readers that must not treat zeros as data compare `replaced` before and after, or check
 `unreadable`. Writes into a replaced page are lost: the page stays listed, and the owner of a
 writable mapping drops the file (`IndexFile`) or treats the record as damaged.
 
-The process has one table and one handler, because signals belong to the process.
+There is one table and one handler per process, because signal handlers are per process.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Mapping:
         fd: Open until `forget_file`; afterwards the file is opened by its path.
     Attributes:
         unreadable: File positions of pages known to be unreadable, ascending.
-        why: Why the last of them cannot be read.
-        gone: The file is unmapped.
+        why: Reason why the last of them cannot be read.
+        gone: Whether the file is unmapped.
     """
 
     def __init__(self, path: Path, fd: int, first: int, size: int, protection: int) -> None:
@@ -90,8 +90,8 @@ class Mapping:
     def _read(self, fd: int, pos: int) -> bytes:
         """Return a page of the file.
 
-        The page cache reads many pages at once, and one bad sector fails them all: so the page is
-        read alone before it counts as unreadable.
+        The page cache reads many pages at once, and one bad sector makes all of them fail, so the
+        page is read alone before it counts as unreadable.
 
         Raises:
             OSError: It cannot be read.
@@ -109,7 +109,7 @@ class Mapping:
                 os.close(alone)
 
     def _map_again(self, fd: int, pos: int) -> str:
-        """Map the file's page in place of zeros; return why that fails, or an empty text."""
+        """Map the file's page again in place of zeros; return the reason if that fails."""
         if self.gone:
             return ""
         if self.protection & mmap.PROT_WRITE and any(
@@ -134,7 +134,7 @@ class PageGuard:
 
     Attributes:
         words: The table that the handler reads and writes; see `kernels.bus_error`.
-        found: Places that cannot be read, in the order of their discovery; FOUND_MAX at most.
+        found: Unreadable pages, in the order of their discovery; at most FOUND_MAX.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class PageGuard:
         """Guard a mapping; return its row, for `remove`.
 
         Raises:
-            OSError: There are too many.
+            OSError: There are too many mappings.
         """
         with self._lock:
             in_use = int(self.words[bus_error.IN_USE])
@@ -182,7 +182,7 @@ class PageGuard:
             self._free.append(row)
 
     def look(self) -> int:
-        """Classify the pages replaced since the last call; return the number of all classified."""
+        """Classify the pages replaced since the last call; return the total of classified pages."""
         with self._lock:
             count = self.replaced
             self._seen = max(self._seen, count - bus_error.RING_SIZE)
@@ -197,7 +197,7 @@ class PageGuard:
             return self._seen
 
     def _classify(self, page: int) -> None:
-        for mapping in reversed(list(self.mappings.values())):  # the newest has the address
+        for mapping in reversed(list(self.mappings.values())):  # the newest owns the address
             if mapping.first <= page < mapping.first + mapping.size:
                 place = mapping.classify(page - mapping.first)
                 if place is not None and len(self.found) < FOUND_MAX:
@@ -236,7 +236,7 @@ class GuardedMap:
 
     @property
     def replaced(self) -> int:
-        """Number of pages of any mapping replaced so far; 0: all data are true."""
+        """Number of replaced pages of all mappings so far; 0: all data come from the files."""
         return self._words[REPLACED]
 
     @property
@@ -250,7 +250,7 @@ class GuardedMap:
         return self.mapping.why
 
     def look(self) -> int:
-        """Update `unreadable`; return the part of `replaced` that it covers."""
+        """Update `unreadable`; return the value of `replaced` up to which it is complete."""
         return self._guard.look()
 
     def written(self, pos: int, size: int) -> None:
@@ -275,5 +275,5 @@ class GuardedMap:
         self.map.close()
 
     def forget_file(self) -> None:
-        """Note that the descriptor is closed; the mapping stays as long as a view of it."""
+        """Record that the descriptor is closed; the mapping exists as long as a view of it."""
         self.mapping.fd = -1

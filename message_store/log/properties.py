@@ -12,8 +12,8 @@ PROPERTIES_BYTES_MAX = 32_767
 def decode_properties(text: bytes) -> dict[str, str]:
     """Return the pairs of an encoded text, as 4.9.x and 5.x read it.
 
-    Pairs with an empty name or value disappear, a value may hold 0x01, the last of equal names
-    wins, a trailing separator is optional. Bytes that are not UTF-8 become U+FFFD.
+    Pairs with an empty name or value are omitted, a value may contain 0x01, the last of equal
+    names applies, a trailing separator is optional. Bytes that are not UTF-8 become U+FFFD.
     """
     pairs = {}
     for entry in text.decode("utf-8", "replace").split(ENTRY_END):

@@ -1,9 +1,10 @@
 """Preallocation of log pages ahead of the append position.
 
-The first write to a page of a file makes the kernel find and zero one, which can cost more than the
-rest of an append (tens of us on virtual machines that return memory to their host). A thread reads
-the empty part of the log file ahead of the end, which puts its pages into the page cache, so the
-append only copies. It reads in small portions, as it may share a core with the event loop.
+At the first write to a page of a file, the kernel allocates and zeroes a page, which can take
+longer than the rest of an append (tens of us on virtual machines that return memory to their host).
+A thread reads the empty part of the log file after its end. This puts the pages into the page
+cache, so that an append only copies. It reads small pieces, because it may share a core with the
+event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class ReadAhead:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self.reached = 0  # log offset up to which pages are loaded
-        self._wake_at = 0  # end of the log at which there is work again
+        self._wake_at = 0  # end of the log at which the thread is woken
         self._expected = 0  # announced log end
         self._buffer = bytearray(STEP_BYTES)
         self._work = threading.Event()
@@ -44,7 +45,7 @@ class ReadAhead:
         self._thread.join()
 
     def notify(self, end: int) -> None:
-        """Note the new end of the log; wake the thread after REFILL_BYTES."""
+        """Set the new end of the log; wake the thread after REFILL_BYTES."""
         if end >= self._wake_at and not self._work.is_set():
             self._work.set()
 
@@ -61,7 +62,7 @@ class ReadAhead:
             self.work()
 
     def work(self) -> bool:
-        """Read ahead if the log has come near the end of what was read; return whether it has."""
+        """Read ahead if few read pages remain after the log's end; return whether it did."""
         if not self._work.is_set():
             return False
         self._work.clear()
@@ -69,7 +70,7 @@ class ReadAhead:
         return True
 
     def _touch(self) -> None:
-        """Read from the log's end, or from where the last call ended, in the file of the end."""
+        """Read after the log's end, or after the end of the last call, in the file of the end."""
         end = self._log.end
         file = next((f for f in list(self._log.files) if f.base <= end < f.base + f.size), None)
         if file is None:

@@ -86,7 +86,7 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     """Decode the record at the start of `view`; ignore the bytes after it.
 
     Args:
-        phys_offset: Its log offset, for the error only; it is not compared with the record.
+        phys_offset: Log offset of the record, for the error only; it is not checked.
     Raises:
         RecordUnreadable: The bytes are damaged or cut off; the text names the field.
     Source: MessageDecoder.decode
@@ -94,7 +94,10 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     total_size = int.from_bytes(view[:4], "big", signed=True)
     data = _Fields(bytes(view[: max(total_size, 4)]), phys_offset)
     if not layout.RECORD_FIXED_BYTES <= total_size <= len(view):
-        raise data.fault(f"it announces {total_size} bytes; {len(view)} are there")
+        raise data.fault(
+            f"its size is {total_size} bytes; "
+            f"{layout.RECORD_FIXED_BYTES} to {len(view)} bytes are possible"
+        )
     record = _decode_plain(data.data, total_size) or _decode_fields(data, total_size)
     if check_crc and record.body and zlib.crc32(record.body) & layout.CRC_MASK != record.body_crc:
         raise data.fault("the body does not match its CRC")
@@ -115,7 +118,7 @@ def split_records(data: bytes) -> list[Record]:
 
 
 def _decode_plain(data: bytes, total_size: int) -> Record | None:
-    """Return the record of common form: IPv4 hosts, a short topic; None if it has another."""
+    """Return a record of the common form (IPv4 hosts, a short topic), None for other forms."""
     (
         _, magic, body_crc, queue_id, flag, queue_offset, phys_offset, sys_flag,
         born_ms, _, born_port, store_ms, _, store_port, reconsume_times, prepared_offset, body_len,

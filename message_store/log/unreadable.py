@@ -1,8 +1,8 @@
-"""Unreadable places of a log that is in use.
+"""Unreadable ranges of a log that is in use.
 
 The mappings of the files are zero there (`page_guard`), which is not a valid record: such messages
-go to quarantine, pulls skip them, and recovery bridges the gap. This module converts the places to
-log offsets, so that each reader can report the cause, and logs each place once.
+go to quarantine, pulls skip them, and recovery bridges the gap. This module converts the pages to
+log offsets, so that each reader can report the cause, and logs each range once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from message_store.ranges import Range, joined, minus
 
 logger = logging.getLogger(__name__)
 Numbers = npt.NDArray[np.integer]
-READS_MAX = 3  # of the same: a hole on a full tmpfs is replaced at each
+READS_MAX = 3  # maximum reads of a range; a hole on a full tmpfs is replaced at each read
 REMEDY = (
-    "Messages there go to quarantine or are left out of pulls. Stop the broker and copy the store "
-    "to a sound disk, or restore this file from a copy"
+    "Messages there go to quarantine or are skipped by pulls. Stop the broker and copy the store "
+    "to another disk, or restore this file from a copy"
 )
 
 
@@ -66,7 +66,7 @@ class UnreadablePlaces:
     def changed(self, seen: int) -> bool:
         """Return whether bytes read since `seen` may be zeros in place of readable pages.
 
-        If so, `ranges` is updated and readable pages are mapped again: read once more.
+        If so, `ranges` is updated, readable pages are mapped again, and the caller must read again.
         """
         if self._guard.replaced == seen:
             return False
@@ -91,7 +91,7 @@ class UnreadablePlaces:
         return bool(minus(found, before))
 
     def _found(self) -> tuple[list[Range], list[str]]:
-        """Return all places of the files that are mapped, and a line for each that is new."""
+        """Return all unreadable ranges of the mapped files, and a line for each new one."""
         found: list[Range] = []
         notices: list[str] = []
         for file in list(self._log.files):
@@ -131,7 +131,7 @@ class UnreadablePlaces:
 
 
 class Reading:
-    """A reading that stops at zeros, repeated until no readable page was zero."""
+    """A read that stops at zeros, repeated until no readable page was replaced by zeros."""
 
     def __init__(self, places: UnreadablePlaces) -> None:
         self._places, self._seen = places, places.seen

@@ -1,11 +1,11 @@
-"""Zeroing of part of a file without a change of its size.
+"""Zeroing of a part of a file without changing its size.
 
-Cutting a file and extending it again zeroes its end, too, but in two steps: a crash between them,
-or a disk that refuses the second, leaves a short file that no broker opens. Earlier versions did
-so, therefore a short last file of a log or queue is extended when it is opened.
+Truncating a file and extending it again also zeroes its end, but in two steps: a crash between
+them, or a failure of the second, leaves a short file that no broker opens. Earlier versions did
+this; therefore a short last file of a log or queue is extended when it is opened.
 
-    punch_hole    one system call; blocks are freed, the size stays     ext4, xfs, btrfs, tmpfs
-    write_zeros   where the file system has no holes, or refuses it     only bytes that are not zero
+    punch_hole    one system call that frees the blocks       ext4, xfs, btrfs, tmpfs
+    write_zeros   writes only where bytes are not zero        file systems without holes
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def write_zeros(fd: int, start: int, end: int) -> None:
 
 
 def whole_size(path: Path, size: int, *, proven: bool) -> int:
-    """Return the size of the last file of a log or queue; extend a file that was cut.
+    """Return the size of the last file of a log or queue; extend a truncated file.
 
-    A file that was cut ends in data; one that was configured with another size ends in zeros and
-    stays as it is.
+    A truncated file ends with data; a file of another configured size ends with zeros and
+    is not changed.
 
     Args:
         size: Configured size of the files, bytes.

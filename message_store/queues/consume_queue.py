@@ -1,8 +1,8 @@
-"""One consume queue: 20-byte units, position = queue offset x 20 over files of fixed size.
+"""Consume queue: units of 20 bytes at position queue offset x 20, in files of fixed size.
 
-The unit of queue offset n is always at n x 20, so writing it twice changes nothing, and a rebuild
-replays the log. Units before the first known record (after files were lost) are Apache's
-pre-blanks (0, 0x7FFFFFFF, 0).
+Because the position of a unit is fixed, writing it twice has no effect, and a rebuild replays the
+log. Units before the first known record (after files were lost) are Apache's pre-blanks
+(0, 0x7FFFFFFF, 0).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class FileCache:
             self._unreadable(path)
             raise CorruptStore(
                 path, pos, f"it cannot be read: {error.strerror}",
-                "Start the broker again: consume queues are then written again from the log.",
+                "Start the broker again: it rebuilds the consume queues from the log.",
             ) from error  # fmt: skip
 
     def _with_room(self, open_file: Callable[[], int]) -> int:
@@ -225,13 +225,13 @@ class ConsumeQueue:
         size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
-                path, 0, f"it has {size} bytes, mappedFileSizeConsumeQueue says {self.file_bytes}",
-                "Set mappedFileSizeConsumeQueue to the size the store was written with.",
+                path, 0, f"it has {size} bytes, mappedFileSizeConsumeQueue is {self.file_bytes}",
+                "Set mappedFileSizeConsumeQueue to the size with which the store was written.",
             )  # fmt: skip
         wanted = self._bases[-1] + self.file_bytes if self._bases else int(name)
         if int(name) != wanted or wanted % self.file_bytes:
             raise CorruptStore(
-                path, 0, f"a file that starts at {wanted} should come here",
+                path, 0, f"the file that starts at {wanted} is missing before it",
                 f"Restore the missing file, or remove {self.directory}: it is rebuilt from the "
                 f"log.",
             )  # fmt: skip
@@ -249,10 +249,10 @@ class ConsumeQueue:
         return count
 
     def cut_at_hole(self) -> None:
-        """Cut the queue at the first unit that is missing.
+        """Truncate the queue at the first missing unit.
 
-        For use after a power cut: the disk may have later units and lack earlier ones. The log has
-        the records of all units that are cut.
+        Used after a power cut, when the disk may have later units but lack earlier ones. The log
+        has the records of all removed units.
         """
         for base in self._bases[:-1]:
             valid = self._valid_in(base)
@@ -267,7 +267,7 @@ class ConsumeQueue:
         base = self._bases[-1]
         path = self._path(base)
         zero_range(self._files.get(path), max(offset * UNIT_BYTES - base, 0), self.file_bytes)
-        self._files.mark_dirty(path)  # else a power cut may bring the units back
+        self._files.mark_dirty(path)  # otherwise the units may exist again after a power cut
 
     def _drop_last(self) -> None:
         self._remove(self._bases.pop())
@@ -342,7 +342,7 @@ class ConsumeQueue:
         return out[: scan.read_units(np.frombuffer(block, np.uint8), out)]
 
     def truncate(self, log_end: int) -> None:
-        """Cut the units whose record does not end before `log_end`."""
+        """Remove the units whose record does not end before `log_end`."""
         self.cut(self.end_before(log_end))
 
     def end_before(self, log_end: int) -> int:

@@ -205,14 +205,14 @@ class QueueSet:
             queue.correct_min(log_min)
 
     def holds(self, name: str) -> bool:
-        """Return whether a topic has queues with messages, or had them."""
+        """Return whether a topic has or had queues with messages."""
         return any(self.topics.next_offset(slot) for slot in self._slots_of(name))
 
     def detach_topic(self, name: str, log_end: int) -> Path | None:
         """Move a topic's directory out of the queues; numbering starts at 0 again.
 
         Returns:
-            Where its files are now, None if there are none.
+            Directory of its files, None if there are none.
 
         Raises:
             OSError: The disk refused it; nothing has changed.

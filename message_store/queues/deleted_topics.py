@@ -21,12 +21,12 @@ DELETIONS_MAX = 65_536
 
 
 class Deletions:
-    """Log offset of each deleted topic before which its records are in no queue.
+    """Deletions: for each deleted topic the log offset before which its records are in no queue.
 
     Args:
         path: The file, `config/deletedTopics.json`.
     Attributes:
-        unwritten: The file lacks a change.
+        unwritten: Whether the file lacks a change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,7 +54,7 @@ class Deletions:
         self.unwritten = True
 
     def fit(self, log_min: int, log_end: int) -> None:
-        """Remove deletions before `log_min`; move those after `log_end` back to it.
+        """Remove deletions before `log_min`; set later ones than `log_end` to it.
 
         `write` brings the change to the disk.
         """

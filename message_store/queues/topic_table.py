@@ -128,7 +128,7 @@ class TopicTable:
     def set_routing(
         self, name: str, *, write_queues: int, read_queues: int, perm: int, closed: bool = False
     ) -> int:
-        """Set the columns that sends are checked against; return the index of the topic."""
+        """Set the columns by which sends are checked; return the index of the topic."""
         index = self.add(name)
         row = self._topics[index]
         row["write_queues"], row["read_queues"] = write_queues, read_queues

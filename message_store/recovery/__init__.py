@@ -1,1 +1,1 @@
-"""Start after a stop, a kill or a power cut; checkpoint and marks of a running store."""
+"""Recovery after a stop, a kill or a power cut; checkpoint and marks of an open store."""

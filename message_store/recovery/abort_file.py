@@ -1,4 +1,4 @@
-"""`<root>/abort`: exists while a store is open; found at a start, the last stop was not clean."""
+"""Abort file, `<root>/abort`: exists while a store is open, or after an unclean stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AbortFile:
         sync_directory(self.path.parent)
 
     def remove(self) -> None:
-        """Remove the file after everything was synced.
+        """Remove the file after the store was synced.
 
         Raises:
             OSError: The disk refused it.

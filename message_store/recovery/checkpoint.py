@@ -46,7 +46,7 @@ class Checkpoint:
         return max(0, min(self.physic_ms, self.logics_ms) - MIN_TIMESTAMP_SLACK_MS)
 
     def truncate(self, offset: int, store_ms: int) -> None:
-        """Lower everything to a log offset and the store time of the record before it.
+        """Lower all fields to a log offset and the store time of the record before it.
 
         Raises:
             OSError: The disk refused it; the old times remain.
@@ -78,7 +78,7 @@ class Checkpoint:
 class Marks(NamedTuple):
     """Log offsets up to which queues are written (dispatched) and on the disk (durable).
 
-    `units` is the sum of all queues' ends at that point: a start that finds fewer has lost queues.
+    `units` is the sum of all queues' ends then; if a start finds fewer, queues were lost.
     """
 
     dispatched: int = 0
@@ -122,7 +122,7 @@ def newest_marks(data: bytes) -> tuple[int, Marks | None, bytes]:
 
 
 def has_damage(data: bytes) -> bool:
-    """Return whether bytes of a `duemq.mark` are not as they were written, in either slot."""
+    """Return whether either slot of a `duemq.mark` is damaged."""
     used = BODY.size + _CRC_BYTES
     for at in (0, SLOT_BYTES):
         body, crc = data[at : at + BODY.size], data[at + BODY.size : at + used]
@@ -134,9 +134,9 @@ def has_damage(data: bytes) -> bool:
 class RecoveryMark:
     """`config/duemq.mark`: two slots written in turn, each with a sequence and a CRC.
 
-    If one slot is damaged, the other has the mark before it. The file is mapped, so that an update
-    needs no system call; its block is allocated first, as a mapped write on a full disk would end
-    the process. If that fails, or the block cannot be read, the mark is kept in memory only.
+    If one slot is damaged, the other has the previous mark. The file is mapped, so that an update
+    needs no system call; its block is allocated first, because a mapped write on a full disk would
+    end the process. If that fails, or the block cannot be read, the mark is kept in memory only.
     """
 
     def __init__(self, path: Path) -> None:
@@ -171,8 +171,8 @@ class RecoveryMark:
         """Return the point at which recovery may start.
 
         Args:
-            clean: The last run ended cleanly, so on the same boot all written data count.
-                Otherwise a sync may have failed before the end, and only synced data count.
+            clean: Whether the last run ended cleanly; then all written data are valid on the same
+                boot. Otherwise a sync may have failed, and only synced data are valid.
         """
         marks = self._marks
         if marks is None:
@@ -189,7 +189,7 @@ class RecoveryMark:
     def truncate(self, offset: int, record: int, units: int) -> None:
         """Lower the marks to a log offset, the last record before it and the sum of queues' ends.
 
-        The boot id stays as found: a crash before may have been a power cut.
+        The boot id does not change, because an earlier crash may have been a power cut.
         """
         marks = self._marks
         if marks is None:
@@ -234,7 +234,7 @@ def _mapped(path: Path, fd: int) -> tuple[mmap.mmap, GuardedMap | None]:
         _readable(path, fd)
     except OSError as error:
         logger.warning(
-            "%s is kept in memory only, a crash costs a longer recovery: %s", path, error
+            "%s is kept in memory only, so recovery after a crash takes longer: %s", path, error
         )
         memory = mmap.mmap(-1, _FILE_BYTES)
         with suppress(OSError):
@@ -246,7 +246,7 @@ def _mapped(path: Path, fd: int) -> tuple[mmap.mmap, GuardedMap | None]:
 
 
 def _readable(path: Path, fd: int) -> None:
-    """Overwrite the block if the disk cannot read it: disks then replace the sector.
+    """Overwrite the block if the disk cannot read it, so that the disk remaps the sector.
 
     Raises:
         OSError: The disk cannot write it either.

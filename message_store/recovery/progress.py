@@ -1,4 +1,4 @@
-"""Progress of the queues, written to recovery mark and checkpoint, which recovery reads."""
+"""Progress of the queues, saved in recovery mark and checkpoint."""
 
 from __future__ import annotations
 
@@ -54,23 +54,23 @@ class QueueProgress:
             self._marked = self._log.end
 
     def detach_topic(self, name: str) -> Path | None:
-        """Take a topic's queues out of the store; return the directory to be erased.
+        """Detach a topic's queues from the store; return the directory to be erased.
 
         Raises:
-            OSError: The disk refused it; nothing has changed.
+            OSError: The directory cannot be moved; nothing has changed.
         """
         before = self._queues.ends_sum
         detached = self._queues.detach_topic(name, self._log.end)
         removed = before - self._queues.ends_sum
         marks = self._mark.read()
-        if marks is not None:  # else a start after a crash would report these units as missing
+        if marks is not None:  # otherwise a start would report these units as missing
             self._mark.update(durable_units=max(marks.durable_units - removed, 0))
         self._synced_before = None
         self.mark_dispatched()
         return detached
 
     def sync_queues(self, flusher: Flusher, index_ms: int) -> None:
-        """Sync the queue files written so far, and record what is on the disk.
+        """Sync the queue files written so far, and record the synced offsets.
 
         Args:
             index_ms: Store time up to which the index is on the disk.
@@ -96,7 +96,7 @@ class QueueProgress:
         self.write_checkpoint(store_ms, index_ms)
 
     def write_checkpoint(self, store_ms: int, index_ms: int) -> None:
-        """Write Apache's checkpoint; an old one only makes a recovery start earlier.
+        """Write Apache's checkpoint; with an old one, recovery only starts earlier.
 
         Args:
             store_ms, index_ms: Store times up to which log and index are on the disk.

@@ -1,16 +1,17 @@
-"""Places of records in their queues, where a record's own header may be damaged.
+"""Queue offsets of records during recovery, where the header of a record may be damaged.
 
-    records of one queue, in log order    13   78   15   16         a flipped bit of 14
-                                          13   14'  14   15         a record of another queue
-                                          13   20   21   22         units 14 to 19 were lost
+    queue offsets of one queue, in log order    13   78   15   16     a flipped bit of 14
+                                                13   14'  14   15     a record of another queue
+                                                13   20   21   22     units 14 to 19 were lost
 
-A broker numbers the records of a queue one after the other, and no checksum of Apache's covers the
-number. A record that is not the next one of its queue has, in this order, the place of the unit
-that names it, the place between its neighbours, or none if its neighbours leave no place between
-them. Otherwise its number counts: records are missing before it, or the topic was deleted.
+A broker numbers the records of a queue consecutively, and no checksum of Apache's covers the
+number. If a record's number is not the next one of its queue, its place is, in this order: the
+offset of the unit that points at it, the offset between its neighbours, or none if its neighbours
+are consecutive. Otherwise the number is used: records are missing before it, or the topic was
+deleted.
 
-Without this, the walk of a recovery would write a unit over that of another record, or remove the
-files of a queue that seems to begin with the number.
+Without this, recovery would overwrite the unit of another record, or remove the files of a queue
+that seems to begin with the number.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class QueuePlaces:
     """Places of the records of one walk along the log.
 
     Attributes:
-        wrong: Log offsets of records whose header has another queue offset than their place.
-        homeless: Log offsets of records without a place.
+        wrong: Log offsets of records whose header has a wrong queue offset.
+        without_queue: Log offsets of records that are in no queue.
     """
 
     queues: QueueSet
     wrong: list[int] = field(default_factory=list)
-    homeless: list[int] = field(default_factory=list)
+    without_queue: list[int] = field(default_factory=list)
     _next: dict[int, int] = field(default_factory=dict)  # queue offset after the last, by group
 
     def correct(self, rows: Rows, groups: Groups) -> npt.NDArray[np.bool_]:
@@ -81,13 +82,13 @@ class QueuePlaces:
                 place = self._place(queue, rows[at], following, after)
             if place == NO_PLACE:
                 placed[at] = False
-                self.homeless.append(int(rows[at]["phys_offset"]))
+                self.without_queue.append(int(rows[at]["phys_offset"]))
             elif place != offset:
                 rows[at]["queue_offset"] = place
                 self.wrong.append(int(rows[at]["phys_offset"]))
             elif at and placed[at - 1] and place == rows[at - 1]["queue_offset"]:
                 placed[at - 1] = False
-                self.homeless.append(int(rows[at - 1]["phys_offset"]))
+                self.without_queue.append(int(rows[at - 1]["phys_offset"]))
         kept = np.flatnonzero(placed)
         if kept.size:
             self._next[group] = int(rows[kept[-1]]["queue_offset"]) + 1
@@ -128,11 +129,11 @@ class QueuePlaces:
         return following if after == following + 1 else offset
 
     def _is_taken(self, queue: ConsumeQueue, before: Row, offset: int) -> bool:
-        """Return whether a place is that of the record before, by the unit that is there."""
+        """Return whether the unit at a queue offset points at the previous record."""
         return bool(before["queue_offset"] == offset) and self._is_unit(queue, before)
 
     def _is_unit(self, queue: ConsumeQueue, row: Row) -> bool:
-        """Return whether the unit at a record's queue offset names it."""
+        """Return whether the unit at a record's queue offset points at the record."""
         unit = queue.read(int(row["queue_offset"]), 1)
         return bool(unit.size) and bool(unit[0]["phys_offset"] == row["phys_offset"])
 

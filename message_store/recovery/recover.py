@@ -4,10 +4,10 @@
       |                                                                  |
       queues are known to be complete up to here       the first bytes that are not a record
 
-Everything but the log is a projection of it: each record found is written into its queue again at
-queue offset x 20, which changes nothing where the unit exists.
+The queues are a projection of the log: the unit of each record found is written again at
+queue offset x 20, which has no effect if the unit exists.
 
-The walk starts at the first of these that is known:
+The walk starts at the first of these offsets that is known:
     1. DueMQ's recovery mark, if the record that it names still ends at its offset; after a clean
        stop all written data count, after a kill or a power cut only synced data (a sync may have
        failed before the kill: `write_again`);
@@ -15,9 +15,9 @@ The walk starts at the first of these that is known:
        neither begins with a record younger than the checkpoint's smaller timestamp nor comes after
        one that does; but never after the last record that has a unit, so that removed queues are
        rebuilt.
-Unlike in Apache's broker, a record must have its own log offset (a stale record is never revived),
-neither a body with a wrong CRC nor damage before other records (`gaps`) ends the log, and bytes
-that are cut off the end are kept in a file.
+Unlike in Apache's broker, a record must contain its own log offset (so a stale record is never
+accepted), neither a body with a wrong CRC nor damage before other records (`gaps`) ends the log,
+and bytes that are removed from the end are kept in a file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WRITE_BYTES = 8 << 20
 
 @dataclass(slots=True)
 class Recovered:
-    """What recovery found."""
+    """Result of a recovery."""
 
     start: int
     places: QueuePlaces
@@ -62,7 +62,7 @@ class Recovered:
     last_store_ms: int = 0
     records: int = 0
     damaged: list[int] = field(default_factory=list)  # the body does not match its CRC
-    homeless: list[int] = field(default_factory=list)  # the header names an impossible queue
+    without_queue: list[int] = field(default_factory=list)  # the header names an impossible queue
     bridged: list[int] = field(default_factory=list)  # damage that records follow
     gaps: int = 0  # queues that ended before the first of their records in the walk
 
@@ -85,7 +85,7 @@ def walk_log(
 ) -> Iterator[Rows]:
     """Yield chunks of (n,) `layout.SCANNED` for the records in start..end, in log order.
 
-    Stop at the first bytes that are not a record. A chunk is reused: copy what must be kept.
+    Stop at the first bytes that are not a record. Chunks are reused: copy rows to keep them.
 
     Args:
         past_damage: Continue at the next record instead: all bytes up to `end` were written.
@@ -129,16 +129,16 @@ def _add_unknown_topics(rows: Rows, file: LogFile, topics: TopicTable) -> None:
 
 
 def third_last_file(log: CommitLog) -> int:
-    """Return where Apache starts after a clean stop."""
+    """Return the log offset at which Apache starts after a clean stop."""
     return log.files[max(len(log.files) - 3, 0)].base
 
 
 def file_before(log: CommitLog, time_ms: int) -> int:
     """Return the base of the last file up to which no file begins with a record after `time_ms`.
 
-    Apache takes the newest file that begins at or before `time_ms`; after a clock was set back
-    between two files, that file comes after younger records. Without such a step both rules agree.
-    Files that do not begin with a record are skipped: a walk must not begin with damage.
+    Apache takes the newest file that begins at or before `time_ms`; if the clock was set back
+    between two files, that file is after younger records. Without such a step both rules agree.
+    Files that do not begin with a record are skipped, because a walk must not begin with damage.
     """
     base = log.files[0].base
     for file in log.files:
@@ -173,7 +173,7 @@ def start_of(
     *,
     crashed: bool,
 ) -> tuple[int, int]:
-    """Return where the walk may start, and the record before it, -1 if that is unknown."""
+    """Return the log offset at which the walk may start, and the record before it (-1: unknown)."""
     if not log.files:
         return 0, -1
     point = mark.point(clean=not crashed)
@@ -212,18 +212,18 @@ def recover(
     known_end: int | None = None,
     units: int = 0,
 ) -> Recovered:
-    """Walk from `start`, write every unit, cut log and queues after the last good record.
+    """Walk from `start`, write every unit, truncate log and queues after the last valid record.
 
-    A queue that ends before its first record in the walk has lost units: then the walk starts again
-    at the first record that exists.
+    If a queue ends before its first record in the walk, it has lost units, and the walk starts
+    again at the first record that exists.
 
     Args:
         torn_from: Log offset after which a record that does not match its CRC ends the log: after
             a power cut it was never written completely.
         known_end: Log offset that the log is known to have reached: unreadable bytes before it
-            are bridged, as their queue offsets were assigned. None: unknown.
-        units: Sum of the queues' ends at `start`. If fewer remain, units that were cut had records:
-            the disk has changed the units, and all queues are written again.
+            are bridged, because their queue offsets were assigned. None if unknown.
+        units: Sum of the queues' ends at `start`. If fewer remain, the disk has changed units, and
+            all queues are written again.
     """
     found = Recovered(start, QueuePlaces(queues), end=start, torn_from=torn_from)
     _replay(log, queues, rules, found)
@@ -238,10 +238,12 @@ def recover(
     _bridge_gaps(log, queues, rules, found, known_end, notice)
     found.end = _skip_blank(log, found.end)
     _report_offsets(found.damaged, "the body's CRC does not match; the record was kept", notice)
-    found.homeless += found.places.homeless
-    _report_offsets(found.places.wrong, "its queue offset is not that of its place", notice)
+    found.without_queue += found.places.without_queue
+    _report_offsets(found.places.wrong, "its queue offset is wrong and was corrected", notice)
     _report_offsets(
-        found.homeless, "topic, queue or queue offset cannot be; it is in no queue", notice
+        found.without_queue,
+        "its topic, queue or queue offset is impossible; it is in no queue",
+        notice,
     )
     _save_tail(log, found.end, notice)
     log.truncate(found.end)
@@ -251,7 +253,7 @@ def recover(
     queues.number_slots()
     if queues.ends_sum < units:
         notice(
-            f"consume queues ended with units that are not those of records before {start}: all "
+            f"consume queues ended with units that do not match records before {start}: all "
             f"queues are written again from the log"
         )
         return recover(log, queues, rules, log.min_offset, notice, torn_from=torn_from)
@@ -271,8 +273,8 @@ def _claimed_end(queues: QueueSet) -> int:
 def write_again(log: CommitLog, start: int, end: int) -> None:
     """Write the log's bytes from `start` to `end` over themselves for the next sync.
 
-    After a failed sync Linux marks pages clean that the disk never received: a later sync succeeds
-    without them, and a start would trust bytes that exist only in the page cache.
+    After a failed sync, Linux marks pages clean that the disk never received: a later sync succeeds
+    without them, and a start would accept bytes that exist only in the page cache.
 
     Raises:
         OSError: The disk refused it.
@@ -337,7 +339,7 @@ def _replay(
             return
         found.gaps += dispatch(rows, queues, rules, log, found.places)
         found.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
-        found.homeless += rows["phys_offset"][~has_place(rows)].tolist()
+        found.without_queue += rows["phys_offset"][~has_place(rows)].tolist()
         if rows.size > 1:
             found.advance(rows[-2])
         before = found.last_record, found.last_store_ms
@@ -359,7 +361,7 @@ def _whole(rows: Rows, torn_from: int | None) -> int:
 
 
 def _cut_void_units(log: CommitLog, queues: QueueSet, start: int) -> None:
-    """Cut units off each queue's end that point into the walked log, but not at a record."""
+    """Remove units at the end of each queue that point into the walked log, but not at a record."""
     for queue in queues.all():
         while queue.max_offset > queue.min_offset:
             if _has_record(queue.read(queue.max_offset - 1, 1), log, start):
@@ -378,7 +380,7 @@ def _has_record(units: Rows, log: CommitLog, start: int) -> bool:
 
 
 def _ends_torn(log: CommitLog, row: Row) -> bool:
-    """Return whether a record's properties end in zeros: the page was never written."""
+    """Return whether a record's properties end in zeros, because the page was not written."""
     end = int(row["phys_offset"]) + int(row["record_size"])
     file = next(f for f in log.files if f.base < end <= f.base + f.size)
     return bool(row["prop_len"] > 0 and file.data[end - 1 - file.base] == 0)
@@ -414,7 +416,7 @@ def dispatch(
     """Write the units of scanned records; return the number of blocks with a gap in their queue.
 
     Args:
-        places: Corrects queue offsets that cannot be.
+        places: Corrects impossible queue offsets.
     """
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
@@ -444,7 +446,7 @@ def dispatch(
 
 
 def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which scanned records name a possible queue and queue offset.
+    """Return which scanned records have a possible queue and queue offset.
 
     Headers have no checksum. A queue never has more messages than fit into the log before them.
     """
@@ -463,7 +465,7 @@ def _report_offsets(offsets: list[int], what: str, notice: Callable[[str], None]
 def tags_codes(
     rows: Rows, topics: TopicTable, rules: Sequence[TagsCodeRule], log: CommitLog
 ) -> npt.NDArray[np.int64]:
-    """Return the tags code of each record: its tag's hash, or what the rule of its topic makes."""
+    """Return the tags code of each record: the hash of its tag, or by the rule of its topic."""
     codes: npt.NDArray[np.int64] = rows["tags_hash"].copy()
     for rule in rules:
         mask = rows["topic_index"] == topics.find(rule.topic)

@@ -1,8 +1,8 @@
 """Lock of a store directory, between processes and within one.
 
-As Apache's brokers, DueMQ takes a record lock on `<root>/lock`. Such a lock belongs to the process:
-a second store here would get it, too, and release it for both. So the directory itself is locked
-first, with a lock that belongs to the descriptor.
+Like Apache's brokers, DueMQ takes a record lock on `<root>/lock`. Such a lock belongs to the
+process: a second store in this process would get it, too, and release it for both. Therefore the
+directory itself is locked first, with a lock that belongs to the descriptor.
 """
 
 from __future__ import annotations

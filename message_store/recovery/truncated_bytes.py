@@ -1,6 +1,6 @@
-"""Bytes that are cut off the end of a log, kept in files below `truncated/`.
+"""Bytes that are removed from the end of a log, kept in files below `truncated/`.
 
-truncated/00000000000000004096     what followed log offset 4096 in its log file
+truncated/00000000000000004096     bytes after log offset 4096 in its log file
 """
 
 from __future__ import annotations

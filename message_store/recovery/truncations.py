@@ -1,17 +1,17 @@
-"""Truncations of a log: which log offsets may have other bytes than before.
+"""Truncations of a log, after which the same log offsets may have other bytes.
 
     log     0 ......... X ........ end            truncate to X, then the log grows again
     later   0 ......... X' x' x' x' x' x' ...     other records at the same offsets
 
-A checkpoint of anything derived names a log offset L and is valid while the log before L is what it
-was. `L <= end` does not show that: after a truncation to X < L the log reaches L again with other
-records. So every truncation gets a number, the *generation* of the log after it. A checkpoint
-records L and the generation, and is valid if
+A checkpoint of derived data contains a log offset L and is valid while the log before L is
+unchanged. `L <= end` does not show this: after a truncation to X < L the log reaches L again with
+other records. Therefore every truncation gets a number, the *generation* of the log after it. A
+checkpoint records L and the generation, and is valid if
 
     L <= floor(generation)      the lowest X of all truncations since that generation
 
-The file is written before the log is cut. While a truncation is `pending`, the next start completes
-it. A start that finds less log than the store had, or another log, records a truncation, too.
+The file is written before the log is truncated. If a truncation is `pending`, the next start
+completes it. If a start finds a shorter or a different log, it also records a truncation.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Truncations:
 
     @classmethod
     def load(cls, root: Path) -> Self:
-        """Read the file of the store at `root`; a damaged one voids every checkpoint."""
+        """Read the file of the store at `root`; a damaged file invalidates every checkpoint."""
         path = root / "config" / FILE_NAME
         try:
             state = load_config(path, _decode) or _State()
         except CorruptStore as error:
-            logger.error("%s Everything derived from the log is rebuilt instead.", error)
+            logger.error("%s All data derived from the log are rebuilt instead.", error)
             state = _State(AFTER_LOSS, None, ((AFTER_LOSS, 0),))
         return cls(path, state)
 
@@ -76,35 +76,35 @@ class Truncations:
         return self._state.pending
 
     def floor(self, generation: int) -> int:
-        """Return the log offset before which the log is what it was in a generation."""
+        """Return the log offset up to which the log has not changed since a generation."""
         if generation > self.generation:  # of another log
             return 0
         later = [offset for number, offset in self._state.steps if number > generation]
         return later[0] if later else NO_FLOOR  # offsets ascend: the first is the lowest
 
     def begin(self, offset: int) -> None:
-        """Record a truncation to a log offset, before anything is cut.
+        """Record a truncation to a log offset before the log is changed.
 
         Raises:
-            OSError: The disk refused it; nothing has changed.
+            OSError: The file cannot be written; nothing has changed.
         """
         number = self.generation + 1
         steps = [step for step in self._state.steps if step[1] < offset]
-        if len(steps) >= STEPS_MAX:  # a lower floor than needed voids a checkpoint too many
+        if len(steps) >= STEPS_MAX:  # a floor that is too low only invalidates more checkpoints
             steps[:2] = [(steps[1][0], steps[0][1])]
         changed = (*steps, (number, offset))
         self._write(replace(self._state, generation=number, pending=offset, steps=changed))
 
     def finish(self) -> None:
-        """Record that everything that the store itself derives has followed.
+        """Record that the data that the store itself derives match the truncated log.
 
         Raises:
-            OSError: The disk refused it; the next start completes the truncation again.
+            OSError: The file cannot be written; the next start completes the truncation again.
         """
         self._write(replace(self._state, pending=None))
 
     def note(self, offset: int) -> None:
-        """Record that the log has lost, or may have lost, everything from a log offset on.
+        """Record that the log has lost, or may have lost, all bytes from a log offset on.
 
         Raises:
             OSError: The disk refused it.
@@ -113,11 +113,11 @@ class Truncations:
         self.finish()
 
     def followed(self, name: str) -> int:
-        """Return the generation up to which a file of another format follows the log."""
+        """Return the generation of the log that a file of another format matches."""
         return dict(self._state.followed).get(name, 0)
 
     def follow(self, name: str) -> None:
-        """Record that the content of a file, which is on the disk, follows the log up to now.
+        """Record that a file, which is on the disk, matches the current generation of the log.
 
         Raises:
             OSError: The disk refused it.

@@ -1,12 +1,11 @@
-"""Repair of queue units that are not those of their records, while the store is open.
+"""Repair of queue units that do not match their records, while the store is open.
 
     queue   [ 4 ][ 5 ][ ? ][ ? ][ 8 ]          a disk returned other bytes for two units
     log     ...[5]......[6]...[7]..[8]...      the records name their queue and queue offset
 
-Readers of records compare each with the place that its unit has in the queue (`is_sound`). Where
-they differ, the log between the records of the next sound units is read, and the units of the
-queue's records in it are written again. A record that is damaged itself stays without a unit of its
-own: readers leave it out.
+Readers compare each record with its unit's queue and queue offset (`is_sound`). If they differ,
+the log between the records of the nearest sound units is read, and the units of the queue's records
+in it are written again. If the record itself is damaged, it gets no unit, and readers skip it.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from message_store.queues.consume_queue import ConsumeQueue, is_blank
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery.recover import dispatch, tags_codes, walk_log
 
-UNITS_MAX: Final = 65_536  # that are looked at in each direction for a sound one
-LOG_BYTES_MAX: Final = 1 << 30  # that are read for one repair
+UNITS_MAX: Final = 65_536  # maximum units that are searched in each direction for a sound one
+LOG_BYTES_MAX: Final = 1 << 30  # maximum bytes that are read for one repair
 GIVEN_UP_MAX: Final = 10_000
 Place = tuple[str, int, int]
 
@@ -46,9 +45,9 @@ class UnitRepair:
         self._given_up: set[Place] = set()
 
     def repaired(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Write a unit again if it is not that of its record; return whether it was changed.
+        """Repair a unit if it does not match its record; return whether it was changed.
 
-        Its neighbours that are not sound are written again, too.
+        Neighbours that are not sound are repaired, too.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or (topic, queue_id, offset) in self._given_up:
@@ -64,16 +63,16 @@ class UnitRepair:
         if not after.size or (before.size and after[0] == before[0]):
             return self._give_up((topic, queue_id, offset), "the log has no other record for it")
         self._notice(
-            f"queue {topic}/{queue_id} at offset {offset}: the unit was not that of its record; "
+            f"queue {topic}/{queue_id} at offset {offset}: the unit did not match its record; "
             f"{count} units were written again from the log"
         )
         return True
 
     def is_sound(self, unit: Row, topic: str, queue_id: int, offset: int) -> bool:
-        """Return whether a unit names the record of its place in the queue.
+        """Return whether a unit points at the record with its queue and queue offset.
 
-        A tags code that differs in one bit from the record's is not sound. Others are: an Apache
-        broker may have computed them by rules that changed since.
+        A tags code that differs from the record's in one bit is not sound. Other differences are
+        accepted, because an Apache broker may have computed the code by rules that changed since.
         """
         row = frame_at(self._log, int(unit["phys_offset"]))
         if row is None or (row["queue_id"], row["queue_offset"]) != (queue_id, offset):
@@ -94,7 +93,7 @@ class UnitRepair:
     def _bounds(
         self, queue: ConsumeQueue, topic: str, queue_id: int, offset: int
     ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return between which log offsets, and which queue offsets, the damaged units are."""
+        """Return the ranges of log offsets and of queue offsets that contain the damaged units."""
         low, high = self._log.min_offset, self._log.end
         first, after = queue.min_offset, queue.max_offset
         for at in range(offset - 1, max(offset - UNITS_MAX, queue.min_offset) - 1, -1):
@@ -134,7 +133,7 @@ class UnitRepair:
         self._given_up.add(place)
         topic, queue_id, offset = place
         self._notice(
-            f"queue {topic}/{queue_id} at offset {offset}: the unit is not that of its record, and "
-            f"{why}: the message is left out"
+            f"queue {topic}/{queue_id} at offset {offset}: the unit does not match its record, and "
+            f"{why}: the message is skipped"
         )
         return False

@@ -1,9 +1,9 @@
-"""Acknowledgement by replicas: the log offset that enough of them have, and what waits for it.
+"""Acknowledgement by replicas: the log offset that enough of them have, and waits for it.
 
     append --> disk (SYNC_FLUSH) --> replicas (SYNC_MASTER) --> confirmed: answered, readable
 
-One offset for all messages, which only grows. The bookkeeping of replicas advances it; a batch of
-messages waits for it once. Source: GroupTransferService
+There is one offset for all messages, which never decreases. The component that tracks the replicas
+advances it; a batch of messages waits for it once. Source: GroupTransferService
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import Enum
 
 
 class Missing(Enum):
-    """What a message in the log lacks to be confirmed.
+    """Condition that a message in the log lacks to be confirmed.
 
     Attributes:
         code: Apache's response code.
-        text: End of a remark that begins with what happened to the message.
+        text: Second part of a remark, after the outcome of the request.
     """
 
     DISK = 10, "the disk did not sync it in time (syncFlushTimeout)"
@@ -30,14 +30,14 @@ class Missing(Enum):
 
 
 class Replicated:
-    """The log offset up to which enough replicas have the log.
+    """Log offset up to which enough replicas have the log.
 
     Attributes:
         required: Whether messages need replicas to be confirmed.
-        offset: That offset; it never goes back.
-        is_possible: Whether enough replicas are in sync to reach a higher one.
-        refusal: Why messages are not even appended; empty if they are.
-        is_given_up: Whether nothing more is confirmed: the broker is not the master any more.
+        offset: The log offset; it never decreases.
+        is_possible: Whether enough replicas are in sync to advance the offset.
+        refusal: Reason why messages are not appended at all, or empty.
+        is_given_up: Whether no more messages are confirmed, because the broker is no longer master.
         timeout_ms: Maximum time of one wait.
         is_copied: Returns whether replicas copy the log, or are configured to.
     """
@@ -56,15 +56,15 @@ class Replicated:
         return len(self._waits)
 
     def require(self, offset: int) -> None:
-        """Make replicas a condition from now on.
+        """Require replicas from now on.
 
         Args:
-            offset: Log offset up to which messages count as confirmed.
+            offset: Log offset up to which messages are already confirmed.
         """
         self.required, self.offset = True, offset
 
     def advance(self, offset: int) -> None:
-        """Confirm the log up to `offset`; resume what waits for that."""
+        """Confirm the log up to `offset`; resume the waits for it."""
         if offset <= self.offset or self.is_given_up:
             return
         self.offset = offset
@@ -77,13 +77,13 @@ class Replicated:
             call()
 
     def give_up(self) -> None:
-        """Confirm nothing more; waits end with REPLICAS at once."""
+        """Confirm no more messages; all waits end with REPLICAS at once."""
         self.is_given_up = True
         for woken in self._waiters.values():
             woken.set()
 
     def when_reached(self, end: int, call: Callable[[], None]) -> None:
-        """Have `call` called once the offset has reached `end`."""
+        """Call `call` once the offset has reached `end`."""
         if end <= self.offset:
             call()
         else:

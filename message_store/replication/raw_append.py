@@ -1,11 +1,11 @@
-"""Raw append: log bytes of another broker, at the offset where that broker has them.
+"""Raw append: appends log bytes of another broker at the same log offsets.
 
     bytes --leading records, checked--> log --> consume queues --> observers
 
-Only whole records are written, so the log ends at a record after each call, and the log of a
-replica is byte for byte the log of its master. A blank record closes the file; its filler is not
-stored. A record has the next queue offset of its queue; other queue offsets, and headers that are
-not plausible, are left to `suspicion`.
+Only complete records are written, so the log ends at a record end after each call, and the log of a
+replica equals that of its master byte for byte. A blank record closes the file; its filler is not
+stored. Normally a record has the next queue offset of its queue; `plausibility_check` accepts or
+refuses other queue offsets and implausible headers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from message_store.log.commit_log import BLANK, CommitLog
 from message_store.log.frames import topic_of
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery.recover import tags_codes
-from message_store.replication.suspicion import Bytes, Suspicion
+from message_store.replication.plausibility_check import Bytes, PlausibilityCheck
 
 Observer = Callable[[list[int]], None]
 CHUNK_RECORDS = 4_096
@@ -59,21 +59,21 @@ class RawAppender:
         self._log, self._appender, self._queues = log, appender, queues
         self._rules, self._descriptors = rules, descriptors
         self._restart_topic = restart_topic
-        self._suspicion = Suspicion(log, queues, clock, notice)
+        self._plausibility = PlausibilityCheck(log, queues, clock, notice)
         self._rows: Rows = np.zeros(CHUNK_RECORDS, layout.SCANNED)
         self._placed: Rows = np.zeros(CHUNK_RECORDS, layout.QUEUED)
         self._filler_from = -1  # log offset of the blank record that ended the last file
         self.observers: list[Observer] = []
 
     def append(self, offset: int, data: Bytes) -> int:
-        """Append the leading whole records of `data`; return how many of its bytes are done with.
+        """Append the leading complete records of `data`; return the number of processed bytes.
 
         Args:
             offset: Log offset of data[0]: the end of the log, or the start of a file if the log is
                 empty.
         Raises:
-            ReplicationFault: The bytes do not continue this log. What precedes them is kept.
-            OSError: The disk refused them.
+            ReplicationFault: The bytes do not continue this log. Records before them are kept.
+            OSError: The bytes cannot be written.
         """
         self._queues.catch_up()
         data = data.view()
@@ -88,7 +88,7 @@ class RawAppender:
         return done
 
     def _skip_filler(self, offset: int, size: int) -> int:
-        """Return how many bytes belong to a blank record that is already in the log."""
+        """Return the number of bytes that belong to a blank record already in the log."""
         if self._filler_from <= offset < self._log.end and self._filler_from >= 0:
             return min(self._log.end - offset, size)
         return 0
@@ -111,7 +111,7 @@ class RawAppender:
         log.end = offset
 
     def _append_in_file(self, offset: int, data: Bytes) -> int:
-        """Append records up to the end of the file; return the bytes that are done with."""
+        """Append records up to the end of the file; return the number of processed bytes."""
         room = self._log.file_bytes - offset % self._log.file_bytes
         data = data[:room]
         count, size, stop = scan.walk(
@@ -158,7 +158,7 @@ class RawAppender:
     def _append_records(self, data: Bytes, base: int, rows: Rows) -> None:
         """Write records and their units, up to the first that is refused."""
         topics, last_ms = self._queues.topics, self._appender.last_store_ms
-        good, fault = self._suspicion.look(rows, data, base, last_ms)
+        good, fault = self._plausibility.check_records(rows, data, base, last_ms)
         rows, done = rows[:good], 0
         while done < good:
             end = int(place(data, base, rows, done, topics.arrays, self._placed))
@@ -171,7 +171,7 @@ class RawAppender:
             raise fault
 
     def _admit(self, row: Row, data: Bytes, base: int) -> None:
-        """Add the queue of a record, or number it as the record does.
+        """Add the queue of a record, or set the queue's next offset to that of the record.
 
         Raises:
             ReplicationFault: The record does not continue its queue.
@@ -179,7 +179,7 @@ class RawAppender:
         topics, queue_id = self._queues.topics, int(row["queue_id"])
         if row["topic_index"] < 0:
             name = topic_of(data, base, row)
-            if self._suspicion.check_topic(row, name, data, base):
+            if self._plausibility.check_topic(row, name, data, base):
                 topics.add(name)
             else:
                 row["topic_index"] = layout.IN_NO_QUEUE
@@ -188,9 +188,9 @@ class RawAppender:
         if slot < 0:
             topics.slot(int(row["topic_index"]), queue_id, create=True)
             return
-        if self._suspicion.is_gap(row, slot):
+        if self._plausibility.is_gap(row, slot):
             topics.set_next_offset(slot, int(row["queue_offset"]))
-        elif self._suspicion.begins_again(row, slot, data, base):
+        elif self._plausibility.begins_again(row, slot, data, base):
             self._restart_topic(topics.name(int(row["topic_index"])))
         else:
             row["topic_index"] = layout.IN_NO_QUEUE

@@ -1,21 +1,21 @@
-"""Truncation: the log of a closed store ends at an earlier record, and what is derived follows.
+"""Truncation of the log of a closed store, together with the data derived from it.
 
-A broker that was master and is replica now may have records that the new master does not have. Its
-log is cut to the last record that both have, and continues with the new master's records.
+A broker that was master and is now a replica may have records that the new master does not have.
+Its log is truncated to the last record that both have, and continues with the new master's records.
 
     1  config/duemq.truncations.json   the truncation is pending, and has a generation
-    2  truncated/                      a copy of what is cut off
+    2  truncated/                      a copy of the removed bytes
     3  commit log                      later files are removed, the rest of the last one is zeroed
-    4  consume queues, deleted topics  units of records that are gone are removed
+    4  consume queues, deleted topics  units of removed records are removed
     5  index, checkpoint, duemq.mark   lowered to the new end
     6  config/duemq.truncations.json   the truncation is complete
 
-Each step can be repeated. After a crash between two of them, the next start, or another call,
-begins at step 2 again. A mark that lies ahead of the log is not used (`recover.start_of`), so the
-order of steps 3 to 5 is free; they are synced before step 6.
+Each step can be repeated. After a crash between two steps, the next start, or another call,
+continues at step 2. A mark ahead of the log is not used (`recover.start_of`), so steps 3 to 5 may
+be done in any order; they are synced before step 6.
 
-What others derive from the log follows at their next start: each names offsets and a generation
-(`recovery.truncations`).
+Components that derive other data from the log update them at their next start, because each
+checkpoint contains log offsets and a generation (`recovery.truncations`).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Truncated:
 
     Attributes:
         offset: End of the log.
-        generation: Number of the truncation; the last one if nothing was cut.
-        is_changed: Whether anything was cut.
+        generation: Number of the truncation; of the last one if no bytes were removed.
+        is_changed: Whether bytes were removed.
     """
 
     offset: int
@@ -66,10 +66,10 @@ class Truncated:
 def truncate_store(
     config: StoreConfig, clock: Clock, offset: int, *, notice: Notice = lambda text: None
 ) -> Truncated:
-    """Cut the log of a closed store at a log offset; everything derived follows.
+    """Truncate the log of a closed store to a log offset, and the derived data with it.
 
-    A truncation that was interrupted is completed first. If the log ends at `offset`, nothing
-    changes. The next start finds a store that was closed, or killed, as before.
+    An interrupted truncation is completed first. If the log ends at `offset`, nothing changes.
+    Whether the last stop of the store was clean does not change.
 
     Args:
         offset: End of a record, of a log file, or the log's first offset.
@@ -77,8 +77,8 @@ def truncate_store(
         StoreLocked: A broker runs on the store.
         NotARecordEnd: The log cannot end there; nothing has changed.
         CorruptStore: Files that cannot be part of this store.
-        StoreFull: No room for what is written first; nothing was cut.
-        OSError: The disk refused a step; the next call or start completes the truncation.
+        StoreFull: The disk has no room for step 1; no bytes were removed.
+        OSError: A step failed; the next call or start completes the truncation.
     """
     lock = StoreLock(config.root)
     try:
@@ -97,8 +97,8 @@ def truncate_store(
         if error.errno not in DISK_FULL:
             raise
         raise StoreFull(
-            f"{config.root}: the disk is full, so the log cannot be truncated to {offset}. Make "
-            f"room there and try again."
+            f"{config.root}: the disk is full, so the log cannot be truncated to {offset}. Free "
+            f"disk space and try again."
         ) from error
     finally:
         lock.release()
@@ -111,7 +111,7 @@ def complete(config: StoreConfig, clock: Clock, notice: Notice) -> Truncations:
 
     Raises:
         CorruptStore: Files that cannot be part of this store.
-        OSError: The disk refused a step; call it again.
+        OSError: A step failed; the call can be repeated.
     """
     truncations = Truncations.load(config.root)
     offset = truncations.pending
@@ -180,7 +180,7 @@ def _walk_up_to(log: CommitLog, offset: int) -> tuple[int, int]:
             return end, end + size
         if size == -1 - scan.STOP_BLANK:
             return end, file.base + file.size
-        limit = offset - file.base  # damage that no start has bridged yet may precede records
+        limit = offset - file.base  # records may follow damage that is not bridged yet
         following = int(find_record(file.data, end - file.base + 1, limit, file.base, row))
         if following < 0:
             return end, end
@@ -189,7 +189,7 @@ def _walk_up_to(log: CommitLog, offset: int) -> tuple[int, int]:
 
 
 def _has_more(log: CommitLog, offset: int) -> bool:
-    """Return whether anything follows an offset."""
+    """Return whether the log has bytes after an offset."""
     return any(
         file.has_data(max(offset - file.base, 0), file.size)
         for file in log.files
@@ -205,7 +205,7 @@ def _cut_log(log: CommitLog, offset: int, generation: int, notice: Notice) -> No
         for path, size in save_tail(log, offset, f".{generation}"):
             notice(f"the log is truncated to {offset}; {size} bytes of it are kept in {path}")
     except OSError as error:
-        notice(f"no copy of what is cut off the log at {offset} is kept: {error}")
+        notice(f"the bytes removed from the log at {offset} cannot be kept in a file: {error}")
     log.truncate(offset)
     for file in log.files[-1:]:
         file.sync()
@@ -224,7 +224,7 @@ def _last_record(log: CommitLog, offset: int) -> tuple[int, int]:
 
 
 def _cut_queues(config: StoreConfig, log: CommitLog) -> int:
-    """Remove the units of records that are gone; return the sum of the queues' ends."""
+    """Remove the units of removed records; return the sum of the queues' ends."""
     deletions = Deletions(config.root / "config" / "deletedTopics.json")
     queues = QueueSet(
         config.root / "consumequeue", config.queue_file_bytes, TopicTable(), deletions

@@ -1,11 +1,11 @@
 """Retention of log files: by age at the configured hour, earlier when the disk fills up.
 
 A file that a component still needs is never removed: `pins` return the first log offset that is
-needed. A pin without an answer, because its plugin has not started, has stopped or failed, keeps
-every file. The file that is written is never removed either.
+needed. A pin that is unknown, because its plugin has not started, has stopped or failed, keeps
+every file. The current file is never removed either.
 
 The owner of a pin may read `wanted`: the files that would be removed without pins because the disk
-fills up. Once it has appended copies of the records that it needs, they can be removed.
+fills up. After it has appended copies of the records that it needs, these files can be removed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from message_store.retention.pins import (
     is_pinned,
 )
 
-QUEUES_AT_ONCE = 64  # corrected in one turn of the event loop
+QUEUES_AT_ONCE = 64  # maximum queues corrected in one turn of the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many of the oldest files to remove, and why not more."""
+    """Number of the oldest files to remove, and the reason for not removing more."""
 
     remove: int
     pinned: bool  # the next one is, or may be, needed
@@ -58,7 +58,7 @@ class Wanted:
 
     Attributes:
         until: Log offset that the files end before.
-        bytes: Bytes to free on the disk; 0: nothing is wanted.
+        bytes: Bytes to free on the disk, 0 if none.
     """
 
     until: int = 0
@@ -76,9 +76,10 @@ def plan_removal(
     durable: int,
     asked_until: int = 0,
 ) -> Plan:
-    """Decide what to remove. `files` are all files, oldest first; the last one always stays.
+    """Return the plan of a removal; the last file is never removed.
 
     Args:
+        files: All files, oldest first.
         asked_until: Log offset; expired files before it are removed at any hour.
     """
     forced = config.clean_forcibly and disk_percent > config.disk_forcible_percent
@@ -104,7 +105,7 @@ def is_expired(file: FileFacts, config: StoreConfig, now_ms: int) -> bool:
 def plan_wanted(
     files: Sequence[FileFacts], config: StoreConfig, *, now_ms: int, used: int, free: int
 ) -> Wanted:
-    """Decide what should be removed because the disk fills up.
+    """Return the files that should be removed because the disk fills up.
 
     Args:
         used, free: Bytes of the disk.
@@ -120,7 +121,7 @@ def plan_wanted(
 
 
 def _leading(files: Sequence[FileFacts], chosen: Callable[[FileFacts], bool]) -> int:
-    """Return the end of the leading chosen files, never of the last file; 0: none is chosen."""
+    """Return the end of the leading chosen files without the last file, 0 if none is chosen."""
     until = 0
     for file in files[:-1]:
         if not chosen(file):
@@ -130,7 +131,7 @@ def _leading(files: Sequence[FileFacts], chosen: Callable[[FileFacts], bool]) ->
 
 
 class RetainedStore(Protocol):
-    """What retention needs of a store."""
+    """Store, as retention needs it."""
 
     root: Path
     config: StoreConfig
@@ -188,7 +189,7 @@ class Retention:
     # -- requests -----------------------------------------------------------------------------
 
     def wanted(self) -> Wanted:
-        """Return what should be removed because the disk fills up."""
+        """Return the files that should be removed because the disk fills up."""
         store, config = self._store, self._store.config
         used, free = store.disk_bytes
         lowest = min(config.disk_used_percent_max, config.disk_forcible_percent)
@@ -198,7 +199,7 @@ class Retention:
         return plan_wanted(self._facts(), config, now_ms=now_ms, used=used, free=free)
 
     def expired(self) -> Wanted:
-        """Return what could be removed by its age, however much room the disk has."""
+        """Return the expired files, regardless of disk usage."""
         config, now_ms = self._store.config, self._store.clock.now_ms()
         until = _leading(self._facts(), lambda file: is_expired(file, config, now_ms))
         return Wanted(until, until)
@@ -220,7 +221,7 @@ class Retention:
     # -- removal --------------------------------------------------------------------------------
 
     def clean(self) -> int:
-        """Remove what can be removed, in the calling thread; return the number of files."""
+        """Remove the files that can be removed, in the calling thread; return their number."""
         files = self._detach()
         count = len(files)
         if files:
@@ -230,7 +231,7 @@ class Retention:
         return count
 
     async def clean_in_thread(self) -> int:
-        """Remove what can be removed without blocking the event loop."""
+        """Remove the files that can be removed, without blocking the event loop."""
         async with self._one_at_a_time:
             files = self._detach()
             count = len(files)
@@ -265,7 +266,7 @@ class Retention:
             store.notice(f"old files of {store.root} stay until the next start: {error}")
 
     def _detach(self) -> list[LogFile]:
-        """Take the files that can be removed out of the log."""
+        """Detach the files that can be removed from the log."""
         store = self._store
         facts = self._facts()
         now_ms = store.clock.now_ms()

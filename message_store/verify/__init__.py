@@ -1,13 +1,13 @@
 """Verification of a whole store, read-only: findings with file and byte.
 
-    commit log      every record, its place and its CRC; the bytes between and after records
+    commit log      every record, its position and its CRC; the bytes between and after records
     consume queues  every unit has its record, every record its unit
     index           every item has its key, every key its item
     config files    the file or its backup is readable
 
-Stores of Apache (4.9, 5.x) and of DueMQ can be read, also after a crash; file sizes are taken from
-the files. A broker that uses the store during the check changes what is read: stop it, or copy the
-directory.
+Stores of Apache (4.9, 5.x) and of DueMQ can be checked, also after a crash; file sizes are taken
+from the files. A broker that uses the store changes it during the check: stop the broker, or check
+a copy.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def verify_store(
     due_topics: Collection[str] = DUE_TOPICS,
     parts: Sequence[Part] = (),
 ) -> Report:
-    """Check the store in `path`; return all findings and figures.
+    """Check the store in `path`; return all findings and counts.
 
     Args:
         progress: Called with (phase, done, total) during the check.
         commitlog: Directory of the log if it is not `path`/commitlog.
         index_slots: maxHashSlotNum if known; otherwise found from the files.
         due_topics: Topics whose records with a DELAY have a time as tags code, in ms.
-        parts: Further checks; without one for them, files are reported as not checked.
+        parts: Further checks; files that no check covers are reported as not checked.
     Raises:
         UsageError: `path` is not a store.
     """

@@ -81,7 +81,7 @@ def _checked(path: Path, value: Any) -> tuple[Any, str]:
 
 
 def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
-    """Check that the times are not after the log's last: recovery would start too late."""
+    """Check that no time is after the log's last record; recovery would start too late."""
     if not path.exists():
         if last_store_ms:
             text = "there is none: after a crash a broker reads the whole log"
@@ -143,7 +143,7 @@ def is_in_use(root: Path) -> bool:
 
 
 def taken_out(root: Path) -> list[tuple[int, int]]:
-    """Return (start, end) log offsets of the bytes that recoveries took out of the log."""
+    """Return (start, end) log offsets of bytes that recoveries have moved out of the log."""
     saved = root / TAKEN_OUT
     paths = sorted(saved.iterdir()) if saved.is_dir() else []
     return [

@@ -95,13 +95,13 @@ def _map_piece(path: Path, report: Report) -> Piece | None:
 
 
 def report_unreadable(report: Report, known: int) -> None:
-    """Report pages that the disk could not read since the guard had found `known` of them."""
+    """Report unreadable pages that the guard has found since it had found `known` pages."""
     guard = page_guard()
     guard.look()
     for place in guard.found[known:]:
         report.add(
             "error", "unreadable-sector", place.path, place.pos,
-            f"{PAGE_BYTES} bytes cannot be read: {place.why}; copy the store to a sound disk, or "
+            f"{PAGE_BYTES} bytes cannot be read: {place.why}; copy the store to another disk, or "
             f"restore this file from a copy",
         )  # fmt: skip
 

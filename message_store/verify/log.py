@@ -2,10 +2,10 @@
 
 Bytes that are not a record have one of three causes:
 
-    [records][torn or stale bytes]                    the log's end; a broker cuts there
-    [records][bytes][older records that name their    stale: Apache cuts without zeroing, so bytes
-                     own position]                    after the cut appear again
-    [records][bytes][newer records]                   damage: Apache's broker would cut all of it
+    [records][torn or stale bytes]                    the log's end; a broker truncates there
+    [records][bytes][older records that contain       stale: Apache truncates without zeroing, so
+                     their own position]              old bytes appear again
+    [records][bytes][newer records]                   damage: Apache's broker would truncate here
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class QueueCount:
     """Records of one queue in the log.
 
     Attributes:
-        records: Records since the numbers last restarted (the topic was deleted).
-        superseded: Records before that.
-        start: Log offset of the first that counts.
+        records: Records since the queue offsets last began at 0 (after the topic was deleted).
+        superseded: Records before.
+        start: Log offset of the first of `records`.
     """
 
     records: int = 0
@@ -179,8 +179,8 @@ class _Walk:
         else:
             self.report.add(
                 "error", "log-gap", first.path, first_pos,
-                f"{end - start} bytes are no record; records go on at log offset {end}. A broker "
-                f"of Apache would cut the log here: restore this file from a copy first",
+                f"{end - start} bytes are no record; records continue at log offset {end}. "
+                f"Apache's broker would truncate the log here: restore this file from a copy first",
             )  # fmt: skip
         self.gap = None
         return not older
@@ -201,8 +201,8 @@ class _Walk:
             return
         self.report.add(
             "warning" if self.facts.crashed else "note", "tail", piece.path, pos,
-            f"the log ends here, at {piece.base + pos}; {used} bytes behind it are no record: a "
-            f"write that a crash cut short, or left from before",
+            f"the log ends here, at {piece.base + pos}; {used} bytes after it are no record: an "
+            f"interrupted write, or stale bytes",
         )  # fmt: skip
 
     def count_rows(self, piece: Piece, rows: Rows) -> None:

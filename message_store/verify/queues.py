@@ -185,7 +185,7 @@ class _Units:
                     "error", "queue-hole", piece.path, at * UNIT_BYTES,
                     f"{after - at} units of {self.queue.name} from queue offset "
                     f"{piece.base // UNIT_BYTES + at} on are empty, later ones are not; a broker "
-                    f"would cut the queue here",
+                    f"would truncate the queue here",
                 )  # fmt: skip
                 at = after
         return True
@@ -242,8 +242,8 @@ class _Units:
         piece = queue.pieces[-1]
         self.report.add(
             "warning" if crashed else "error", "unit-behind-log", piece.path, self.end_pos(piece),
-            f"{self.behind} units of {queue.name} before queue offset {queue.end} point behind the "
-            f"log's end, {self.facts.end}; the next start drops them. If the log lost its last "
+            f"{self.behind} units of {queue.name} before queue offset {queue.end} point after the "
+            f"log's end, {self.facts.end}; the next start drops them. If the log has lost its last "
             f"files, restore them first",
             count=self.behind,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Result of a verification: findings with their place, and figures."""
+"""Result of a verification: findings with their position, and counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Progress = Callable[[str, int, int], None]  # phase, done, total
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One observation about a place in the store.
+    """One observation about a position in the store.
 
     Attributes:
         severity: `error` (data are lost or wrong), `warning` (the next start of a broker repairs
@@ -44,7 +44,7 @@ class Report:
     Attributes:
         counts: Number of findings by kind, including those that are not listed.
         listed: Number of `findings` by kind; `unlisted`: number beyond the limit of a kind.
-        figures: Contents of the store: records, units, items, bytes.
+        figures: Numbers of records, units, items and bytes in the store.
     """
 
     root: Path

@@ -67,7 +67,7 @@ def delay_of(row: Any, level: int, delays_ms: Any, rules: Any) -> int:
 
 @kernel
 def find_name(staging: Bytes, pos: int, end: int) -> int:
-    """Return the position of the Y of DELAY in a property text.
+    """Return the position of the last letter of DELAY in a property text.
 
     -1 unless the text has exactly one DELAY and no DELAy.
     """
@@ -83,7 +83,7 @@ def find_name(staging: Bytes, pos: int, end: int) -> int:
 
 @kernel
 def route_row(row: Any, staging: Bytes, topics: Any, delay_ms: int, numbers: Any) -> int:
-    """Make a timer of a row; return UNCHANGED if its message would differ from the level's."""
+    """Turn a row into a timer; return UNCHANGED if its delivery would differ from the level's."""
     pos = np.int64(row["prop_pos"])
     name_pos = find_name(staging, pos, pos + row["prop_len"])
     due_ms = numbers[NOW_MS] + delay_ms
@@ -138,7 +138,7 @@ def route(
         delay_ms = delay_of(row, level, delays_ms, rules)
         if delay_ms == NOT_ROUTED:
             continue
-        # Python removes timer properties and rewrites a level above the highest.
+        # The caller removes timer properties and rewrites a level above the highest.
         stale = row["timer_kind"] != TIMER_NONE or row["prop_flags"] & STALE_FLAGS != 0
         if stale or level != row["delay_level"]:
             report[i] = UNHANDLED

@@ -20,7 +20,7 @@ Rows = npt.NDArray[Any]
 
 @kernel
 def levels_of(data: Bytes, span: Any, rows: Rows, scratch: Scratch, out: Any) -> None:
-    """Set out (n,) i8 to the level that timers were sent with, 0 if none.
+    """Set out (n,) i8 to the level with which each timer was sent, 0 if none.
 
     Args:
         data: Bytes of one log file.
@@ -30,7 +30,7 @@ def levels_of(data: Bytes, span: Any, rows: Rows, scratch: Scratch, out: Any) ->
     frame, text = scratch.frames[0], scratch.text[0]
     for i in range(rows.size):
         row = rows[i]
-        # A damaged unit may name any place: nothing outside the written bytes is read.
+        # A damaged unit may point anywhere: no byte outside the written part is read.
         pos = np.int64(row["phys_offset"] - span[0])
         if pos < 0 or row["record_size"] < 0 or pos + row["record_size"] > span[1]:
             continue

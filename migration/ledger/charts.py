@@ -64,7 +64,7 @@ def chart(
 
     Args:
         shown: Formats a value with its unit.
-        run: Start and end of the run in ms; shaded, because the chart shows more than the run.
+        run: Start and end of the migration in ms, shaded; the chart also shows the time around it.
         annotations: Times in ms with their texts.
     """
     times = [at for line in series for at, _ in line.points]
@@ -94,7 +94,7 @@ def chart(
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Return the legend: a name for each colour."""
+    """Return the legend with the name of each series."""
     items = (
         f'<span class="key"><i class="swatch swatch-{style}"></i>{escape(name)}</span>'
         for name, style in [*((line.name, line.style) for line in series), ("the run", "run")]

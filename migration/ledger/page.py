@@ -1,7 +1,7 @@
 """History page of one migration: volume, speed, lateness, operators.
 
 A page is one file without scripts and external resources, so that it can be attached to a ticket
-and opened years later. All text from the ledger is escaped. Times are in UTC.
+and archived. All text from the ledger is escaped. Times are in UTC.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def history_page(run: Run, *, store: str, made_ms: int) -> str:
 
 
 def span_of(run: Run) -> tuple[int, int]:
-    """Return start and end of a run in ms; the end of a run at work is its newest record."""
+    """Return start and end of a run in ms; the end of an unfinished run is its newest record."""
     last = [level.updated_ms for level in run.levels] + [event.at_ms for event in run.events]
     end = run.migration.ended_ms
     first = run.migration.started_ms

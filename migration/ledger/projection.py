@@ -2,10 +2,10 @@
 
     ownership.read --> LedgerProjection.take(entry) --records--> LedgerWriter.write
                               |
-                              +-- snapshot() --> what a ledger is rebuilt of
+                              +-- snapshot() --> records to rebuild a ledger from
 
-State, route and counts of a level are those of `delivery.ownership_projection`. Consecutive steps
-within STEPS_MS are one event, because a migration takes hundreds of steps a second.
+State, route and counts of a level come from `delivery.ownership_projection`. Consecutive steps
+within STEPS_MS are one event, because a migration takes hundreds of steps per second.
 
 A pause of a level is a state record from its state to the same state, with the cause as `why`. Such
 a record without a cause ends the pause.
@@ -42,7 +42,7 @@ class LedgerProjection:
     """Ledger records of the ownership journal, applied in its order.
 
     Args:
-        before: Projection of the records that retention removed, which have no events any more.
+        before: Projection of the records that retention removed; they no longer have events.
     """
 
     def __init__(self, before: JournalProjection | None = None) -> None:
@@ -86,7 +86,7 @@ class LedgerProjection:
         )
 
     def _event(self, key: tuple[str, int], entry: JournalEntry) -> EventRecord:
-        """Return the event of an ownership record: a new one, or the event of the steps before."""
+        """Return the event of an ownership record: a new one, or that of the previous steps."""
         steps = self._steps.pop(key, None)
         if steps is not None and steps.take(entry):
             self._steps[key] = steps
@@ -117,7 +117,7 @@ class LedgerProjection:
 
 @dataclass(slots=True)
 class _Steps:
-    """Consecutive steps of a level; `record` is one record with their totals."""
+    """Consecutive steps of a level; `record` has their totals."""
 
     place: int
     event: EventRecord
@@ -125,7 +125,7 @@ class _Steps:
     count: int = 1
 
     def take(self, entry: JournalEntry) -> bool:
-        """Add another record; return whether it continues these."""
+        """Add a record; return False if it does not continue these steps."""
         record, before = entry.record, self.record
         if not 0 <= entry.store_ms - self.event.at_ms < STEPS_MS:
             return False

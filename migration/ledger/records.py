@@ -19,7 +19,7 @@ class MigrationRecord(Record):
     Attributes:
         plan_id: Plan that it follows, "" if unknown.
         mode: `live` or `offline`.
-        ended_ms: End of its last level, None while a level is at work.
+        ended_ms: Time at which its last level ended, None before.
     """
 
     TABLE = "duemq_migrations"
@@ -44,7 +44,7 @@ class LevelRecord(Record):
         cursor: Offset in the level's queue up to which all messages were transferred.
         moved: Messages transferred to the timers, including those returned later.
         moved_bytes: Bytes of their timer units.
-        excluded: Messages of the range that were cancelled or moved before.
+        excluded: Messages of the range that were cancelled or moved before the transfer.
         routed: New messages stored as timers.
         given_back: Messages returned to the level.
         rate_per_s: Recent messages transferred or returned per second.
@@ -73,7 +73,7 @@ class LevelRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord(Record):
-    """Event of a run, with the operator that caused it.
+    """Event of a run, with the operator who caused it.
 
     Attributes:
         key: Unique key; `record_key(offset)` for an ownership record.
@@ -163,7 +163,7 @@ class SampleRecord(Record):
 class Snapshot:
     """All records of migrations in the log and its projection (`config/duemq.migration.json`).
 
-    Events of ownership records that retention removed are missing; `levels` contain their effect.
+    Events of ownership records that retention removed are missing; `levels` include their effect.
 
     Attributes:
         next_record: Queue offset after the last ownership record. The ledger deletes events of

@@ -1,7 +1,7 @@
 """Checksum of a set of messages, independent of their order.
 
-It is the sum, modulo 2^63, of a number mixed from log offset and due time of each message. So
-checksums of disjoint sets add up, see `Tally`.
+It is the sum, modulo 2^63, of a hash of log offset and due time of each message. Checksums of
+disjoint sets can therefore be added, see `Tally`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Migrations of one store: level states, and transitions, each written to the log first.
 
     start     append a route record (the fence), then a state record, in one turn of the event loop
-    step      do one bounded piece of the work of the level's state
-    pause     append a state record without a change of state, with a cause; resume: without one
+    step      do one bounded piece of work of the level's state
+    pause     append a state record that does not change the state, with a cause
+    resume    append such a record without a cause
 
 After each transition the new records of the journal are applied to `journal` (state, route and
-counts) and `ledger` (records for the ledger). `heal` repairs a crash between two records.
+counts) and `ledger` (records for the ledger). If the broker ends between the two records of a
+start, `append_missing_state` appends the second one.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from delivery.ownership import StateRecord
 from delivery.ownership_projection import JournalProjection
 from message_store.clock import Clock
 from message_store.errors import CorruptStore, UsageError
+from message_store.replication.acknowledgement import Missing
 from message_store.store import MessageStore
 from migration.ledger.projection import LedgerProjection
 from migration.ownership import projection
@@ -39,7 +42,7 @@ class Migrations:
     Args:
         on_change: Called with changed ledger records.
     Attributes:
-        blocked_by: By level: reason why the last step moved nothing although messages are left.
+        blocked_by: By level, the reason why the last step moved no message although some remain.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class Migrations:
     @property
     def at_work(self) -> list[int]:
         """Levels that take steps now."""
-        return [level for level in sorted(self.journal.levels) if self.state_of(level).works]
+        return [level for level in sorted(self.journal.levels) if self.state_of(level).is_working]
 
     def left(self, level: int) -> int:
         """Return the maximum number of messages that are still to be moved."""
@@ -103,13 +106,13 @@ class Migrations:
         """Route levels from now on, and begin to drain them.
 
         Raises:
-            IllegalMove: One of them is migrated already; nothing has changed.
+            IllegalMove: One of them is already migrated; nothing has changed.
             OwnershipRefused: The store is not writable; levels before this one have started.
         """
         requested = list(levels)
         for level in requested:
             current = self.state_of(level)
-            (LevelState(level) if current.over else current).after(Event.START)
+            (LevelState(level) if current.is_rolled_back else current).after(Event.START)
         for level in requested:
             owners = self._owners
             self.router.begin(
@@ -139,6 +142,10 @@ class Migrations:
         """Finish a level whose verification found no difference."""
         self._move(level, Event.PROVED)
 
+    async def wait_confirmed(self) -> Missing | None:
+        """Wait until all records are confirmed; return what is missing after the time limits."""
+        return await self._store.wait_confirmed(self._store.max_offset)
+
     # -- steps --------------------------------------------------------------------------------
 
     def step(self, level: int, units_max: int) -> Step:
@@ -149,7 +156,7 @@ class Migrations:
         """
         assert self._drain is not None
         current = self.state_of(level)
-        if not current.works or current.state is State.VERIFYING:
+        if not current.is_working or current.state is State.VERIFYING:
             return Step()
         step = self._step(level, current.state, units_max)
         self.catch_up()
@@ -192,7 +199,7 @@ class Migrations:
         assert self._drain is not None
         self._drain.cover(self._owners.keeper)
 
-    def heal(self) -> None:
+    def append_missing_state(self) -> None:
         """Append the missing state record of a start that a crash or a full disk interrupted.
 
         New messages of such a level are timers already, so the migration continues.
@@ -216,10 +223,10 @@ class Migrations:
             self._on_change(*self.ledger.take(entry))
 
     async def write(self) -> None:
-        """Write the projection in a thread, if the log up to its offset is on the disk.
+        """Write the projection in a thread, if the log is synced up to its offset.
 
         Raises:
-            OSError: The disk refused it; the old file is unchanged.
+            OSError: The file cannot be written; the old one is unchanged.
         """
         async with self._writing:
             journal = self.journal

@@ -1,9 +1,9 @@
-"""File of the journal's projection: config/duemq.migration.json.
+"""Saved projection of the ownership journal: config/duemq.migration.json.
 
 Retention removes old records of the ownership journal, so the projection is written to a file with
-its queue offset, and a start continues from there. The file may be lost as long as the whole
-journal is retained. It may be old; a file ahead of the log's end is ignored. So is one from before
-a truncation of the log that cut its last record; its backup is older and may be valid.
+its queue offset, and a start continues from there. The file is needed only after retention has
+removed records. An old file is valid; a file whose last record is after the end of the log or was
+truncated is ignored, but its backup is older and may be valid.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ def decode(value: Any) -> tuple[JournalProjection, int]:
 
 
 def fitted(store: MessageStore, found: JournalProjection) -> JournalProjection:
-    """Return a projection from a file if it belongs to this log, else an empty one.
+    """Return a projection from a file if it matches this log, else an empty one.
 
-    It belongs to the log if its last record is at the offset of the projection. If retention
-    removed that record, later records follow; if the files of the queue were lost, it begins at 0
-    again.
+    It matches if its last record is at its log offset, or retention has removed that record and
+    later records follow. If the files of the queue were lost, the queue begins at 0 again.
     """
     first, end = ownership.bounds(store)
     last = found.log_offset - 1
@@ -90,7 +89,7 @@ def _backup(path: Path) -> tuple[JournalProjection, int] | None:
 
 
 def restore(store: MessageStore) -> JournalProjection:
-    """Return the projection of the whole journal; the file stands for removed records."""
+    """Return the projection of the complete journal; the file replaces removed records."""
     try:
         found = load(store)
     except CorruptStore:
@@ -101,9 +100,9 @@ def restore(store: MessageStore) -> JournalProjection:
 
 
 def write(store: MessageStore, projection: JournalProjection) -> None:
-    """Write the file; the log must be on the disk up to `projection.log_offset`.
+    """Write the file; the log must be synced up to `projection.log_offset`.
 
     Raises:
-        OSError: The disk refused it; the old file stays.
+        OSError: The file cannot be written; the old one is unchanged.
     """
     write_config(store.config_path(PROJECTION_FILE), encode(projection, store.generation))

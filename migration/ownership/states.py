@@ -6,9 +6,9 @@
                                                                                          v
                                             ROLLED_BACK <--GIVEN_BACK--           ROLLING_BACK
 
-Each level has a state of its own. A pause is not a state: a paused level keeps its state, and
-`resume` continues there. New messages of a level follow its route during a pause, too, so clients
-do not notice a pause.
+Each level has its own state. A pause is not a state: a paused level keeps its state, and
+`resume` continues there. During a pause, new messages of a level still follow its route, so clients
+see no difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Event(StrEnum):
 
     START = "start"  # an operator starts it
     FENCED = "fenced"  # the route is in the log: new messages are stored as timers
-    EMPTIED = "emptied"  # the level owns nothing before the fence
+    EMPTIED = "emptied"  # the level owns no message before the fence
     PROVED = "proved"  # counts and checksums of both owners agree
     ROLL_BACK = "roll_back"  # an operator requests the return to the level
     GIVEN_BACK = "given_back"  # the level owns all its messages again, new ones included
@@ -50,7 +50,7 @@ WORKING: Final = frozenset({State.ROUTING, State.DRAINING, State.VERIFYING, Stat
 """States in which steps are taken; these can be paused."""
 
 ROLL_BACK_MEANS: Final[dict[State, str]] = {
-    State.PLANNED: "nothing was moved; the level is as it was",
+    State.PLANNED: "no message was moved; the level is unchanged",
     State.ROUTING: "timers made of new messages return to the level's queue",
     State.DRAINING: "drained messages return to the level in place, new ones as copies",
     State.VERIFYING: "drained messages return to the level in place, new ones as copies",
@@ -95,12 +95,12 @@ class LevelState:
     cause: str = ""
 
     @property
-    def works(self) -> bool:
+    def is_working(self) -> bool:
         """Whether the level takes steps now."""
         return self.state in WORKING and not self.paused
 
     @property
-    def over(self) -> bool:
+    def is_rolled_back(self) -> bool:
         """Whether another migration of this level may be planned."""
         return self.state is State.ROLLED_BACK
 

@@ -3,8 +3,8 @@
     level's queue --units, due times--> count, bytes, first and last due, overdue
     commit log    --records----------->  unreadable records
 
-Other work runs between two pieces. Messages delivered or sent during the count belong to the next
-plan.
+Other work runs between two pieces. Messages that are delivered or sent during the count may or may
+not be included.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RATE_PER_S: Final = 1_000_000
 
 
 @dataclass(slots=True)
-class Counted:
+class LevelCount:
     """Counts of one level so far."""
 
     level: int
@@ -82,7 +82,7 @@ class Count:
     levels: Iterable[int]
     now_ms: int
     rate_per_s: int = 0
-    found: dict[int, Counted] = field(default_factory=dict)
+    found: dict[int, LevelCount] = field(default_factory=dict)
 
     @property
     def _rate(self) -> int:
@@ -94,7 +94,7 @@ class Count:
         timers = self.owners.timers
         far_ms = timers.position.staged_ms + timers.config.window_ms
         for level in self.levels:
-            counted = self.found[level] = Counted(level)
+            counted = self.found[level] = LevelCount(level)
             found = self.owners.levels.levels.get(level)
             if found is None:
                 continue
@@ -115,7 +115,7 @@ class Count:
                     first += int(units.size)
                     yield int(units.size)
 
-    def _read(self, counted: Counted, first: int, end: int) -> None:
+    def _read(self, counted: LevelCount, first: int, end: int) -> None:
         """Count the properties of the records themselves."""
         records = self.owners.timers.transfers.records
         before = records.fixed
@@ -139,7 +139,7 @@ class Count:
         )  # fmt: skip
 
 
-def _obstacles(item: Counted) -> Iterator[Obstacle]:
+def _obstacles(item: LevelCount) -> Iterator[Obstacle]:
     counted_obstacles = (
         (
             ObstacleKind.DUE_WHILE_RUNNING,

@@ -1,12 +1,12 @@
-"""Drain: pending messages of a level become timers, in bounded steps, without a copy.
+"""Drain: transfers pending messages of a level to the timers, in bounded steps, without a copy.
 
-    offer            return the front of the level: units and due times        (schedule_service)
+    offer            return the first units of the level and their due times   (schedule_service)
     append           append one record: from now on the timers own the units   (delivery.ownership)
     apply_transfer   advance the level's cursor past the units                 (schedule_service)
     catch_up         enqueue the units as timers, 52 bytes each, no copy       (timer_store)
 
-All of these happen in one turn of the event loop. After a crash between the record and the rest,
-both recoveries apply the journal; a crash before the record changes nothing.
+All of these happen in one turn of the event loop. After a crash that follows the record, both
+recoveries apply the journal; a crash before the record has no effect.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Step:
     """Result of one step.
 
     Attributes:
-        moved: Messages that changed their owner.
-        taken: Units of the level's queue that the step passed.
-        blocked_by: Reason why no message moved although some are left, or empty.
+        moved: Messages whose owner has changed.
+        taken: Units of the level's queue that the step processed.
+        blocked_by: Reason why no message moved although some remain, or empty.
     """
 
     moved: int = 0
@@ -70,7 +70,7 @@ class Drain:
                 return Step(
                     blocked_by=timers.enqueue.blocked_by or "the timers enqueue earlier transfers"
                 )
-        if timers.claims.returning:
+        if timers.settled_timers.returning:
             return Step(blocked_by="returned messages need a checkpoint of the timers")
         offer = self._levels.transfers.offer(level, units_max, RANGES_MAX)
         if offer is None:

@@ -1,13 +1,13 @@
 """Offline migration of a stopped store: Apache's 4.9 or 5.x, or DueMQ's.
 
-    open the store (locked, recovered)  -->  levels and timers as they were, without deliveries
+    open the store (locked, recovered)  -->  levels and timers without deliveries
     start, drain, verify: as in a broker, at full speed  -->  checkpoints, files on the disk
 
-The clock of levels and timers stands still: at the store time of the last record, or one hour
-before now if that is later. So messages that became due since then are not overdue here: they get
-slots of their own, and the next broker, Apache's or DueMQ's, delivers them at once. Apache's broker
-passes at most one lap of its wheel, hence the hour. Records, plan, run and ledger have the real
-time.
+The clock of levels and timers is fixed at the store time of the last record, or one hour ago if
+that is later. Messages that became due since then are therefore not overdue: they are put into
+their own slots, and the next broker, Apache's or DueMQ's, delivers them at once. The limit of one
+hour is needed because Apache's broker skips slots that are more than a lap old. Records, plan, run
+and ledger have the real time.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class StoppedHost:
     scheduler: Any = None
     metrics: Any = None
     kernels: Preparation = field(default_factory=Preparation)
+    master_address: str | None = None
 
     def plugin(self, name: str) -> BrokerPlugin | None:
         """Return None, as there are no other plugins."""
@@ -108,7 +109,7 @@ def copy_store(source: Path, target: Path) -> None:
 
     Raises:
         UsageError: The target exists, or is within the source.
-        OSError: The disk refused it.
+        OSError: A file cannot be read or written.
     """
     if not (source / "commitlog").is_dir():
         raise UsageError(f"{source} is not a store: it has no directory commitlog")
@@ -129,7 +130,7 @@ def migrate_offline(
     dry_run: bool = False,
     shown: Callable[[int, int, int], None] = lambda level, moved, left: None,
 ) -> Moved:
-    """Drain levels of a stopped store; all levels if none is named.
+    """Drain levels of a stopped store; without `levels`, all of them.
 
     Args:
         now_ms: Current time, in ms since the epoch.
@@ -219,7 +220,7 @@ def _know_topics(store: Any) -> None:
 
 
 def _last_store_ms(store: Any) -> int:
-    """Return the store time of the newest record; nothing is overdue before it."""
+    """Return the store time of the newest record."""
     if store.last_record < 0:
         return 0
     rows = next(iter(store.scan(store.last_record)), None)
@@ -263,7 +264,7 @@ class _Work:
             service.need()
             moved = {level: await self._one(service, level, run) for level in levels}
         finally:
-            await self.owners.keeper.leave()
+            await self.owners.keeper.persist_last()
             service.migrations.cover()
             await level_keeper.persist()
             await self.store.wait_durable(self.store.max_offset)
@@ -295,7 +296,7 @@ class _Work:
     async def _one(self, service: MigrationService, level: int, run: str) -> int:
         migrations = service.migrations
         current = migrations.state_of(level)
-        if current.state is State.PLANNED or current.over:
+        if current.state is State.PLANNED or current.is_rolled_back:
             migrations.start([level], {}, migration=run, who=self.who)
         elif current.state is State.ROLLING_BACK:
             raise OfflineStopped(level, "it is rolling back: start a broker, which completes that")
@@ -304,7 +305,7 @@ class _Work:
         before = self._handed(service, level)
         for _ in range(TURNS_MAX):
             current = migrations.state_of(level)
-            if not current.works:
+            if not current.is_working:
                 break
             if current.state is State.VERIFYING:
                 found = await service.verify(level)

@@ -25,6 +25,7 @@ from migration.steps.service import MigrationService, difference, plain
 from migration.views import status_view
 
 STEPPING = ("plan", "start", "verify", "rollback")
+CHANGING = ("start", "pause", "resume", "rollback")
 
 
 class Operations:
@@ -49,7 +50,8 @@ class Operations:
         """Execute the command of a request.
 
         Raises:
-            RequestError: The command is malformed, or cannot be executed now.
+            RequestError: The command is malformed, cannot be executed now, or its records are not
+                confirmed in time.
         """
         command = command_of(request)
         try:
@@ -58,7 +60,7 @@ class Operations:
             self._service.need()
             if command.action in STEPPING:
                 await self._service.preload_kernels()
-            # A level takes no steps during a count, so a pause does not wait for the count.
+            # A level takes no steps during a count, so a pause need not wait for its end.
             counts = command.action == "verify"
             async with nullcontext() if counts else self._one_at_a_time:
                 done = await getattr(self, f"_{command.action}")(command)
@@ -67,7 +69,17 @@ class Operations:
         except (DueMQError, OSError) as error:
             raise RequestError(SYSTEM_ERROR, str(error)) from error
         self._service.wake()
+        if command.action in CHANGING and not command.dry_run:
+            await self._confirmed(command.action)
         return Response(body=done.encoded())
+
+    async def _confirmed(self, action: str) -> None:
+        """Wait until the records of a command are on the disk and on the required replicas."""
+        if missing := await self._service.migrations.wait_confirmed():
+            raise RequestError(
+                missing.code,
+                f"the {action} is in the log, but {missing.text}: see duemq migrate status",
+            )
 
     # -- plan, start ----------------------------------------------------------------------------
 
@@ -85,7 +97,7 @@ class Operations:
         owners, now_ms = self._service.need(), self._clock.now_ms()
         levels = _known(command.levels or sorted(owners.delays_ms), owners.delays_ms)
         count = Count(owners, levels, now_ms, self._service.throttle.limits.rate_per_s)
-        await self._service.at_leisure(count.pieces(self._service.piece))
+        await self._service.throttled(count.pieces(self._service.piece))
         return count.plan(
             plan_id=new_id("plan", now_ms, secrets.token_bytes(2)),
             store_id=store_id(self._config_directory),
@@ -101,11 +113,11 @@ class Operations:
             now_ms=now_ms, levels=levels,
         )  # fmt: skip
         migrations = self._service.migrations
-        if not command.levels:  # without named levels, levels that are migrated already are skipped
+        if not command.levels:  # skip levels that are already migrated
             levels = [n for n in levels if self._can(n, Event.START)]
         for level in levels:
             current = migrations.state_of(level)
-            if not current.over:
+            if not current.is_rolled_back:
                 current.after(Event.START)
         if not levels:
             raise UsageError(
@@ -140,7 +152,7 @@ class Operations:
     # -- running migrations ----------------------------------------------------------------------
 
     async def _pause(self, command: MigrationRequest) -> Done:
-        levels = self._chosen(command, lambda level: self._state_of(level).works)
+        levels = self._chosen(command, lambda level: self._state_of(level).is_working)
         cause = command.cause or (
             f"requested by {command.who}" if command.who else "requested by an operator"
         )
@@ -183,7 +195,7 @@ class Operations:
         )  # fmt: skip
 
     def _chosen(self, command: MigrationRequest, fits: Callable[[int], bool]) -> list[int]:
-        """Return the levels of a command; without names, all levels that it is possible for."""
+        """Return the levels of a command; if it names none, all levels that it applies to."""
         known = self._service.migrations.journal.levels
         if not command.levels:
             return [level for level in sorted(known) if fits(level)]
@@ -194,7 +206,7 @@ class Operations:
 
     def _can(self, level: int, event: Event) -> bool:
         current = self._state_of(level)
-        if event is Event.START and current.over:
+        if event is Event.START and current.is_rolled_back:
             return True
         return (current.state, event) in MOVES
 

@@ -1,7 +1,7 @@
 """Return of transferred messages to their level, with unchanged due times.
 
-    ReturnUnits  transferred messages: a record returns them without a copy, the last ones first,
-                 so that the level always owns the end of its queue
+    ReturnUnits  transferred messages: a record returns them without a copy, from the end of the
+                 queue backwards, so that the level always owns the end of its queue
     Unroute      timers that were sent with the level: a copy with the same due time, whose origin
                  is the timer, is appended to the level's queue; the earliest timers first
 
@@ -68,7 +68,7 @@ class ReturnUnits:
         return self._timers.transfers.owned.bounds(level) is None
 
     def step(self, level: int, units_max: int, *, migration: str = "") -> Step:
-        """Return up to `units_max` units of a level's queue, the last ones.
+        """Return the last units of a level's queue, up to `units_max`.
 
         Raises:
             OwnershipRefused: The store is not writable; nothing has changed.
@@ -113,7 +113,7 @@ class ReturnUnits:
             gone_sum=checksum(gone["phys_offset"], gone["due_ms"]),
         )
         entry = ownership.append(self._store, record, now_ms)
-        self._timers.decisions.give_back(entry, rows, places, name_at)
+        self._timers.decisions.return_units(entry, rows, places, name_at)
         self._levels.transfers.apply_return(entry)
         return Step(int(rows.size), end - first)
 
@@ -173,7 +173,7 @@ class Unroute:
         return level not in self._router.levels and level in self._over
 
     def forget(self, level: int) -> None:
-        """Have the next rollback of a level search for timers again."""
+        """Forget the timers found for a level; the next rollback searches for them again."""
         self._over.discard(level)
 
     def _unread(self, level: int) -> bool:
@@ -230,7 +230,10 @@ class Unroute:
         made["topic_index"], made["queue_id"] = self._schedule, level - 1
         made["due_delay_ms"], made["due_ms"] = TAGS_DUE, rows["due_ms"]
         made["enqueue_ms"] = made["dequeue_ms"] = -1
-        for at in (*load.parked, *load.lost):  # they go to quarantine as timers when they are due
+        for at in (
+            *load.quarantine_items,
+            *load.lost,
+        ):  # they go to quarantine as timers when they are due
             made[at]["status"] = SKIPPED
         self._store.put(batch)
         stored = made["status"] == 0

@@ -4,9 +4,10 @@
     due                  ->  T: DELAY=3, REAL_TOPIC=T, REAL_QID, as the level service delivers it
 
 It runs before the hook of the levels, which redirects the other messages: levels that are not
-routed, property texts that are too long or have both names, markers. The limits of timers do not
-apply, so clients that send levels see no difference. If a message has a level and a time, the level
-applies, as everywhere. Timer properties of a message that a consumer sends back are removed.
+routed, property texts that are too long or have both names, markers. The limits of timers are not
+checked, so clients that send levels see no difference. If a message has a level and a time, the
+level applies, as without a migration. Timer properties of a message that a consumer sends back are
+removed.
 
 Source: HookUtils.handleScheduleMessage
 """
@@ -80,7 +81,7 @@ class Router:
         *,
         migration: str = "",
     ) -> JournalEntry:
-        """Append a route record, which is the fence between the level's queue and the timers.
+        """Append a route record: later messages of the level are timers.
 
         Raises:
             OwnershipRefused: The store is not writable; nothing has changed.

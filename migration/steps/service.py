@@ -1,12 +1,12 @@
 """Migration service: runs steps while lateness, rate and window allow it.
 
-    turn:  window open? --> throttle: how many, when --> one step of one level, levels in turn
-    every 100 ms           lateness of all deliveries since --> throttle
-    every 5 s, at work     a sample for the ledger; the projection of the ownership journal is saved
+    turn:  window open? --> throttle: size and time --> one step of one level, levels in turn
+    every 100 ms           lateness of the deliveries since then --> throttle
+    every 5 s, if active   a sample for the ledger; the projection of the ownership journal is saved
 
 A level in VERIFYING is counted in pieces between other work, and takes no steps until the count
-ends. A blocked step (full disk, missing checkpoint) is reported and tried again. Only a
-verification that finds a difference pauses a level, with the cause in the log, until it is resumed.
+ends. A blocked step (full disk, missing checkpoint) is reported and tried again. The service itself
+pauses a level only if a verification finds a difference; the cause is in the log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from migration.ownership.moves import Migrations
 from migration.ownership.owners import NoOwners, Owners
 from migration.ownership.states import State
 from migration.steps.drain import Step
-from migration.steps.throttle import Interval, LatenessSince, Throttle
+from migration.steps.throttle import Interval, IntervalLateness, Throttle
 from migration.steps.verification import Verification, Verified
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Pace:
     since_ms: int
     moved: int = 0
     rate_per_s: float = 0.0
-    late: LatenessSince | None = None
+    late: IntervalLateness | None = None
 
 
 class MigrationService:
@@ -78,7 +78,7 @@ class MigrationService:
         self._interval: Interval | None = None
         self._sampling: Interval | None = None
         self._turn, self._preloaded = 0, False
-        self._last: dict[int, State] = {}  # states of the levels at work in the last turn
+        self._last: dict[int, State] = {}  # states of the levels that took steps in the last turn
         self._counted: Counter[int] = Counter()  # levels that take no steps while they are counted
 
     def reconfigure(self, config: MigrationConfig) -> None:
@@ -148,7 +148,7 @@ class MigrationService:
                 log.exception("the kernels of migration are not preloaded")
 
     async def _rest(self, at_ms: int, signal: asyncio.Event) -> None:
-        """Yield to other tasks until a time, or until an event is set."""
+        """Wait until a time, or until an event is set."""
         if at_ms <= self._clock.now_ms():
             for _ in range(YIELDS):
                 await asyncio.sleep(0)
@@ -186,18 +186,18 @@ class MigrationService:
             return self._clock.now_ms() + (AGAIN_MS if self._is_full() else 0)
         self._turn += 1
         step = self._step(level, allowed.units)
-        self.throttle.took(step.taken, now_ms, self._clock.now_ms())
+        self.throttle.count_step(step.taken, now_ms, self._clock.now_ms())
         self.pace.moved += step.moved
         all_blocked = all(self.migrations.blocked_by.get(n) for n in levels)
         return now_ms + AGAIN_MS if step.blocked_by and all_blocked else now_ms
 
     def _is_full(self) -> bool:
         """Whether too many returned timers are in memory until the next checkpoint."""
-        return self.need().timers.claims.returned_count >= RETURNED_MAX
+        return self.need().timers.settled_timers.returned_count >= RETURNED_MAX
 
     def _heal(self) -> None:
         try:
-            self.migrations.heal()
+            self.migrations.append_missing_state()
         except OwnershipRefused as error:
             log.debug("a start cannot be finished yet: %s", error)
 
@@ -215,8 +215,8 @@ class MigrationService:
         """Return the maximum units of the next piece of a count."""
         return min(self.throttle.batch, COUNT_UNITS)
 
-    async def at_leisure(self, pieces: Iterable[int]) -> None:
-        """Count piece by piece, as the throttle allows.
+    async def throttled(self, pieces: Iterable[int]) -> None:
+        """Count piece by piece, at the pace that the throttle allows.
 
         Raises:
             NoOwners: The broker stops.
@@ -225,7 +225,7 @@ class MigrationService:
         began_ms = self._clock.now_ms()
         for _ in pieces:
             now_ms = self._clock.now_ms()
-            self.throttle.took(0, began_ms, now_ms)
+            self.throttle.count_step(0, began_ms, now_ms)
             at_ms = self.throttle.pace(now_ms).at_ms
             if any(not self._counted[level] for level in self.migrations.at_work):
                 at_ms += at_ms - now_ms  # a step of another level comes first
@@ -241,12 +241,12 @@ class MigrationService:
                 at_ms = allowed.at_ms
 
     async def verify(self, level: int) -> Verified:
-        """Count the messages of a level at both owners, in pieces; it takes no steps meanwhile."""
+        """Count the messages of a level at both owners, in pieces; the level takes no steps."""
         owners, journal = self.need(), self.migrations.journal.levels[level]
         work = Verification(owners.levels, owners.timers, owners.store, level, journal)
         self._counted[level] += 1
         try:
-            await self.at_leisure(work.pieces(self.piece))
+            await self.throttled(work.pieces(self.piece))
         finally:
             self._counted[level] -= 1
             self._wake.set()
@@ -261,7 +261,7 @@ class MigrationService:
         except NoOwners:
             return
         current = self.migrations.state_of(level)
-        if current.state is not State.VERIFYING or not current.works:
+        if current.state is not State.VERIFYING or not current.is_working:
             return  # another command changed the state during the count
         try:
             if found.is_right:

@@ -1,25 +1,25 @@
-"""Throttle of a migration: lateness first, rate second. Pure; times are arguments.
+"""Throttle of a migration: limits lateness and rate. Pure; times are arguments.
 
-Lateness. Every interval reports the lateness of its deliveries to the throttle. Intervals without
-steps give the usual lateness; during deliveries there is a quiet time every QUIET_EVERY_MS, without
-steps for QUIET_MS. The target is the configured lateness or `factor` times the usual lateness,
-whichever is lower. Both lateness values are p99s over many intervals: WINDOW_INTERVALS consecutive
-ones with steps, which is longer than a checkpoint takes, and the last USUAL_INTERVALS without
-steps. So occasional delays of the machine have the same weight in both.
+Lateness. The lateness of deliveries is reported to the throttle once per interval. Intervals
+without steps measure the baseline lateness; during deliveries, QUIET_MS of every QUIET_EVERY_MS
+have no steps. The target is the lower of the configured lateness and `factor` times the baseline.
+Both lateness values are p99s over many intervals: WINDOW_INTERVALS consecutive ones with steps,
+which is longer than a checkpoint takes, and the last BASELINE_INTERVALS without steps. Occasional
+delays of the machine therefore have the same weight in both.
 
-    lateness above LATE_SHARE of the target and above the usual lateness
-        Steps that take longer than the target (after a long pause: longer than target minus usual
-        lateness) are halved. Otherwise the pause is doubled, because much of the cost of a step
+    lateness above LATE_SHARE of the target and above the baseline
+        Steps that take longer than the target (after a long pause: longer than target minus
+        baseline) are halved. Otherwise the pause is doubled, because much of the cost of a step
         does not depend on its size.
     lateness up to CALM_SHARE of the target
         Steps that take at most this share of the target grow by an eighth. Otherwise the pause
         shrinks by a quarter, or by an eighth near the pause at which lateness was too high.
-    between the two
+    lateness between these shares of the target
         Nothing changes.
 
-Far above the target (SEVERE times, SEVERE_INTERVALS in a row) the throttle slows down at once. It
-takes a step after the longest pause in any case, because lateness with another cause must not stop
-the migration.
+Far above the target (SEVERE times, SEVERE_INTERVALS in a row) the throttle slows down at once.
+After the longest pause it allows a step in any case, because lateness with another cause must not
+stop the migration.
 
 During deliveries a step takes at most BATCH_BUSY units, about 1 ms, and is followed by a pause of
 at least PAUSE_BUSY_MS, because Linux gives a process that never sleeps the lowest priority. Each
@@ -32,7 +32,7 @@ Rate. A token bucket of a quarter of a second of the rate, filled by the clock.
     begin()                                        another kind of work begins
     next(now) --> Turn(units_max, earliest time)   permission for the next step
     pace(now) --> Turn                             the same for counts, without the rate
-    took(units, began, now)                        called after each step
+    count_step(units, began, now)                  called after each step
     observe(lateness)                              called after each interval
     change(limits)                                 called after a command of an operator
 """
@@ -64,15 +64,15 @@ PAUSE_MS_MAX: Final = 100
 WINDOW_INTERVALS: Final = 16
 SEVERE: Final = 4
 SEVERE_INTERVALS: Final = 2
-LATE_SHARE: Final = 0.9  # share of the target; with 1.0 every other window would exceed the target
+LATE_SHARE: Final = 0.9  # share of the target; with 1.0 half of the windows would exceed the target
 CALM_SHARE: Final = 0.75
 GROWTH_PART: Final = 8
 BURST_MS: Final = 250
 QUIET_EVERY_MS: Final = 2_500
 QUIET_MS: Final = 250  # long enough for a whole interval, whenever it begins
 QUIET_STEP_MS: Final = 50
-USUAL_INTERVALS: Final = 32
-USUAL_MS_MIN: Final = 2
+BASELINE_INTERVALS: Final = 32
+BASELINE_MS_MIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,27 +125,27 @@ class Throttle:
         self.pause_ms = 0
         self._late_pause_ms = 0
         self._busy, self._silent = False, IDLE_INTERVALS  # intervals without a delivery
-        self._usual: deque[LatenessSince] = deque(
-            maxlen=USUAL_INTERVALS
+        self._baseline: deque[IntervalLateness] = deque(
+            maxlen=BASELINE_INTERVALS
         )  # intervals without a step
-        self._window: list[LatenessSince] = []
+        self._window: list[IntervalLateness] = []
         self._steps, self._stepped_ms = 0, 0  # intervals of the window
         self._worked, self._quiet_ms = False, now_ms + QUIET_EVERY_MS
         self._step_end_ms = now_ms
         self._allowance, self._filled_ms = 0.0, now_ms
 
     @property
-    def usual_ms(self) -> int | None:
+    def baseline_ms(self) -> int | None:
         """Lateness (p99) of deliveries without a migration; None if unknown."""
-        return together(self._usual)
+        return together(self._baseline)
 
     @property
     def target_ms(self) -> int:
         """Current maximum of the lateness (p99); 0: no limit."""
-        units, factor, usual = self.limits.target_p99_ms, self.limits.factor, self.usual_ms
-        if not factor or usual is None:
+        units, factor, baseline = self.limits.target_p99_ms, self.limits.factor, self.baseline_ms
+        if not factor or baseline is None:
             return units
-        return min(units, round(factor * max(usual, USUAL_MS_MIN)))
+        return min(units, round(factor * max(baseline, BASELINE_MS_MIN)))
 
     def change(self, limits: Limits) -> None:
         """Apply new limits from the next turn on."""
@@ -178,14 +178,14 @@ class Throttle:
 
     def pace(self, now_ms: int) -> Turn:
         """Return the permission for the next step of work that moves no messages."""
-        self._step_end_ms = min(self._step_end_ms, now_ms)  # a clock may be set back
+        self._step_end_ms = min(self._step_end_ms, now_ms)  # the clock may have been set back
         if self._is_quiet(now_ms):
             return Turn(0, now_ms + QUIET_STEP_MS)
         at_ms = self._step_end_ms + max(self.pause_ms, PAUSE_BUSY_MS if self._busy else 0)
         return Turn(self.batch, now_ms) if now_ms >= at_ms else Turn(0, at_ms)
 
     def _is_quiet(self, now_ms: int) -> bool:
-        """Return whether now is a quiet time, which measures the usual lateness."""
+        """Return whether steps are suspended now to measure the baseline lateness."""
         if not (self._busy and self.limits.factor and self.limits.target_p99_ms):
             self._quiet_ms = now_ms + QUIET_EVERY_MS
             return False
@@ -193,18 +193,18 @@ class Throttle:
             self._quiet_ms = now_ms + QUIET_EVERY_MS
         return now_ms >= self._quiet_ms
 
-    def took(self, units: int, began_ms: int, now_ms: int) -> None:
+    def count_step(self, units: int, began_ms: int, now_ms: int) -> None:
         """Count a step that ended now."""
         self._step_end_ms, self._worked = now_ms, True
         self._steps += 1
         self._stepped_ms += max(now_ms - began_ms, 0)
         if self.limits.rate_per_s:
             self._allowance -= (
-                units  # before the bucket is filled, as the step began with the old allowance
+                units  # before the bucket is filled, because the step began with the old allowance
             )
             self._fill(now_ms)
 
-    def observe(self, since: LatenessSince) -> None:
+    def observe(self, since: IntervalLateness) -> None:
         """Add the lateness of the deliveries since the last observation."""
         worked, self._worked = self._worked, False
         if not self.limits.target_p99_ms:
@@ -217,7 +217,7 @@ class Throttle:
             self._busy = True
             self.begin()
         if not worked:
-            self._usual.append(since)
+            self._baseline.append(since)
             return
         self._window.append(since)
         self._adjust()
@@ -236,7 +236,7 @@ class Throttle:
                 self._slow_down(target_ms, severe=True)
         elif len(late) >= WINDOW_INTERVALS:
             p99_ms = together(late) or 0
-            if p99_ms > max(target_ms * LATE_SHARE, self.usual_ms or 0):
+            if p99_ms > max(target_ms * LATE_SHARE, self.baseline_ms or 0):
                 self._slow_down(target_ms, severe=False)
             elif p99_ms <= target_ms * CALM_SHARE:
                 self._speed_up(target_ms)
@@ -262,10 +262,10 @@ class Throttle:
             self.pause_ms -= max(self.pause_ms // part, 1)
 
     def _is_long(self, target_ms: int, *, share: float = 1.0) -> bool:
-        """Return whether steps take too long; after a long pause only steps can cause lateness."""
+        """Return whether steps take too long; after a long pause, only the step causes lateness."""
         allowed_ms: float = target_ms
         if self.pause_ms >= PAUSE_LONG_MS:
-            allowed_ms = max(target_ms - (self.usual_ms or 0), target_ms / 2)
+            allowed_ms = max(target_ms - (self.baseline_ms or 0), target_ms / 2)
         return self._stepped_ms > self._steps * allowed_ms * share
 
     @property
@@ -289,7 +289,7 @@ class Interval:
     def __init__(self, buckets: npt.NDArray[np.int64]) -> None:
         self._before = buckets.copy()
 
-    def look(self, buckets: npt.NDArray[np.int64]) -> LatenessSince:
+    def look(self, buckets: npt.NDArray[np.int64]) -> IntervalLateness:
         """Return the deliveries since the last call.
 
         Args:
@@ -297,11 +297,11 @@ class Interval:
         """
         since = buckets - self._before
         self._before = buckets.copy()
-        return LatenessSince(np.maximum(since, 0))
+        return IntervalLateness(np.maximum(since, 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LatenessSince:
+class IntervalLateness:
     """Histogram of the deliveries of one interval by lateness."""
 
     buckets: npt.NDArray[np.int64]
@@ -319,12 +319,12 @@ class LatenessSince:
         return int(BOUNDS_MS[min(at, BOUNDS_MS.size - 1)])
 
 
-def together(intervals: Collection[LatenessSince]) -> int | None:
+def together(intervals: Collection[IntervalLateness]) -> int | None:
     """Return the p99 over several intervals, in ms; None without deliveries."""
     if not intervals:
         return None
-    return _p99_ms(LatenessSince(np.sum([each.buckets for each in intervals], axis=0)))
+    return _p99_ms(IntervalLateness(np.sum([each.buckets for each in intervals], axis=0)))
 
 
-def _p99_ms(since: LatenessSince) -> int:
+def _p99_ms(since: IntervalLateness) -> int:
     return since.quantile_ms(0.99) or 0

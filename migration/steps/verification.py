@@ -5,9 +5,9 @@
 
 Both sides are counted and summed by checksums (`migration.ownership.checksum`).
 
-Retention removes settled messages from the front of the level's queue, and ownership records much
-later. So the comparison begins after the last record whose range contains removed messages; before
-that, each remaining message must be pending or settled. No earlier totals are needed:
+Retention removes settled messages from the start of the level's queue, and ownership records much
+later. Therefore the comparison begins after the last record whose range contains removed messages;
+before that, each remaining message must be pending or settled. No stored totals are needed:
 
     queue   [ removed ][ each pending or settled ][ as in the journal ................. ]
                      low      the last record across `low` ends here: border
@@ -122,13 +122,15 @@ class Verification:
         expected = Tally()
         for change in changes:
             if change.first >= border:
-                expected = expected.plus(change.over).minus(change.back).minus(change.gone)
+                expected = (
+                    expected.plus(change.transferred).minus(change.returned).minus(change.gone)
+                )
         pending, before, gone = yield from self._with_the_timers(border)
         settled = yield from self._settled(gone)
         journal = self._journal
         self.found = Verified(
             self._level, mine, pending, settled, expected.plus(before),
-            journal.over, journal.back, journal.settled,
+            journal.transferred_tally, journal.returned_tally, journal.gone_tally,
         )  # fmt: skip
 
     def _with_the_level(self) -> Counting[Tally]:
@@ -174,7 +176,7 @@ class Verification:
         return pending, before, gone
 
     def _settled(self, gone: Gone) -> Counting[Tally]:
-        """Return the messages that later records name as their origin."""
+        """Return the tally of messages that later records name as their origin."""
         phys_offset = np.concatenate([np.empty(0, np.int64), *(part for part, _ in gone)])
         due_ms = np.concatenate([np.empty(0, np.int64), *(part for _, part in gone)])
         if not phys_offset.size:

@@ -4,9 +4,9 @@
     Mon-Fri 22:00-06:00, Sat,Sun 00:00-24:00 America/New_York        several, each with its days
     23:30-00:30                                                      UTC if no zone is given
 
-A window is open while the local time of its zone is in it. So a window of four hours is open for
-three or five hours when the clocks change, and a window inside the skipped hour does not open on
-that day. A window across midnight belongs to the day on which it opens.
+A window is open while the local time of its zone is within it. When the clocks change, a window of
+four hours is therefore open for three or five hours, and a window within the skipped hour does not
+open on that day. A window across midnight belongs to the day on which it opens.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def parse_window(text: str) -> Window:
 def _opening(text: str, part: str) -> Opening:
     found = _PART.fullmatch(part.strip())
     if found is None:
-        raise WindowError(text, f"{part.strip()!r} has not the form of Mon-Fri 01:00-05:00")
+        raise WindowError(text, f"{part.strip()!r} does not have the form Mon-Fri 01:00-05:00")
     opens = _minute(text, found["h"], found["m"])
     closes = _minute(text, found["H"], found["M"])
     if opens == closes:

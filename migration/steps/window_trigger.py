@@ -10,10 +10,10 @@ from migration.steps.window import Window
 
 
 class WindowTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler 3 has no types
-    """Trigger that fires at every change of a window; never if it is always open.
+    """Trigger that fires at every change of a window; never if the window is always open.
 
-    The job reads `window.is_open`, because after a sleep of the machine one run may follow several
-    changes.
+    The job reads `window.is_open`, because after the machine was suspended, one run may cover
+    several changes.
     """
 
     def __init__(self, window: Window) -> None:

@@ -2,8 +2,8 @@
 
     up(x) := source record of the copy x;  up := up of up,  until nothing changes
 
-Each round doubles the distance, so a message rolled a thousand times takes ten rounds. Only copies
-and their source records take part: most stores have few, many have none.
+Each round doubles the distance, so a message that rolled a thousand times takes ten rounds. The
+input is only copies and their source records: most stores have few, many have none.
 """
 
 from __future__ import annotations

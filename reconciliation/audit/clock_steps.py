@@ -1,4 +1,4 @@
-"""Clock steps: places in the log where the broker's clock was set back.
+"""Clock steps: log offsets at which the broker's clock was set back.
 
     store_ms   10:00:07  10:00:08 | 09:00:09  09:00:09  09:00:10  09:00:11
                                   ^ set back by an hour: later records continue from there
@@ -7,8 +7,8 @@ A few records with an earlier time among others are not a step. A clock that is 
 be distinguished from an hour without messages.
 
 A step is corroborated if several records before it have the later clock, the records after it have
-the earlier one, and not all of these are deliveries. A manipulation of the times of a few records
-does not look like this.
+the earlier one, and not all of these are deliveries. A change of the times of a few records does
+not meet these conditions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reconciliation.scan.planning import Finding, Segment
 from reconciliation.scan.tables import CLOCK_SET_BACK
 
 STEP_MS: Final = 10  # smaller steps are ignored
-LOOK_AHEAD: Final = 4  # records that must be before the earlier clock
+LOOK_AHEAD: Final = 4  # records after a step that must have times before the step
 WITNESSES: Final = 16  # records after a step that must have the earlier clock
 BEFORE: Final = 3  # records before a step that must have the later clock
 NEXT_BYTES: Final = 1 << 16  # bytes of the next file that contain its first records
@@ -33,7 +33,7 @@ STEPS_MAX: Final = 1_000  # maximum steps of one segment
 @dataclass(frozen=True, slots=True)
 class Step:
     """Attributes:
-    before_ms, after_ms: when the records before and at the place were stored.
+    before_ms, after_ms: Store times of the records before and after the step.
     corroborated: many records show it, not only deliveries.
     """
 
@@ -52,7 +52,7 @@ class ClockSteps:
         self._offsets = np.zeros(0, np.int64)
         self._times = np.zeros(0, np.int64)
         self._puts = np.zeros(0, np.bool_)  # records without an origin
-        self._looked = 0  # number of rows that were compared with the records after them
+        self._looked = 0  # number of rows that were compared with later records
 
     def take(self, rows: Rows) -> None:
         """Check the (n,) SCANNED rows that have enough records after them."""

@@ -4,13 +4,13 @@
     ----|--------------|---------------------->
         due            ^ the unit's slot: it is pending, although its own slot was delivered
 
-A timer that is enqueued after its own slot was delivered goes into the slot that is read then. And
-if the clock advances between the put hook and the append, TIMER_OUT_MS can be a slot before that of
-the exact due time: Apache puts a message that is due at the first millisecond of a slot into the
-slot before.
+A timer that is enqueued after its own slot was delivered is put into the slot that is read then. If
+the clock advances between the put hook and the append, TIMER_OUT_MS can also be one slot before
+that of the exact due time: Apache puts a message that is due in the first millisecond of a slot
+into the previous slot.
 
-Such a unit was written when the timers had about reached the slot of the checkpoint, so the timer
-log is read backward from its end until units are older than that.
+Such a unit was written when the timers had nearly reached the slot of the checkpoint. Therefore the
+timer log is read backward from its end until units are older than that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTHING: Final = np.empty(0, np.int64)
 
 
 def find_late_units(root: Root, read_ms: int) -> Numbers:
-    """Return the log offsets of timers in a slot or later ones that may be due before it.
+    """Return the log offsets of timers in slots from `read_ms` on that may be due before it.
 
     Args:
         read_ms: Start of the first slot that is not completely delivered, by the checkpoint.

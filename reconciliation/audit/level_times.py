@@ -2,8 +2,8 @@
 
     unit of level 3   tags code = store time of its record + delay of level 3
 
-DueMQ keeps every table of levels that was in force (config/delayLevels.json). An Apache broker
-keeps none, and its levels may differ from the default. So some units of each queue are compared
+DueMQ stores every level table that was in force (config/delayLevels.json). An Apache broker stores
+none, and its levels may differ from the default. Therefore some units of each queue are compared
 with their records: a delay that many of them have in common is a delay of the level.
 """
 
@@ -23,7 +23,7 @@ from reconciliation.scan.planning import LogPlan, files_of_row
 from reconciliation.scan.tables import TIME_MIN
 
 SAMPLE: Final = 64  # units of each queue that are compared
-SHARE: Final = 8  # a delay that at least 1 of so many has is one of the level's
+SHARE: Final = 8  # a delay of at least one eighth of the samples is a delay of the level
 LEVELS_MAX: Final = 1_000
 UNIT_BYTES: Final = CQ_UNIT.itemsize
 Delays = Mapping[int, tuple[int, ...]]
@@ -51,7 +51,7 @@ def delays_of(
 
     Args:
         sampled: Level to the delays of some of its messages.
-        certain: The tables are the store's own; other tables count only if a message confirms them.
+        certain: Whether the tables are the store's own; others need a message that confirms them.
     """
     known = {level: {t[min(level, len(t)) - 1] for t in tables if t} for level in sampled}
     shown = any(delay in known[level] for level, delays in sampled.items() for delay in delays)

@@ -3,8 +3,8 @@
     journal --> units transferred --+
     log     --> timers routed     --+--verdicts--> proven or not, and why
 
-A message is proven if its verdict is ok, pending, cancelled or moved, and its due time is the one
-that it had before the migration: that in the unit of its level.
+A message is proven if its verdict is ok, pending, cancelled or moved, and its due time is the same
+as before the migration, in the unit of its level's queue.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Origins of records that do not name them: records of Apache's brokers, markers of clients.
+"""Derived origins of records that name none: records of Apache's brokers, markers of clients.
 
-    roll      a rolled timer: the record with the same identity and one roll less delivery  the
-    pending record with the same identity; of several, the n-th delivery belongs to the
-              n-th record, and surplus deliveries to the last one
-    marker    the pending timers whose topic+key it names, in the same slot
+    rolled timer   the record with the same identity and one roll less
+    delivery       the pending record with the same identity; of several, the n-th delivery belongs
+                   to the n-th record, and surplus deliveries to the last one
+    marker         the pending timers whose topic+key it names, in the same slot
 
 The identity of a message consists of fields that a broker copies from record to record: unique id
 (without one: body CRC and length), real topic and queue, birth, level, TIMER_OUT_MS. The column
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Found:
     """Attributes:
-    rolled, marked: with origins; a marker has a row for each timer it names, maybe none.
-    delivered: candidates that are deliveries, as Role.DELIVERY.
+    rolled, marked: Records with origins; a marker has one row per timer that it names, or none.
+    delivered: Candidates that are deliveries, as Role.DELIVERY.
     """
 
     rolled: DataFrame
@@ -39,7 +39,7 @@ class Found:
 def with_origins(
     rolled: DataFrame, candidates: DataFrame, markers: DataFrame, held: DataFrame, ended: DataFrame
 ) -> Found:
-    """Return records that name no origin, with the origins that are found.
+    """Return records that name no origin, with their derived origins.
 
     Args:
         rolled, candidates, markers: Records that name no origin.
@@ -52,7 +52,7 @@ def with_origins(
 
 
 def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
-    """Return rolled records with the record before as their origin."""
+    """Return rolled records with the previous record as their origin."""
     order = Window.partitionBy("store_id", "identity", "turn").orderBy("phys_offset")
     mine = rolled.withColumn("turn", F.col("rolls") - 1)
     mine = mine.withColumn("place", F.row_number().over(order))

@@ -1,7 +1,7 @@
-"""Checks of files that the audit does not need but a broker reads at its start.
+"""Checks of files that a broker reads at its start and the audit does not use.
 
     timerlog/*            the units up to the end in the checkpoint are valid
-    timerwheel            slots are in their place, point into the timer log, and their chains
+    timerwheel            slots have valid ticks, point into the timer log, and their chains
                           contain all pending units (`pointers`)
     index/*               the header matches the items, items follow each other
     config/*.json         the file or its backup is JSON
@@ -128,9 +128,9 @@ def _none_pending(root: Root) -> bool:
 
 
 def _is_void(root: Root) -> bool:
-    """Return whether the log was truncated before the end that the timers' checkpoint describes.
+    """Return whether the log was truncated to before the log offset of the timers' checkpoint.
 
-    The next start as master enqueues the timers again, so their units need not be right.
+    The next start as master enqueues the timers again, so their units need not be valid.
     """
     saved, known = read_json(root, TIMER_FILE), read_json(root, TRUNCATIONS_FILE)
     generation, log_offset = saved.get("logGeneration", 0), saved.get("commitLogOffset", 0)

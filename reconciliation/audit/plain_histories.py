@@ -2,8 +2,8 @@
 
 Each record adds to the sums of its key; `tally` has the counts and flags.
 
-The exclusive or of body, properties and target of both records is 0 if they agree. With more than
-one delivery it has no meaning, but then the message is a duplicate.
+The exclusive or of body, properties and target of both records is 0 if they are equal. With more
+than one delivery it has no meaning, but then the message is a duplicate.
 """
 
 from __future__ import annotations

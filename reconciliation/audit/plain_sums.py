@@ -1,15 +1,15 @@
-"""Plain messages as four sums for each message, packed by workers.
+"""Sums of plain messages: four numbers per message, packed by workers.
 
     key       store number and log offset of the pending record
     tally     counts and flags, see `tally`
-    content   XOR of body and target, half of the bits each: 0 for a pair that agrees
+    content   XOR of body and target, half of the bits each: 0 if both records are equal
     rest      XOR of the properties
     time_ms   store time of the delivery minus due time: the lateness of a pair
 
 A worker packs the columns that `plain_histories` would aggregate (`pack`) and assigns them to
 buckets by their key (`Buckets`). One row has all records of a bucket, so that Spark moves few rows.
-`add_up` adds up each bucket: pairs that agree and are in time are counted by lateness, all others
-are returned one by one. `kept_promises` defines the meaning of the sums.
+`add_up` sums each bucket: equal pairs that were delivered in time are counted by lateness, all
+others are returned one by one. `aggregated_audit` defines the meaning of the sums.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@
                        |              |              |
     commitlog        record         record         record   due at the time in the unit
 
-A unit that points before the log has lost its record. A broker walks a chain from its newest unit,
-so it does not deliver a unit outside the chain, and delivers a unit with a wrong time at that time.
+A unit that points before the start of the log has lost its record. A broker walks a chain from its
+newest unit: it does not deliver a unit outside the chain, and delivers a unit with a wrong time at
+that wrong time.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Pending:
     Attributes:
         plan: Plan of the log.
         written: Position after the last unit of the timer log, by the checkpoint.
-        orderly: The broker was stopped cleanly, so the newest records are complete, too.
+        orderly: Whether the broker was stopped cleanly, so that also the newest units are complete.
     """
 
     plan: LogPlan
@@ -67,7 +68,7 @@ def is_orderly(root: Root) -> bool:
 
 
 def pending_units(rows: Rows, read_ms: int) -> Mask:
-    """Return (n,) which units belong to slots that are not delivered; in any byte order."""
+    """Return (n,) which units, in any byte order, belong to slots that are not delivered."""
     late = np.asarray(rows["write_ms"] + rows["delay_ms"] >= read_ms)
     if late.any():
         late &= (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)

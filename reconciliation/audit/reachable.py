@@ -1,13 +1,13 @@
-"""Deliveries that a consumer can reach: a unit of their queue points at them.
+"""Check that consumers can reach deliveries: a unit of the queue points at each of them.
 
     delivery  T, queue 2, queue offset 7  -->  consumequeue/T/2, unit 7  -->  its log offset?
 
-Queues lag behind the log, so the newest records may have no units yet; a start of the broker writes
-them. `read_reach` returns the log offset up to which the queues of a store are complete:
+Queues lag behind the log, so the newest records may have no units yet; the next start of the broker
+writes them. `read_reach` returns the log offset up to which the queues of a store are complete:
 
-    config/duemq.mark    DueMQ's: the log offset up to which queues are on the disk abort,
-    checkpoint    Apache's: the whole log after a clean stop, else records stored some seconds
-                         before the newest message that its queues had
+    config/duemq.mark    of DueMQ: the log offset up to which queues are on the disk
+    abort, checkpoint    of Apache's broker: the whole log after a clean stop, else records stored
+                         some seconds before the newest message that its queues had
 
 A deleted topic has no queues, and a rebuilt queue is numbered from 0 again, so earlier deliveries
 of these need not be reachable.
@@ -33,7 +33,7 @@ CHECKPOINT_FILE: Final = "checkpoint"
 
 
 def read_reach(root: Root) -> Reach:
-    """Return the reach of the queues: up to where they must have a unit for each record.
+    """Return the reach of the queues: the offset up to which each record must have a unit.
 
     Raises:
         OSError: A file cannot be read.
@@ -54,7 +54,7 @@ def _names(root: Root, below: str) -> set[str]:
     return {entry.name for entry in root.files(below)}
 
 
-class Reached:
+class DeliveryUnits:
     """Lookup of the units of deliveries; each task makes one."""
 
     def __init__(self, root: Root, reach: Reach) -> None:
@@ -107,7 +107,7 @@ class Reached:
             return frozenset()
 
 
-def reached(reach: Reached, names: list[str], rows: Any, asked: Mask) -> tuple[Mask, Mask]:
+def reached(reach: DeliveryUnits, names: list[str], rows: Any, asked: Mask) -> tuple[Mask, Mask]:
     """Return which of (n,) SCANNED rows were checked, and which of them are reachable.
 
     Args:

@@ -48,12 +48,12 @@ def gone_units(segment: Segment, progress: Progress) -> Iterator[tuple[Numbers, 
             continue
         places, numbers = places[here], values["queue_offset"][here]
         if segment.topic == TIMER_TOPIC:
-            pending = (numbers >= progress.taken_to) & (progress.read_ms is not None)
+            pending = (numbers >= progress.enqueued_to) & (progress.read_ms is not None)
         else:
             due_ms = values["tags_code"][here]
             pending = progress.of_level(segment.queue_id, numbers, due_ms, places) == AHEAD
             for piece in progress.owned.get(segment.queue_id, ()):
-                if piece.taken:
+                if piece.in_checkpoint:
                     pending &= (numbers < piece.first) | (numbers >= piece.end)
         yield places[pending], places[~pending]
 

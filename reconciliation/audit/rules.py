@@ -77,7 +77,7 @@ Rule = tuple[str, "Column", str]
 
 
 def _rules(config: AuditConfig) -> list[Rule]:
-    """Return (verdict, condition, reason) in order: the first condition that holds counts."""
+    """Return (verdict, condition, reason) in order: the first condition that holds applies."""
     c = F.col
     missing, sent = c("held") == 0, c("deliveries") > 0
     pending = ~sent & (c("quarantines") == 0) & ~c("cancelled")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from reconciliation.audit.kept_promises import by_lateness
+from reconciliation.audit.aggregated_audit import by_lateness
 from reconciliation.audit.rules import EXCUSED
 from reconciliation.audit.verdicts import CLEAN, VERDICTS
 from reconciliation.scan.tables import CLOCK_SET_BACK
@@ -27,8 +27,8 @@ class Summary:
     verdicts: Number of messages by verdict.
     lateness_ms: Lateness of deliveries: percentiles and maximum.
     offenders: Some messages with findings.
-    unread: Unreadable or malformed places in files.
-    clock: Places in the log after which the store's clock was set back.
+    unread: Unreadable or malformed parts of files.
+    clock: Positions in the log after which the store's clock was set back.
     excused: Number of findings that a clock step explains.
     """
 
@@ -71,7 +71,7 @@ def summarize(
 
     Args:
         verdicts, unread: Results of `read.audit_stores`; None without rows.
-        kept: Counts of other messages, see `kept_promises.KeptPromises`.
+        kept: Counts of other messages, see `aggregated_audit.AggregatedAudit`.
     """
     rows = [*kept, *(by_lateness(verdicts).collect() if verdicts is not None else ())]
     counts: Counter[str] = Counter()
@@ -103,7 +103,7 @@ def summarize(
 
 
 def _places(unread: DataFrame, shown_max: int) -> tuple[list[dict[str, Any]], ...]:
-    """Return some unreadable places, and some where the clock was set back."""
+    """Return some unreadable parts of files, and some positions of clock steps."""
     steps = F.col("damage") == CLOCK_SET_BACK
     return tuple(
         [row.asDict() for row in found.limit(shown_max).collect()]
@@ -115,7 +115,7 @@ def _places(unread: DataFrame, shown_max: int) -> tuple[list[dict[str, Any]], ..
 
 
 def _percentile(times: Counter[int], share: float) -> int | None:
-    """Return the smallest value that at least `share` of all do not exceed; None without any."""
+    """Return the smallest value that at least `share` of all do not exceed, None if empty."""
     wanted, passed = share * times.total(), 0
     for value in sorted(times):
         passed += times[value]

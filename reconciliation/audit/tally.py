@@ -1,10 +1,10 @@
-"""Tally of a plain message: one number that each of its records adds to.
+"""Tally of a plain message: a number to which each of its records adds.
 
     bits      meaning
     0-7       number of pending records
     8-10      the pending record is damaged; has no target; belongs to a level
-    11, 12    it is known whether its owner has passed its due time; the owner has
-    13        its due time is unknown to the tallies
+    11, 12    it is known whether the owner has passed the due time; the owner has passed it
+    13        the due time is unknown to the tallies
     14        a record of a rare role belongs to the message
     15, 16    its unit has another time; no unit points at it
     17-31     number of units whose record was removed

@@ -1,6 +1,6 @@
 """Due times in the units of level queues.
 
-A record has its queue offset, so a chunk of records needs one gather and no join.
+A record contains its queue offset, so the units of a chunk of records are gathered without a join.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The audit: one row per scheduled message, with a verdict and its reason.
+"""Verdicts of the audit: one row per scheduled message, with a verdict and its reason.
 
     held         a pending record: in a level's queue, or in the queue of the timers
     copy         a pending record with another one as origin: moved, rolled, copied by compaction
@@ -6,14 +6,14 @@
 
     root --copy--> hop --copy--> leaf --delivery--> topic          one message, one verdict
 
-Nearly all messages have one pending record and one delivery that names it: one aggregation over
-numbers judges these (`plain_histories`). All other records are rare. The audit finds them first
-and judges their messages by the complete history (`chains`, `histories`). Records of DueMQ name
-their origin (docs/decisions/0002, 0014), records of Apache's brokers do not: `origins` finds it by
-unique id, target, birth and time.
+Nearly all messages have one pending record and one delivery that names it; a single aggregation of
+numbers examines these (`plain_histories`). All other records are rare. The audit finds them first
+and examines their messages with the complete history (`chains`, `histories`). Records of DueMQ name
+their origin (docs/decisions/0002, 0014), records of Apache's brokers do not: `origins` derives it
+from unique id, target, birth and time.
 
 Due time, topic and queue of a message are those of the leaf. A marker after the deciding record is
-written for Apache's brokers and cancels nothing.
+written for Apache's brokers and cancels no message.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ COLUMNS: Final = tuple(dict.fromkeys((
     "prepared_offset", "body_crc", "body_len", "damage", "unique_id", "real_topic", "real_queue_id",
     "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
 )))  # fmt: skip
-"""Columns of `messages` for jobs that need everything that an audit reads, in one table."""
+"""Columns of `messages` for jobs that need all columns of an audit in one table."""
 PLACES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
 """Roles of the rows of `Survey.unread`."""
 TOUCHING: Final = frozenset({*range(RARE, Role.GAP), Role.UNIT, Role.GONE}) - {Role.TOPIC}
-"""Roles of records that make the audit judge a message by its complete history."""
+"""Roles of records that make the audit examine the complete history of a message."""
 BROADCAST_MAX: Final = 1_000_000  # maximum keys that every task has in memory
 NAMES_MAX: Final = 8  # maximum topics that are named without a join
 MS_MAX: Final = 10**18
@@ -79,7 +79,7 @@ class Survey:
 
     Attributes:
         stores: Table `stores`, with the clock steps if there are any.
-        rare: Records of rare roles, unreadable places, units without a record.
+        rare: Records of rare roles, unreadable ranges, units without a record.
         met: Roles of `rare`.
         names: Names of topics, by hash.
         plain: Pending messages, and deliveries that name them, as `_keyed`.
@@ -124,7 +124,7 @@ class Survey:
 
     @property
     def unread(self) -> DataFrame:
-        """Unreadable places, and places where the clock was set back; see `audit`."""
+        """Unreadable ranges, and positions of clock steps; see `audit`."""
         return _unread(self.rare, self.stores)
 
 
@@ -162,9 +162,9 @@ def audit(
     *,
     ids: bool = True,
 ) -> tuple[DataFrame, DataFrame]:
-    """Return verdicts and unreadable places.
+    """Return verdicts and unreadable ranges.
 
-    There is a verdict for each scheduled message, and for each delivery without one.
+    There is a verdict for each scheduled message, and for each delivery without a source record.
 
     Args:
         messages: Reader of table `messages`, of one store or several.
@@ -175,7 +175,7 @@ def audit(
         store, root, leaf (log offsets), topic, queue_id, unique_id, level, store_ms, due_ms,
         delivered_phys, delivered_ms, late_ms, hops, deliveries, verdict, why;
         and store, phys_offset, damage, file, offset (in the file), note. The value CLOCK_SET_BACK
-        of damage is a place after which the clock was set back.
+        of damage is the position of a clock step.
     """
     found = take_survey(messages, queues, stores, config)
     return found.verdicts(found.histories(found.plain), ids=ids), found.unread
@@ -241,7 +241,7 @@ def _lost_units(queues: DataFrame) -> DataFrame:
 
 
 def _unread(survey: DataFrame, stores: DataFrame) -> DataFrame:
-    """Return unreadable places, and places where the clock was set back."""
+    """Return unreadable ranges, and positions of clock steps."""
     kind = F.when(F.col("role") == Role.CLOCK, CLOCK_SET_BACK).otherwise(F.col("damage"))
     gaps = survey.where(F.col("role").isin(Role.GAP, Role.CLOCK, Role.UNIT))
     gaps = gaps.withColumn("damage", kind).where("damage is not null").drop("store")
@@ -254,7 +254,7 @@ def _unread(survey: DataFrame, stores: DataFrame) -> DataFrame:
 def _steps(rare: DataFrame) -> DataFrame:
     """Return the clock steps of each store: position and amount, and the latest time.
 
-    A step counts only if many records show it; one record with another time explains nothing.
+    A step is used only if many records show it; one record with another time is not a step.
     """
     found = rare.where((F.col("role") == Role.CLOCK) & (F.col("passed") == 1))
     back = F.struct(
@@ -292,9 +292,9 @@ def _events(
 
 
 def origin() -> Column:
-    """Return the log offset that a record names as its origin; null: none.
+    """Return the log offset that a record names as its origin, null if it names none.
 
-    An offset beyond any log is replaced by that of the record itself.
+    An impossible offset is replaced by that of the record itself.
     """
     named = F.bitwise_not(F.col("prepared_offset"))
     far = F.when(named >= PLACE_MAX, F.col("phys_offset")).otherwise(named)

@@ -1,8 +1,8 @@
 """Records of audits in the ledger: one per run, with its counts by verdict.
 
-The ledger is in the store if the store has an identity, that is, if DueMQ has run on it: nothing is
-written into a store of Apache's. An audit of several stores is recorded in the ledger of a URL
-only.
+The ledger is in the store if the store has an identity, that is, if DueMQ has run on it; an audit
+writes nothing into Apache's stores. An audit of several stores is recorded only in the ledger of a
+URL.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class AuditRecord(Record):
 
     Attributes:
         made_by: User that started it, or `cron`.
-        exit_code: 0 clean, 1 findings or incomplete, 2 it could not run, for the reason in `why`.
+        exit_code: 0 clean, 1 findings or incomplete, 2 could not run; `why` has the reason.
         late_limit_ms: Maximum lateness that is ok, in ms.
-        unread: Number of unreadable places in the store.
+        unread: Number of unreadable parts of the store.
     """
 
     TABLE = "duemq_audits"

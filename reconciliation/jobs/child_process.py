@@ -91,7 +91,7 @@ def without_password(command: Sequence[str]) -> tuple[list[str], dict[str, str]]
 
 
 async def run(command: Sequence[str], *, seconds_max: float) -> Result:
-    """Run an audit, up to `seconds_max`; its processes have ended afterwards, also if cancelled."""
+    """Run an audit, up to `seconds_max`; on return or cancellation, its processes have ended."""
     pipe = asyncio.subprocess.PIPE
     command, secrets = without_password(command)
     try:
@@ -122,7 +122,7 @@ async def _all(stream: Any) -> bytes:
 
 
 async def _end(process: Any) -> None:
-    """End a process that still runs, and the processes that it started."""
+    """End a process if it is running, and the processes that it started."""
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError):

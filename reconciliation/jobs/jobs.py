@@ -1,6 +1,6 @@
 """Jobs on verdicts and tables: DataFrame in, DataFrame out, for a notebook or a schedule.
 
-    verdicts --forecast--> load --capacity--> queue behind a broker's rate      --by_day--> days
+    verdicts --forecast--> load --capacity--> backlog at a broker's rate        --by_day--> days
     verdicts --lateness--> history --trend--> better or worse                   --totals, worst
     verdicts, messages --repair--> messages to send again
     schedule, cursors, messages --backfill_plan--> messages that a migration would move
@@ -195,12 +195,12 @@ def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
 
     Args:
         messages: store, phys_offset, property_text and body, to send them again; messages with
-            an unreadable record are left out then. None: return positions only.
+            an unreadable record are omitted. Without it, only positions are returned.
     Returns:
         store, phys_offset (of the newest record of each), topic, queue_id, unique_id, due_ms, why,
         and of `messages`: property_text, body.
     """
-    # messages that count as lost only because of a clock step will be delivered
+    # messages that are `lost` only because of a clock step will be delivered
     excused = F.coalesce("why", F.lit("")).isin(*EXCUSED)
     wanted = verdicts.where(F.col("verdict").isin(*TO_REPAIR) & F.col("leaf").isNotNull())
     wanted = wanted.where(~excused)

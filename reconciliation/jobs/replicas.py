@@ -1,11 +1,11 @@
 """Comparison of the stores of one broker group: the same records at the same log offsets.
 
-    messages, stores --differences--> offsets in the common range that not all stores have alike
-    stores           --extents-----> where each log begins and ends, and what it lacks at the end
+    messages, stores --differences--> offsets in the common range at which the stores differ
+    stores           --extents-----> begin and end of each log, and the bytes missing at its end
 
-A replica may lack old files (retention) and the last records (lag). Everything between is equal
+A replica may lack old files (retention) and the last records (lag). The records between are equal
 byte for byte, except one letter: a migration renames DELAY in the record of a level message in
-place, at each member by itself. A message that is in several stores of a group is one message.
+place, independently at each member. The same message in several stores of a group is one message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMPARED: Final = (
     "flag", "sys_flag", "reconsume_times", "prepared_offset", "body_crc", "property_text", "body",
 )  # fmt: skip
 COLUMNS: Final = ("store", *COMPARED)
-"""Of `messages`, what `differences` reads."""
+"""Columns of `messages` that `differences` reads."""
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 MOVED_LEVEL: Final = "(^|\u0002)DELAy\u0001"
 MISSING, DIFFERENT = "missing", "different"
@@ -42,7 +42,7 @@ def extents(stores: DataFrame) -> DataFrame:
 
 
 def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
-    """Return the records that the stores of a group do not have alike, in order.
+    """Return the records that differ between the stores of a group, in order.
 
     Args:
         messages: `COLUMNS` of the table `messages`.
@@ -75,7 +75,7 @@ def differences(messages: DataFrame, stores: DataFrame) -> DataFrame:
 
 
 def _compared(name: str) -> Column:
-    """Return a column, of level messages without the owner's letter."""
+    """Return a column; for level messages without the letter that depends on the owner."""
     column = F.col(name)
     if name != "property_text":
         return column

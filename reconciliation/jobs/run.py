@@ -74,7 +74,7 @@ def check_stores(stores: Sequence[str]) -> None:
     """Check the directories before Java starts.
 
     Raises:
-        UsageError: A directory is not a store; the text names a store near it.
+        UsageError: A directory is not a store; the text names a store above or below it.
     """
     for store in stores:
         path = Path(store.removeprefix("file://"))
@@ -162,7 +162,7 @@ def pages_of(spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame) -> 
 
 
 @dataclass(slots=True)
-class Account:
+class LedgerRow:
     """Row of one run in the ledger.
 
     Attributes:
@@ -185,7 +185,7 @@ class Account:
         clock: Clock,
         salt: bytes,
         warn: Callable[[str], None],
-    ) -> Account:
+    ) -> LedgerRow:
         """Open the ledger, if there is one.
 
         Args:
@@ -249,7 +249,7 @@ class Account:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one line of an error: that of a Python error inside Spark's, else the first line."""
+    """Return one line of an error: that of a Python error inside Spark's, else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("message_store.errors.")]
     if ours:

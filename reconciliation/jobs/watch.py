@@ -5,13 +5,13 @@
                                              |
                                              +--> state/<n>: records of messages that are still open
 
-The audit judges each batch, so the stream has the same findings as a batch audit. A message is open
-while it is pending, and for `keep_ms` after its end (or its due time, if it was cancelled), so that
-a second delivery is detected. Both folders are overwritten by batch, and the checkpoint fixes the
+Each batch is audited in the same way as a store, so the stream has the same findings. A message is
+open while it is pending, and for `keep_ms` after its end (or its due time, if it was cancelled), so
+that a second delivery is detected. A batch overwrites its folders, and the checkpoint fixes the
 records of a batch: a restart within a batch writes the same batch again, so each alarm exists once.
 
-Messages count as due by a time before the log was read, so that all deliveries until then are in
-the batch. With `tickMs` (see `stream`) there are batches without new records.
+Due messages are determined at a time before the log was read, so that all deliveries until then are
+in the batch. With `tickMs` (see `stream`) there are batches without new records.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WatchConfig:
 
     Attributes:
         audit: Its late_ms and levels_ms; the watch sets as_of_ms.
-        delay_ms: Maximum time from a violation to its alarm, plus one batch.
+        delay_ms: Maximum time from a violation to its alarm, without the duration of a batch.
         keep_ms: Time that a message stays open after its end.
     """
 
@@ -103,7 +103,7 @@ class Watch:
         return query.trigger(**rhythm).start()
 
     def take(self, batch: DataFrame, number: int) -> None:
-        """Judge one batch; another call with the same number replaces its output."""
+        """Audit one batch; another call with the same number replaces its output."""
         known = self._state(number - 1)
         rows = (batch if known is None else batch.unionByName(known["rows"])).persist()
         as_of_ms = self._as_of_ms(rows)

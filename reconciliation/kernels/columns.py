@@ -1,9 +1,9 @@
 """Compiled loops that turn log bytes into columns.
 
-follow           end of a chain of records, without decoding them
-walk             records one after the other, with their topics
-select_unusual   records that may be more than a pending message or its delivery
-check            damaged bodies
+follow           find the end of consecutive records, without decoding them
+walk             read consecutive records, with their topics
+select_unusual   find records that may be more than a pending message or its delivery
+check            find damaged bodies
 spans            positions of the values of known properties, and one hash of all others
 numbers          decimal values of one property
 hashes           hashes of the values of one property
@@ -100,7 +100,7 @@ def check(data: Bytes, base: int, rows: Rows) -> None:
 
 @kernel
 def name_rows(data: Bytes, base: int, rows: Rows, arrays: TopicArrays) -> None:
-    """Find the topics of the rows that have none yet."""
+    """Find the topics of rows without one."""
     for i in range(rows.size):
         if rows[i]["topic_index"] < 0:
             pos = rows[i]["phys_offset"] - base + rows[i]["topic_pos"]
@@ -223,7 +223,7 @@ def spans(
                     )
                     sums[i] += mixed
                     place = place_of(seen, count, name)
-                    if place < count:  # the last of equal names counts
+                    if place < count:  # the last of equal names applies
                         sums[i] -= seen[2 * place + 1]
                     if place < SEEN_MAX:
                         seen[2 * place], seen[2 * place + 1] = name, mixed
@@ -240,7 +240,7 @@ def select_unusual(
     Args:
         kinds: (n,) KIND_* of the topics.
         names: Hashes of REAL_TOPIC, and of names that only unusual pending records have.
-        unusual: (n,) u1 out: 1: the row may be anything.
+        unusual: (n,) u1 out: 1 for selected rows.
         real: (n,) out: hash of REAL_TOPIC of a pending message, else 0.
     """
     for i in range(rows.size):

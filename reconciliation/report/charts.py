@@ -23,7 +23,7 @@ Points = Mapping[int, float]
 
 
 def time_text(ms: int | None) -> str:
-    """Return a time as text, with milliseconds; a time beyond the calendar as ms."""
+    """Return a time as text, with milliseconds; a time out of range as a number of ms."""
     if ms is None:
         return ""
     if not 0 <= ms <= MS_MAX:
@@ -33,7 +33,7 @@ def time_text(ms: int | None) -> str:
 
 
 def lines(series: Mapping[str, Points], *, unit: str, limit: float | None = None) -> str:
-    """Return a chart with a line for each series; of too many points the highest are drawn.
+    """Return a chart with a line per series; if there are too many points, the highest are drawn.
 
     Args:
         series: Name to values by time in ms; the first SERIES_MAX are drawn.
@@ -55,7 +55,7 @@ def lines(series: Mapping[str, Points], *, unit: str, limit: float | None = None
 
 
 def bars(values: Points, *, unit: str, piece_ms: int = 1, limit: float | None = None) -> str:
-    """Return a chart with a bar for each interval; of too many the highest are drawn.
+    """Return a chart with a bar per interval; if there are too many, the highest are drawn.
 
     Args:
         values: Value by start of the interval in ms.

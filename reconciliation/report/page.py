@@ -104,7 +104,7 @@ def _forecast_chart(rows: Rows) -> tuple[str, str]:
     chart = bars(load, unit="messages per second", piece_ms=piece_ms, limit=limit)
     worst = max(row.get("behind_ms") or 0 for row in rows)
     text = f"Dashed: {limit:,.2f} per second" if limit is not None else "Pending"
-    late = f"; the last message of the heaviest time would be {worst:,} ms behind it"
+    late = f"; the last message of the heaviest time would be {worst:,} ms late"
     return chart, f"{text}{late}. A bar is {_length(piece_ms)} wide."
 
 
@@ -118,10 +118,10 @@ def clock_text(summary: Summary) -> str:
     """Return the explanation of clock steps in an audit."""
     if summary.excused:
         return (
-            f"{summary.excused:,} messages were delivered before their time, passed by or overdue "
-            "only because the clock was set back: findings, unless --trust-clock is given."
+            f"{summary.excused:,} messages were delivered early, skipped or overdue only because "
+            "the clock was set back. They are findings unless --trust-clock is given."
         )
-    return "No message depends on it: lateness and what is overdue are of this clock."
+    return "No finding depends on it. Lateness and overdue messages are by this clock."
 
 
 def _fold(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from reconciliation.arrays import Mask, Numbers, Rows, Words
 from reconciliation.audit.plain_sums import pack
-from reconciliation.audit.reachable import Reached, reached
+from reconciliation.audit.reachable import DeliveryUnits, reached
 from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.kernels import columns as kernels
 from reconciliation.scan.hashes import hash_text, mix, name_table
@@ -22,7 +22,7 @@ from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
 from reconciliation.scan.store_state import UNKNOWN, Progress
 from reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
-# Properties that brokers write come first: they are not part of the message.
+# Properties that brokers write come first, because they are not part of the message.
 BROKERS: Final = (
     *("DELAY", "DELAy", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"),
     *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DUEMQ_DUE_MS", "TIMER_ROLL_TIMES"),
@@ -86,7 +86,7 @@ class MessageColumns:
         self.seen = np.zeros(2 * kernels.SEEN_MAX, np.uint64)
         self.spans = np.zeros(0, np.int32)
         self.units: UnitTimes | None = None
-        self.reached: Reached | None = None
+        self.reached: DeliveryUnits | None = None
         self._names: dict[int, str] = {}
 
     def batch(self, walk: Walk, rows: Rows) -> pa.RecordBatch | None:
@@ -107,7 +107,7 @@ class MessageColumns:
     def _chunk(self, walk: Walk, rows: Rows) -> _Chunk | None:
         if self.units is None:
             self.units = UnitTimes(walk.segment.root, SCHEDULE_TOPIC)
-            self.reached = Reached(walk.segment.root, self.progress.reach)
+            self.reached = DeliveryUnits(walk.segment.root, self.progress.reach)
         if self._roles and not self._roles & (PLAIN | {Role.NONE}):
             rows = self._rare_rows(walk, rows)
         elif (
@@ -223,7 +223,7 @@ class _Chunk:
         marker, copied = self._has("TIMER_DEL_UNIQKEY"), copied | rolled
         waited = (self.levels > 0) | (self.out_ms != ABSENT)
         level, timer = kinds == kernels.KIND_LEVEL, kinds == kernels.KIND_TIMER
-        cases = (  # the first condition that holds counts
+        cases = (  # the first condition that holds applies
             (timer & marker & named, Role.MARK),
             (timer & marker, Role.MARKER),
             (timer & copied, Role.TIMER_COPY),
@@ -342,7 +342,7 @@ class _Chunk:
         )
         levels = self.kinds == kernels.KIND_LEVEL
         known = (self.unit_times >= TIME_MIN) & (self.unit_times <= DUE_MS_MAX)
-        times = np.where(known, self.unit_times, DUE_MS_MAX)  # an unknown time excludes nothing
+        times = np.where(known, self.unit_times, DUE_MS_MAX)  # an unknown time is never passed
         for queue_id in np.unique(rows["queue_id"][levels]).tolist():
             mine = levels & (rows["queue_id"] == queue_id)
             found[mine] = progress.of_level(
@@ -351,7 +351,7 @@ class _Chunk:
         return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
 
     def _other_time(self) -> pa.Array:
-        """Return which level messages have a unit with a time that is not that of their level."""
+        """Return which level messages have a unit with a time that their level does not have."""
         progress, rows, times = self._made.progress, self.rows, self.unit_times
         found = np.zeros(rows.size, np.bool_)
         known = (self.kinds == kernels.KIND_LEVEL) & (times >= TIME_MIN)

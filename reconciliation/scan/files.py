@@ -1,6 +1,6 @@
 """File access to a store: local disk, or any fsspec URL.
 
-The module only reads. Files are opened on the worker that reads them; a `Root` is sent to it as
+The module never writes. Files are opened on the worker that reads them; a `Root` is sent to it as
 text.
 """
 
@@ -30,7 +30,7 @@ ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
 
 
 def printable(name: str) -> str:
-    """Return a file's name as text; bytes of it that are none as `\\xff`."""
+    """Return a file's name as text; bytes that are not text become escapes such as `\\xff`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -59,7 +59,7 @@ class Root:
 
     @property
     def is_local(self) -> bool:
-        """Whether the operating system reads it."""
+        """Whether it is a local directory."""
         return "://" not in self.url or self.url.startswith("file://")
 
     def _at(self, path: str) -> Path:
@@ -137,7 +137,7 @@ class Root:
         ]
 
     def read(self, path: str, start: int, end: int) -> Bytes:
-        """Return the bytes start..end of a file, fewer if it ends before; a local file is mapped.
+        """Return the bytes start..end of a file, fewer at its end; a local file is mapped.
 
         Raises:
             OSError: It cannot be read.

@@ -38,7 +38,7 @@ def levels_ms_of(text: str) -> tuple[int, ...]:
 def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
     """Return the newest delays of stores, and the numbers of the stores that have them.
 
-    A store without saved delays has those of the others if these agree.
+    A store without saved delays gets those of the other stores if these agree.
     """
     found: dict[tuple[int, ...], list[int]] = {}
     for number, levels in enumerate(map(_kept, paths)):

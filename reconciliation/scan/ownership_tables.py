@@ -1,4 +1,4 @@
-"""Ownership journal as tables: the ranges that its records transfer, joined with queue units.
+"""Ownership journal as tables: transferred ranges, joined with queue units.
 
 The driver decodes the few records and applies `delivery.ownership_projection`.
 """
@@ -74,7 +74,7 @@ def transferred_units(schedule: DataFrame, journals: Journals, migration_id: str
         migration_id: One migration; empty: all.
     Returns:
         store, migration, level, queue_offset, phys_offset, promised_ms (the due time in the unit,
-        or that of the record where the unit has none).
+        or in the ownership record if the unit has none).
     """
     ranges: list[Range] = []
     for store, journal in journals.items():
@@ -83,7 +83,7 @@ def transferred_units(schedule: DataFrame, journals: Journals, migration_id: str
             if change and isinstance(record, Transfer) and migration_id in ("", record.migration):
                 ranges += [
                     (store, record.level, first, end, record.migration, dict(record.promised))
-                    for first, end in change.gained
+                    for first, end in change.to_timers
                 ]
     promised = F.element_at("promised", F.col("queue_offset"))
     rows = _units_in(schedule, ranges).withColumn("promised_ms", F.coalesce(promised, "due_ms"))

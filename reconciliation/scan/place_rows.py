@@ -1,4 +1,4 @@
-"""Rows of `messages` that are not records: unreadable places, clock steps, removed records."""
+"""Rows of `messages` that are not records: unreadable ranges, clock steps, removed records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reconciliation.scan.tables import batch_of_columns, batch_of_rows
 def gap_rows(
     schema: pa.Schema, findings: Sequence[Finding], number: int = 0
 ) -> pa.RecordBatch | None:
-    """Return unreadable places as rows of `messages`: position, size, kind and reason."""
+    """Return unreadable ranges as rows of `messages`: position, size, kind and reason."""
     if "damage" not in schema.names or not findings:
         return None
     facts = [

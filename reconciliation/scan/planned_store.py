@@ -28,9 +28,9 @@ class Planned:
 
 
 def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
-    """Return a snapshot: progress of levels and timers first, then the end of the log.
+    """Return a snapshot: first the progress of levels and timers, then the end of the log.
 
-    In this order, a message whose due time they have passed was delivered before that end.
+    In this order, a message whose due time they have passed is delivered before that end.
 
     Args:
         progress: Whether the progress is read.

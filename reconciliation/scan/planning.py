@@ -27,7 +27,7 @@ from reconciliation.scan.files import Entry, Root
 PARTITION_BYTES: Final = 64 << 20
 RECORD_BYTES_MAX: Final = (4 << 20) + (
     1 << 17
-)  # maxMessageSize, and the growth that a broker allows
+)  # maxMessageSize plus the growth that a broker allows
 BLANK: Final = -1 - STOP_BLANK  # result of `follow` at a blank record
 OFFSET_MAX: Final = 1 << 62
 MARK_FILE: Final = "config/duemq.mark"
@@ -79,10 +79,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Unreadable or malformed place in a file.
+    """Unreadable or malformed bytes of a file.
 
     Attributes:
-        file, offset: Position.
+        file, offset: Path of the file, and position in it.
         size: Number of bytes.
         base: Log offset of the file's first byte, -1 if it is not a log file.
     """
@@ -139,8 +139,8 @@ def plan_log(root: Root) -> LogPlan:
     store, durable = root.url, _durable(root)
     entries, findings = row_of_files(store, root.files("commitlog"))
     text = (
-        f"{{}} bytes more were on the disk once, says {MARK_FILE}: the end of the log is gone, or "
-        f"the store was copied while its broker ran"
+        f"according to {MARK_FILE}, {{}} more bytes were on the disk: the end of the log was lost, "
+        f"or the store was copied while its broker was running"
     )
     if not entries:
         if durable:
@@ -156,7 +156,7 @@ def plan_log(root: Root) -> LogPlan:
 
 
 def _durable(root: Root) -> int:
-    """Return the log offset up to which DueMQ's log is certainly on the disk, 0 if unknown."""
+    """Return the log offset up to which DueMQ had synced the log, 0 if unknown."""
     try:
         data = root.small_file(MARK_FILE) or b""
     except OSError:
@@ -211,8 +211,9 @@ def files_of_row(root: Root, below: str) -> list[Entry]:
 def find_log_end(root: Root, entries: Sequence[Entry]) -> tuple[int, int, list[Finding]]:
     """Return the log offset after the last record, its time, and files that could not be read.
 
-    The last file that begins with a record is followed to its end. Bytes that are not a record end
-    the log unless newer records follow; older ones are stale, as Apache cuts a log without zeroing.
+    The last file that begins with a record is read to its end. Bytes that are not a record end the
+    log unless newer records follow; older records are stale, because Apache truncates a log without
+    zeroing.
     """
     findings: list[Finding] = []
     for entry in reversed(entries):

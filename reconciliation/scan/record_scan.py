@@ -1,4 +1,4 @@
-"""Record scan of one log segment, without knowledge of the bytes before it.
+"""Record scan of one log segment, independent of the bytes before it.
 
     ... record | record | rec[start ........ segment ........ end]ord | record ...
                             first ->|                    last ->      | <- next
@@ -7,14 +7,14 @@ A record belongs to the segment in which it begins. The start of the first one i
 
     1. Begin one maximum record size before the segment, at bytes that look like a record with its
        own log offset; follow from record to record into the segment.
-    2. A chain that began inside a body breaks at the end of that body, or meets the true chain
-       there, because the body ends within that distance. After a break the search continues a byte
+    2. A chain that began inside a body ends at the end of that body, or joins the true chain
+       there, because the body ends within that distance. If it ends, the search continues one byte
        later.
 
-Only a chain of forged records through many bodies, each with its right log offset, could mislead
-this. So each worker compares the end of its own walk with the start that the next worker will find:
-a difference is a finding ("seam"). By the layout, the first segment of a file begins with a record,
-so without such findings every segment is right.
+Only a chain of forged records through many bodies, each with its correct log offset, could defeat
+this. Therefore each worker compares the end of its walk with the start that the next worker will
+find: a difference is a finding ("seam"). The first segment of a file begins with a record, so
+without such findings every segment is correct.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from reconciliation.kernels.columns import follow, name_rows, walk
 from reconciliation.scan.planning import BLANK, RECORD_BYTES_MAX, Finding, Segment
 
 BLANK_HEAD = packer(BLANK_RECORD)
-CHUNK_RECORDS = 8_192  # so that their columns fit into the processor's cache
+CHUNK_RECORDS = 8_192  # the columns of a chunk fit into the processor's cache
 TRIES_MAX = 256  # broken chains from adjacent bytes before the search continues after the break
 
 
@@ -164,7 +164,7 @@ class Walk:
             self._find(part.end, abs(mine - other), "seam", text)
 
     def _name_topics(self, rows: Rows) -> None:
-        """Give new topics their index; their other rows are named in the same pass."""
+        """Assign indexes to new topics, in one pass over all rows."""
         while (unknown := rows["topic_index"] < 0).any():
             row = rows[int(np.argmax(unknown))]
             pos = int(row["phys_offset"]) - self.base + int(row["topic_pos"])

@@ -14,13 +14,13 @@ class Role:
     DELIVERY = 3
     LEVEL_COPY = 8  # a copy of another pending record
     TIMER_COPY = 9
-    QUARANTINE = 10  # this one and the next two end the record that they name as origin
+    QUARANTINE = 10  # records of this role and the next two end the record that is their origin
     MARK = 11
     DECISION = 12
     MARKER = 13  # a marker of a client, without an origin
     CANDIDATE = 14  # possibly a delivery of an Apache broker, without an origin
     TOPIC = 15  # no record: the name of a topic
-    GAP = 16  # no record: an unreadable place
+    GAP = 16  # no record: an unreadable range
     UNIT = 17  # no record: a unit of a queue without one
     CLOCK = 18  # a clock step at this record: from out_ms to store_ms
     GONE = 19  # a unit of a removed record that was pending
@@ -28,6 +28,6 @@ class Role:
 
 
 RARE: Final = Role.LEVEL_COPY
-"""From this role on, the message of a record is found by other records only."""
+"""First role whose records do not identify their message by themselves."""
 PLAIN: Final = frozenset({Role.LEVEL, Role.TIMER, Role.DELIVERY})
 PENDING_ROLES: Final = (Role.LEVEL, Role.TIMER, Role.LEVEL_COPY, Role.TIMER_COPY)

@@ -6,7 +6,7 @@
     timerlog                  timers that were enqueued after their own slot (`late_units`)
 
 The files are read once when a job is planned; each worker gets the result with its part. A message
-is lost if its owner passed its due time without a delivery; otherwise it is pending.
+without a delivery is lost if its owner has passed its due time, otherwise pending.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Owned:
     """Range of a level's queue that the timers own.
 
     Attributes:
-        taken: Whether the timers' checkpoint covers it.
+        in_checkpoint: Whether the timers' checkpoint contains it.
     """
 
     first: int
     end: int
-    taken: bool
+    in_checkpoint: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Reach:
 
     Attributes:
         end: Log offset before which records have units.
-        until_ms: Store time until which records have units as well.
+        until_ms: Store time until which records also have units.
     """
 
     end: int = 0
@@ -83,7 +83,7 @@ class Progress:
         owned: Queue id to the ranges that the timers own.
         promised: Queue id to due times that its queue lacks.
         read_ms: Start of the slot that the timers had reached; None: unknown.
-        taken_to: Queue offset up to which the timers have enqueued their queue.
+        enqueued_to: Queue offset up to which the timers have enqueued their queue.
         late: (n,) sorted log offsets of timers that are pending in a later slot than their own.
         log_min: First log offset.
         delays: Level to its possible delays in ms; see `level_times`.
@@ -95,7 +95,7 @@ class Progress:
     owned: Mapping[int, tuple[Owned, ...]] = field(default_factory=dict)
     promised: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     read_ms: int | None = None
-    taken_to: int = 0
+    enqueued_to: int = 0
     late: Numbers = field(default_factory=NOTHING.copy)
     log_min: int = 0
     delays: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Progress:
         for piece in self.owned.get(queue_id, ()):
             mine = (offsets >= piece.first) & (offsets < piece.end)
             found[mine] = UNKNOWN if self.read_ms is None else AHEAD
-            if piece.taken and self.read_ms is not None:
+            if piece.in_checkpoint and self.read_ms is not None:
                 found[mine & (due_ms <= self.read_ms) & ~is_among(at, self.late)] = PASSED
         return found
 
@@ -119,7 +119,7 @@ class Progress:
         """Return AHEAD, PASSED or UNKNOWN for timers, by slot, queue offset and log offset."""
         if self.read_ms is None:
             return np.full(out_ms.size, UNKNOWN, np.int8)
-        passed = (out_ms < self.read_ms) & (offsets < self.taken_to)
+        passed = (out_ms < self.read_ms) & (offsets < self.enqueued_to)
         return np.asarray(passed & ~is_among(at, self.late), np.int8)
 
 
@@ -144,7 +144,7 @@ def read_progress(number: int, root: Root, plan: LogPlan) -> tuple[Progress, lis
     """Return the progress of a store, and findings about unreadable files."""
     attempt = Attempts(root)
     saved = attempt(OFFSETS_FILE, lambda: read_json(root, OFFSETS_FILE))
-    taken_to = attempt(
+    enqueued_to = attempt(
         TIMER_FILE, lambda: int(read_json(root, TIMER_FILE).get("handoverOffset", 0))
     )
     check = attempt(CHECK_FILE, lambda: read_check(root))
@@ -153,7 +153,7 @@ def read_progress(number: int, root: Root, plan: LogPlan) -> tuple[Progress, lis
         attempt(f"consumequeue/{OWNERSHIP_TOPIC}", lambda: list(read_journal(root, plan))) or []
     )
     levels = attempt(OFFSETS_FILE, lambda: _levels(saved or {}, journal))
-    owned, promised = _owned(journal, taken_to or 0)
+    owned, promised = _owned(journal, enqueued_to or 0)
     without_timers = Progress(number, levels, owned, promised)
     if not check or read_ms is None:
         return without_timers, attempt.findings
@@ -226,14 +226,14 @@ def _levels(saved: Any, journal: list[JournalEntry]) -> dict[int, tuple[Range, .
 
 
 def _owned(
-    journal: list[JournalEntry], taken_to: int
+    journal: list[JournalEntry], enqueued_to: int
 ) -> tuple[dict[int, tuple[Owned, ...]], dict[int, Mapping[int, int]]]:
     """Return the ranges that the timers own, by queue id, and the due times in the journal."""
     timers = Ownership()
     for entry in journal:
         timers.apply(entry)
     owned = {
-        level - 1: tuple(Owned(first, end, at < taken_to) for first, end, at in pieces)
+        level - 1: tuple(Owned(first, end, at < enqueued_to) for first, end, at in pieces)
         for level, pieces in timers.pieces.items()
         if pieces
     }

@@ -1,4 +1,4 @@
-"""Tables of a store: the only declaration of their columns, and batches of them.
+"""Tables of a store: declaration of their columns, and record batches.
 
 A type is both Spark's (in a schema) and Arrow's (in a batch). Times are ms since the epoch, offsets
 are bytes from the start of the log; values that a record lacks are null.
@@ -61,11 +61,11 @@ MESSAGES: Final[Columns] = (
     ("name_hash", "bigint"),  # hash of real_topic+unique_id; for a marker that of its target
     ("unit_ms", "bigint"),  # due time in the unit of a level message
     ("passed", "int"),  # 1: its owner has passed its due time; 0: it has not; null: unknown
-    ("other_time", "boolean"),  # the unit of a level message has not the time of the level
+    ("other_time", "boolean"),  # the time in a level message's unit is not one of its level
     ("queued", "boolean"),  # a unit of its queue points at it; null: not checked
     ("file", "string"),  # size of the record, or of bytes that are not a record
     ("file_offset", "bigint"),
-    ("note", "string"),  # reason, for unreadable places
+    ("note", "string"),  # reason, for unreadable ranges
 )
 CONSUME_QUEUE: Final[Columns] = (
     ("store", "string"),

@@ -154,7 +154,7 @@ def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, Rows
 
 
 def _read_queue(segment: Segment) -> Iterator[Values]:
-    """Yield units up to the first unwritten one, without units that point after the plan's log."""
+    """Yield units up to the first unwritten one, except those that point after the plan's log."""
     for start, units in _blocks(segment, CQ_UNIT):
         bad = np.flatnonzero((units["size"] <= 0) | (units["phys_offset"] < 0))
         count = int(bad[0]) if bad.size else int(units.size)

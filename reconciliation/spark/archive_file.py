@@ -20,7 +20,7 @@ UNUSED_S: Final = 30 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """Place of the archive for one Java and one pyspark.
+    """Location of the archive for one Java and one pyspark.
 
     Attributes:
         stem: First part of the file name; size and `.jsa` follow.
@@ -31,7 +31,7 @@ class ClassArchive:
 
     @classmethod
     def of(cls, java: Path, environment: Mapping[str, str] = os.environ) -> ClassArchive | None:
-        """Return the place for the Java that Spark starts; None if archives are switched off."""
+        """Return the location for the Java that Spark starts, None if archives are switched off."""
         given = environment.get(VARIABLE, "")
         if given == OFF:
             return None
@@ -66,10 +66,10 @@ class ClassArchive:
         return f'{QUIET} {CHECKED} -XX:SharedArchiveFile="{file}"' if file else ""
 
     def keep(self, made: Path) -> None:
-        """Make a file that Java has written the archive; remove archives not used lately.
+        """Install a file written by Java as the archive; remove archives not used lately.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: A file cannot be renamed or removed.
         """
         with made.open("rb") as file:
             os.fsync(file.fileno())

@@ -4,9 +4,9 @@
                                    | audits a small store in a Java that writes its loaded classes
     later audits <----- a file ----' below the user's cache, for one Java and one pyspark
 
-Java ignores an archive of another Java or of other jars, or with changed bytes. A truncated archive
-would end Java, so the file name contains the size. The variable DUEMQ_CLASS_ARCHIVE names another
-folder; with `off` no archive is made or used.
+Java ignores an archive of another Java or of other jars, or a damaged one. A truncated archive
+would make Java exit, so the file name contains the size. The variable DUEMQ_CLASS_ARCHIVE names
+another folder; with `off`, no archive is created or used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reconciliation.jobs.run import AuditRequest, run_audit
 from reconciliation.spark.archive_file import VARIABLE, ClassArchive
 from reconciliation.spark.requirements import find_java
 from reconciliation.spark.session import local_session
-from reconciliation.submit import give_way
+from reconciliation.submit import set_idle_priority
 
 IDLE: Final = "--idle"
 END_S: Final = 300  # seconds for Java to write it
@@ -56,7 +56,7 @@ def make_later(archive: ClassArchive | None) -> bool:
 
 
 def make(archive: ClassArchive) -> bool:
-    """Audit a small store and have Java write its classes; return whether an archive exists now.
+    """Audit a small store with a Java that writes its classes; return whether an archive exists.
 
     Raises:
         UsageError: Java or a package is missing.
@@ -119,7 +119,7 @@ def main(words: Sequence[str]) -> int:
         words: `--idle`: at idle priority.
     """
     if IDLE in words:
-        give_way()
+        set_idle_priority()
     archive = ClassArchive.of(find_java())
     return 0 if archive is not None and make(archive) else 1
 

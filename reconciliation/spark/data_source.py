@@ -8,19 +8,19 @@
     fromMs, untilMs   only records stored in fromMs <= time < untilMs             all
     startOffset       only records at this log offset or after it                 0
     endOffset         only records before this log offset                         the log's end
-    partitionBytes    of the files that one task reads                            64 MiB
+    partitionBytes    bytes of the files that one task reads                      64 MiB
     checkBody         whether bodies are compared with their CRC (`damage`);      true
                       those of tallies always are
     timerPrecisionMs  of the store's timers                                       1000
-    pushdown          whether filters are taken over, see below                   false
+    pushdown          whether the source applies filters, see below               false
     roles             only messages of these roles (numbers, see `tables`)        all
-    lost              of consume_queue only units without a record, and files     false
-                      that cannot be read
+    lost              consume_queue: only units without a record, and             false
+                      unreadable files
     buckets           number of tallies                                           64
     tickMs            of a stream: see `stream`                                   0
 
 The schema is that of `tables`; with a schema of fewer columns, fewer columns are decoded. The log
-is read up to its end at planning time. An unreadable place does not end a job: it is a row of
+is read up to its end at planning time. An unreadable range does not end a job: it is a row of
 `messages` with a `damage` other than body-crc, and a row of `findings`.
 
 As a stream (`spark.readStream`): see `stream`.

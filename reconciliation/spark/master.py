@@ -18,11 +18,14 @@ CONNECT_PACKAGES: Final = ("grpc", "pandas")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Attributes:
-    cores, memory, log_level, light: of a Spark in this process; see `session.local_session`.
-    connect: `sc://HOST:PORT` of a Spark Connect server; submitted: take the session that
-        spark-submit prepared. Both use a Spark that is sized elsewhere.
+class SparkMaster:
+    """Spark that runs an audit: in this process, behind Spark Connect, or of spark-submit.
+
+    Attributes:
+        cores, memory, log_level, light: Settings of a Spark in this process; see
+            `session.local_session`. They have no effect on the other two.
+        connect: `sc://HOST:PORT` of a Spark Connect server; empty: none.
+        submitted: Whether to use the session that spark-submit created.
     """
 
     cores: int = 0
@@ -33,7 +36,7 @@ class Where:
     submitted: bool = False
 
 
-def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
+def session_at(master: SparkMaster, *, with_format: bool = False) -> SparkSession:
     """Return a session.
 
     Args:
@@ -42,15 +45,15 @@ def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
         UsageError: A package or Java is missing; the text has the remedy.
     """
     require_packages()
-    if not where.connect and not where.submitted:
+    if not master.connect and not master.submitted:
         return local_session(
-            cores=where.cores,
-            memory=where.memory,
-            log_level=where.log_level,
+            cores=master.cores,
+            memory=master.memory,
+            log_level=master.log_level,
             with_format=with_format,
-            light=where.light,
+            light=master.light,
         )
-    if where.connect:
+    if master.connect:
         _require_connect()
     else:
         find_java()
@@ -59,7 +62,7 @@ def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
 
     builder = SparkSession.builder.appName("duemq reconcile")
     spark: SparkSession = (
-        builder.remote(where.connect) if where.connect else builder
+        builder.remote(master.connect) if master.connect else builder
     ).getOrCreate()
     for key, value in SETTINGS.items():
         if key.startswith(SESSION_KEYS):

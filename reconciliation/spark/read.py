@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.utils import is_remote
 
+from reconciliation.audit.aggregated_audit import AggregatedAudit, Tallies, aggregate_verdicts
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.kept_promises import KeptPromises, Tallies, count_kept
 from reconciliation.audit.verdicts import PLACES, SCHEDULE_TOPIC, TIMER_TOPIC, Survey, take_survey
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
 from reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
@@ -42,8 +42,8 @@ def read_table(
     """Return columns of a table, all by default. Options: see `data_source`.
 
     Args:
-        stores: Snapshot of each path (`planned_store.plan_store`); None: taken now. With Spark
-            Connect the server takes it when the table is used, as for `spark.read`.
+        stores: Snapshot of each path (`planned_store.plan_store`); None: a snapshot is made now.
+            With Spark Connect, the server makes it when the table is used, as for `spark.read`.
     Raises:
         UsageError: A path is not a store, or an option is invalid.
     """
@@ -63,9 +63,9 @@ def read_table(
 
 
 def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
-    """Return the bytes that one task reads: so many that its start takes a small share.
+    """Return the bytes that one task reads, large enough for its start to be negligible.
 
-    Remote files are read into memory as a whole.
+    Remote files are read into memory completely.
     """
     if not all(store.root.is_local for store in stores):
         return PARTITION_BYTES
@@ -119,7 +119,7 @@ def audit_stores(
     *,
     ids: bool = True,
 ) -> tuple[DataFrame, DataFrame]:
-    """Return the verdicts about stores, and unreadable places.
+    """Return the verdicts about stores, and unreadable ranges.
 
     Rare records are searched at once; verdicts are computed when they are used, so persist them to
     use them twice. Without `ids` there is no `unique_id`, which is faster.
@@ -130,11 +130,11 @@ def audit_stores(
 
 def count_stores(
     spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
-) -> tuple[KeptPromises, DataFrame | None]:
-    """Return the findings of stores, counts of all other messages, and unreadable places.
+) -> tuple[AggregatedAudit, DataFrame | None]:
+    """Return the findings of stores, counts of all other messages, and unreadable ranges.
 
-    Several times as fast as `audit_stores` if there are few findings; an action.
+    An action, several times as fast as `audit_stores` if there are few findings.
     """
     survey, tallies = survey_stores(spark, paths, config)
-    brief = count_kept(survey, tallies)
+    brief = aggregate_verdicts(survey, tallies)
     return brief, survey.unread if survey.met & PLACES else None

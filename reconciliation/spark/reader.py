@@ -150,12 +150,12 @@ class StoreReader(DataSourceReader):
         table = self._wanted.table
         schema = arrow_schema(table, self._columns)
         if partition.findings and self._takes_gaps:
-            yield from _told(schema, partition.findings, table, partition.progress.number)
+            yield from _finding_rows(schema, partition.findings, table, partition.progress.number)
         for piece in partition.file_pieces:
             findings = list(check_piece(piece))
             if Role.GONE in self._wanted.roles and table == "messages":
                 yield _removed(schema, findings, partition.progress.number)
-            yield from _told(schema, findings, table, partition.progress.number)
+            yield from _finding_rows(schema, findings, table, partition.progress.number)
         if partition.gone and table == "messages":
             yield from read_gone(schema, partition.gone, partition.progress, self._wanted.roles)
         elif partition.gone:
@@ -174,7 +174,7 @@ class StoreReader(DataSourceReader):
                 for _ in walk.chunks() if walk.open() else ():
                     pass
                 steps = [step.finding for step in walk.steps]
-                yield from _told(schema, [*walk.findings, *steps], table)
+                yield from _finding_rows(schema, [*walk.findings, *steps], table)
             else:
                 more = {"store": segment.store, "store_id": partition.progress.number}
                 lost = self._wanted.lost and table == "consume_queue"
@@ -250,7 +250,7 @@ def _removed(schema: pa.Schema, findings: Sequence[Finding], number: int) -> pa.
     return gone_rows(schema, number, np.array(gone, np.int64), Role.GONE)
 
 
-def _told(
+def _finding_rows(
     schema: pa.Schema, findings: Sequence[Finding], table: str, number: int = 0
 ) -> Iterator[pa.RecordBatch]:
     """Yield findings as rows of table `findings`, or of `messages`."""

@@ -49,7 +49,7 @@ def local_session(
     light: bool = False,
     archive_to: Path | None = None,
 ) -> SparkSession:
-    """Start Spark inside this process, or return the session that runs already.
+    """Start Spark in this process, or return the running session.
 
     Args:
         cores: Maximum parallel tasks; 0: one per core.
@@ -57,7 +57,7 @@ def local_session(
         log_level: Level of Spark's log on standard error; empty: no log.
         with_format: Register `format("rocketmq-store")`, which takes some seconds; jobs of this
             package read stores without it.
-        light: For jobs whose work is done in Python (`kept_promises`): Java compiles quickly, with
+        light: For jobs that work mainly in Python (`aggregated_audit`): Java compiles quickly, with
             less optimization.
         archive_to: File to which Java writes its loaded classes at its end (`class_archive`).
     Raises:
@@ -97,7 +97,7 @@ def local_session(
 
 
 def _silence_errors() -> None:
-    """Have pyspark raise errors without logging them with Java's traceback."""
+    """Switch off pyspark's log of errors with Java's traceback; it still raises them."""
     from pyspark.logger import PySparkLogger
 
     for name in ERROR_LOGGERS:

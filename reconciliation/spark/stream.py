@@ -1,8 +1,8 @@
 """`spark.readStream.format("rocketmq-store")`: the log as a stream, table `messages` only.
 
     offset   {store: log offset of its next record}
-    tickMs   maximum ms between two batches, also without new records: the offset contains the time
-             as well; 0 (default): batches with records only
+    tickMs   maximum ms between two batches, also without new records: then the offset also contains
+             the time; 0 (default): only batches with records
 
 Each micro-batch covers the records appended since the last one. With a checkpoint every record is
 read exactly once, also across restarts. Records that retention removed before they were read are a

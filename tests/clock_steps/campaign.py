@@ -1,4 +1,4 @@
-"""Runs a broker through every pattern of clock steps at every moment.
+"""Campaign of clock steps: a broker under each pattern of steps, at each moment of its life.
 
 python -m tests.clock_steps.campaign            all runs; one JSON line for each
 python -m tests.clock_steps.campaign --page     all runs; the page about them
@@ -28,7 +28,7 @@ from tests.storage_faults.campaign import ChildFailed, in_child
 
 HOUR_MS: Final = 3_600_000
 YEARS_MS: Final = 10 * 365 * 24 * HOUR_MS
-SHORT_STROBES, STROBES = 12, 90  # more than a level has segments
+SHORT_STROBES, STROBES = 12, 90  # more than the segments of a level
 PATTERNS: Final = {
     "no step": [0],
     "1 hour forward": [HOUR_MS],
@@ -42,7 +42,7 @@ PATTERNS: Final = {
     "strobing by 1 hour, long": [HOUR_MS, -HOUR_MS] * STROBES,
     "strobing by 10 years": [YEARS_MS, -YEARS_MS] * SHORT_STROBES,
 }
-"""Steps of the wall clock in ms, by what they are called."""
+"""Steps of the wall clock in ms, by name of the pattern."""
 MOMENTS: Final = ("running", "stopped", "killed", "cut")
 RUN_S_MAX, FIRST_RUN_S_MAX = 120, 500
 DRAIN_TICKS: Final = 45  # longer than any delay
@@ -77,7 +77,7 @@ async def run_steps(home: Path, pattern: str, moment: str) -> dict[str, Any]:
 
 
 async def step_clock(world: StepsWorld, pattern: str, moment: str) -> None:
-    """Step the clock while the broker runs, or between two of its lives."""
+    """Step the clock while the broker runs, or while it is stopped."""
     if moment != "running":
         await world.end(moment)
         broker, world.world.broker = world.world.broker, None
@@ -93,7 +93,7 @@ async def step_clock(world: StepsWorld, pattern: str, moment: str) -> None:
 
 
 async def check_leases(world: StepsWorld, held: int) -> None:
-    """Check what lasts by elapsed time: long polls, locks, and check-backs of transactions."""
+    """Check durations measured by elapsed time: long polls, locks, and transaction checks."""
     client = world.world.client
     if held in client.answers:
         world.problem("a held pull ended at the step")
@@ -114,7 +114,7 @@ async def check_leases(world: StepsWorld, held: int) -> None:
 
 
 async def drain(world: StepsWorld, pattern: str) -> None:
-    """Let everything come due: near the present, then by as much as the clock was set back."""
+    """Advance past all due times: first near ones, then by as much as the clock was set back."""
     for _ in range(DRAIN_TICKS):
         await world.tick()
     near_ms = world.clock.now_ms()
@@ -129,7 +129,7 @@ async def drain(world: StepsWorld, pattern: str) -> None:
 
 
 def run_apart(pattern: str, moment: str, seconds: float = RUN_S_MAX) -> dict[str, Any]:
-    """Run in a process of its own."""
+    """Run one combination in a separate process."""
     home = Path(tempfile.mkdtemp(prefix="clock-steps-"))
     try:
         return in_child(lambda: asyncio.run(run_steps(home, pattern, moment)), seconds)
@@ -140,7 +140,7 @@ def run_apart(pattern: str, moment: str, seconds: float = RUN_S_MAX) -> dict[str
 
 
 def runs() -> Iterator[dict[str, Any]]:
-    """Yield the report of every pattern at every moment."""
+    """Yield the reports of all combinations."""
     seconds = FIRST_RUN_S_MAX
     for pattern in PATTERNS:
         for moment in MOMENTS:
@@ -191,7 +191,7 @@ def page(reports: list[dict[str, Any]]) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Run the campaign; 1 if a promise was broken."""
+    """Run the campaign; return 1 if a run has problems."""
     parser = argparse.ArgumentParser(prog="clock_steps", description=(__doc__ or ""))
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args(words)

@@ -1,7 +1,7 @@
-"""A whole broker whose wall clock is stepped, and what was promised by which clock.
+"""Complete broker whose wall clock is stepped, and the guarantees by each clock.
 
-The wall clock is what the broker promises by: a message is never readable before its due time. The
-elapsed time is what passes for everybody: leases, long polls and lateness are measured by it.
+Due times refer to the wall clock: no message is readable before its due time. Leases, long polls
+and lateness are measured by elapsed time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from delivery.plugin import Request
 from tests.simulation.world import Gate, World
 from tests.support.loopback_broker import TOPICS, faults_of, pull_request
-from tests.support.send_front import send_request
+from tests.support.send_path import send_request
 from tests.support.stores import records_of
 
 PROPERTIES = {
@@ -37,7 +37,7 @@ PROPERTIES = {
 LEVELS_MS = (0, 1_000, 5_000, 10_000, 30_000)
 TIMERS_MS = (700, 4_000, 33_000)
 TICK_MS = 1_000
-LATE_MS_MAX = 2 * TICK_MS  # a message is looked for once in a tick
+LATE_MS_MAX = 2 * TICK_MS  # arrivals are checked once per tick
 HOLD_MS, LOCK_MS = 15_000, 60_000
 CHECK_MS = 4 * TICK_MS
 CHECK_TRANSACTION, HEARTBEAT, LOCK, PULL_NOT_FOUND = 39, 34, 41, 19
@@ -46,10 +46,10 @@ TRANSACTION_PREPARED = "4"
 
 @dataclass(slots=True)
 class Sent:
-    """One acknowledged message.
+    """Acknowledged message.
 
     Attributes:
-        reached_ms: Elapsed time since which the wall clock shows its due time or later.
+        reached_ms: Elapsed time at which the wall clock reached the due time.
     """
 
     due_ms: int
@@ -58,10 +58,10 @@ class Sent:
 
 @dataclass(slots=True)
 class Report:
-    """What came of one run.
+    """Result of one run.
 
     Attributes:
-        late_ms: Largest lateness of a message, in elapsed time.
+        late_ms: Maximum lateness of a message, in ms of elapsed time.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Report:
 
 
 class StepsWorld:
-    """One broker over several lives."""
+    """Broker across restarts."""
 
     def __init__(self, home: Path) -> None:
         self.world = World(home, Gate(pytest.MonkeyPatch()), Random(1), PROPERTIES)
@@ -79,7 +79,7 @@ class StepsWorld:
         self.arrived = Counter[str]()
         self._dues: dict[str, int] = {}
         self._read: dict[tuple[str, int], int] = {}
-        self._latest_ms = 0  # of the wall clock, since arrivals were looked at
+        self._latest_ms = 0  # latest wall-clock time since the last check of arrivals
         self._serial = 0
         self.checks = 0
 
@@ -90,10 +90,10 @@ class StepsWorld:
     def problem(self, text: str) -> None:
         self.report.problems.append(text)
 
-    # -- lives ------------------------------------------------------------------------------------
+    # -- starts and ends --------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the broker, and let the producer of the transactions connect."""
+        """Start the broker, and connect the producer of transactions."""
         await self.world.start()
         await self.world.broker.parts.topics.ensure("Held", queues=1)
         self.world.client.read = self._read_answers
@@ -102,7 +102,7 @@ class StepsWorld:
         await self.world.ask(Request(HEARTBEAT, {}, json.dumps(beat).encode()))
 
     def _read_answers(self) -> None:
-        """Take what came: answers by their numbers, and check-backs of transactions."""
+        """Read responses, by request number, and checks of transactions."""
         client = self.world.client
         for header, body in client.wire.take():
             if header["code"] == CHECK_TRANSACTION and not header.get("flag", 0) & 1:
@@ -120,20 +120,20 @@ class StepsWorld:
     # -- time -------------------------------------------------------------------------------------
 
     async def step(self, step_ms: int) -> None:
-        """Step the wall clock; no time passes."""
+        """Step the wall clock without elapsed time."""
         self.clock.step(step_ms)
         self._note_time()
         if self.world.broker is not None:
             await self.settle()
 
     async def tick(self, step_ms: int = TICK_MS) -> None:
-        """Let time pass, and take what arrived."""
+        """Advance both clocks, and record arrivals."""
         self.clock.advance(step_ms)
         self._note_time()
         await self.settle()
 
     async def settle(self) -> None:
-        """Let everything happen that can happen now."""
+        """Run the event loop until there is no more work at this time."""
         await self.world.rest()
         await self.world.confirmed()
         self._take_arrivals()
@@ -212,7 +212,7 @@ class StepsWorld:
             self.problem(f"a half message was refused: {answer.code} {answer.remark}")
 
     def hold_pull(self) -> int:
-        """Start a pull that is held, as the queue has no more messages; return its number."""
+        """Start a pull at the end of a queue, which the broker holds; return its number."""
         fields = {"sysFlag": "6", "suspendTimeoutMillis": str(HOLD_MS), "consumerGroup": "holders"}
         return int(self.world.client.write(pull_request("Held", 0, 0, **fields)))
 
@@ -224,14 +224,14 @@ class StepsWorld:
         return bool(json.loads(bytes(answer.body)).get("lockOKMQSet"))
 
     async def run_jobs(self) -> None:
-        """Run every periodic job once, the retention too."""
+        """Run every periodic job once, including retention."""
         for job in list(self.world.broker.scheduler.get_jobs()):
             found = job.func(*job.args, **job.kwargs)
             if asyncio.iscoroutine(found):
                 await found
 
     def check_end(self) -> None:
-        """Check that everything arrived once, in a sound store."""
+        """Check that every message arrived once, and that the store has no faults."""
         for body in self.pending:
             self.problem(f"{body} is stuck: due at {self._dues[body]}, now {self.clock.now_ms()}")
         doubled = sorted(body for body, count in self.arrived.items() if count > 1)

@@ -1,4 +1,4 @@
-"""Clock steps: a sample of the campaign, and the page about all of it."""
+"""Clock steps: a sample of the campaign, and the generated page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_no_step_breaks_a_promise(pattern: str, moment: str) -> None:
 
 
 def test_leases_by_the_wall_clock_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The campaign can fail: a step forward would end a lock, a step back would keep it."""
+    """Check that the campaign detects locks that expire by the wall clock."""
     monkeypatch.setattr(FakeClock, "steady_ms", FakeClock.now_ms)
     forward = run_apart("1 hour forward", "running", FIRST_RUN_S_MAX)
     assert "a lock ended at the step" in forward["problems"]

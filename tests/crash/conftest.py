@@ -1,4 +1,4 @@
-"""The Spark session of the audits is that of their own tests."""
+"""Spark session for audits, shared with the tests of the audit."""
 
 from tests.reconciliation.conftest import spark
 

@@ -1,4 +1,4 @@
-"""A broker process that a test starts and kills repeatedly."""
+"""Broker process that a test starts and kills repeatedly."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 
 
 class KilledBroker:
-    """A store directory and the broker process on it.
+    """Store directory with a broker process.
 
     Args:
-        keys: configuration keys with fixed values; `start` draws others at random.
+        keys: Configuration keys with fixed values; `start` chooses others at random.
     """
 
     def __init__(self, home: Path, seed: int, **keys: str) -> None:
@@ -39,7 +39,7 @@ class KilledBroker:
         """Run the broker on a simulated disk that keeps only synced data.
 
         Args:
-            delay_ms: upper bound of the random duration of a sync.
+            delay_ms: Maximum of the random duration of a sync.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         self._disk = disk = VolatileDisk(self.root, self.home / "disk")
@@ -101,7 +101,7 @@ class KilledBroker:
 
 
 def read_delivered(broker: KilledBroker, sent: SentMessages) -> list[Any] | None:
-    """Return all messages of the topic, None if the broker does not answer in time."""
+    """Return all messages of the topic; None if the broker does not respond in time."""
     try:
         return asyncio.run(read_all(sent, broker.address))
     except TimeoutError:
@@ -115,9 +115,10 @@ def all_delivered(broker: KilledBroker, sent: SentMessages) -> bool:
 
 
 def wait_for_deliveries(broker: KilledBroker, sent: SentMessages) -> list[Any]:
-    """Start the broker, wait for all acknowledged messages, and return all messages delivered.
+    """Start the broker, wait for all acknowledged messages, and return all delivered messages.
 
-    The broker is killed once more before the result is read: no message may be delivered again.
+    The broker is killed and restarted once more before the messages are read, to detect repeated
+    deliveries.
     """
     broker.start()
     try:

@@ -1,9 +1,9 @@
-"""Consumers that survive kills of the broker, and a record of what they consumed.
+"""Consumers that survive kills of the broker, and a record of the consumed messages.
 
-    steady      keeps its offsets in memory, as a client does that reconnects
-    restarting  begins at the committed offset after every start of the broker
+    steady      keeps its offsets in memory, like a client that reconnects
+    restarting  resumes at the committed offset after every start of the broker
 
-For both, a queue offset always identifies the same message.
+Both check that a queue offset always identifies the same message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from message_store.log.record import Record
 from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, number_of, records_of
 
-PULL_FLAGS = 2 | 4  # the broker may hold the pull; the request contains the subscription
+PULL_FLAGS = 2 | 4  # long polling; the request contains the subscription
 HOLD_MS = 300
 PULL_COUNTS = ("1", "8", "32")
 GONE = (OSError, TimeoutError)
@@ -27,14 +27,14 @@ GONE = (OSError, TimeoutError)
 
 @dataclass(slots=True)
 class ConsumedMessages:
-    """What a consumer group consumed during all runs of the broker.
+    """Messages that a consumer group consumed in all runs of the broker.
 
     Attributes:
-        restarts: whether the group begins at its committed offset in every run.
-        at: next offset to consume, by queue.
-        committed: highest offset that the group committed or was about to commit, by queue.
-        messages: sequence numbers of the messages, by queue and queue offset.
-        times: how often a message was consumed, by sequence number.
+        restarts: Whether the group resumes at its committed offset in each run.
+        at: Next offset to consume, by queue.
+        committed: Highest offset committed, or in a commit in flight, by queue.
+        messages: Sequence numbers of the messages, by queue and queue offset.
+        times: Number of deliveries, by sequence number.
     """
 
     group: str
@@ -46,7 +46,7 @@ class ConsumedMessages:
     faults: list[str] = field(default_factory=list)
 
     def take(self, queue_id: int, records: list[Record]) -> None:
-        """Record messages in the order they were consumed."""
+        """Record consumed messages, in order."""
         for record in records:
             number, offset = number_of(record), record.queue_offset
             known = self.messages.setdefault((queue_id, offset), number)
@@ -58,7 +58,7 @@ class ConsumedMessages:
             self.at[queue_id] = offset + 1
 
     def begin(self, queue_id: int, offset: int) -> None:
-        """Record the committed offset at which the group continues."""
+        """Record the committed offset at which the group resumes."""
         if offset > self.committed[queue_id]:
             self._fault(
                 f"queue {queue_id}: offset {offset} was never committed, at most "
@@ -69,7 +69,7 @@ class ConsumedMessages:
     def take_empty(self, queue_id: int, answer: Response) -> None:
         """Record a response without messages.
 
-        The next offset must be the same, or behind units whose records a power cut destroyed.
+        The next offset must be unchanged, or after units whose records a power cut destroyed.
         """
         following, now = int((answer.fields or {}).get("nextBeginOffset", -1)), self.at[queue_id]
         skips = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > now
@@ -81,7 +81,7 @@ class ConsumedMessages:
         self.faults.append(f"{self.group}: {text}")
 
     def check(self, sent: SentMessages, stored: dict[tuple[int, int], int]) -> list[str]:
-        """Return descriptions of all faults, after all messages were consumed."""
+        """Return descriptions of all faults, once all messages are consumed."""
         found = list(self.faults)
         lost = sorted(sent.acknowledged - self.times.keys())
         if lost:
@@ -106,7 +106,7 @@ async def consume_until(
     chance: random.Random,
     stop: asyncio.Event,
 ) -> None:
-    """Consume all queues until `stop` is set or the broker is gone."""
+    """Consume all queues until `stop` is set or the broker ends."""
     async with RemotingClient(address) as client:
         lanes = [
             asyncio.create_task(_lane(consumed, sent.topic, queue_id, client, chance, stop))

@@ -1,7 +1,7 @@
-"""Record of the messages that a crash test sent, and its comparison with what arrived.
+"""Record of the messages sent by a crash test, and its comparison with the delivered messages.
 
 The test's client sends level messages and timers over real sockets and records each of them. At the
-end it reads the whole topic and compares:
+end it reads the whole topic and checks these rules:
 
     acknowledged       -> delivered exactly once
     not acknowledged   -> delivered at most once
@@ -23,7 +23,7 @@ from message_store.log.record import Record, decode_record
 
 BODY = struct.Struct("!qqi")  # sequence number, send time in ms, index of the delay
 IN_FLIGHT = 64
-PULL_FLAGS = 4  # the request contains the subscription; the broker must not hold the pull
+PULL_FLAGS = 4  # the request contains the subscription; no long polling
 CALL_TIMEOUT_S = 5.0
 
 
@@ -32,10 +32,10 @@ class SentMessages:
     """All messages of a run, identified by sequence numbers.
 
     Attributes:
-        delays_ms: delays of the levels.
-        timers_ms: delays of the timers; the sequence number decides which delay a message has.
-        attempted: number of messages sent, and the next sequence number.
-        refused: number of refusals by response code.
+        delays_ms: Delays of the levels.
+        timers_ms: Delays of the timers.
+        attempted: Number of messages sent, and the next sequence number.
+        refused: Number of refusals, by response code.
     """
 
     topic: str
@@ -74,7 +74,7 @@ def number_of(record: Record) -> int:
 
 
 def send_request(sent: SentMessages, number: int, now_ms: int) -> Request:
-    """Return the send request of message `number`, which decides its delay and queue."""
+    """Return the send request of a message; its number determines delay and queue."""
     index = sent.delay_index(number)
     delay = _delay_property(sent, index, number, now_ms)
     properties = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02{delay}\x02"
@@ -108,7 +108,7 @@ def _delay_property(sent: SentMessages, index: int, number: int, now_ms: int) ->
 async def send_until(
     sent: SentMessages, address: str, stop: asyncio.Event, in_flight: int = IN_FLIGHT
 ) -> None:
-    """Send, `in_flight` requests at a time, until `stop` is set or the broker is gone."""
+    """Send with `in_flight` concurrent requests, until `stop` is set or the broker ends."""
     clock = SystemClock()
     async with RemotingClient(address) as client:
 
@@ -130,7 +130,7 @@ async def send_until(
 
 
 def pull_request(topic: str, queue_id: int, offset: int) -> Request:
-    """Return a pull request that the broker answers immediately."""
+    """Return a pull request without long polling."""
     fields = {
         "consumerGroup": "crash_reader",
         "topic": topic,

@@ -1,4 +1,4 @@
-"""Comparison of an audit of a killed broker's store with the messages that a client sent."""
+"""Comparison of an audit of a killed broker's store with the messages sent by a client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reconciliation.audit.verdicts import SCHEDULE_TOPIC, TIMER_TOPIC
 from reconciliation.spark.read import audit_stores, read_table
 from tests.crash.sent_messages import BODY, SentMessages
 
-DELIVERED = frozenset({"ok", "late"})  # late if no broker ran at the due time
+DELIVERED = frozenset({"ok", "late"})  # `late`: no broker was running at the due time
 COLUMNS = ("unique_id", "leaf", "store_ms", "due_ms", "deliveries", "verdict", "why")
 
 

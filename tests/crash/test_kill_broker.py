@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: no acknowledged message is lost, none is duplicated or early.
+"""SIGKILL at random times: no acknowledged message is lost, and none is duplicated or early.
 
 --kills N    number of kills (100; `make soak` uses more)
 --seed N     seed of the run to repeat; a failing run prints its seed
@@ -22,7 +22,7 @@ TIMERS_MS = (30, 400, 1_000, 1_700, 4_000, 9_000)  # the last two exceed the rol
 
 
 async def send_and_kill(broker: KilledBroker, sent: SentMessages) -> None:
-    """Send until a thread kills the broker at a random moment."""
+    """Send until a thread kills the broker at a random time."""
     stop = asyncio.Event()
     killer = threading.Timer(broker.random.uniform(0.02, 0.9), broker.kill)
     killer.start()
@@ -34,7 +34,7 @@ async def send_and_kill(broker: KilledBroker, sent: SentMessages) -> None:
 
 @dataclass(frozen=True)
 class Killed:
-    """A finished run and its faults; one more kill left pending messages for the audit."""
+    """Finished run with its faults; after a last kill the store has pending messages to audit."""
 
     broker: KilledBroker
     sent: SentMessages
@@ -57,7 +57,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, kills: int, seed: int) -> K
 
 
 @pytest.mark.crash
-def test_kills_at_random_moments(killed: Killed, kills: int) -> None:
+def test_kills_at_random_times(killed: Killed, kills: int) -> None:
     assert killed.faults == [], killed.where
     assert len(killed.sent.acknowledged) >= kills, (
         f"{killed.where}: too few messages were acknowledged"

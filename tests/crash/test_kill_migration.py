@@ -29,9 +29,9 @@ ACTIONS = ("start", "start", "start", "rollback", "rollback", "pause", "resume",
 COMMANDS_EVERY_S = (0.01, 0.15)
 STATUS_REQUESTS = 60  # after each command, without a pause, to catch short states
 TARGET_STATES = ("", "routing", "draining", "verifying", "done", "rolling_back", "rolled_back")
-"""States to kill in, in turn, "" for any moment. One level in the state is enough."""
-TARGET_WITHIN_S = 6.0  # the broker is killed after this time in any state
-FIRST_START_S = 60.0  # the first command loads modules, on a machine that may be busy
+"""States in which to kill the broker, in turn; "" means any time. One level in a state suffices."""
+TARGET_WITHIN_S = 6.0  # the broker is killed after this time whatever the state
+FIRST_START_S = 60.0  # the first command loads modules, perhaps on a busy machine
 KEYS = {
     "messageDelayLevel": " ".join(f"{delay // 1_000}s" for delay in DELAYS_MS),
     "timerRollWindowSlot": "3600",
@@ -43,7 +43,7 @@ RATES = ("0", "300", "3000")  # units per second, 0 for no limit
 async def command(
     client: RemotingClient, action: str, *, timeout_s: float = CALL_TIMEOUT_S, **more: Any
 ) -> Any:
-    """Send a command; return the response, None if the broker refused it, as it often does."""
+    """Send a command; return the response, or None if the broker refused the command."""
     body = json.dumps({"action": action, "who": "test", **more}).encode()
     answer = await client.call(Request(MIGRATE, {}, body), timeout_s=timeout_s)
     return json.loads(bytes(answer.body)) if answer.code == 0 else None  # type: ignore[arg-type]
@@ -51,12 +51,12 @@ async def command(
 
 @dataclass(slots=True)
 class SeenStates:
-    """States of levels that the broker reported.
+    """Record of the states of levels that the broker reported.
 
     Attributes:
-        counts: how often each state was reported.
-        kills: number of kills by the state reported last for a level.
-        target: the state to kill in, "" for any moment.
+        counts: Number of reports by state.
+        kills: Number of kills by the last reported state of a level.
+        target: State in which to kill the broker; empty: at any time.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ class SeenStates:
 async def command_at_random(
     broker: KilledBroker, seen: SeenStates, stop: asyncio.Event, killer: threading.Timer
 ) -> None:
-    """Send random commands until the broker is gone, and record the states of the levels.
+    """Send random commands until the broker ends, and record the states of the levels.
 
     The broker is killed when a level is in the target state. The timer `killer` starts only after
     the first state was reported, so that a slow machine does not shorten the run.
@@ -110,7 +110,7 @@ async def command_at_random(
 
 
 async def work_and_kill(broker: KilledBroker, sent: SentMessages, seen: SeenStates) -> None:
-    """Send and migrate until the broker is killed, in the target state or at a random moment."""
+    """Send and migrate until the broker is killed, in the target state or at a random time."""
     stop = asyncio.Event()
     longest_s = TARGET_WITHIN_S if seen.target else 2.5
     killer = threading.Timer(broker.random.uniform(0.1, longest_s), broker.kill)
@@ -126,7 +126,7 @@ async def work_and_kill(broker: KilledBroker, sent: SentMessages, seen: SeenStat
 
 @dataclass(frozen=True)
 class Killed:
-    """A finished run and its faults; one more kill left pending messages for the audit."""
+    """Finished run with its faults; after a last kill the store has pending messages to audit."""
 
     broker: KilledBroker
     sent: SentMessages

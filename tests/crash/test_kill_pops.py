@@ -1,11 +1,11 @@
-"""SIGKILL at random moments while a group pops: every message that was sent is acknowledged.
+"""SIGKILL at random times while a group pops: in the end every sent message is acknowledged.
 
 --pop-kills N   number of kills (5; `make soak` uses more)
 --seed N        seed of the run to repeat; a failing run prints its seed
 
-The group leaves every fifth message to its invisible time. After a kill, messages of the last
-seconds may be popped again, as with Apache's broker; none may be lost. An acknowledgement that a
-kill left without an answer counts only if the log of the broker has it.
+The group does not acknowledge the first delivery of every fifth message. After a kill, messages of
+the last seconds may be redelivered, as with Apache's broker, but none may be lost. An
+acknowledgement without a response counts only if the broker's log contains it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ DRAIN_S = 120.0
 
 @dataclass(slots=True)
 class PoppingGroup:
-    """A group that pops, and what it has acknowledged, by sequence number.
+    """Popping group and its acknowledged messages, by sequence number.
 
     Attributes:
-        acknowledged: Those whose acknowledgement was answered, or is in the log.
-        unanswered: Acknowledgements without an answer: what names each, and the sequence number.
-        turns: Number of messages so far that were popped.
+        acknowledged: Messages whose acknowledgement was confirmed, or is in the log.
+        unanswered: Sequence numbers of messages whose acknowledgement got no response, by the
+            identity of the acknowledgement.
+        turns: Number of popped messages so far.
     """
 
     acknowledged: set[int] = field(default_factory=set)
@@ -56,7 +57,7 @@ class PoppingGroup:
     turns: int = 0
 
     async def work(self, address: str, stop: asyncio.Event, *, leaves: bool) -> None:
-        """Have all consumers pop and acknowledge until the broker is gone or `stop` is set."""
+        """Run consumers that pop and acknowledge, until the broker ends or `stop` is set."""
         await asyncio.gather(
             *(self._consume(address, stop, leaves=leaves) for _ in range(CONSUMERS))
         )
@@ -86,7 +87,7 @@ class PoppingGroup:
         }  # fmt: skip
         request = Request(RequestCode.POP_MESSAGE, fields, version=479)
         answer = await client.call(request, timeout_s=CALL_S)
-        if answer.code:  # nothing there, or no topic yet
+        if answer.code:  # no messages, or the topic does not exist yet
             await asyncio.sleep(PAUSE_S)
             return []
         return popped(answer, TOPIC)
@@ -108,7 +109,7 @@ class PoppingGroup:
             self.acknowledged.add(number)
 
     def settle(self, root: Path) -> None:
-        """Decide by the log in the store `root` which unanswered acknowledgements were stored."""
+        """Search the log of the store `root` for the unanswered acknowledgements."""
         for record in records_of(root, LOG_FILE_BYTES):
             if record.properties.get("TAGS") not in (ACK_TAG, BATCH_ACK_TAG):
                 continue
@@ -121,7 +122,7 @@ class PoppingGroup:
 
 
 async def work_and_kill(broker: KilledBroker, sent: SentMessages, group: PoppingGroup) -> None:
-    """Send and pop until the broker is killed at a random moment."""
+    """Send and pop until the broker is killed at a random time."""
     stop = asyncio.Event()
     killer = threading.Timer(broker.random.uniform(0.3, 2.5), broker.kill)
     killer.start()
@@ -162,4 +163,4 @@ def test_kills_while_a_group_pops(tmp_path: Path, pop_kills: int, seed: int) -> 
     lost = sorted(sent.acknowledged - group.acknowledged)
     assert not lost, f"{len(lost)} of {len(sent.acknowledged)} lost, {lost[:5]}: {where}"
     assert len(sent.acknowledged) >= pop_kills, where
-    assert group.turns > len(sent.acknowledged), where  # some were left, and came again
+    assert group.turns > len(sent.acknowledged), where  # some were redelivered

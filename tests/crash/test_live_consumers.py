@@ -1,4 +1,4 @@
-"""Kills and power cuts of a broker with live consumers: nothing is lost or replaced.
+"""Kills and power cuts of a broker with live consumers: no message is lost or replaced.
 
 --consumer-kills N   number of kills (20; `make soak` uses more)
 --power-cuts N       number of power cuts (10)
@@ -27,7 +27,7 @@ KEYS = {"flushConsumerOffsetInterval": "200", "flushIntervalConsumeQueue": "100"
 async def work_and_kill(
     broker: KilledBroker, sent: SentMessages, groups: list[ConsumedMessages]
 ) -> None:
-    """Send and consume until the broker is killed at a random moment."""
+    """Send and consume until the broker is killed at a random time."""
     stop = asyncio.Event()
     killer = threading.Timer(broker.random.uniform(0.1, 1.2), broker.kill)
     killer.start()
@@ -51,7 +51,7 @@ async def drain(
         if all(one.has_all(sent) for one in groups):
             break
         await asyncio.sleep(0.1)
-    await asyncio.sleep(max(DELAYS_MS) / 1_000)  # unacknowledged messages may follow
+    await asyncio.sleep(max(DELAYS_MS) / 1_000)  # for deliveries of unacknowledged sends
     stop.set()
     await asyncio.gather(*consuming)
     records = await read_all(sent, broker.address)

@@ -1,4 +1,4 @@
-"""The simulated disk: synced data survives a power cut, other data may be lost."""
+"""Simulated disk: synced data survives a power cut, other data can be lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_synced_data_survives(tmp_path: Path, seed: int) -> None:
     assert (tmp_path / "disk" / BOOT_ID).read_text() == "boot 1"
 
 
-def test_data_that_was_not_synced_may_be_lost(tmp_path: Path) -> None:
+def test_unsynced_data_can_be_lost(tmp_path: Path) -> None:
     lengths = set()
     for seed in range(12):
         root = tmp_path / str(seed) / "store"

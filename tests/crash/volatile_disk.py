@@ -1,18 +1,18 @@
-"""A simulated disk that loses data which was not synced before a power cut.
+"""Simulated disk that loses unsynced data at a power cut.
 
     python -m tests.crash.volatile_disk ARGUMENTS
 
 runs `duemq ARGUMENTS` and records its syncs in these files:
 
-    store/           the files as the process sees them, which stands for the page cache
+    store/           files as the process sees them, which represent the page cache
     disk/inodes/N    content of inode N at its last sync
-    disk/live/N      a second name of inode N, so that its number is not reused
-    disk/names.json  the directories at their last sync: paths and inode numbers
+    disk/live/N      hard link to inode N, so that its number is not reused
+    disk/names.json  directories at their last sync: paths and inode numbers
 
-`cut` writes the files that a machine could find after a power cut: of each file the synced content
-and random pages written later, and for each directory the synced names or the current ones. Writes
-through shared mappings are covered because `cut` compares pages. The test needs no device mapper
-and no file system in user space. A file replaces the boot ID of the operating system.
+`cut` writes a possible state of the files after a power cut: for each file the synced content and
+a random selection of later pages, and for each directory either the synced or the current names.
+`cut` compares pages, and therefore also covers writes through shared mappings. The simulation needs
+no device mapper and no FUSE file system. A file replaces the boot ID of the operating system.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ BOOT_ID = "boot_id"
 
 
 class VolatileDisk:
-    """The synced state of a directory.
+    """Synced state of a directory.
 
     Args:
-        root: the directory that the broker works in.
-        home: directory for the synced state.
+        root: Directory of the broker.
+        home: Directory of the synced state.
     """
 
     def __init__(self, root: Path, home: Path) -> None:
@@ -55,7 +55,7 @@ class VolatileDisk:
     # -- in the broker's process ----------------------------------------------------------------
 
     def adopt(self) -> None:
-        """Record all existing files as synced if there is no record yet."""
+        """Record all existing files as synced, at the first start."""
         if (self.home / "names.json").exists():
             return
         for path in files_of(self.root):
@@ -103,9 +103,9 @@ class VolatileDisk:
     # -- after the process was killed -----------------------------------------------------------
 
     def cut(self, chance: random.Random) -> None:
-        """Replace the directory with what could remain of it after a power cut."""
+        """Replace the directory with a possible state after a power cut."""
         synced = json.loads((self.home / "names.json").read_text())
-        self._keep_names()  # also links files that were never synced
+        self._keep_names()  # also links unsynced files
         seen = json.loads((self.home / "names.json").read_text())
         newest = {place: chance.random() < 0.5 for place in map(_folder, [*synced, *seen])}
         chosen = {path: n for path, n in synced.items() if not newest[_folder(path)]}
@@ -127,7 +127,7 @@ class VolatileDisk:
         (self.home / BOOT_ID).write_text(f"boot {int(boot.split()[1]) + 1}")
 
     def _remains_of(self, number: int, share: float, chance: random.Random) -> npt.NDArray[Any]:
-        """Return the synced content of a file with a share of the pages written later."""
+        """Return the synced content of a file with a share of its unsynced pages."""
         now = pages_of(self.home / "live" / str(number))
         kept = self.home / "inodes" / str(number)
         old = pages_of(kept) if kept.exists() else np.empty(0, np.uint8)
@@ -146,7 +146,7 @@ class VolatileDisk:
 
 
 def files_of(root: Path) -> list[Path]:
-    """Return the files below a directory; some may have been deleted meanwhile."""
+    """Return the files below a directory; ignore concurrent deletions."""
     return [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
 
 
@@ -192,7 +192,7 @@ def watch(disk: VolatileDisk, delay_ms: float) -> None:
         disk.sync(fd if isinstance(fd, int) else fd.fileno())
 
     class Map(mmap.mmap):
-        """A mapping whose flush is a sync of its file."""
+        """Mapping whose flush syncs its file."""
 
         def __new__(cls, fd: int, *args: Any, **kwargs: Any) -> Map:
             made = super().__new__(cls, fd, *args, **kwargs)

@@ -125,13 +125,13 @@ def test_counts_are_those_of_the_newest_migration(journal: list[JournalEntry]) -
         start = max((i for i, r in enumerate(mine) if r.migration != level.migration), default=-1)
         over = [record for record in mine[start + 1 :] if isinstance(record, Transfer)]
         back = [record for record in mine[start + 1 :] if isinstance(record, Return)]
-        assert level.over == Tally(
+        assert level.transferred_tally == Tally(
             sum(r.count for r in over), sum(r.checksum for r in over) & CHECKSUM_MASK
         )
-        assert level.back == Tally(
+        assert level.returned_tally == Tally(
             sum(r.count for r in back), sum(r.checksum for r in back) & CHECKSUM_MASK
         )
-        assert level.settled.count == sum(record.gone for record in back)
+        assert level.gone_tally.count == sum(record.gone for record in back)
 
 
 def test_a_copy_and_a_removed_range_change_nothing_elsewhere() -> None:

@@ -33,7 +33,7 @@ def test_timers_in_your_program(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         said += done.stdout.splitlines()
-    assert said[:2] == ["waiting: {'Reminders': 2}", "cancelled: [0]"]
+    assert said[:2] == ["pending: {'Reminders': 2}", "cancelled: [0]"]
     late_ms = int(re.fullmatch(r"b'tea is ready' late by (\d+) ms", said[2])[1])
     assert late_ms >= 0
     assert said[3:] == ["units in slots: 0 next slot: None"]

@@ -24,14 +24,14 @@ def test_every_goal_is_a_figure_that_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "word"), [(3.0, "aim reached"), (2.9, "reached"), (0.99, "**missed**")]
+    ("value", "word"), [(3.0, "target met"), (2.9, "met"), (0.99, "**missed**")]
 )
 def test_more_is_better_for_a_rate(value: float, word: str) -> None:
     assert verdict_of(migration.GOALS[0], value) == word
 
 
 @pytest.mark.parametrize(
-    ("value", "word"), [(1.0, "aim reached"), (2.0, "reached"), (2.1, "**missed**")]
+    ("value", "word"), [(1.0, "target met"), (2.0, "met"), (2.1, "**missed**")]
 )
 def test_less_is_better_for_lateness(value: float, word: str) -> None:
     [goal] = [goal for goal in migration.GOALS if goal.load == migration.TRAFFIC]

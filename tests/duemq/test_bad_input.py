@@ -26,7 +26,7 @@ from tests.support.loopback_broker import (
     send,
 )
 from tests.support.raw_connection import RawPeer
-from tests.support.send_front import frame_of, send_request
+from tests.support.send_path import frame_of, send_request
 
 JAVA_FIELDS = b'"a":"p","b":"T","c":"TBW102","d":"4","e":"1","f":"0","g":"1700","h":"0"'
 
@@ -51,8 +51,8 @@ class House:
         self.stored.append(body)
 
     async def connect(self) -> RawPeer:
-        """Connect; the allowance of log lines is full again."""
-        self.broker._server.notices.broken._allowed = BURST_LINES
+        """Connect; the log rate limit is reset."""
+        self.broker._server.notices.broken._tokens = BURST_LINES
         return await RawPeer.connect(self.broker.port)
 
 
@@ -276,7 +276,7 @@ REFUSED |= {
     "batch whose second message lies": (in_batch(entry() + entry(total=7)), 13, "byte 23"),
     "batch that ends inside a head": (in_batch(entry() + b"\0\0\0"), 13, "byte 23"),
     "batch of garbage": (in_batch(bytes(range(256))), 13, "byte 0"),
-    "batch with a level": (in_batch(entry(properties=b"DELAY\x013\x02")), 13, "delayed"),
+    "batch with a level": (in_batch(entry(properties=b"DELAY\x013\x02")), 13, "delay level"),
     "batch to a retry topic": (in_batch(entry(), b="%RETRY%g"), 13, "retry"),
     "batch with oversize properties": (
         in_batch(entry(properties=b"K\x01" + b"v" * 18_000), i="K\x01" + "v" * 15_000),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from duemq.clock_steps import schedule_again, watching_clock
+from duemq.clock_steps import reschedule_jobs, watching_clock
 from message_store.clock import FakeClock
 
 YEAR_MS = 365 * 86_400_000
@@ -35,7 +35,7 @@ def wait_s(scheduler: AsyncIOScheduler) -> float:
 def test_jobs_run_one_interval_after_a_step_back() -> None:
     async def main() -> None:
         scheduler = scheduler_with_job()
-        schedule_again(scheduler)
+        reschedule_jobs(scheduler)
         assert 0 < wait_s(scheduler) <= 5
         scheduler.shutdown(wait=False)
 
@@ -47,7 +47,7 @@ def test_jobs_at_times_of_day_stay_at_them() -> None:
         scheduler = AsyncIOScheduler(timezone=UTC)
         scheduler.start()
         scheduler.add_job(work, "cron", hour=3, id="job")
-        schedule_again(scheduler)
+        reschedule_jobs(scheduler)
         assert scheduler.get_job("job").next_run_time.hour == 3
         scheduler.shutdown(wait=False)
 

@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from duemq.cli.decision_client import DecisionClient, Named
-from duemq.messages.decide import CANCEL_WAITING, FIRE_WAITING, MOVE_WAITING, NAMES_MAX
+from duemq.cli.decision_client import DecisionClient, MessageSelection
+from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING, NAMES_MAX
 from duemq.messages.recall_handle import RecallHandle
 from message_store.clock import FakeClock
 from message_store.text import encode_offset_id
@@ -100,12 +100,16 @@ def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
     async def work():
         async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
             for code, body, why in (
-                (CANCEL_WAITING, b"{", "JSON"),
-                (CANCEL_WAITING, b"{}", "no messages selected"),
-                (FIRE_WAITING, b'{"id":["a"]}', "unknown field"),
-                (MOVE_WAITING, b'{"ids":["a"]}', "deliver_ms or delay_ms"),
-                (MOVE_WAITING, b'{"ids":["a"],"deliver_ms":-1}', "not a time"),
-                (CANCEL_WAITING, msgspec.json.encode({"ids": ["a"] * (NAMES_MAX + 1)}), "at most"),
+                (CANCEL_PENDING, b"{", "JSON"),
+                (CANCEL_PENDING, b"{}", "no messages selected"),
+                (FIRE_PENDING, b'{"id":["a"]}', "unknown field"),
+                (MOVE_PENDING, b'{"ids":["a"]}', "deliver_ms or delay_ms"),
+                (MOVE_PENDING, b'{"ids":["a"],"deliver_ms":-1}', "not a time"),
+                (
+                    CANCEL_PENDING,
+                    msgspec.json.encode({"ids": ["a"] * (NAMES_MAX + 1)}),
+                    "the maximum is",
+                ),
             ):
                 answer = await asker.ask(code, body=body)
                 assert (answer.code, why in answer.remark) == (13, True), answer.remark
@@ -133,10 +137,10 @@ def test_recall_decides_and_reports_it(tmp_path):
 
 
 def test_requests_are_cut_to_what_a_broker_takes():
-    named = Named(ids=["a"] * (NAMES_MAX + 1), keys=["b"], topic="T")
+    named = MessageSelection(ids=["a"] * (NAMES_MAX + 1), keys=["b"], topic="T")
     first, second = named.requests()
     assert (len(first.ids), len(second.ids), first.keys, second.keys) == (NAMES_MAX, 1, [], ["b"])
-    [alone] = Named(topic="T").requests()
+    [alone] = MessageSelection(topic="T").requests()
     assert alone.topic == "T"
 
 

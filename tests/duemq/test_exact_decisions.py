@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from duemq.broker import Broker
-from duemq.messages.decide import CANCEL_WAITING, FIRE_WAITING, MOVE_WAITING
+from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
 from message_store.clock import FakeClock
 from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch
@@ -24,7 +24,7 @@ KEYS = {"messageDelayLevel": "1s 60s", "maxIndexNum": "100000", "maxHashSlotNum"
 
 
 async def cancel(asker: Asker, **command: Any) -> list[tuple[str, int]]:
-    answer = await asker.ask(CANCEL_WAITING, {}, json.dumps(command).encode())
+    answer = await asker.ask(CANCEL_PENDING, {}, json.dumps(command).encode())
     assert answer.code == 0, answer.remark
     results = json.loads(bytes(answer.body))["results"]  # type: ignore[arg-type]
     return [(result["verdict"], result.get("messages", 0)) for result in results]
@@ -167,7 +167,7 @@ def test_without_an_index_a_key_is_an_error_and_no_unknown(tmp_path: Path) -> No
         keys = KEYS | {"messageIndexEnable": "false"}
         async with running(small(tmp_path, **keys), clock=FakeClock()) as (_, asker):
             sent = await asker.send("T", b"x", DELAY="2", UNIQ_KEY="7F" * 16)
-            answer = await asker.ask(CANCEL_WAITING, {}, json.dumps({"ids": ["7F" * 16]}).encode())
+            answer = await asker.ask(CANCEL_PENDING, {}, json.dumps({"ids": ["7F" * 16]}).encode())
             assert (answer.code, "messageIndexEnable" in (answer.remark or "")) == (1, True)
             assert await cancel(asker, ids=[(sent.fields or {})["msgId"]]) == [("done", 1)]
 
@@ -184,19 +184,19 @@ def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
         async with running(small(tmp_path, **KEYS), clock=clock) as (broker, asker):
             assert (await asker.send("T", b"warm")).code == 0
             due = b"TIMER_DELIVER_MS\x01%d\x02" % (clock.now_ms() + HOUR_MS)
-            for code in (CANCEL_WAITING, MOVE_WAITING, FIRE_WAITING):
+            for code in (CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING):
                 for delay in (due, b"DELAY\x012\x02"):
                     texts = [
                         b"UNIQ_KEY\x01%b\x02KEYS\x01%b\x02%b" % (odd, odd, delay) for odd in ODD
                     ]
                     names = [put_raw(broker, text) for text in texts]
-                    command = {"ids": names} | ({"delay_ms": 9} if code == MOVE_WAITING else {})
+                    command = {"ids": names} | ({"delay_ms": 9} if code == MOVE_PENDING else {})
                     for dry_run in (True, False, False):
                         body = json.dumps(command | {"dry_run": dry_run}).encode()
                         answer = await asker.ask(code, {}, body)
                         assert answer.code == 0, answer.remark
             for name in ("\ud800", "\udfff" * 16, "\x00", "\ufffd\ufffd", "é" * 16, "A" * 300):
-                answer = await asker.ask(CANCEL_WAITING, {}, json.dumps({"ids": [name]}).encode())
+                answer = await asker.ask(CANCEL_PENDING, {}, json.dumps({"ids": [name]}).encode())
                 assert answer.code in (0, 13), answer.remark
 
     asyncio.run(scene())
@@ -204,7 +204,7 @@ def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
 
 @pytest.mark.finding("E9")
 @pytest.mark.parametrize(
-    "code", [34, 41, 42, 46, CANCEL_WAITING, MOVE_WAITING, FIRE_WAITING, 9_002, 9_014, 9_015]
+    "code", [34, 41, 42, 46, CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING, 9_002, 9_014, 9_015]
 )
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"ids":['])
 def test_a_body_nested_too_deeply_is_answered(

@@ -26,7 +26,7 @@ from tests.support.loopback_broker import (
     send,
 )
 from tests.support.raw_connection import RawPeer
-from tests.support.send_front import frame_of, send_request
+from tests.support.send_path import frame_of, send_request
 
 GOOD_COUNT = 100
 TURNS_MAX = 1_000_000  # upper bound while peers work

@@ -203,7 +203,7 @@ def test_a_start_on_a_full_disk_reports_the_action_and_loses_nothing(disk: Disk)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         taken = runner.run(before())
         if isinstance(disk, RealDisk):
-            with pytest.raises((StoreFull, ConfigError), match=r"make room|No space left"):
+            with pytest.raises((StoreFull, ConfigError), match=r"free disk space|No space left"):
                 runner.run(start())
         disk.free()
         runner.run(after(taken))

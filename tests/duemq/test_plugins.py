@@ -74,7 +74,7 @@ def test_a_disabled_plugin_is_not_loaded(site: Path) -> None:
 def test_a_name_that_is_offered_twice_is_refused(site: Path) -> None:
     install(site, "one", MINIMAL, plugin="same")
     install(site, "two", MINIMAL, plugin="same")
-    with pytest.raises(PluginError, match=r"plugin same is offered twice.*1\.0.*1\.0"):
+    with pytest.raises(PluginError, match=r"plugin same is installed twice.*1\.0.*1\.0"):
         names()
 
 
@@ -176,7 +176,7 @@ def test_a_request_code_has_one_owner(taken: dict[int, Any]) -> None:
         a=Sample(request_handlers={} if taken else {9001: handler}),
         b=Sample(request_handlers={9001: handler}),
     )
-    with pytest.raises(PluginError, match="plugin b request code 9001 is already answered"):
+    with pytest.raises(PluginError, match="plugin b request code 9001 already has a handler"):
         joined.request_handlers(taken)
 
 

@@ -138,10 +138,10 @@ def test_a_reload_logs_what_changed(tmp_path: Path, caplog: pytest.LogCaptureFix
         read = lambda: read_properties(path)  # noqa: E731
         async with running(read(), config_file=path, read_again=read) as (broker, _):
             broker.reload()
-            assert "configuration read again: nothing in force changed" in caplog.messages
+            assert "configuration reloaded: no effective change" in caplog.messages
             path.write_text(path.read_text() + "transactionCheckMax=3\n")
             broker.reload()
-            text = "configuration read again: transactionCheckMax=3 (was 15)"
+            text = "configuration reloaded: transactionCheckMax=3 (was 15)"
             assert text in caplog.messages
 
     asyncio.run(main())

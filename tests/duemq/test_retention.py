@@ -14,8 +14,8 @@ from duemq.broker import RETENTION_JOB, Broker
 from message_store.clock import FakeClock
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
+from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.delivery import LevelService
-from schedule_service.persist import OffsetKeeper
 from tests.support.running_broker import Asker, running, small
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.store import TimerStore
@@ -58,8 +58,8 @@ class Windows:
         self.passed: list[str] = []
         self.removed = 0
         for owner, method in (
-            (TimerStore, "open"), (CheckpointWriter, "persist"), (CheckpointWriter, "leave"),
-            (OffsetKeeper, "persist"), (LevelService, "__init__"),
+            (TimerStore, "open"), (CheckpointWriter, "persist"), (CheckpointWriter, "persist_last"),
+            (DelayOffsetWriter, "persist"), (LevelService, "__init__"),
         ):  # fmt: skip
             self._around(monkeypatch, owner, method)
 
@@ -107,7 +107,7 @@ def test_no_round_removes_what_is_pending_while_plugins_start_and_stop(
 
     asyncio.run(main())
     assert windows.removed == 0
-    wanted = {"TimerStore.open", "CheckpointWriter.leave", "OffsetKeeper.persist"}
+    wanted = {"TimerStore.open", "CheckpointWriter.persist_last", "DelayOffsetWriter.persist"}
     assert wanted <= {*windows.passed}
 
 
@@ -128,7 +128,7 @@ def test_the_retention_job_is_the_last_to_begin_and_the_first_to_end(
         monkeypatch.setattr(owner, method, noted)
 
     note(CheckpointWriter, "persist")
-    note(CheckpointWriter, "leave")
+    note(CheckpointWriter, "persist_last")
     brokers: list[Broker] = []
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def test_the_retention_job_is_the_last_to_begin_and_the_first_to_end(
         async with brokers[0] as broker:
             assert seen == {"persist": False}
             assert broker.scheduler.get_job(RETENTION_JOB) is not None
-        assert seen["leave"] is False
+        assert seen["persist_last"] is False
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ import pytest
 
 from delivery.plugin import Response
 from duemq.broker import Broker
-from duemq.messages.decide import CANCEL_WAITING, FIRE_WAITING, MOVE_WAITING
+from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import FakeClock
 from tests.duemq.replication.test_ha_client import until
@@ -39,7 +39,7 @@ async def readable(asker: Asker) -> int:
 
 async def decide(asker: Asker, code: int, unique: str) -> Response:
     command = {"topic": "T", "ids": [unique]}
-    if code == MOVE_WAITING:
+    if code == MOVE_PENDING:
         command["delay_ms"] = 7_000_000  # type: ignore[assignment]
     return await asker.ask(code, body=json.dumps(command).encode())
 
@@ -157,11 +157,11 @@ def test_every_change_of_a_client_waits_for_replicas(tmp_path: Path) -> None:
             answers = [
                 await send_back(asker, offset_of(sent[0])),
                 await commit(asker, sent[1]),
-                await decide(asker, CANCEL_WAITING, "L1"),
-                await decide(asker, MOVE_WAITING, "L2"),
-                await decide(asker, CANCEL_WAITING, "T1"),
-                await decide(asker, MOVE_WAITING, "T2"),
-                await decide(asker, FIRE_WAITING, "T3"),
+                await decide(asker, CANCEL_PENDING, "L1"),
+                await decide(asker, MOVE_PENDING, "L2"),
+                await decide(asker, CANCEL_PENDING, "T1"),
+                await decide(asker, MOVE_PENDING, "T2"),
+                await decide(asker, FIRE_PENDING, "T3"),
                 await asker.ask(
                     RequestCode.RECALL_MESSAGE,
                     {"topic": "T", "recallHandle": (sent[7].fields or {})["recallHandle"]},
@@ -170,7 +170,7 @@ def test_every_change_of_a_client_waits_for_replicas(tmp_path: Path) -> None:
             assert [each.code for each in answers] == [TIMEOUT] * len(answers)
             peer.acknowledges.set()
             await connected(broker)
-            assert (await decide(asker, CANCEL_WAITING, "T2")).code == 0
+            assert (await decide(asker, CANCEL_PENDING, "T2")).code == 0
 
     asyncio.run(scene())
 

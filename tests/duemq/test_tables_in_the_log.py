@@ -64,7 +64,7 @@ def test_a_promoted_replica_knows_topics_and_groups_without_a_copy(tmp_path: Pat
             assert master.store.queue_bounds(TABLES_TOPIC, 0) == (0, 0)
             async with replica_of(master, tmp_path / "replica") as runner:
                 await until(lambda: master.parts.ha_server and master.parts.ha_server.connections)
-                await master.parts.keep_snapshots()
+                await master.parts.append_snapshots()
                 await create(asker, "Late", 5)
                 await create(asker, "Gone", 1)
                 await create(asker, "Again", 1)
@@ -121,7 +121,7 @@ def test_a_broker_without_replicas_writes_no_journal(tmp_path: Path) -> None:
         async with running(small(tmp_path)) as (broker, asker):
             await create(asker, "T", 1)
             broker.parts.groups.find("used")
-            await broker.parts.keep_snapshots()
+            await broker.parts.append_snapshots()
             assert broker.store.max_offset == 0
 
     asyncio.run(main())

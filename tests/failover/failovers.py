@@ -1,12 +1,12 @@
-"""A group of brokers whose master fails again and again, and the account of a load on it.
+"""Repeated failures of the master of a broker group under load, and a check of all messages.
 
-kill    `kill -9` of the master, as after a power loss of the machine
-stop    SIGTERM: the master stops in an orderly way
-pause   SIGSTOP for longer than the controller waits, then SIGCONT: the former master must notice
-        that another one was elected before it answers or delivers anything
+kill    `kill -9` of the master, as in a power loss of the machine
+stop    SIGTERM: the master stops cleanly
+pause   SIGSTOP for longer than the controller's timeout, then SIGCONT: the former master must
+        detect the election of another master before it responds to requests or delivers messages
 
-After each failure the former master joins again; the next failure follows when the sync state set
-is complete.
+After each failure the former master rejoins. The next failure follows when the sync state set is
+complete.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from duemq.cli.client import Cluster
 from duemq.cli.failover_demo.demo import Group
 from duemq.cli.failover_demo.group_load import Account, GroupLoad
-from duemq.cli.failover_demo.processes import Member, looks, new_member
+from duemq.cli.failover_demo.processes import Member, new_member, poll
 from tests.failover.pops import PopLoad
 from tests.interop.apache_controller import ApacheController
 
@@ -31,19 +31,20 @@ TOPIC = "Failover"
 RATE = 200
 DRAIN_S = 60.0
 ROUND_S_MAX = 90.0
+ELECTED_S_MAX = 30.0
 PAUSE_S = 5.0  # longer than controllerHeartBeatTimeoutMills of the members
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 @dataclass(slots=True)
 class Run:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
-        kinds: Number of failures of each kind.
-        outages_ms: Time from each failure to the first send that the new master accepted.
+        kinds: Number of failures by kind.
+        outages_ms: Time from each failure to the first send that the new master accepted, in ms.
         where: Directory of logs and stores.
-        pops: What became of popped messages.
+        pops: Account of the popped messages.
     """
 
     account: Account
@@ -55,9 +56,13 @@ class Run:
 
 @asynccontextmanager
 async def running_group(
-    controller: ApacheController, home: Path, count: int
+    controller: ApacheController, home: Path, count: int, **keys: str
 ) -> AsyncIterator[Group]:
-    """Run a group of `count` brokers; yield it when all are in sync."""
+    """Run a group of `count` brokers; yield the group once all members are in sync.
+
+    Args:
+        keys: Additional configuration keys of all members.
+    """
     async with AsyncExitStack() as stack:
         members = [
             new_member(
@@ -66,6 +71,7 @@ async def running_group(
                 home,
                 namesrv=controller.namesrv_address,
                 controller=controller.address,
+                keys=keys,
             )
             for number in range(1, count + 1)
         ]
@@ -80,10 +86,10 @@ async def running_group(
 
 
 class Failures:
-    """Lets masters fail.
+    """Injector of master failures.
 
     Args:
-        chance: Chooses the kinds.
+        chance: Random generator that chooses the kinds of failures.
     """
 
     def __init__(self, group: Group, load: GroupLoad, chance: random.Random) -> None:
@@ -97,18 +103,21 @@ class Failures:
         }
 
     async def one(self) -> None:
-        """Let the master fail once; return when the group is complete again."""
-        kind = self._chance.choice(list(self._ways))
-        self.kinds[kind] += 1
-        master = await self._find_master()
-        await self._ways[kind](master)
+        """Inject one failure of the master; wait until the group is complete again."""
+        await self.fail(await self.find_master(), self._chance.choice(list(self._ways)))
         async with asyncio.timeout(ROUND_S_MAX):
             await self._group.wait_in_sync()
         await asyncio.sleep(self._chance.uniform(0, 1))
 
-    async def _find_master(self) -> Member:
+    async def fail(self, master: Member, kind: str) -> None:
+        """Let the master fail in a way; wait until the next master accepts a send."""
+        self.kinds[kind] += 1
+        await self._ways[kind](master)
+
+    async def find_master(self) -> Member:
+        """Return the master; wait for its election."""
         async with asyncio.timeout(ROUND_S_MAX):
-            async for _ in looks(LOOK_S):
+            async for _ in poll(POLL_S):
                 master = await self._group.master()
                 if master is not None:
                     return master
@@ -116,13 +125,27 @@ class Failures:
 
     async def _kill(self, master: Member) -> None:
         await master.process.kill()
-        await self._until_accepted()
-        await master.process.start()
+        await self._replace(master)
 
     async def _stop(self, master: Member) -> None:
         await master.process.stop()
-        await self._until_accepted()
-        await master.process.start()
+        await self._replace(master)
+
+    async def _replace(self, master: Member) -> None:
+        """Wait for the next master, then restart the former one.
+
+        On a busy machine, the other member may leave the sync state set just before the failure.
+        Then only the former master can be elected.
+        """
+        try:
+            async with asyncio.timeout(ELECTED_S_MAX):
+                await self._until_accepted()
+        except TimeoutError:
+            self.kinds["alone"] += 1
+            await master.process.start()
+            await self._until_accepted()
+        else:
+            await master.process.start()
 
     async def _pause(self, master: Member) -> None:
         master.process.send_signal(signal.SIGSTOP)
@@ -131,11 +154,11 @@ class Failures:
         await self._until_accepted()
 
     async def _until_accepted(self) -> None:
-        """Return when a send was accepted; record how long that took from now on."""
+        """Wait until a send is accepted; record the elapsed time."""
         loop = asyncio.get_running_loop()
         failed_s, before = loop.time(), self._load.acknowledged_count
         async with asyncio.timeout(ROUND_S_MAX):
-            async for _ in looks(LOOK_S):
+            async for _ in poll(POLL_S):
                 if self._load.acknowledged_count > before:
                     break
         self.outages_ms.append(int((loop.time() - failed_s) * 1_000))
@@ -144,7 +167,7 @@ class Failures:
 async def run_failovers(
     controller: ApacheController, home: Path, *, rounds: int, members: int, seed: int
 ) -> Run:
-    """Let masters fail `rounds` times under load; return the account of all messages."""
+    """Inject `rounds` failures of masters under load; return the result."""
     async with running_group(controller, home, members) as group:
         load = GroupLoad(controller.namesrv_address, TOPIC, rate=RATE, seed=seed)
         await load.prepare()

@@ -1,7 +1,7 @@
-"""A topic that a group pops while masters fail, and the account of it.
+"""Load of pops and acknowledgements during failures of masters, and a check of all messages.
 
-Each call goes to the member that accepted the last one; after a failure to the next, until one
-accepts. The group leaves every fifth message to its invisible time once.
+Each call goes to the member that accepted the previous call; if it fails, to the next member, until
+one accepts. The group does not acknowledge the first delivery of every fifth message.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from tests.support.pop_client import Popped, popped
-from tests.support.send_front import send_request
+from tests.support.send_path import send_request
 
 TOPIC: Final = "FailoverPops"
 GROUP: Final = "g"
 BROKER_NAME: Final = "group"
 INVISIBLE_MS: Final = 8_000
-ACK_S_MAX: Final = 6.0  # from the pop to the answer, for an acknowledgement in time
+ACK_S_MAX: Final = 6.0  # from pop to response; a later response may miss the invisible time
 LEFT_EVERY: Final = 5
 CALL_S_MAX: Final = 3.0
 PAUSE_S: Final = 0.02
@@ -31,14 +31,14 @@ EMPTY: Final = frozenset({209, 210})  # POLLING_FULL, POLLING_TIMEOUT
 
 
 class PopLoad:
-    """A sender and a popping group; both run until `finish`.
+    """Sender and popping group, which run until `finish`. Messages are identified by numbers.
 
     Attributes:
-        sent: Numbers of messages whose send was answered.
-        acknowledged: Numbers of messages whose acknowledgement was answered.
-        uncertain: Numbers of messages whose acknowledgement had no answer in time.
-        repeated: Numbers that were popped although their acknowledgement was answered before.
-        left: Numbers that the group left to their invisible time.
+        sent: Messages whose send was confirmed.
+        acknowledged: Messages whose acknowledgement was confirmed.
+        uncertain: Messages whose acknowledgement got no response in time.
+        repeated: Messages popped after their acknowledgement was confirmed.
+        left: Messages whose first delivery was not acknowledged on purpose.
     """
 
     def __init__(self, addresses: list[str]) -> None:
@@ -54,7 +54,7 @@ class PopLoad:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Send and pop while the block is open, then pop what is left."""
+        """Send and pop while the block is active, then pop the remaining messages."""
         sending = asyncio.create_task(self._send(), name="sender")
         popping = asyncio.create_task(self._pop(), name="pops")
         try:
@@ -73,7 +73,7 @@ class PopLoad:
                 await next(self._clients).close()
 
     async def _call(self, request: Request, *good: int) -> Response | None:
-        """Return a good answer; None: the member does not accept it, the next one is asked."""
+        """Return a response with an accepted code; None if none, and switch to the next member."""
         client = self._client
         try:
             answer = await client.call(request, timeout_s=CALL_S_MAX)
@@ -123,7 +123,7 @@ class PopLoad:
             tasks.create_task(self._acknowledge(message))
 
     async def _acknowledge(self, message: Popped) -> None:
-        """Acknowledge a message while its handle is valid."""
+        """Acknowledge a message, with retries while its handle is valid."""
         fields = {
             "consumerGroup": GROUP, "topic": message.real_topic,
             "queueId": str(message.queue_id), "offset": str(message.offset),

@@ -1,4 +1,4 @@
-"""Malicious inputs from a seed: changed frames of real clients, and frames that no client sends."""
+"""Malicious inputs from a seed: modified frames of real clients, and invalid frames."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ NAMES = (
 )
 OFFSET_CODES = (11, 14, 15, 29, 30, 31, 33, 36, 222, 361)
 TRANSACTION_CODES = (36, 37, 39)
-NOT_SENT = frozenset(
-    {25, 205, 318, 100, 101}
-)  # they would change the broker for the regular client
+NOT_SENT = frozenset({25, 205, 318, 100, 101})  # requests that would affect the regular client
 SENTINEL = 777_777_777
 LENGTHS = "lengths"  # inputs without a response, or with a late one
 FIELDS = (
@@ -82,7 +80,7 @@ def sentinel() -> bytes:
 
 
 class Inputs:
-    """Chunks of every kind in turn."""
+    """Generator of chunks of all kinds, in turn."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -111,7 +109,7 @@ class Inputs:
         }
 
     def chunks(self, count: int) -> Iterator[Chunk]:
-        """Yield chunks with `count` inputs in all, the same number of each kind."""
+        """Yield chunks with `count` inputs in total, distributed evenly over the kinds."""
         each = -(-count // len(self.kinds))
         left = dict.fromkeys(self.kinds, each)
         while left:
@@ -145,7 +143,7 @@ class Inputs:
         return bytes(data)
 
     def _length(self) -> bytes:
-        """Return a frame with wrong lengths, after which nothing can be read."""
+        """Return a frame with wrong lengths, after which the stream cannot be decoded."""
         data = bytearray(codec.encode_request(self._request()))
         at = self._random.randrange(8)
         data[at] = self._random.choice((0, 1, 0x7F, 0x80, 0xFF, data[at] ^ 1))

@@ -1,7 +1,7 @@
-"""A well-behaved client in its own process: `python -m tests.fuzz.regular_client PORT`.
+"""Regular client in a separate process: `python -m tests.fuzz.regular_client PORT`.
 
-It sends and pulls until its standard input ends, at least `CALLS_MIN` times, then prints latencies
-and errors as one line of JSON.
+The client sends and pulls until its standard input ends, at least `CALLS_MIN` times. It then prints
+latencies and errors as one line of JSON.
 """
 
 from __future__ import annotations

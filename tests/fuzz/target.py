@@ -1,4 +1,4 @@
-"""A real broker process to attack, and its use of memory and descriptors."""
+"""Broker process under attack, and its use of memory and file descriptors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ MIB = 1 << 20
 
 
 class Target:
-    """A running broker.
+    """Broker process under attack.
 
     Attributes:
-        port, metrics_port: its ports.
-        child: the process.
+        port: Port of the broker.
+        metrics_port: Port of the metrics.
+        child: Process of the broker.
     """
 
     def __init__(self, home: Path, *, descriptors: int | None = None, **keys: str) -> None:
@@ -62,7 +63,7 @@ class Target:
 
     @property
     def anonymous_bytes(self) -> int:
-        """Return the memory that no file backs."""
+        """Return the anonymous memory of the broker."""
         return self.child.memory_bytes()["anonymous"]
 
     @property
@@ -72,7 +73,7 @@ class Target:
 
     @property
     def sockets(self) -> int:
-        """Return the number of open sockets, without the store's files."""
+        """Return the number of open sockets."""
         found = 0
         for descriptor in Path(f"/proc/{self.child.pid}/fd").iterdir():
             with suppress(FileNotFoundError):
@@ -92,7 +93,7 @@ class Target:
 
 @contextmanager
 def attacked(home: Path, *, descriptors: int | None = None, **keys: str) -> Iterator[Target]:
-    """Run a target and stop it at the end; its log must have no traceback."""
+    """Run a target; at its end check that its log has no traceback."""
     target = Target(home, descriptors=descriptors, **keys)
     try:
         target.wait()

@@ -1,4 +1,4 @@
-"""Floods of connections and incomplete requests at a real broker, which limits its resources."""
+"""Resource limits of a real broker under floods of connections and incomplete requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DESCRIPTORS = 256
 
 
 def flood(stack: ExitStack, port: int, count: int) -> int:
-    """Open silent connections; return the number of accepted ones."""
+    """Open connections that send nothing; return the number accepted."""
     opened = 0
     for _ in range(count):
         with suppress(OSError):
@@ -82,7 +82,7 @@ def test_incomplete_requests_for_metrics_use_no_threads_or_descriptors(tmp_path:
 
 @pytest.mark.finding("A20")
 def test_incomplete_frames_and_unread_responses_are_limited_in_total(tmp_path: Path) -> None:
-    """40 connections hold 8 MiB of a frame each; 20 request 16 MiB each and read nothing."""
+    """40 connections send 8 MiB of a frame each; 20 request 16 MiB each and read nothing."""
 
     async def send_some(address: str) -> list[int]:
         async with asking(address) as client:

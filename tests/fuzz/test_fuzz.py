@@ -1,4 +1,4 @@
-"""Fuzzed frames against a real broker: it serves a regular client, with limited resources."""
+"""Fuzzed frames against a real broker, which must keep serving a regular client."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.support.wait_until import until
 ATTACKERS = 8
 ANSWER_S = 20.0
 GROWTH_MAX_BYTES = 200 * MIB
-SLOWER_MAX = 200  # limit of the regular client's median latency, relative to that without an attack
+SLOWER_MAX = 200  # maximum ratio of the regular client's median latency to that without an attack
 UNFORESEEN = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)\b[^\n]{0,80})", re.M)
 MARK = b'"opaque":%d' % SENTINEL
 
 
 @contextmanager
 def regular_client(target: Target) -> Iterator[dict[str, Any]]:
-    """Run a regular client during the block; its results are available afterwards."""
+    """Run a regular client while the block is active; yield its results, filled at the end."""
     seen: dict[str, Any] = {}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.fuzz.regular_client", str(target.port)],
@@ -49,7 +49,7 @@ def regular_client(target: Target) -> Iterator[dict[str, Any]]:
 
 
 async def send_chunk(port: int, chunk: Chunk) -> bool:
-    """Send a chunk over a connection of its own; return whether all of it was processed."""
+    """Send a chunk over a new connection; return whether the broker processed all of it."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -74,7 +74,7 @@ async def send_chunk(port: int, chunk: Chunk) -> bool:
 
 
 async def attack(port: int, inputs: Inputs, count: int) -> Counter[str]:
-    """Send `count` inputs over several connections at a time; return their number by kind."""
+    """Send `count` inputs over concurrent connections; return their numbers by kind."""
     chunks, counts = inputs.chunks(count), Counter[str]()
 
     async def attacker() -> None:

@@ -1,4 +1,4 @@
-"""Real clients and Apache's own broker against ours."""
+"""Interoperability of DueMQ with real clients and Apache's brokers."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Apache RocketMQ's own name server, broker and tools, fetched by Maven and run on loopback.
+"""Apache RocketMQ's name server, broker and tools, fetched by Maven and run on loopback.
 
-The jars are kept per version in `~/.cache/duemq-peer/lib-VERSION`, or below DUEMQ_PEER_HOME.
-DUEMQ_PEER_JVM has more options of the JVM: tests prefer a short start, benchmarks have none.
+The jars of each version are cached in `~/.cache/duemq-peer/lib-VERSION`, or below DUEMQ_PEER_HOME.
+DUEMQ_PEER_JVM sets additional JVM options, which tests use for a short start.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 
 from tests.support.child_process import Child, wait_for_child
 from tests.support.free_ports import LOOPBACK, listening
@@ -24,8 +25,7 @@ NEWEST = "5.5.0"
 STORE_VERSIONS = (*VERSIONS, NEWEST)  # whose stores are exchanged
 POMS = Path(__file__).parent / "maven"
 FETCH_S = 1_200
-ADMIN_S = 60
-# Both versions reach into the JDK for direct memory; Java 17 asks to be told.
+# Both versions access JDK internals for direct memory; Java 17 requires these options.
 OPEN_JDK = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -35,7 +35,7 @@ OPEN_JDK = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
 )
 OWN_LOGS = ("broker", "store", "controller")  # of 5.x
-LOGBACK_LINE = re.compile(r"\d\d:\d\d:\d\d,\d{3} \|-")  # 5.x tells how it found its logging
+LOGBACK_LINE = re.compile(r"\d\d:\d\d:\d\d,\d{3} \|-")  # 5.x prints how it configures logging
 LOGBACK = """<configuration>
   <appender name="C" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d %p %c{0} - %m%n</pattern></encoder>
@@ -54,23 +54,23 @@ def cache_dir() -> Path:
 
 
 def jars(version: str) -> Path:
-    """Return the folder with the jars of name server, broker, tools and client of that version."""
+    """Return the folder with the jars of name server, broker, tools and client of a version."""
     known = sorted({*VERSIONS, *CONTROLLER_VERSIONS, NEWEST})
     assert version in known, f"Apache {version} is not one of {known}"
     return _fetched(f"lib-{version}", "pom.xml", f"-DpeerVersion={version}")
 
 
 def artifact_jars(artifact: str, version: str) -> Path:
-    """Return the folder with the jars of one artifact of Apache RocketMQ's and what it needs."""
+    """Return the folder with the jars of an Apache RocketMQ artifact and its dependencies."""
     words = f"-DpeerArtifact={artifact}", f"-DpeerVersion={version}"
     return _fetched(f"lib-{artifact}-{version}", "artifact.xml", *words)
 
 
 def _fetched(name: str, pom: str, *properties: str) -> Path:
-    """Return a folder with the jars that a POM lists, fetching them once.
+    """Return a folder with the jars of a POM; fetch them if they are not cached.
 
     Raises:
-        RuntimeError: Maven failed; its output is in the message.
+        RuntimeError: Maven failed; the message contains its output.
     """
     folder = cache_dir() / name
     if not folder.is_dir():
@@ -89,12 +89,12 @@ def _fetched(name: str, pom: str, *properties: str) -> Path:
 
 
 def jvm_options() -> list[str]:
-    """Return the options that every Apache process gets."""
+    """Return the JVM options of all Apache processes."""
     return [*OPEN_JDK, *os.environ.get("DUEMQ_PEER_JVM", "-XX:+UseG1GC").split()]
 
 
 def classpath(version: str) -> str:
-    """Return the class path of that version, for `java -cp` and `javac -cp`."""
+    """Return the class path of a version, for `java -cp` and `javac -cp`."""
     return f"{jars(version)}/*"
 
 
@@ -102,7 +102,7 @@ class Apache(Server):
     """Apache's name server and broker of one version, as two processes.
 
     Args:
-        heap: Heap of the broker, for `-Xmx`; `fixed_heap` takes it all at the start.
+        heap: Maximum heap of the broker (`-Xmx`); `fixed_heap` also sets `-Xms`.
     """
 
     def __init__(
@@ -126,14 +126,21 @@ class Apache(Server):
         write_logging(home)
 
     def stop(self) -> None:
-        """End the broker, then the name server."""
+        """Stop the broker cleanly, which takes 15 s, and kill the name server."""
         super().stop()
         if self.namesrv is not None:
-            self.namesrv.stop()
+            self.namesrv.kill()
 
-    def admin(self, *arguments: str) -> str:
-        """Run `mqadmin` of this version against this server's name server; return its output."""
-        return mqadmin(self.version, self.home, *arguments, "-n", self.namesrv_address)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Kill both processes; a test that reads the store afterwards must call `stop` first."""
+        if self._broker is not None:
+            self._broker.kill()
+        self.stop()
 
     def start_namesrv(self) -> None:
         if self.namesrv is not None and self.namesrv.running:
@@ -163,7 +170,7 @@ class Apache(Server):
 
 
 def write_logging(home: Path) -> None:
-    """Have the Java programs that run below `home` log warnings to their standard output."""
+    """Configure Java programs that run below `home` to log warnings to standard output."""
     conf = home / "rmq" / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for part in ("broker", "namesrv", "controller", "tools"):
@@ -173,7 +180,7 @@ def write_logging(home: Path) -> None:
 def java_process(
     version: str, home: Path, name: str, main: str, conf: Path, options: list[str]
 ) -> Child:
-    """Start a program of that version with its configuration file; its log is below `home`."""
+    """Start a program of a version with a configuration file; its log is below `home`."""
     command = ["java", *jvm_options(), *options, f"-Duser.home={home}"]
     command += [f"-XX:ErrorFile={home / name}-crash.log"]
     command += ["-cp", classpath(version), f"org.apache.rocketmq.{main}", "-c", str(conf)]
@@ -184,23 +191,3 @@ def java_process(
         env={"ROCKETMQ_HOME": str(home / "rmq")},
         own_logs=[home / "logs" / "rocketmqlogs" / f"{part}.log" for part in OWN_LOGS],
     )
-
-
-def mqadmin(version: str, home: Path, *arguments: str) -> str:
-    """Run `mqadmin` of that version and return what it printed.
-
-    Raises:
-        RuntimeError: It did not end with 0.
-    """
-    command = ["java", *jvm_options(), f"-Drocketmq.home.dir={home / 'rmq'}"]
-    command += [f"-Duser.home={home}"]
-    command += ["-cp", classpath(version), "org.apache.rocketmq.tools.command.MQAdminStartup"]
-    done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=ADMIN_S, check=False
-    )
-    printed = "".join(
-        line for line in done.stdout.splitlines(keepends=True) if not LOGBACK_LINE.match(line)
-    )
-    if done.returncode:
-        raise RuntimeError(f"mqadmin {' '.join(arguments)}:\n{printed}{done.stderr}")
-    return printed

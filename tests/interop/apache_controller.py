@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.interop.apache import Apache, java_process, mqadmin, write_logging
+from tests.interop.admin_process import mqadmin
+from tests.interop.apache import Apache, java_process, write_logging
 from tests.support.child_process import Child, wait_for_child
 from tests.support.duemq_server import DueMQ
 from tests.support.free_ports import LOOPBACK, free_ports, listening
@@ -41,10 +42,10 @@ class Group:
 
 
 class ApacheController:
-    """A name server with a controller. A context manager.
+    """Name server with a controller; a context manager.
 
     Args:
-        keys: More keys of the name server's configuration, such as `enableElectUncleanMaster`.
+        keys: Additional configuration keys, such as `enableElectUncleanMaster`.
     Attributes:
         version: Version of the jars.
     """
@@ -68,7 +69,7 @@ class ApacheController:
 
     @property
     def member_keys(self) -> dict[str, str]:
-        """Keys of a broker that is to be a member of a group of this controller."""
+        """Configuration keys of a broker that is a member of a group of this controller."""
         return {
             "enableControllerMode": "true",
             "controllerAddr": self.address,
@@ -84,11 +85,11 @@ class ApacheController:
         return self._process
 
     def start(self) -> None:
-        """Start it and return when it is the leader.
+        """Start the process and wait until the controller is the leader.
 
         Raises:
-            RuntimeError: The process ended; its last words are in the message.
-            WaitedTooLong: It did not become ready.
+            RuntimeError: The process ended; the message contains the end of its log.
+            WaitedTooLong: The controller did not become the leader in time.
         """
         keys = {
             "listenPort": str(self.namesrv_port),
@@ -114,7 +115,7 @@ class ApacheController:
         )
 
     def is_leader(self) -> bool:
-        """Return whether the name server listens and the controller answers that it leads."""
+        """Return whether the name server listens and the controller is the leader."""
         if not (listening(self.namesrv_port) and listening(self.controller_port)):
             return False
         answer = ask(self.controller_port, GET_METADATA_INFO, {})
@@ -131,7 +132,7 @@ class ApacheController:
         )
 
     def wait_in_sync(self, master: Server, count: int) -> Group:
-        """Return the group once `master` serves as its master and so many members are in sync."""
+        """Wait until `master` serves and `count` members are in sync; return the group."""
 
         def found() -> Group | None:
             group = self.group()
@@ -146,11 +147,11 @@ class ApacheController:
         return mqadmin(self.version, self.home, *arguments)
 
     def kill(self) -> None:
-        """End it as `kill -9` does."""
+        """Kill the process (SIGKILL)."""
         self.process.kill()
 
     def stop(self) -> None:
-        """End it in an orderly way."""
+        """Stop the process cleanly."""
         if self._process is not None:
             self._process.stop()
 
@@ -168,18 +169,18 @@ class ApacheController:
 
 
 def serves_as_master(server: Server) -> bool:
-    """Return whether a broker knows that it is a master: it answers its replication port."""
+    """Return whether a broker serves as master, by its open replication port."""
     try:
         answer = ask(server.broker_port, EXCHANGE_BROKER_HA_INFO, {})
-    except OSError:  # ours closes its port while its role changes
+    except OSError:  # DueMQ closes its port during a role change
         return False
     return bool(answer.fields.get("masterHaAddress"))
 
 
 class ApacheMember(Apache):
-    """Apache's broker as a member of a group: `start` returns once the group has a master.
+    """Apache's broker as a member of a group; `start` waits until the group has a master.
 
-    Its name server is the controller's process, which is started and ended by the test.
+    Its name server is the controller's process, which the test starts and stops.
     """
 
     def __init__(
@@ -195,11 +196,11 @@ class ApacheMember(Apache):
         self.namesrv_port = controller.namesrv_port
 
     def start_namesrv(self) -> None:
-        """Nothing to do: the controller's process has one."""
+        """Do nothing: the controller's process is the name server."""
 
 
 class OurMember(DueMQ):
-    """Our broker as a member of a group; its name server is the controller's process."""
+    """DueMQ broker as a member of a group; its name server is the controller's process."""
 
     def __init__(
         self, controller: ApacheController, home: Path, *, keys: Mapping[str, str] | None = None

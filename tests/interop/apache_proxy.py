@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tests.interop.apache import LOGBACK, OPEN_JDK, artifact_jars
+from tests.interop.apache import LOGBACK, artifact_jars, jvm_options
 from tests.support.child_process import Child, wait_for_child
 from tests.support.free_ports import LOOPBACK, free_ports, listening
 from tests.support.remoting_requests import create_topic
@@ -52,7 +52,7 @@ class ApacheProxy:
         """
         need_commands("java")
         conf = self._write_configuration()
-        command = ["java", *OPEN_JDK, "-Xmx512m", f"-Duser.home={self.home}"]
+        command = ["java", *jvm_options(), "-Xmx512m", f"-Duser.home={self.home}"]
         command += [f"-XX:ErrorFile={self.home / 'proxy'}-crash.log"]
         command += [
             f"-Drmq.logback.configurationFile={self.home / 'conf' / 'rmq.proxy.logback.xml'}"
@@ -82,7 +82,7 @@ class ApacheProxy:
         return self._child.log_tail() if self._child is not None else ""
 
     def stop(self) -> None:
-        """End the proxy at once: its own shutdown waits for half a minute."""
+        """Kill the proxy, since its clean shutdown takes 30 s."""
         if self._child is not None:
             self._child.kill()
 
@@ -119,7 +119,7 @@ class ApacheProxy:
 
 
 def typed_topic(server: Server, topic: str, kind: str, *, queue_count: int = 4) -> None:
-    """Create a topic that takes messages of one type: NORMAL, DELAY, FIFO or TRANSACTION."""
+    """Create a topic that accepts messages of one type: NORMAL, DELAY, FIFO or TRANSACTION."""
     create_topic(
         server.broker_port, topic, queue_count=queue_count, attributes=f"+message.type={kind}"
     )

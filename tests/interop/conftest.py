@@ -1,4 +1,4 @@
-"""One broker and one Java program per client version for all tests; Go and C++ per test."""
+"""Fixtures: one broker and one Java program per client version for all tests; Go, C++ per test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.admin_process import end_processes
 from tests.interop.peers import make_peer
 from tests.interop.programs import CLIENTS, go_program, java_command, python_command
 from tests.interop.session import Client, ClientSession, FreshSessions
@@ -29,16 +30,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip a test whose fixtures miss something on this machine."""
+    """Skip a test if a requirement of its fixtures is missing."""
     with skip_without():
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip a test that itself misses something on this machine."""
+    """Skip a test if one of its own requirements is missing."""
     with skip_without():
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_of_mqadmin() -> Iterator[None]:
+    """Java processes that run commands of mqadmin end with the tests."""
+    yield
+    end_processes()
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def java_sessions(
     server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaSessions]:
-    """Gives the Java client program of a version, started when it is first asked for."""
+    """Return the Java client program of a version; the first call starts it."""
     started: dict[str, ClientSession] = {}
 
     def session(version: str) -> ClientSession:
@@ -77,7 +85,7 @@ def java(request: pytest.FixtureRequest, java_sessions: JavaSessions) -> ClientS
 
 @pytest.fixture
 def java_with_timers(java_sessions: JavaSessions) -> ClientSession:
-    """The Java client that knows timers."""
+    """The Java client that supports timers."""
     return java_sessions("5.3.3")
 
 
@@ -104,23 +112,23 @@ def cpp(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name of this test's own, allowed for topics and groups."""
+    """Unique name for the test, valid for topics and groups."""
     file = request.node.path.stem.removeprefix("test_")
     return re.sub(r"[^A-Za-z0-9]+", "-", f"{file}-{request.node.name}").strip("-")
 
 
 @pytest.fixture
 def topic(name: str, server: Server) -> str:
-    """A topic of this test's own, with four queues."""
+    """Topic for the test, with four queues."""
     server.create_topic(name)
     return name
 
 
 @pytest.fixture
 def group(name: str, server: Server) -> str:
-    """A consumer group of this test's own.
+    """Consumer group for the test, with an existing retry topic.
 
-    Its retry topic exists already: clients look for new routes only every 30 s.
+    Clients would discover a new retry topic only after up to 30 s.
     """
     server.create_topic(f"%RETRY%g-{name}", queue_count=1)
     return f"g-{name}"

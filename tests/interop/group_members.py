@@ -1,4 +1,4 @@
-"""Members of a group that Apache's controller elects: the real service, a host without a store."""
+"""Members of a group with Apache's controller: the real group service on a fake host."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Member:
         self.service, self.host = service, host
 
     async def until(self, probe: Callable[[], bool], *, seconds: float = 30) -> None:
-        """Return when `probe()` is true; a thread calls it."""
+        """Wait until `probe()`, called in a thread, is true."""
         await asyncio.to_thread(until, probe, seconds=seconds, what="the member's state")
 
     async def until_role(self, *role: object, seconds: float = 30) -> None:
-        """Return when the newest role begins with these words."""
+        """Wait until the newest role starts with the given values."""
         await self.until(
             lambda: bool(self.host.roles) and self.host.roles[-1][: len(role)] == role,
             seconds=seconds,

@@ -1,7 +1,7 @@
-"""Calls of gRPC clients that a server refuses, or that look as if it should: each with its outcome.
+"""Invalid and unusual calls of gRPC clients, as test cases that return an outcome.
 
-A case makes its calls as one client, and returns the codes of their statuses by name, or the
-status of gRPC where a call has ended with one.
+A case makes its calls as one client. Its outcome has the names of the status codes, or the gRPC
+status of a call that ended with an error.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class GrpcPeer:
             _, found = await self.receive(NORMAL, batch=1, invisible_s=60)
             if found:
                 return found[0].system_properties
-        raise AssertionError("no message came")
+        raise AssertionError("no message was received")
 
     async def acknowledged(
         self, *handles: str, topic: str = NORMAL, group: str = GROUP, message_id: str = "m"

@@ -1,4 +1,4 @@
-"""A member of a group as a process: writes a line at each change of role, lease or epoch.
+"""Member of a group as a process, which prints a line at each change of role, lease or epoch.
 
 python -m tests.interop.member_process HOME CONTROLLER BROKER_NAME
 """

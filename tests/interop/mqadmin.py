@@ -1,31 +1,26 @@
-"""Commands of mqadmin over one broker: many in one Java process, in a form that can be compared.
+"""mqadmin commands for one broker, run in one Java process, with normalised output.
 
-`normal` replaces what differs from run to run (numbers, ids, paths, order of lines): two outputs
-are the same text if the answers of two brokers have the same fields in the same form.
+`normal` replaces values that differ between runs (numbers, ids, paths, order of lines), so that the
+outputs of two brokers are equal if their responses have the same fields in the same format.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tests.interop.apache import OPEN_JDK, classpath, write_logging
+from tests.interop.admin_process import AdminProcess
+from tests.interop.apache import write_logging
 from tests.interop.mqadmin_commands import CLIENTS, OTHERS, ROWS, Row
-from tests.interop.programs import java_program
-from tests.support.child_process import ended_with_test
 from tests.support.server import BROKER_NAME, CLUSTER_NAME, Server
 from tests.support.wait_until import until
 
 VERSION: Final = "5.3.3"
 LIMIT_MS: Final = 30_000
 CONSUMED_S: Final = 20.0
-END_S: Final = 20
 STACK = re.compile(r"\s*(at .*\(.*\)|\.\.\. \d+ (more|common frames omitted))\s*")
 LOG_LINE = re.compile(r"\d\d:\d\d:\d\d,\d{3} \|-|RocketMQLog:WARN|\d{4}-\d\d-\d\d .*(WARN|ERROR)")
 UNIQUE_ID = re.compile(r"\b[0-9A-F]{32,}\b")
@@ -51,40 +46,27 @@ class AdminSession:
             "home": str(home),
             "id": "",
         }
-        options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={home}"]
-        options += [f"-Drocketmq.home.dir={home / 'rmq'}"]
-        options += ["-Drocketmq.client.rebalance.waitInterval=500"]
-        path = f"{java_program('mqadmin', VERSION)}{os.pathsep}{classpath(VERSION)}"
-        self._log = (home / "mqadmin.log").open("wb")
-        self._process = subprocess.Popen(
-            ended_with_test(["java", *OPEN_JDK, *options, "-cp", path, "Admin"]),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, cwd=home,
-        )  # fmt: skip
+        options = ["-Drocketmq.client.rebalance.waitInterval=500"]
+        self._process = AdminProcess(VERSION, home, options)
 
     def run(self, words: str, *, limit_ms: int = 0) -> str:
         """Return what a command printed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         filled = [word.format_map(self._values) for word in words.split()]
         if filled[0] not in (*OTHERS, "help"):
             filled += ["-n", self._values["namesrv"]]
-        self._process.stdin.write("\t".join([str(limit_ms or LIMIT_MS), *filled]) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, f"{words}: the Java process has ended; see {self._home / 'mqadmin.log'}"
-        return base64.b64decode(line).decode()
+        return self._process.run(filled, limit_ms=limit_ms or LIMIT_MS)
 
     def run_all(self) -> dict[str, str]:
         """Run the commands of all rows; return their outputs, in normal form, by their words."""
         printed: dict[str, str] = {}
         for row in ROWS:
             text = self.run(row.words, limit_ms=row.limit_ms)
-            self._follow(row, text)
+            self._settle(row, text)
             printed[row.words] = self.normal(text)
         return printed
 
-    def _follow(self, row: Row, text: str) -> None:
-        """Let later commands find a stable state: an id, and everything consumed."""
+    def _settle(self, row: Row, text: str) -> None:
+        """After a send, keep the message id, and wait until all messages are consumed."""
         if row.command == "sendMessage":
             found = UNIQUE_ID.search(text)
             assert found is not None, f"no message id in {text}"
@@ -97,7 +79,7 @@ class AdminSession:
         return "Consume Diff Total: 0" in shown and len(re.findall("admin-topic ", shown)) == 4
 
     def normal(self, text: str) -> str:
-        """Return an output without what differs from run to run."""
+        """Return an output without the values that differ between runs."""
         lines = set()
         for line in text.splitlines():
             if STACK.fullmatch(line) or LOG_LINE.match(line):
@@ -118,9 +100,4 @@ class AdminSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(END_S)
-        self._process.stdout.close()
-        self._log.close()
+        self._process.close()

@@ -1,4 +1,4 @@
-"""Every command of mqadmin 5.3.3, in an order in which they can be run, and its answer here.
+"""Every command of mqadmin 5.3.3, in an executable order, and the expected output for our broker.
 
 `{broker}`, `{namesrv}`, `{name}`, `{cluster}`, `{home}` and `{id}` are replaced; `-n` is added.
 docs/compat.md has one row for each command (`tests/docs/test_mqadmin_table.py`).
@@ -18,7 +18,7 @@ TRACK: Final = (
 
 
 class Answer(Enum):
-    """What a command prints over our broker."""
+    """Kind of output of a command for our broker."""
 
     APACHES = "as Apache's"
     MORE = "as Apache's, and more"
@@ -162,7 +162,7 @@ ROWS: Final = (
     _refused("removeColdDataFlowCtrGroupConfig -b {broker} -g admin-group", _COLD),
     _refused(
         "setCommitLogReadAheadMode -b {broker} -m 0",
-        "how far the log is read ahead depends on the reads",
+        "the read-ahead of the log adapts to the reads",
     ),
     _refused(
         "updateStaticTopic -c {cluster} -t admin-static -qn 2",

@@ -1,4 +1,4 @@
-"""Which broker the interop tests run against, and how it is configured for them."""
+"""Broker under test, chosen by an environment variable, and its configuration."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 
 PEER_VARIABLE = "DUEMQ_INTEROP_PEER"
-LEVELS_MS = (1_000, 2_000, 3_000)  # the third is the one of a first retry: 3 s instead of 10
+LEVELS_MS = (1_000, 2_000, 3_000)  # the third is the level of the first retry: 3 s instead of 10
 KEYS = {
     "messageDelayLevel": "1s 2s 3s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
     "mappedFileSizeCommitLog": str(64 << 20),
     "timerWheelEnable": "true",
     "recallMessageEnable": "true",
     "enablePropertyFilter": "true",
-    # Ask about open transactions soon. Apache 5 marks the settled ones in batches: sooner still.
+    # Check open transactions soon. Apache 5 marks settled ones in batches, which must be sooner.
     "transactionTimeOut": "2000",
     "transactionCheckInterval": "500",
     "transactionOpBatchInterval": "100",
@@ -25,7 +25,7 @@ KEYS = {
 
 
 def peer_name() -> str:
-    """Return `duemq`, or what the environment names: `apache-5.3.3`, `apache-4.9.7`."""
+    """Return the broker under test: `duemq` (default), `apache-5.3.3` or `apache-4.9.7`."""
     return os.environ.get(PEER_VARIABLE, "duemq")
 
 
@@ -33,7 +33,7 @@ def make_peer(home: Path) -> Server:
     """Return the broker to test, not started.
 
     Raises:
-        ValueError: The environment names something unknown.
+        ValueError: The variable has an unknown value.
     """
     name = peer_name()
     if name == "duemq":

@@ -1,4 +1,4 @@
-"""Builds the client programs once per source text, into the cache folder."""
+"""Builds of the client programs, cached by source text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from tests.support.requirements import need_commands
 CLIENTS = Path(__file__).parent / "clients"
 BUILD_S = 600
 ROOT = Path(__file__).parents[2]
-NEWER_ONLY = {"Timer.java"}  # needs a client of version 5
+NEWER_ONLY = {"Timer.java", "ToolCalls.java"}  # require a client of version 5
 SHARED = ("Args.java", "Events.java", "Session.java")  # of all Java programs with sessions
 GO_SESSION = CLIENTS / "go" / "session.go"  # of all Go programs
 GRPC_PYTHON = "rocketmq-python-client==5.1.2"
 GRPC_NODE = "rocketmq-client-nodejs@1.0.8"
+H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 GRPC_JAVA = ("rocketmq-client-java", "5.2.0")
 
 
@@ -36,10 +37,7 @@ def java_command(version: str, home: Path) -> list[str]:
 
 def java_classes(version: str) -> Path:
     """Return the folder with the compiled Java client program for that client version."""
-    sources = sorted((CLIENTS / "java").glob("*.java"))
-    if version.startswith("4."):
-        sources = [path for path in sources if path.name not in NEWER_ONLY]
-    return _compiled(f"java-{version}", version, sources)
+    return _compiled(f"java-{version}", version, _sources("java", version))
 
 
 def python_command(program: str, python: str = sys.executable) -> list[str]:
@@ -99,8 +97,13 @@ def _environment(package: str) -> Path:
 
 def java_program(name: str, version: str) -> Path:
     """Return the folder with the compiled Java program in `clients/NAME`."""
-    sources = sorted((CLIENTS / name).glob("*.java"))
-    return _compiled(f"java-{name}-{version}", version, sources)
+    return _compiled(f"java-{name}-{version}", version, _sources(name, version))
+
+
+def _sources(name: str, version: str) -> list[Path]:
+    """Return the sources in `clients/NAME` for that client version."""
+    found = sorted((CLIENTS / name).glob("*.java"))
+    return [path for path in found if not (version[0] == "4" and path.name in NEWER_ONLY)]
 
 
 def _compiled(name: str, version: str, sources: list[Path]) -> Path:
@@ -123,6 +126,16 @@ def grpc_go_command(home: Path) -> list[str]:
     """Return the command that runs the gRPC client program for Go, which connects by TLS."""
     program = str(go_program(CLIENTS / "go_v5", shared=[GO_SESSION]))
     return ["env", f"rocketmq.client.logRoot={home}", program, "session"]
+
+
+def h2spec() -> Path:
+    """Return the path of h2spec, the conformance test of HTTP/2 servers."""
+    need_commands("go")
+    folder = cache_dir() / H2SPEC.rpartition("@")[2]
+    program = folder / "h2spec"
+    if not program.exists():
+        _build(["env", f"GOBIN={folder}", "go", "install", H2SPEC])
+    return program
 
 
 def go_program(source: Path, *, tls: bool = False, shared: Sequence[Path] = ()) -> Path:
@@ -150,6 +163,27 @@ def go_program(source: Path, *, tls: bool = False, shared: Sequence[Path] = ()) 
     return binary
 
 
+def grpc_rust_command() -> list[str]:
+    """Return the command that runs the gRPC client program for Rust.
+
+    Its 250 crates are compiled once, in three minutes of processor time.
+    """
+    need_commands("cargo")
+    source, target = CLIENTS / "rust", cache_dir() / "rust-target"
+    sources = sorted([source / "Cargo.toml", *source.glob("src/*.rs")])
+    folder = cache_dir() / f"rust-{_digest(sources)}"
+    if not folder.is_dir():
+        part = _part(folder)
+        part.mkdir(parents=True)
+        package = part / "package"  # a copy: Cargo writes its lock file beside the manifest
+        shutil.copytree(source, package)
+        manifest = str(package / "Cargo.toml")
+        _build(["cargo", "build", "--manifest-path", manifest, "--target-dir", str(target)])
+        shutil.copy(target / "debug" / "rust_v5", part)
+        _publish(part, folder)
+    return [str(folder / "rust_v5"), "session"]
+
+
 def _build(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
     if done.returncode:
@@ -157,7 +191,7 @@ def _build(command: list[str]) -> None:
 
 
 def _publish(part: Path, folder: Path) -> None:
-    """Give a finished build its name; another process may have been faster."""
+    """Move a finished build into the cache, unless another process has done so."""
     if not folder.is_dir():
         part.rename(folder)
     shutil.rmtree(part, ignore_errors=True)

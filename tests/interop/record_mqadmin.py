@@ -1,4 +1,4 @@
-"""Record what mqadmin prints over Apache's broker.
+"""Record the outputs of mqadmin for Apache's broker.
 
 Usage: `python -m tests.interop.record_mqadmin tests/golden/mqadmin/apache-5.3.3.json`
 """

@@ -3,7 +3,7 @@
 Usage: `python -m tests.interop.record_stores 5.5.0`. The files are written below `tests/golden`:
 `stores/apache-5.5.0-clean.tar.gz` after an orderly stop with pending levels and timers,
 `stores/apache-5.5.0-killed.tar.gz` of the same store after another start, more of both, `kill -9`,
-and `manifests/apache-5.5.0.jsonl`: a line a message (`sent`, `recalled`) and the time of each end.
+and `manifests/apache-5.5.0.jsonl`: a line per message (`sent`, `recalled`), and per end of a round.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Line = dict[str, object]
 
 
 class Recording:
-    """What was sent to one broker, in two rounds, as lines of a manifest."""
+    """Messages sent to one broker in two rounds, as lines of a manifest."""
 
     def __init__(self, apache: Apache) -> None:
         self.apache = apache
@@ -66,7 +66,7 @@ class Recording:
         timers.wait(apache, timers.named(f"{name}-timer"))
 
     def end(self, kind: str) -> None:
-        """Note the end of a round, and archive the store."""
+        """Record the end of a round, and archive the store."""
         self.ends.append({"kind": "end", "store": kind, "at": now_ms()})
         name = f"apache-{self.apache.version}-{kind}"
         with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz", "w:gz") as archive:
@@ -104,6 +104,7 @@ def record(version: str) -> None:
         with recording.apache as apache:
             apache.create_topic(TOPIC)
             recording.work("first")
+            apache.stop()
         recording.end("clean")
         with recording.apache as apache:
             recording.work("second")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.interop.apache import Apache
-from tests.interop.store_work import SEND, TOPIC, all_places, bounds
+from tests.interop.store_work import SEND, TOPIC, all_queues, bounds
 from tests.support.duemq_server import DueMQ
 from tests.support.remoting_requests import ask
 from tests.support.server import Server
@@ -20,7 +20,7 @@ ROLE = {"brokerRole": "SLAVE", "brokerId": REPLICA_ID, "slaveReadEnable": "true"
 
 
 class OurReplica(DueMQ):
-    """Our broker as the replica of another server, registered with that server's name server."""
+    """DueMQ broker as the replica of a server, registered with that server's name server."""
 
     def __init__(self, master: Server, home: Path, *, keys: Mapping[str, str]) -> None:
         super().__init__(home, keys={**keys, **ROLE, "embeddedNamesrvEnable": "false"})
@@ -37,30 +37,31 @@ class ApacheReplica(Apache):
         self.namesrv_port = master.namesrv_port
 
     def start_namesrv(self) -> None:
-        """Nothing to do: the master has one."""
+        """Do nothing: the master has a name server."""
 
     def start_own_namesrv(self) -> None:
-        """Start a name server in the place of the master's, which is gone."""
+        """Start a name server that replaces the stopped one of the master."""
         super().start_namesrv()
 
 
 def log_bytes(server: Server) -> dict[str, bytes]:
-    """Return the commit log by file name."""
+    """Return the commit log by file name, without the file that Apache allocates ahead."""
     files = sorted((server.store_dir / "commitlog").iterdir())
-    return {path.name: path.read_bytes() for path in files}
+    found = {path.name: path.read_bytes() for path in files}
+    return {name: data for name, data in found.items() if data.strip(b"\0")}
 
 
 def wait_copied(master: Server, replica: Server) -> None:
-    """Return when the replica's queues are as long as the master's."""
+    """Wait until the replica's queues are as long as the master's."""
     until(
-        lambda: bounds(replica, all_places()) == bounds(master, all_places()),
+        lambda: bounds(replica, all_queues()) == bounds(master, all_queues()),
         seconds=COPIED_S,
         what="everything copied",
     )
 
 
 def send_code(server: Server, number: int) -> int:
-    """Return the code of the answer to a send that waits for replicas."""
+    """Return the response code of a send that waits for replicas."""
     properties = f"KEYS\x01key{number}\x02UNIQ_KEY\x01U{number}\x02WAIT\x01true\x02"
     fields = {
         "producerGroup": "P", "topic": TOPIC, "defaultTopic": "TBW102",
@@ -72,7 +73,7 @@ def send_code(server: Server, number: int) -> int:
 
 
 def wait_code(master: Server, code: int) -> None:
-    """Return when a send is answered with this code."""
+    """Wait until a send gets a given response code."""
     numbers = itertools.count()
     until(
         lambda: send_code(master, next(numbers)) == code,

@@ -1,7 +1,7 @@
-"""Talking to a client program: commands go to its stdin, events come back as JSON lines.
+"""Sessions with client programs: commands on stdin, events as JSON lines on stdout.
 
-Every client program (Java, Go, C++) understands the same lines: `id TAB command TAB --option TAB
-value ...`. The events of a command deliver_batch its id; `done` or `failed` is the last one.
+All client programs (Java, Go, C++) accept the same lines: `id TAB command TAB --option TAB
+value ...`. The events of a command have its id; the last one is `done` or `failed`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ClientFailed(AssertionError):
 
 
 class Command:
-    """One command that a client program carries out, and its events so far."""
+    """A command of a client program, and its events so far."""
 
     def __init__(self, session: ClientSession, command_id: str, name: str) -> None:
         self._session = session
@@ -55,7 +55,7 @@ class Command:
 
         Raises:
             ClientFailed: The command ended first.
-            WaitedTooLong: Neither came in time.
+            WaitedTooLong: Neither happened in time.
         """
         self._wait(lambda: len(self.named(name)) >= count or self._ended(), name, seconds)
         found = self.named(name)
@@ -65,7 +65,7 @@ class Command:
         return found
 
     def result(self, *, seconds: float = COMMAND_S) -> list[Event]:
-        """Return all events once the command has ended well.
+        """Return all events after the command has succeeded.
 
         Raises:
             ClientFailed: The command, or the whole program, failed.
@@ -81,12 +81,12 @@ class Command:
         return self.events
 
     def stop(self) -> list[Event]:
-        """Ask a consumer to end and return all its events."""
+        """Stop a consumer and return all its events."""
         self._session.start("stop", target=self.id)
         return self.result()
 
     def add(self, event: Event) -> None:
-        """Take in an event (called by the thread that reads the program's output)."""
+        """Add an event; called by the thread that reads the program's output."""
         with self._changed:
             self._events.append(event)
             self._changed.notify_all()
@@ -170,11 +170,11 @@ class ClientSession:
         return [event for event in self.run(command, **options) if event["event"] == name]
 
     def log_tail(self) -> str:
-        """Return what the program wrote to stderr last."""
+        """Return the last lines that the program wrote to stderr."""
         return self._log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     def close(self) -> None:
-        """End the program: no more input; by force if it does not end."""
+        """Close the input of the program; kill it if it does not end."""
         assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             self._popen.stdin.close()
@@ -211,9 +211,9 @@ class ClientSession:
 
 
 class FreshSessions:
-    """Like a session, but each command runs in a process of its own.
+    """Session in which each command runs in a new process.
 
-    For a library that does not bear a second start in one process.
+    For libraries that cannot be started twice in one process.
     """
 
     def __init__(self, name: str, command: Sequence[str], *, namesrv: str, home: Path) -> None:

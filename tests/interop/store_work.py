@@ -1,7 +1,7 @@
-"""What the tests of handed-over stores do with a broker, by the bare protocol.
+"""Requests and checks for tests in which DueMQ and Apache use one store in turn.
 
-Two brokers of different makers use one store directory, one after the other. A `Ledger` knows what
-was sent and what each message was promised; at the end it is compared with what can be pulled.
+A `Ledger` records the sent messages and their levels, and compares them with the messages that can
+be pulled at the end. Requests use the remoting protocol directly.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from message_store.json_dialect import loads
 from message_store.log.record import Record, decode_record
@@ -26,13 +27,13 @@ SEND, PULL, QUERY, MAX_OFFSET, MIN_OFFSET = 10, 11, 12, 30, 31
 NOTHING_NEW = (19, 20)  # PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY
 FROM_HEADER = "4"  # the subscription stands in the pull request itself
 TOPIC = "Handed"
-WAITING = "SCHEDULE_TOPIC_XXXX"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 QUEUE_COUNT = 4
 UNIT_BYTES, UNIT = 20, ((0, 8), (8, 12))  # of a consume queue; log offset and size
 LEVEL_MS = {1: 1_000, 2: 4_000, 3: 15_000}
 DELIVERED_S = 60.0
 VERIFY_S = 60
-LOOK_EVERY_S = 0.2
+POLL_S = 0.2
 # Small files: a few hundred messages fill several of each kind.
 KEYS = {
     "messageDelayLevel": "1s 4s 15s",
@@ -49,7 +50,7 @@ Bounds = dict[Place, tuple[int, int]]
 
 @dataclass
 class Ledger:
-    """What was sent to `TOPIC`: body -> level (0: at once)."""
+    """Messages sent to `TOPIC`: level by body; 0: not delayed."""
 
     levels: dict[str, int] = field(default_factory=dict)
 
@@ -60,23 +61,23 @@ class Ledger:
             send(server, body, number % QUEUE_COUNT, {"DELAY": str(level)} if level else {})
             self.levels[body] = level
 
-    def came(self, server: Server, bodies: Sequence[str] = ()) -> bool:
-        """Return whether these bodies can be pulled; default: everything that was sent."""
+    def is_delivered(self, server: Server, bodies: Sequence[str] = ()) -> bool:
+        """Return whether these bodies can be pulled; default: all sent messages."""
         wanted = set(bodies or self.levels)
         return wanted <= {record.body.decode() for record in pull_topic(server)}
 
     def wait(self, server: Server, bodies: Sequence[str] = ()) -> None:
-        """Return when these bodies have come; default: everything that was sent."""
+        """Wait until these bodies are delivered; default: all sent messages."""
         until(
-            lambda: self.came(server, bodies),
+            lambda: self.is_delivered(server, bodies),
             seconds=DELIVERED_S,
             what="everything delivered",
-            poll_s=LOOK_EVERY_S,
+            poll_s=POLL_S,
         )
 
     def wait_queued(self, server: Server) -> None:
-        """Return when the waiting queues hold all of it: Apache fills them after its answer."""
-        wanted = {(WAITING, level - 1): len(self.of_level(level)) for level in LEVEL_MS}
+        """Wait until the level queues are complete: Apache writes them after its response."""
+        wanted = {(SCHEDULE_TOPIC, level - 1): len(self.of_level(level)) for level in LEVEL_MS}
         until(
             lambda: {p: last for p, (_, last) in bounds(server, list(wanted)).items()} == wanted,
             seconds=DELIVERED_S,
@@ -88,26 +89,26 @@ class Ledger:
         return [body for body, sent_level in self.levels.items() if sent_level == level]
 
     def undelivered(self, store_dir: Path) -> list[str]:
-        """Return what the progress file of a store does not call delivered."""
+        """Return the bodies that are not delivered according to delayOffset.json."""
         at = cursors(store_dir)
         return [body for level in LEVEL_MS for body in self.of_level(level)[at.get(level, 0) :]]
 
     def check(self, server: Server, *, may_repeat: Sequence[str] = ()) -> None:
-        """Everything came, once, not early, and is found by its key.
+        """Check that all messages were delivered once, not early, and are found by key.
 
         Args:
-            may_repeat: Bodies that a killed broker delivered and did not remember.
+            may_repeat: Bodies whose delivery a killed broker may not have recorded.
         """
         came = pull_topic(server)
         counts = Counter(record.body.decode() for record in came)
         assert counts.keys() == self.levels.keys()
         doubled = {body for body, count in counts.items() if count > 1}
         assert doubled <= set(may_repeat)
-        promised_ms = promises(server)
+        due_ms = due_times(server)
         for record in came:
             body = record.body.decode()
             if self.levels[body]:
-                assert record.store_ms >= promised_ms[body], f"{body} came early"
+                assert record.store_ms >= due_ms[body], f"{body} was delivered early"
                 assert record.store_ms >= record.born_ms + LEVEL_MS[self.levels[body]]
         self._check_keys(server)
 
@@ -118,7 +119,7 @@ class Ledger:
 
 
 def send(server: Server, body: str, queue_id: int, more: dict[str, str]) -> dict[str, str]:
-    """Send one message to `TOPIC`, with more properties; return the answer's fields."""
+    """Send one message to `TOPIC`, with additional properties; return the response's fields."""
     properties = {"KEYS": body, "UNIQ_KEY": f"unique-{body}", "WAIT": "true", "TAGS": "T"} | more
     fields = {
         "producerGroup": "P",
@@ -158,7 +159,7 @@ def pull_queue(server: Server, topic: str, queue_id: int) -> list[Record]:
 
 
 def stored_queue(store_dir: Path, topic: str, queue_id: int) -> list[Record]:
-    """Return all messages of a queue as the files have them, of internal topics, too."""
+    """Return all messages of a queue, read from the files; also of internal topics."""
     queue = store_dir / "consumequeue" / topic / str(queue_id)
     data = b"".join(path.read_bytes() for path in sorted(queue.glob("*")))
     logs = sorted((store_dir / "commitlog").glob("*"))
@@ -176,7 +177,7 @@ def stored_queue(store_dir: Path, topic: str, queue_id: int) -> list[Record]:
 
 
 def pull(server: Server, topic: str, queue_id: int, offset: int) -> Answer:
-    """Ask once for the messages of a queue from `offset` on."""
+    """Send one pull for the messages of a queue from `offset` on."""
     fields = {
         "consumerGroup": "Look",
         "topic": topic,
@@ -196,12 +197,12 @@ def pull(server: Server, topic: str, queue_id: int, offset: int) -> Answer:
     return answer
 
 
-def promises(server: Server) -> dict[str, int]:
-    """Return when each waiting message was promised, by its body: its store time plus its level."""
+def due_times(server: Server) -> dict[str, int]:
+    """Return the due times of pending messages (store time plus delay), by body."""
     return {
         record.body.decode(): record.store_ms + delay_ms
         for level, delay_ms in LEVEL_MS.items()
-        for record in stored_queue(server.store_dir, WAITING, level - 1)
+        for record in stored_queue(server.store_dir, SCHEDULE_TOPIC, level - 1)
     }
 
 
@@ -219,7 +220,7 @@ def query(server: Server, key: str) -> list[Record]:
 
 
 def records(body: bytes) -> list[Record]:
-    """Return the records that lie back to back in `body`."""
+    """Return the consecutive records in `body`."""
     found, at = [], 0
     while at < len(body):
         found.append(decode_record(memoryview(body)[at:], at))
@@ -227,14 +228,14 @@ def records(body: bytes) -> list[Record]:
     return found
 
 
-def all_places() -> list[Place]:
-    """Return every queue these tests use."""
+def all_queues() -> list[Place]:
+    """Return all queues that these tests use."""
     here = [(TOPIC, queue_id) for queue_id in range(QUEUE_COUNT)]
-    return here + [(WAITING, level - 1) for level in LEVEL_MS]
+    return here + [(SCHEDULE_TOPIC, level - 1) for level in LEVEL_MS]
 
 
 def bounds(server: Server, places: Sequence[Place]) -> Bounds:
-    """Return first offset and the one behind the last, for each queue."""
+    """Return the minimum and the maximum offset of each queue."""
     return {place: (_offset(server, MIN_OFFSET, place), _offset(server, MAX_OFFSET, place))
             for place in places}  # fmt: skip
 
@@ -247,16 +248,35 @@ def _offset(server: Server, code: int, place: Place) -> int:
 
 
 def cursors(store_dir: Path) -> dict[int, int]:
-    """Return level -> queue offset from `delayOffset.json`: what stands before it is delivered."""
+    """Return the delivered queue offsets of the levels from `delayOffset.json`."""
     path = store_dir / "config" / "delayOffset.json"
-    if not path.exists():
-        return {}
-    value = loads(path.read_text())
+    return _cursors(loads(path.read_text())) if path.exists() else {}
+
+
+def cursors_of_running(store_dir: Path) -> dict[int, int]:
+    """Return the result of `cursors`, empty while the broker writes the file."""
+    value = json_of_running(store_dir / "config" / "delayOffset.json")
+    return {} if value is None else _cursors(value)
+
+
+def json_of_running(path: Path) -> Any:
+    """Return the value of a JSON file of a running broker.
+
+    Returns:
+        None while the file is missing or incomplete: Apache overwrites its files in place.
+    """
+    try:
+        return loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _cursors(value: Any) -> dict[int, int]:
     return {int(level): int(offset) for level, offset in value["offsetTable"].items()}
 
 
 def verify(store_dir: Path) -> None:
-    """`duemq store verify` finds no error in a store that no broker uses."""
+    """Check that `duemq store verify` finds no error in the store of a stopped broker."""
     slots = f"maxHashSlotNum={KEYS['maxHashSlotNum']}"
     command = [sys.executable, "-m", "duemq", "store", "verify", str(store_dir), "--json"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Clients with accounts: what they sign is accepted, other secrets are refused; in any script."""
+"""Clients with accounts: valid signatures are accepted, wrong secrets refused."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.apache import LOGBACK, mqadmin
+from tests.interop.admin_process import mqadmin
+from tests.interop.apache import LOGBACK
 from tests.interop.programs import java_command
 from tests.interop.session import ClientFailed, ClientSession
 from tests.support.accounts import KEYS, ROOT

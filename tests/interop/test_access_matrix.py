@@ -1,8 +1,8 @@
-"""Access decisions compared with Apache: users x resources x actions x codes, cell by cell.
+"""Access decisions compared with Apache's: users x resources x actions x request codes.
 
-Both brokers get the same users and ACLs by the same requests; then the same signed requests go to
-both. A cell is equal if both refuse with the same remark, or neither refuses. One kind of cell is
-not equal on purpose: Apache's broker lets every group use the retry topic of every other one.
+Both brokers receive the same users, ACLs and signed requests. Decisions are equal if both brokers
+refuse with the same remark, or neither refuses. One difference is intended: Apache's broker lets
+every group use the retry topics of all other groups.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ NETWORKS = (
     ["10.0.0.1", "127.0.0.1"],
 )
 TOPICS = ("orders", "orders-eu", "other", "%RETRY%billing")
-NOWHERE = str(1 << 50)  # a log offset: the topic of a record would be checked, too
+NOWHERE = str(
+    1 << 50
+)  # a log offset without a record: otherwise the topic of the record is checked as well
 GROUPS = ("billing", "billing-eu", "x")
 
 
@@ -73,7 +75,7 @@ class Cell:
 
 
 def acl_of(chance: random.Random) -> bytes:
-    """Return the body of 3006: entries that overlap, some of them of the default policy."""
+    """Return the body of request 3006 with overlapping entries, some of the default policy."""
     policies: dict[str, list[dict[str, object]]] = {}
     for resource in chance.sample(RESOURCES, chance.randint(2, 10)):
         entry = {
@@ -202,7 +204,7 @@ async def in_phases(asked: list[Cell], result_of: Callable[[Cell], Awaitable[T]]
 
 
 async def ask(client: RemotingClient, cell: Cell) -> Response:
-    """Return the answer; a broker that is too busy to look at a request is asked again."""
+    """Return the response; send a request again if the broker refused it because it is busy."""
     while True:
         answer = await client.call(cell.request, timeout_s=60)
         if answer.code != ResponseCode.SYSTEM_BUSY:
@@ -210,7 +212,7 @@ async def ask(client: RemotingClient, cell: Cell) -> Response:
 
 
 def foreign_retry(cell: Cell) -> str:
-    """Return the group whose retry topic a request of another group names; empty: none."""
+    """Return the group whose retry topic is in a request of another group; empty: none."""
     topic = cell.fields.get("topic") or cell.fields.get("b") or ""
     owner = topic.removeprefix("%RETRY%")
     group = cell.fields.get("consumerGroup") or cell.fields.get("a")

@@ -1,4 +1,4 @@
-"""Apache's brokers take over a store that we wrote, with messages still waiting in it."""
+"""Apache's brokers on a DueMQ store with pending messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from duemq.registry.internal_topics import TABLES_TOPIC
 from message_store import json_dialect
 from tests.interop.apache import STORE_VERSIONS, Apache
-from tests.interop.store_work import KEYS, TOPIC, Ledger, all_places, bounds, verify
+from tests.interop.store_work import KEYS, TOPIC, Ledger, all_queues, bounds, verify
 from tests.support.duemq_server import DueMQ
 
 
 def fill(ours: DueMQ, ledger: Ledger) -> None:
-    """Leave a store with plain messages, delivered ones, and two levels pending."""
+    """Create a store with plain, delivered and pending messages."""
     ours.create_topic(TOPIC)
     ledger.send(ours, "plain", 200)
     ledger.send(ours, "soon", 30, level=1)
@@ -28,7 +28,7 @@ def end_in_order(ours: DueMQ) -> None:
 
 
 def end_by_kill(ours: DueMQ) -> None:
-    """Die, start once more, stop."""
+    """Kill the broker, start it again, stop it."""
     ours.kill()
     ours.start()
     ours.stop()
@@ -41,13 +41,13 @@ def test_apache_delivers_pending_messages_of_our_store(version, end, tmp_path: P
     ours = DueMQ(tmp_path / "ours", keys=KEYS)
     with ours:
         fill(ours, ledger)
-        before = bounds(ours, all_places())
+        before = bounds(ours, all_queues())
         end(ours)
     assert set(ledger.of_level(3)) <= set(ledger.undelivered(ours.store_dir))
     verify(ours.store_dir)
     assert len(list((ours.store_dir / "commitlog").glob("0*"))) > 1
     with Apache(version, tmp_path / "apache", store_dir=ours.store_dir, keys=KEYS) as apache:
-        after = bounds(apache, all_places())
+        after = bounds(apache, all_queues())
         for place, (first, last) in before.items():
             assert after[place][0] == first
             assert after[place][1] >= last
@@ -55,6 +55,7 @@ def test_apache_delivers_pending_messages_of_our_store(version, end, tmp_path: P
         ledger.send(apache, "newlevel", 8, level=1)
         ledger.wait(apache)
         ledger.check(apache)
+        apache.stop()
     verify(ours.store_dir)
 
 
@@ -72,6 +73,7 @@ def test_apache_serves_a_store_with_a_table_journal(tmp_path: Path) -> None:
         ledger.send(apache, "new", 20)
         ledger.wait(apache)
         ledger.check(apache)
+        apache.stop()
     verify(ours.store_dir)
     with DueMQ(tmp_path / "ours", keys=KEYS | copied) as again:
         again.create_topic("Last")

@@ -49,7 +49,7 @@ class Learner:
         self.confirmed = offset
 
     async def until(self, met: Callable[[], object], what: str) -> None:
-        """Return when something is true."""
+        """Wait until `met()` is true."""
         await asyncio.to_thread(until, lambda: met() or None, seconds=COPIED_S, what=what)
 
 
@@ -60,7 +60,7 @@ def with_learner(
     *,
     flush_disk_type: str = "ASYNC_FLUSH",
 ) -> None:
-    """Run a learner, and some work meanwhile."""
+    """Run `work` while a learner runs."""
 
     async def main() -> None:
         config = small_config(

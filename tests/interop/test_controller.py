@@ -1,10 +1,11 @@
-"""Members of groups whose master Apache's controller elects."""
+"""DueMQ members of groups with Apache's controller."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from tests.support.wait_until import WaitedTooLong, until
 
 CLUSTER = "DefaultCluster"
 LOSSES_MAX = 3
+UNCLEAN = "enableElectUncleanMaster"
 FAST = {"scanNotActiveBrokerInterval": "500", "scanInactiveMasterInterval": "500"}
 
 
@@ -41,12 +43,12 @@ def controller(
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> GroupName:
-    """A group of this test's own."""
+    """Name of a group for this test only."""
     return GroupName(CLUSTER, re.sub("[^a-z0-9]+", "-", request.node.name))
 
 
 async def in_sync(first: Member, second: Member) -> None:
-    """Have the second member join the sync state set of the first."""
+    """Add the second member to the sync state set of the first."""
     first.host.caught_up = frozenset({second.service.member.broker_id})
     first.service.check_in_sync()
     await first.until(lambda: first.service.member.in_sync.ids == {1, 2})
@@ -74,14 +76,14 @@ def test_ids_roles_and_elections(
                     )
                 assert re.search(r"#SyncStateSetNums\s+2\b", shown)
 
-                # By hand: the other member, while the master is alive.
+                # mqadmin elects the other member while the master is alive.
                 await admin("electMaster", "-b", "2", "-bn", group.broker_name, "-c", CLUSTER)
                 await second.until_role("master", 2)
                 await first.until_role("replica", 2, second.host.address, 2)
                 assert not first.service.holds(1)
                 await in_sync_again(second)
 
-                # A lost connection: at once.
+                # The connection of the master is lost: another election at once.
                 await second.until(lambda: second.service.holds(2))
                 await lose_connection(second, first)
                 await second.until(lambda: not second.service.holds(2))
@@ -99,6 +101,52 @@ def test_ids_roles_and_elections(
         master.host.caught_up = frozenset({1})
         master.service.check_in_sync()
         await master.until(lambda: master.service.member.in_sync.ids == {1, 2})
+
+    asyncio.run(main())
+
+
+def test_without_a_member_of_its_set_a_group_is_elected_by_hand(
+    controller: ApacheController, group: GroupName, tmp_path: Path
+) -> None:
+    """Follow the how-to page for a group in which each member of the set has lost its disk."""
+
+    async def admin(*arguments: str) -> str:
+        return await asyncio.to_thread(controller.admin, *arguments, "-a", controller.address)
+
+    def failure_of(found: Member) -> str:
+        return str(found.service.view()["groupFailure"])
+
+    async def set_unclean(value: str) -> None:
+        shown = await admin("updateControllerConfig", "-k", UNCLEAN, "-v", value)
+        assert "success" in shown, shown
+
+    async def elect(number: int) -> str:
+        return await admin(
+            "electMaster", "-b", str(number), "-bn", group.broker_name, "-c", CLUSTER
+        )
+
+    async def main() -> None:
+        config = config_of(controller)
+        async with member(tmp_path / "2", config, group) as other:
+            await other.until_role("master", 1)
+            async with member(tmp_path / "1", config, group) as lost:
+                await lost.until_role("replica", 1)
+                await in_sync(other, lost)
+                await elect(2)
+                await lost.until_role("master")
+            # The only member of the set stops, and starts again with an empty disk.
+            shutil.rmtree(tmp_path / "1")
+            async with member(tmp_path / "1", config, group) as empty:
+                await empty.until(lambda: "lost its disk" in failure_of(empty))
+                await other.until(lambda: "lost its disk" in failure_of(other))
+                await elect(other.service.member.broker_id)
+                assert not other.service.member.is_master
+                await set_unclean("true")
+                await elect(other.service.member.broker_id)
+                await other.until(lambda: other.service.member.is_master)
+                await set_unclean("false")
+                await empty.until_role("replica", 1, other.host.address)
+                assert empty.service.member.broker_id == 3
 
     asyncio.run(main())
 
@@ -129,7 +177,7 @@ def test_tools_read_epochs_and_the_leader(
 def test_a_former_master_is_elected_again_after_controller_and_broker_ended(
     controller: ApacheController, group: GroupName, tmp_path: Path
 ) -> None:
-    """As after a power cut: the controller's data name the master, and no broker is alive."""
+    """As after a power cut: the controller's data has a master, and no broker is alive."""
     config = config_of(controller)
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""librocketmq 1.0.1 inside the Python package rocketmq 0.4.4: one test per thing it can do."""
+"""librocketmq 1.0.1 in the Python package rocketmq 0.4.4: one test per feature."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_producer_oneway(cpp: Client, topic: str, group: str, mode: str) -> None
 
 
 def test_producer_batch(cpp: Client, topic: str, group: str) -> None:
-    """This client marks no batch: Apache too stores it as one message, whose body starts with 0."""
+    """This client marks no batch: Apache also stores one as a single message that starts with 0."""
     (sent,) = cpp.events("produce", "sent", topic=topic, mode="batch", n=3)
     assert sent["status"] == "SEND_OK"
     assert [m["body"] for m in read_all(cpp, topic, group)] == [""]
@@ -103,11 +103,16 @@ def test_push_consumer_orderly(cpp: Client, topic: str, group: str) -> None:
 
 
 def test_push_consumer_broadcast(cpp: Client, topic: str, group: str) -> None:
-    """In this mode the client begins at the end of each queue, so both are started first."""
+    """In this mode the client begins at the end of each queue, so both are started first.
+
+    They start one after the other: two that create the folder of their offsets at the same time
+    fail.
+    """
     options = {"topic": topic, "group": group, "mode": "broadcast"}
-    both = [cpp.start("push-consume", **options) for _ in range(2)]
-    for consumer in both:
-        consumer.wait_for("started")
+    both = []
+    for _ in range(2):
+        both.append(cpp.start("push-consume", **options))
+        both[-1].wait_for("started")
 
     def all_queues_are_read() -> bool:
         cpp.run("produce", topic=topic, mode="ordered", shards=4, n=4, body="probe")

@@ -1,4 +1,4 @@
-"""rocketmq-client-go 2.1.2: one test per thing it can do."""
+"""rocketmq-client-go 2.1.2: one test per feature."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.support.server import Server
 from tests.support.wait_until import until
 
 PYTHON, JAVA, GO, NODE = "python", "java", "go", "node"
-FRONT = "front"  # the port of the broker itself; Java and Go connect by TLS, as by default
+FRONT = "front"  # the gRPC port of the broker; Java and Go use TLS there, their default
 COMPLETE = (
     (PYTHON, FRONT),
     (JAVA, FRONT),
@@ -34,10 +34,10 @@ COMPLETE = (
     (JAVA, "5.5.0"),
     (NODE, FRONT),
     (NODE, "5.3.3"),
-)  # the other two pass as well
+)  # tests of the other two versions pass as well
 PAIRS = (*COMPLETE, (GO, FRONT), (GO, "5.3.3"))  # Go 5.1.2 has no recall and no push consumer
 SEND_MESSAGE, UPDATE_GROUP = 10, 200
-COMPRESS = 1  # MessageSysFlag.COMPRESSED_FLAG, then the kind
+COMPRESS = 1  # MessageSysFlag.COMPRESSED_FLAG; higher bits have the compression type
 COMPRESSED: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "gzip": (0, gzip.compress),
     "lz4": (1 << 8, lambda body: bytes(pyarrow.compress(body, "lz4", asbytes=True))),
@@ -54,7 +54,7 @@ Clients = Callable[[str, str], ClientSession]
 
 @pytest.fixture(scope="module")
 def clients(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
-    """Gives the client of a language at a proxy or at the front; each is started once."""
+    """Return the client of a language for a proxy or the front; the first call starts it."""
     proxies: dict[str, ApacheProxy] = {}
     sessions: dict[tuple[str, str], ClientSession] = {}
     with ExitStack() as stack:
@@ -111,7 +111,7 @@ def series(count: int) -> list[str]:
 
 
 def receive(client: ClientSession, topic: str, group: str, **options: object) -> list[Event]:
-    """Receive with a SimpleConsumer until so many messages are acknowledged."""
+    """Receive and acknowledge messages with a SimpleConsumer; return their events."""
     return client.events("receive", "message", topic=topic, group=group, **options)
 
 
@@ -129,7 +129,7 @@ def test_messages_are_received_once(client: ClientSession, server: Server, name:
 def test_a_compressed_message_of_a_remoting_client_is_received(
     client: ClientSession, server: Server, name: str
 ) -> None:
-    """Each client gets what it can decompress; gzip is what a v5 client sends."""
+    """Clients receive the body in a compression that they support; v5 clients send gzip."""
     typed_topic(server, name, "NORMAL", queue_count=1)
     kinds = KINDS[client.name.removeprefix("grpc-")]
     sent = {kind: f"{kind} compressed ".encode() * 400 for kind in kinds}
@@ -151,7 +151,9 @@ def test_delayed_messages_are_not_early(client: ClientSession, server: Server, n
     assert min(event["at"] for event in received) >= min(e["at"] for e in sent) + 3_000
 
 
-def test_recalled_messages_do_not_come(complete: ClientSession, server: Server, name: str) -> None:
+def test_recalled_messages_are_not_delivered(
+    complete: ClientSession, server: Server, name: str
+) -> None:
     typed_topic(server, name, "DELAY")
     recalled = complete.events("produce", "sent", topic=name, delay_ms=3_000, body="recalled")
     found = complete.events("recall", "recalled", topic=name, handle=recalled[0]["recallHandle"])
@@ -160,10 +162,10 @@ def test_recalled_messages_do_not_come(complete: ClientSession, server: Server, 
     assert bodies(receive(complete, name, f"g-{name}", until=1)) == series(1)
 
 
-def test_a_message_that_is_not_acknowledged_comes_again_after_its_new_time(
+def test_a_message_is_redelivered_after_its_changed_invisible_time(
     client: ClientSession, server: Server, name: str
 ) -> None:
-    """The first two are held for a second instead of ten."""
+    """The invisible time of the first two is changed to one second instead of ten."""
     typed_topic(server, name, "NORMAL")
     client.run("produce", topic=name, n=N)
     group = f"g-{name}"
@@ -196,7 +198,7 @@ def test_a_transaction_is_received_once_it_is_committed(
     assert bodies(receive(client, name, f"g-{name}", until=2)) == series(2)
 
 
-def test_the_broker_asks_about_a_transaction_that_did_not_end(
+def test_the_broker_checks_a_transaction_without_an_end(
     client: ClientSession, server: Server, name: str
 ) -> None:
     typed_topic(server, name, "TRANSACTION")

@@ -42,7 +42,7 @@ from tests.support.v5_client import message, metadata, sending, v5_caller
 VERSION: Final = "5.3.3"
 UPDATE_GROUP: Final = 200
 UNKNOWN: Final = "refusals-unknown"
-TRIES, BUSY = 5, "TOO_MANY_REQUESTS"  # of Apache's broker on a machine with much to do
+TRIES, BUSY = 5, "TOO_MANY_REQUESTS"  # for Apache's broker on a busy machine
 YEAR_S: Final = 366 * 86_400
 
 
@@ -335,6 +335,6 @@ async def outcomes(ports: Ports, name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_outcome_is_apaches(ports: Ports, name: str) -> None:
+def test_the_outcome_equals_apaches(ports: Ports, name: str) -> None:
     ours, apaches = asyncio.run(outcomes(ports, name))
     assert (ours, apaches) == DIFFERENT.get(name, (apaches, apaches))

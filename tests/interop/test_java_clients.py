@@ -1,4 +1,4 @@
-"""Apache's Java clients, 4.9.7 and 5.3.3: one test per thing they can do."""
+"""Apache's Java clients 4.9.7 and 5.3.3: one test per feature."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
 
 N = 8
-TIMER_PRECISION_MS = 1_000  # Apache cuts a due time down to this; the test allows it
+TIMER_PRECISION_MS = 1_000  # Apache rounds due times down to this precision, and the test allows it
 
 
 def read_all(java: ClientSession, topic: str, group: str, **options: object) -> list[Event]:
@@ -294,7 +294,7 @@ def query(java: ClientSession, command: str, **options: object) -> list[Event]:
     try:
         return java.events(command, "message", **options)
     except AssertionError:
-        return []  # the index follows the log by a moment
+        return []  # the index is some milliseconds behind the log
 
 
 def test_search_offset_by_time(java: ClientSession, topic: str, group: str) -> None:
@@ -307,7 +307,10 @@ def test_search_offset_by_time(java: ClientSession, topic: str, group: str) -> N
 
     assert offset_at(stamps[0] - 60_000) == 0
     assert stamps[offset_at(stamps[N // 2])] == stamps[N // 2]
-    assert offset_at(now_ms() + 60_000) in {N - 1, N}  # 4.9.7 says the last, 5.3.3 the end
+    assert offset_at(now_ms() + 60_000) in {
+        N - 1,
+        N,
+    }  # 4.9.7 returns the last offset, 5.3.3 the end
 
 
 @pytest.mark.parametrize("kind", ["delay-ms", "delay-sec", "deliver-at"])
@@ -348,10 +351,10 @@ def test_timer_recall(
     assert (message["body"], message["msgId"]) == ("kept-0", kept["msgId"])
 
 
-def test_timer_recall_is_answered_with_what_became_of_it(
+def test_timer_recall_is_answered_by_the_state_of_the_timer(
     server: Server, java_with_timers: ClientSession, topic: str, group: str
 ) -> None:
-    """Apache's broker answers success whenever the request is recorded."""
+    """DueMQ responds with the state of the timer, Apache once the request is stored."""
     java = java_with_timers
     if not server.has_timers or peer_name() != "duemq":
         pytest.skip("only DueMQ reports the outcome of a recall")

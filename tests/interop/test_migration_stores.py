@@ -1,4 +1,4 @@
-"""Apache 5.3.3 opens stores with levels handed over to the timers, routed, and given back."""
+"""Apache 5.3.3 on stores with levels migrated to timers, routed to timers, or rolled back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.wait_until import now_ms, until
 VERSION = "5.3.3"
 ALL_KEYS = timer_work.KEYS | KEYS | {"timerRollWindowSlot": "3600"}
 PAST_S = 60.0
-LATE_MS = 10_000  # behind its time, or behind Apache's start: its wheel takes up to two seconds
+LATE_MS = 10_000  # after the due time or after Apache's start: its wheel takes up to two seconds
 
 
 def opened(root: Path) -> MigrationRig:
@@ -32,7 +32,7 @@ def opened(root: Path) -> MigrationRig:
 
 
 def fill(root: Path, ledger: Ledger) -> tuple[Path, dict[str, int]]:
-    """Leave a stopped store with pending levels; return where it is, and body -> due time."""
+    """Create a stopped store with pending levels; return its directory, and due times by body."""
     ours = DueMQ(root, keys=ALL_KEYS)
     with ours:
         ours.create_topic(TOPIC)
@@ -61,7 +61,7 @@ def _level_rows(rig: MigrationRig, level: int) -> list[object]:
 
 
 def check(store_dir: Path, home: Path, ledger: Ledger, due: dict[str, int]) -> None:
-    """Apache delivers everything once, nothing early, nothing much later."""
+    """Check that Apache delivers each message once, not early and not much too late."""
     with Apache(VERSION, home, store_dir=store_dir, keys=ALL_KEYS) as apache:
         up_ms = now_ms()
         ledger.wait(apache)
@@ -72,12 +72,14 @@ def check(store_dir: Path, home: Path, ledger: Ledger, due: dict[str, int]) -> N
         assert counts == dict.fromkeys(ledger.levels, 1)
         for record in came:
             body = record.body.decode()
-            assert record.store_ms >= due.get(body, 0), f"{body} came early"
-            assert record.store_ms <= max(due.get(body, 0), up_ms) + LATE_MS, f"{body} came late"
+            assert record.store_ms >= due.get(body, 0), f"{body} was delivered early"
+            assert record.store_ms <= max(due.get(body, 0), up_ms) + LATE_MS, (
+                f"{body} was delivered late"
+            )
             assert record.properties["KEYS"] == body
 
 
-def test_apache_delivers_what_was_drained_and_routed(tmp_path: Path) -> None:
+def test_apache_delivers_drained_and_routed_messages(tmp_path: Path) -> None:
     ledger = Ledger()
     store_dir, due = fill(tmp_path / "ours", ledger)
     rig = opened(store_dir)
@@ -96,7 +98,7 @@ def test_apache_delivers_what_was_drained_and_routed(tmp_path: Path) -> None:
     check(store_dir, tmp_path / "apache", ledger, due)
 
 
-def test_apache_delivers_what_was_given_back(tmp_path: Path) -> None:
+def test_apache_delivers_returned_messages(tmp_path: Path) -> None:
     ledger = Ledger()
     store_dir, due = fill(tmp_path / "ours", ledger)
     rig = opened(store_dir)
@@ -108,7 +110,7 @@ def test_apache_delivers_what_was_given_back(tmp_path: Path) -> None:
         ledger.levels[body] = 3
     while rig.drain.step(3, 20).taken:
         pass
-    rig.close()  # the units are on the disk
+    rig.close()  # writes the units to the disk
     rig = opened(store_dir)
     assert rig.timers.counts.total == 42
     while rig.giveback.step(3, 20).taken:

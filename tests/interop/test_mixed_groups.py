@@ -1,4 +1,4 @@
-"""Groups of one Apache broker and one of ours: each as master of the other, and diverged logs."""
+"""Groups of an Apache and a DueMQ broker: each as master of the other, and diverged logs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def apache(controller: ApacheController, home: Path) -> ApacheMember:
 
 
 def ours(controller: ApacheController, home: Path) -> OurMember:
-    """Return a broker of ours in the group."""
+    """Return a DueMQ broker of the group."""
     return OurMember(controller, home, keys=GROUP_KEYS)
 
 
 def log_of(server: Server) -> bytes:
-    """Return the log as far as it is written; files end with zeros."""
+    """Return the log without the zeros at the end of its files."""
     files = sorted((server.store_dir / "commitlog").iterdir())
     return b"".join(path.read_bytes() for path in files).rstrip(b"\0")
 
@@ -52,7 +52,7 @@ def epochs_of(server: Server) -> Epochs:
 
 
 def wait_equal(*servers: Server) -> None:
-    """Return when the logs of all members are equal."""
+    """Wait until the logs of all members are equal."""
     until(
         lambda: len({log_of(server) for server in servers}) == 1,
         seconds=COPIED_S,
@@ -79,7 +79,9 @@ def test_the_replica_of_a_mixed_group_takes_over_and_back(
             wait_equal(one, two)
             one.kill()
             controller.wait_in_sync(two, 1)
-            two.create_topic(TOPIC)  # it may have been killed before it had copied the topics
+            two.create_topic(
+                TOPIC
+            )  # the former master may have been killed before this topic was copied
             ledger.send(two, "second", 50)
             one.start()
             controller.wait_in_sync(two, 2)
@@ -115,7 +117,9 @@ def test_a_former_master_with_a_longer_log_is_truncated(
             controller.wait_in_sync(one, 2)
             wait_equal(one, two)
             end = len(log_of(one))
-            os.kill(two.broker.pid, signal.SIGSTOP)  # what it is sent dies with it
+            os.kill(
+                two.broker.pid, signal.SIGSTOP
+            )  # messages that it receives now are lost with it
             with ThreadPoolExecutor(len(LOST)) as pool:
                 codes = list(pool.map(lambda number: send_code(one, number), LOST))
             assert set(codes) <= set(NO_REPLICA)
@@ -124,7 +128,9 @@ def test_a_former_master_with_a_longer_log_is_truncated(
             two.kill()
             two.start()
             controller.wait_in_sync(two, 1)
-            two.create_topic(TOPIC)  # it may have been killed before it had copied the topics
+            two.create_topic(
+                TOPIC
+            )  # the former master may have been killed before this topic was copied
             ledger.send(two, "second", 50)
             one.start()
             controller.wait_in_sync(two, 2)

@@ -1,4 +1,4 @@
-"""Every command of mqadmin 5.3.3: it prints what it does over Apache's broker, or the reason."""
+"""Every mqadmin 5.3.3 command: its output equals that for Apache's broker, or is a refusal."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminSession]:
 
 @pytest.fixture(scope="module")
 def printed(session: AdminSession) -> dict[str, str]:
-    """What all commands printed."""
+    """Outputs of all commands for the broker under test."""
     return session.run_all()
 
 
 @pytest.fixture(scope="module")
 def recorded() -> dict[str, str]:
-    """What they printed over Apache's broker."""
+    """Recorded outputs for Apache's broker."""
     found: dict[str, str] = json.loads(RECORDED.read_text())
     return found
 

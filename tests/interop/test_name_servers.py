@@ -1,4 +1,4 @@
-"""Our broker's registration at Apache's name servers, and Apache's brokers at ours."""
+"""Registration of DueMQ at Apache's name servers, and of Apache's brokers at DueMQ's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from duemq.registry.topic_config import TopicConfig
 from duemq.registry.topics import TopicManager
 from message_store.clock import SystemClock
 from message_store.queues.topic_table import TopicTable
-from tests.interop.apache import VERSIONS, Apache, mqadmin
+from tests.interop.admin_process import mqadmin
+from tests.interop.apache import VERSIONS, Apache
 from tests.support.remoting_requests import has_route
 from tests.support.wait_until import until
 
@@ -44,7 +45,7 @@ def topic_manager(home: Path) -> TopicManager:
 
 
 async def queues(client: RemotingClient, topic: str) -> dict[str, Any] | None:
-    """Return the one queue data of a route, None for 17."""
+    """Return the only queue data of a route; None if the response code is 17 (no route)."""
     answer = await client.call(Request(105, {"topic": topic}))
     if answer.code == 17:
         return None
@@ -54,7 +55,7 @@ async def queues(client: RemotingClient, topic: str) -> dict[str, Any] | None:
 
 
 async def wait_for(probe: Callable[[], bool], what: str) -> None:
-    """Return when the condition holds."""
+    """Wait until `probe()` is true."""
     await asyncio.to_thread(until, probe, seconds=WAIT_S, what=what)
 
 

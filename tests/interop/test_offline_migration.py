@@ -1,4 +1,4 @@
-"""A store that Apache 4.9.7 wrote, its levels made timers offline, opened by Apache 5.3.3."""
+"""Offline migration of an Apache 4.9.7 store, which Apache 5.3.3 then opens."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DELIVERED_S = 180.0
 
 
 def pulled(server: Server, topic: str) -> list[Record]:
-    """Return all messages of a topic that wait by the manifest."""
+    """Return the messages of a topic that are pending according to the manifest."""
     found = [record for queue in range(QUEUES) for record in pull_queue(server, topic, queue)]
     return [record for record in found if record.properties.get("UNIQ_KEY") in pending()]
 
 
-def test_apache_delivers_what_an_older_apache_left_in_its_levels(tmp_path: Path) -> None:
+def test_apache_delivers_level_messages_of_an_older_apache(tmp_path: Path) -> None:
     source = copy_golden_store("apache-4.9.7-clean", tmp_path / "source")
     store_dir = tmp_path / "store"
     copy_store(source, store_dir)

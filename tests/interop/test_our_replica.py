@@ -1,4 +1,4 @@
-"""DueMQ as the replica of Apache's broker: the same log, readable, delivering nothing."""
+"""DueMQ as the replica of Apache's broker: equal log, readable, no deliveries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.admin_process import mqadmin
 from tests.interop.apache import VERSIONS, Apache
 from tests.interop.replicas import (
     COPIED_S,
     NO_REPLICA,
+    ApacheReplica,
     OurReplica,
     log_bytes,
     send_code,
@@ -24,14 +26,18 @@ from tests.interop.store_work import (
     SUCCESS,
     TOPIC,
     Ledger,
-    cursors,
+    cursors_of_running,
     pull,
     verify,
 )
 from tests.support.duemq_server import ROOT
+from tests.support.remoting_requests import ask
+from tests.support.server import Server
 from tests.support.wait_until import until
 
-SERVICE_NOT_AVAILABLE = 14
+SLAVE_NOT_AVAILABLE, SERVICE_NOT_AVAILABLE = 11, 14
+END_TRANSACTION = 37
+VERDICTS = 0, 8, 12  # unknown, commit, rollback
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -52,6 +58,28 @@ def test_a_replica_has_the_log_of_its_apache_master(version: str, tmp_path: Path
             wait_copied(apache, replica)
     assert log_bytes(apache) == log_bytes(replica)
     verify(replica.store_dir)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_replica_ends_no_transaction(version: str, tmp_path: Path) -> None:
+    """Our replica gives the same response as Apache's to commit, rollback and unknown."""
+    codes = []
+    with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
+        for replica in (
+            OurReplica(apache, tmp_path / "ours", keys=KEYS),
+            ApacheReplica(version, apache, tmp_path / "theirs", keys=KEYS),
+        ):
+            with replica:
+                codes.append([_end_code(replica, verdict) for verdict in VERDICTS])
+    assert codes == [[SLAVE_NOT_AVAILABLE] * len(VERDICTS)] * 2
+
+
+def _end_code(server: Server, verdict: int) -> int:
+    fields = {
+        "producerGroup": "P", "tranStateTableOffset": "0", "commitLogOffset": "0",
+        "commitOrRollback": str(verdict), "fromTransactionCheck": "false", "msgId": "m",
+    }  # fmt: skip
+    return ask(server.broker_port, END_TRANSACTION, fields).code
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -94,15 +122,16 @@ def test_a_replica_leaves_pulls_and_sends_to_its_master(tmp_path: Path) -> None:
             [member] = json.loads(done.stdout)
             assert (member["role"], member["state"], member["lagBytes"]) == ("SLAVE", "transfer", 0)
             assert member["haMasterAddress"].endswith(f":{apache.ha_port}")
-            shown = apache.admin("haStatus", "-b", replica.broker_address)
+            at = ("-b", replica.broker_address, "-n", apache.namesrv_address)
+            shown = mqadmin(apache.version, apache.home, "haStatus", *at)
             assert member["haMasterAddress"] in shown
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_replica_takes_over_when_its_apache_master_is_gone(version: str, tmp_path: Path) -> None:
-    """By hand: with the role and the id of a master in its configuration.
+    """The operator starts it with the role and the id of a master.
 
-    The levels of its configuration are shorter than the master's: nothing may come early.
+    The levels in its configuration are shorter than the master's; no message may be early.
     """
     ledger, shorter = Ledger(), {"messageDelayLevel": "1s 1s 1s"}
     with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
@@ -112,10 +141,9 @@ def test_a_replica_takes_over_when_its_apache_master_is_gone(version: str, tmp_p
             ledger.send(apache, "before", 100)
             ledger.send(apache, "soon", 30, level=1)
             ledger.wait(apache)
-            progress = replica.store_dir / "config" / "delayOffset.json"
             delivered = len(ledger.of_level(1))
             until(
-                lambda: progress.exists() and cursors(replica.store_dir).get(1) == delivered,
+                lambda: cursors_of_running(replica.store_dir).get(1) == delivered,
                 seconds=COPIED_S,
                 what="progress of levels copied",
             )

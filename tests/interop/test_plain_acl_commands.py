@@ -106,7 +106,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
 
 
 def without_places(value: Any, server: Server) -> Any:
-    """Return a value without times, and with names in place of paths and addresses."""
+    """Return a value without times, and with placeholders for paths and addresses."""
     text = json.dumps(value).replace(str(conf_of(server)), "CONF")
     text = text.replace(server.broker_address, "ADDRESS")
     text = re.sub(r'(timestamp\\*": ?)\d+', r"\g<1>0", text)
@@ -114,7 +114,7 @@ def without_places(value: Any, server: Server) -> Any:
 
 
 def by_file(text: str) -> str:
-    """Return the versions of files in the order of names; Apache's is that of a hash table."""
+    """Return the versions of files sorted by name; Apache sends them in hash table order."""
     return json.dumps(sorted(json.loads(text).items()))
 
 
@@ -126,7 +126,7 @@ async def answers(server: Server) -> list[Answer]:
             named = {k: v.replace("{conf}", str(conf_of(server))) for k, v in fields.items()}
             answer = await client.call(Request(code, named, version=399), timeout_s=60)
             header = dict(answer.fields or {})
-            if code == 52:  # Apache's `version` follows the default file when that is read again
+            if code == 52:  # Apache changes `version` later, when it reads the default file again
                 header |= {"version": "", "allAclFileVersion": by_file(header["allAclFileVersion"])}
             body = json.loads(bytes(answer.body)) if answer.body else None  # type: ignore[arg-type]
             one = (answer.code, answer.remark or None, header, body)

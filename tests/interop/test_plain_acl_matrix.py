@@ -32,8 +32,10 @@ ACCOUNTS = 20
 CELLS_MIN = 1_000
 PERMISSIONS = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY")
 ADDRESSES = ("", "", "", "10.0.0.1", "127.0.0.1", "127.0.0.*", "10.0.1-5.*", "127.0.0.{1,2}")
-EITHER = "No default permission"  # of several resources, a Java map decides which one is named
-UNCHECKED = {37, 41, 42}  # permitted, 37 may have no answer; Apache's broker does not check locks
+# With several resources, the order of a Java map selects the one in the remark.
+EITHER = "No default permission"
+# A permitted 37 may get no response; Apache's broker does not check locks (41, 42).
+UNCHECKED = {37, 41, 42}
 
 
 def acl_of(users: list[Credentials]) -> str:

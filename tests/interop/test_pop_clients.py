@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +16,33 @@ import pytest
 from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
-from tests.interop.apache import Apache, mqadmin
+from tests.interop.admin_process import mqadmin
+from tests.interop.apache import NEWEST, Apache
+from tests.interop.checks import assert_once, series
+from tests.interop.conftest import JavaSessions
 from tests.interop.peers import KEYS
 from tests.interop.session import ClientSession, Event
+from tests.interop.store_work import json_of_running
 from tests.support.server import Server
 from tests.support.wait_until import until
 
 VERSION = "5.3.3"
+CLIENTS = (VERSION, NEWEST)
 N = 8
+INVISIBLE_MS = 5_000  # minimum of Java clients
 RETRY_S = 60  # the client pops a failed message again after 10 s
 MODE_FILE = Path("config", "messageRequestMode.json")
 
 
 @pytest.fixture(scope="module")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Apache's broker, the judge."""
+    """Apache's broker, the reference."""
     with Apache(VERSION, tmp_path_factory.mktemp("apache"), keys=KEYS) as started:
         yield started
 
 
 def set_mode(server: Server, home: Path, topic: str, group: str, mode: str, shared: int) -> None:
-    """Set a mode by Apache's own tool."""
+    """Set a request mode with mqadmin."""
     words = ["setConsumeMode", "-b", server.broker_address, "-t", topic, "-g", group]
     words += ["-m", mode, "-q", str(shared), "-n", server.namesrv_address]
     printed = mqadmin(VERSION, home, *words)
@@ -45,18 +53,28 @@ def consumed(events: list[Event], action: str = "consumed") -> list[str]:
     return sorted(str(e["body"]) for e in events if e.get("action") == action)
 
 
+@pytest.fixture(params=CLIENTS, ids=[f"java-{version}" for version in CLIENTS])
+def java(request: pytest.FixtureRequest, java_sessions: JavaSessions) -> ClientSession:
+    """Apache's Java client, in the versions that pop."""
+    return java_sessions(str(request.param))
+
+
 def test_a_java_client_pops(
-    server: Server, java_with_timers: ClientSession, topic: str, group: str, tmp_path: Path
+    server: Server, java: ClientSession, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """A failed message comes again, once."""
-    java_with_timers.run("produce", topic=topic, n=N)
-    # Any member creates the group. Until the mode is set, it pulls.
+    """A failed message is redelivered once; an acknowledged one is not redelivered.
+
+    A message without acknowledgement would be redelivered before the failed message.
+    """
+    java.run("produce", topic=topic, n=N)
+    # The first member creates the group; it pulls until the mode is set.
     set_mode(server, tmp_path, topic, group, "POP", 0)
-    consuming = java_with_timers.start(
+    consuming = java.start(
         "push-consume",
         topic=topic,
         group=group,
         server_rebalance=True,
+        pop_invisible_ms=INVISIBLE_MS,
         fail_first=1,
         retry_level=0,
         until=N,
@@ -69,11 +87,63 @@ def test_a_java_client_pops(
     assert consumed(again) == failed
     handles = [e["properties"].get("POP_CK") for e in events if e["event"] == "message"]
     assert None not in handles
+    times = {handle.split(" ")[2] for handle in handles}
+    assert str(INVISIBLE_MS) in times
+
+
+@pytest.mark.parametrize("mode", ["PULL", "POP"])
+def test_members_consume_from_the_queues_that_the_broker_assigns(
+    server: Server, java: ClientSession, topic: str, group: str, mode: str
+) -> None:
+    """No message is lost; once the queues are assigned, no two pulling members share a queue."""
+    set_mode_directly(server, topic, group, mode, 0)
+    options = {"topic": topic, "group": group, "server_rebalance": True, "wait_ms": 180_000}
+    members = [java.start("push-consume", instance=f"{group}-{n}", **options) for n in range(2)]
+    for member in members:
+        member.wait_for("started")
+    parts = itertools.count()
+
+    def received(part: int) -> list[list[Event]]:
+        prefix = f"part{part}-"
+        return [
+            [event for event in member.named("message") if event["body"].startswith(prefix)]
+            for member in members
+        ]
+
+    def a_part_is_shared() -> bool:
+        part = next(parts)
+        java.run("produce", topic=topic, n=N, body=f"part{part}")
+        wanted = set(series(N, f"part{part}"))
+        until(
+            lambda: {event["body"] for found in received(part) for event in found} == wanted,
+            seconds=60,
+            what=f"all of part {part} is received",
+        )
+        found = received(part)
+        handles = {"POP_CK" in event["properties"] for each in found for event in each}
+        return (
+            sum(map(len, found)) == N
+            and handles == {mode == "POP"}
+            and (mode == "POP" or all(found))
+        )
+
+    until(a_part_is_shared, seconds=120, what="both members have queues of their own")
+    for member in members:
+        member.stop()
+
+
+def test_the_newest_lite_pull_consumer(java_sessions: JavaSessions, topic: str, group: str) -> None:
+    """DefaultLitePullConsumer of 5.5.0 selects its queues itself, and resumes at its offsets."""
+    java = java_sessions(NEWEST)
+    for body in ("first", "second"):
+        java.run("produce", topic=topic, n=N, body=body)
+        options = {"topic": topic, "group": group, "until": N, "linger_ms": 200}
+        assert_once(java.events("lite-pull", "message", **options), series(N, body))
 
 
 @asynccontextmanager
 async def members(server: Server, group: str, topic: str, count: int) -> AsyncIterator[Any]:
-    """Keep so many members of a group connected; give what asks for assignments."""
+    """Keep `count` members of a group connected; yield a function that requests assignments."""
     async with AsyncExitStack() as stack:
         clients = []
         for n in range(count):
@@ -127,7 +197,7 @@ QUESTIONS: list[dict[str, object]] = [
 
 
 async def answers(server: Server, topic: str, group: str, count: int) -> list[object]:
-    """Return the answers to all questions; the first one waits for the route."""
+    """Return the responses to all requests; the first one waits for the route."""
     async with members(server, group, topic, count) as ask:
         for _ in range(100):
             if await ask(messageModel="BROADCASTING"):
@@ -169,7 +239,7 @@ def test_assignments_are_apaches(
 
 
 def set_mode_directly(server: Server, topic: str, group: str, mode: str, shared: int) -> None:
-    """Set a mode without the start of a tool."""
+    """Set a request mode by a request, without mqadmin."""
     body = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": shared}
 
     async def main() -> None:
@@ -181,12 +251,12 @@ def set_mode_directly(server: Server, topic: str, group: str, mode: str, shared:
     asyncio.run(main())
 
 
-def test_modes_are_kept_in_apaches_form(server: Server, apache: Server, name: str) -> None:
+def test_modes_are_stored_in_apaches_format(server: Server, apache: Server, name: str) -> None:
     texts = []
     for each in (server, apache):
         each.create_topic(name)
         set_mode_directly(each, name, f"g-{name}", "POP", 2)
         path = each.store_dir / MODE_FILE
-        until(lambda path=path: path.exists(), seconds=30, what=f"{path} exists")  # type: ignore[misc]
-        texts.append(json.loads(path.read_text())["messageRequestModeMap"][name])
+        value = until(partial(json_of_running, path), seconds=30, what=f"{path} exists")
+        texts.append(value["messageRequestModeMap"][name])
     assert texts[0] == texts[1]

@@ -1,4 +1,4 @@
-"""A store changes its broker in the middle of a pop: what is not acknowledged comes again, once."""
+"""Change of the broker of a store during pops: unacknowledged messages are redelivered once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from delivery.plugin import Response
 from tests.interop.apache import Apache
 from tests.interop.store_work import TOPIC, send
-from tests.interop.timer_work import KEYS
+from tests.interop.timer_work import KEYS as TIMER_KEYS
 from tests.support.duemq_server import DueMQ
 from tests.support.pop_client import Popped, popped
 from tests.support.remoting_requests import ask
@@ -23,11 +23,13 @@ GROUP = "g"
 POP, ACK, UPDATE_GROUP, NOT_FOUND = 200_050, 200_051, 200, 210
 INVISIBLE_MS, LONG_MS = 12_000, 300_000
 BACK_S = 120.0
+# Apache's threads reorder timers when they roll: acknowledgements could precede their checkpoint.
+KEYS = {key: value for key, value in TIMER_KEYS.items() if key != "timerRollWindowSlot"}
 
 
 @dataclass
 class PopLedger:
-    """What was sent to `TOPIC`, popped and acknowledged by group `g`, by body."""
+    """Messages sent to `TOPIC`, and popped and acknowledged by group `g`, by body."""
 
     sent: list[str] = field(default_factory=list)
     held: dict[str, Popped] = field(default_factory=dict)
@@ -37,7 +39,7 @@ class PopLedger:
     def fill(self, server: Server) -> None:
         """Send 32 messages; pop 20, acknowledge every second of these and hold the others.
 
-        One more is held for a long time.
+        One more is popped with a long invisible time.
         """
         server.create_topic(TOPIC, queue_count=1)
         config = {"groupName": GROUP, "consumeEnable": True}
@@ -53,7 +55,7 @@ class PopLedger:
     def pop(
         self, server: Server, count: int = 32, invisible_ms: int = INVISIBLE_MS
     ) -> list[Popped]:
-        """Pop messages, and hold them."""
+        """Pop messages without acknowledging them."""
         fields = {
             "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": str(count),
             "invisibleTime": str(invisible_ms), "pollTime": "0", "bornTime": str(now_ms()),
@@ -89,13 +91,13 @@ class PopLedger:
         until(take, seconds=BACK_S, what="everything is acknowledged", poll_s=0.2)
 
     def check(self, server: Server) -> None:
-        """Check that each message was acknowledged once, and that nothing is left."""
+        """Check that each message was acknowledged once, and that no message remains."""
         assert sorted(self.acknowledged) == sorted(self.sent)
         assert self.pop(server) == []
 
 
 @pytest.mark.parametrize("first", ["ours", "apache"])
-def test_a_store_changes_its_broker_in_the_middle_of_a_pop(first: str, tmp_path: Path) -> None:
+def test_a_store_changes_its_broker_during_a_pop(first: str, tmp_path: Path) -> None:
     """One message is acknowledged at the other broker, with the handle of the first."""
     ledger, store = PopLedger(), tmp_path / "store"
     ours = DueMQ(tmp_path / "ours", store_dir=store, keys=KEYS)
@@ -103,6 +105,7 @@ def test_a_store_changes_its_broker_in_the_middle_of_a_pop(first: str, tmp_path:
     before, after = (ours, apache) if first == "ours" else (apache, ours)
     with before:
         ledger.fill(before)
+        before.stop()
     with after:
         assert len(ledger.held) == 11
         assert ledger.kept is not None

@@ -1,4 +1,4 @@
-"""Signed frames that a reader of the network sends again: what both brokers accept and refuse.
+"""Replayed signed frames: what both brokers accept and refuse.
 
 The table in docs/reference/security.md has these rows.
 """
@@ -60,7 +60,7 @@ def signed(code: int, fields: dict[str, str], body: bytes = b"") -> Request:
 
 
 def answer(server: Server, request: Request) -> Response:
-    """Send a frame on a connection of its own, as a captured one is sent again."""
+    """Send a frame on a new connection, as an attacker replays a captured frame."""
 
     async def ask() -> Response:
         async with await RawPeer.connect(server.broker_port) as peer:
@@ -76,15 +76,15 @@ def end_of_queue(server: Server) -> int:
     return int(fields["offset"])
 
 
-def test_a_send_that_is_sent_again_is_stored_again(checked: Server) -> None:
-    """It has the account's permission, and no number or time."""
+def test_a_replayed_send_is_stored_again(checked: Server) -> None:
+    """The account is permitted, and a signed request has no sequence number or time."""
     before = end_of_queue(checked)
     frame = signed(RequestCode.SEND_MESSAGE, SEND, b"once")
     assert [answer(checked, frame).code for _ in range(3)] == [0, 0, 0]
     assert end_of_queue(checked) == before + 3
 
 
-def test_a_signature_holds_under_another_code(checked: Server) -> None:
+def test_a_signature_is_valid_with_another_code(checked: Server) -> None:
     """The account needs the permission of that code, too."""
     frame = signed(RequestCode.GET_MAX_OFFSET, PLACE)
     assert answer(checked, replace(frame, code=RequestCode.GET_MIN_OFFSET)).code == 0
@@ -116,16 +116,16 @@ def test_a_changed_frame_is_refused(checked: Server, change: dict[str, object]) 
 def test_fields_whose_values_join_to_the_same_text_have_the_same_signature(
     checked: Server,
 ) -> None:
-    """`a` + `bc` and `ab` + `c`: a reader of the network may move the border."""
+    """`a` + `bc` and `ab` + `c`: an attacker can move bytes between the fields."""
     frame = signed(RequestCode.GET_MAX_OFFSET, PLACE | {"zfirst": "a", "zsecond": "bc"})
     moved = dict(frame.fields) | {"zfirst": "ab", "zsecond": "c"}
     assert answer(checked, replace(frame, fields=moved)).code == 0
 
 
-def test_a_frame_of_the_time_before_is_refused_after_a_change_of_the_account(
+def test_an_older_frame_is_refused_after_a_change_of_the_account(
     checked: Server,
 ) -> None:
-    """Of its ACL, its status and its secret."""
+    """A change of the ACL, the status or the secret of the account."""
     user, subject = {"username": WHO.access_key}, {"subject": f"User:{WHO.access_key}"}
     frame = signed(RequestCode.SEND_MESSAGE, SEND, b"once")
     assert answer(checked, frame).code == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.admin_process import mqadmin
 from tests.interop.apache import NEWEST, VERSIONS, Apache
 from tests.interop.replicas import (
     NO_REPLICA,
@@ -25,7 +26,7 @@ from tests.interop.store_work import (
     SUCCESS,
     TOPIC,
     Ledger,
-    promises,
+    due_times,
     pull_queue,
     pull_topic,
     verify,
@@ -38,8 +39,8 @@ from tests.support.wait_until import until
 SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "1000"}
 TIMERS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
 PROGRESS_S = 60.0
-PROGRESS_COPIES = 3  # in the life of a replica here
-TIMER_CHECK = struct.Struct(">4q")  # its last number is masterTimerQueueOffset
+PROGRESS_COPIES = 3  # of the replica in this test
+TIMER_CHECK = struct.Struct(">4q")  # the last number of its value is masterTimerQueueOffset
 
 
 @pytest.mark.parametrize("version", [*VERSIONS, NEWEST])
@@ -56,7 +57,8 @@ def test_an_apache_replica_copies_the_log_and_a_sync_master_waits_for_it(
             ledger.send(master, "soon", 20, level=1)
             ledger.wait(master)
             if version.startswith("5."):  # the tools of 4.9.7 have no such command
-                shown = replica.admin("haStatus", "-b", master.broker_address)
+                at = ("-b", master.broker_address, "-n", replica.namesrv_address)
+                shown = mqadmin(version, replica.home, "haStatus", *at)
                 assert "#InSyncSlaveNum\t1" in shown, shown
             replica.kill()
             assert send_code(master, 300) in NO_REPLICA
@@ -75,7 +77,12 @@ def check(
     may_repeat: Sequence[str] = (),
     few_of: Sequence[str] = (),
 ) -> None:
-    """Everything came, nothing early, and nothing twice but `may_repeat` and few of `few_of`."""
+    """Check that each message was delivered, not early, and once.
+
+    Args:
+        may_repeat: Bodies that may be delivered twice.
+        few_of: Bodies of which a few may be delivered twice.
+    """
     wanted = levels.levels.keys() | timers.due_ms.keys()
     came = [record for record in pull_topic(server) if record.body.decode() in wanted]
     counts = Counter(record.body.decode() for record in came)
@@ -83,14 +90,14 @@ def check(
     repeated = {body for body, count in counts.items() if count > 1} - set(may_repeat)
     assert repeated <= set(few_of)
     assert len(repeated) <= PROGRESS_COPIES
-    due_ms = timers.due_ms | promises(server)
+    due_ms = timers.due_ms | due_times(server)
     for record in came:
         body = record.body.decode()
-        assert record.store_ms >= due_ms[body], f"{body} came early"
+        assert record.store_ms >= due_ms[body], f"{body} was delivered early"
 
 
 def wait_timer_progress(replica: Apache, count: int) -> None:
-    """Return when an Apache replica has the progress of so many timers."""
+    """Wait until an Apache replica has the progress of `count` timers."""
     path = replica.store_dir / "config" / "timercheck"
     until(
         lambda: path.exists() and TIMER_CHECK.unpack_from(path.read_bytes())[3] >= count,
@@ -101,10 +108,10 @@ def wait_timer_progress(replica: Apache, count: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: Path) -> None:
-    """What Apache had not copied of the progress of levels, 60 s of it in 5.x, may be repeated.
+    """Level messages after the last copied progress (60 s ago in 5.x) may be delivered twice.
 
-    So may one timer for each copy of the master's progress. A replica of 5.x gives one timer too
-    many to its wheel, the first after the progress, and takes it again later.
+    One timer per copy of the master's progress may also be delivered twice: a replica of 5.x puts
+    the first timer after the progress into its wheel, and enqueues it again later.
     """
     levels, timers = Ledger(), TimerLedger()
     with DueMQ(tmp_path / "master", keys=KEYS | TIMERS) as master:
@@ -135,7 +142,7 @@ def test_an_apache_replica_takes_over_from_ours_by_hand(version: str, tmp_path: 
 
 
 def test_our_replica_takes_over_and_repeats_nothing(tmp_path: Path) -> None:
-    """Killed while it delivers; what consumers had read is at the same place of the new master."""
+    """The master is killed while it delivers; consumed messages keep their queue offsets."""
     levels, timers = Ledger(), TimerLedger()
     keys = KEYS | TIMERS
     with DueMQ(tmp_path / "master", keys=keys | SYNC) as master:

@@ -1,4 +1,4 @@
-"""SQL92 filters against Apache's filter module (5.3.3): the same texts over the same properties."""
+"""SQL92 filters compared with Apache's filter module (5.3.3): same expressions, same properties."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Case = tuple[str, list[str]]
 
 
 def apache_answers(cases: list[Case], home: Path) -> list[str]:
-    """Return the lines that Apache's filter module answers."""
+    """Return the results of Apache's filter module, one line each."""
     folder = java_program("filters", VERSION)
     path = f"{folder}{os.pathsep}{classpath(VERSION)}"
     command = ["java", *OPEN_JDK, "-Xmx512m", f"-Duser.home={home}", "-cp", path, "Filters"]
@@ -42,7 +42,7 @@ def apache_answers(cases: list[Case], home: Path) -> list[str]:
 
 
 def our_answer(text: str, messages: list[str]) -> str:
-    """Return what the program would print; the kernel has the value of the closure, or none."""
+    """Return our result as that program prints it; check that the kernel agrees, if it has one."""
     try:
         expression = Expression(text)
     except FilterError as fault:

@@ -1,4 +1,4 @@
-"""Stores with timers go from Apache 5.3.3 to us and from us to Apache: each comes once, in time."""
+"""Stores with timers used by Apache 5.3.3 and DueMQ in turn: each timer is delivered once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ End = Callable[[Server], None]
 
 
 def fill(server: Server, ledger: TimerLedger) -> None:
-    """Leave a store with delivered timers, pending ones that roll, and recalled ones."""
+    """Create a store with delivered, pending (some that roll) and recalled timers."""
     server.create_topic(TOPIC)
     ledger.send(server, "soon", 12, delay_ms=1_500, kind="TIMER_DELIVER_MS")
     for kind in KINDS:
@@ -45,7 +45,7 @@ def end_by_kill(server: Server) -> None:
 
 
 def end_by_kill_while_delivering(server: Server) -> None:
-    """Die while a second with timers is delivered."""
+    """Kill the broker while it delivers the timers of a second."""
     ledger = TimerLedger()
     ledger.wait(server, ["next-0"])
     server.kill()
@@ -98,27 +98,30 @@ def test_apache_delivers_pending_messages_of_our_store(
         ledger.check(apache)
 
 
-def test_apache_delivers_nothing_again_of_the_second_in_which_we_stopped(tmp_path: Path) -> None:
-    """Half of its timers have come, others were put on from a slot that is loaded."""
+def test_apache_repeats_no_delivery_of_the_second_in_which_we_stopped(tmp_path: Path) -> None:
+    """Some of its timers are delivered, others were rolled from a loaded slot."""
     ledger = TimerLedger()
     ours = DueMQ(tmp_path / "ours", keys=KEYS)
     with ours:
         ours.create_topic(TOPIC)
-        for second in range(5, 15):  # 120 of 7 ms: every moment of 10 s has one
+        for second in range(5, 15):  # 120 timers, 7 ms apart: 10 s without a gap
             ledger.send(ours, f"in-{second}", 120, delay_ms=second * 1_000, kind="TIMER_DELIVER_MS")
         ledger.wait(ours, ["in-6-60"])
-        assert len(ledger.came(ours)) < len(ledger.wanted), "it is stopped in the middle"
+        assert len(ledger.delivered_counts(ours)) < len(ledger.expected), (
+            "all timers were delivered before the stop"
+        )
     with Apache(VERSION, tmp_path / "apache", store_dir=ours.store_dir, keys=KEYS) as apache:
         ledger.wait(apache)
         ledger.wait_past()
         ledger.check(apache)
 
 
-def test_a_store_with_timers_goes_from_apache_to_us_and_back_and_to_us(tmp_path: Path) -> None:
+def test_a_store_with_timers_changes_its_broker_three_times(tmp_path: Path) -> None:
     ledger = TimerLedger()
     apache = Apache(VERSION, tmp_path / "apache", keys=KEYS)
     with apache:
         fill(apache, ledger)
+        apache.stop()
     ours = DueMQ(tmp_path / "ours", store_dir=apache.store_dir, keys=KEYS)
     with ours:
         ledger.send(ours, "ours", 12, delay_ms=30_000, kind="TIMER_DELIVER_MS")
@@ -126,14 +129,15 @@ def test_a_store_with_timers_goes_from_apache_to_us_and_back_and_to_us(tmp_path:
         ledger.recall(ours, ledger.named("ourstaken"))
     with apache:
         ledger.send(apache, "again", 8, delay_ms=33_000, kind="TIMER_DELAY_MS")
+        apache.stop()
     with ours:
         ledger.wait(ours)
         ledger.wait_past()
         ledger.check(ours)
 
 
-def test_apache_delivers_what_we_copied_out_of_old_files(tmp_path: Path) -> None:
-    """Half of what waits was copied forward, the files that it came from are gone."""
+def test_apache_delivers_timers_that_compaction_copied(tmp_path: Path) -> None:
+    """Half of the pending timers were copied, and the files of their old records are removed."""
     ledger = TimerLedger()
     keys = KEYS | {"cleanResourceInterval": "1000"}
     ours = DueMQ(tmp_path / "ours", keys=keys)
@@ -151,9 +155,9 @@ def test_apache_delivers_what_we_copied_out_of_old_files(tmp_path: Path) -> None
         ledger.send(apache, "apache", 8, delay_ms=2_000, kind="TIMER_DELIVER_MS")
         ledger.wait(apache)
         ledger.wait_past()
-        came = ledger.came(apache)
+        came = ledger.delivered_counts(apache)
         mine = {body: count for body, count in came.items() if FILLER not in body}
-        assert mine == dict.fromkeys(ledger.wanted, 1)
+        assert mine == dict.fromkeys(ledger.expected, 1)
 
 
 def log_files(server: Server) -> list[int]:
@@ -162,7 +166,7 @@ def log_files(server: Server) -> list[int]:
 
 
 def compact(server: DueMQ) -> int:
-    """Have old files be emptied; return the offset of the first file before."""
+    """Run compaction of old files; return the offset of the first file before it."""
     files = log_files(server)
     for number in files[:-1]:
         os.utime(server.store_dir / "commitlog" / f"{number:020d}", (0, 0))

@@ -27,7 +27,7 @@ BY_TLS = {"JAVA_TOOL_OPTIONS": "-Dtls.enable=true"}
 
 
 class TlsServer(DueMQ):
-    """Our broker with TLS only; `context` is that of a client it accepts."""
+    """DueMQ broker with TLS only; `context` is the TLS context of a client that it accepts."""
 
     def __init__(self, home: Path, context: ssl.SSLContext, keys: Mapping[str, str]) -> None:
         super().__init__(home, keys={"tls.server.mode": "enforcing", **keys})
@@ -58,7 +58,7 @@ Client = Callable[[Server, Mapping[str, str]], ClientSession]
 
 @pytest.fixture(params=[*JAVA_VERSIONS, "go"])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Client:
-    """Makes a client program of one kind."""
+    """Return a client program of one kind."""
 
     def make(server: Server, env: Mapping[str, str]) -> ClientSession:
         home, namesrv = tmp_path / "client", server.namesrv_address
@@ -96,7 +96,7 @@ def test_a_client_in_plaintext_is_refused(
     ):
         session.run("produce", topic=name, n=1)
     log = (enforcing.home / "broker.log").read_text()
-    assert "the peer began in plaintext, and tls.server.mode=enforcing" in log
+    assert "the peer connected in plaintext, but tls.server.mode=enforcing" in log
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def mutual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutualTls]:
         "tls.server.need.client.auth": "require",
         "tls.server.authClient": "true",
         "tls.server.trustCertPath": str(authority.path),
-        # the broker is a client of its own name server, too
+        # the broker is also a client of its own name server
         "tls.client.authServer": "true",
         "tls.client.trustCertPath": str(authority.path),
         "tls.client.certPath": str(user.certificate),

@@ -35,7 +35,7 @@ PROXIES = {
 
 
 class Processes(DueMQ):
-    """Our name server and our broker, each a process; `context` is that of a client they accept."""
+    """Our name server and broker as processes; `context` is the TLS context of accepted clients."""
 
     def __init__(self, home: Path, context: ssl.SSLContext, keys: Mapping[str, str]) -> None:
         super().__init__(home, keys={"embeddedNamesrvEnable": "false", **keys})
@@ -63,7 +63,7 @@ class Processes(DueMQ):
         )
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both."""
         super().stop()
         if self.namesrv is not None:
             self.namesrv.stop()
@@ -73,7 +73,7 @@ class Processes(DueMQ):
         return listening(self.broker_port) and asyncio.run(self.has_route(self.context))
 
     async def has_route(self, context: ssl.SSLContext | None) -> bool:
-        """Return whether the name server gives such a client the broker's route."""
+        """Return whether a client with `context` gets the broker's route from the name server."""
         request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TEMPLATE_TOPIC})
         try:
             async with RemotingClient(self.namesrv_address, tls=context) as client:
@@ -84,7 +84,7 @@ class Processes(DueMQ):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Running processes, and what issues their certificates."""
+    """Running processes, and the authority of their certificates."""
 
     processes: Processes
     authority: Authority

@@ -1,4 +1,4 @@
-"""We take over stores that Apache's brokers wrote, and hand them back."""
+"""DueMQ on stores of Apache's brokers, and Apache on them again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from tests.interop.apache import STORE_VERSIONS, Apache
 from tests.interop.store_work import (
     KEYS,
+    SCHEDULE_TOPIC,
     TOPIC,
-    WAITING,
     Bounds,
     Ledger,
-    all_places,
+    all_queues,
     bounds,
-    cursors,
+    cursors_of_running,
     verify,
 )
 from tests.support.duemq_server import DueMQ
@@ -25,44 +25,45 @@ from tests.support.wait_until import until
 PERSISTED_S = 30.0  # Apache writes its progress 10 s after its start
 
 
-def fill(apache: Apache, ledger: Ledger, *, remembered: bool = False) -> Bounds:
-    """Leave a store with plain messages, delivered ones, and two levels pending.
+def fill(apache: Apache, ledger: Ledger, *, is_persisted: bool = False) -> Bounds:
+    """Create a store with plain, delivered and pending messages; return the bounds of its queues.
 
     Args:
-        remembered: Wait until Apache has written down what it delivered.
+        is_persisted: Wait until Apache has written the progress of its deliveries.
     """
     apache.create_topic(TOPIC)
     ledger.send(apache, "plain", 200)
     ledger.send(apache, "soon", 30, level=1)
     ledger.wait(apache)
-    if remembered:
+    if is_persisted:
         delivered = len(ledger.of_level(1))
         until(
-            lambda: cursors(apache.store_dir).get(1) == delivered,
+            lambda: cursors_of_running(apache.store_dir).get(1) == delivered,
             seconds=PERSISTED_S,
             what="progress written",
         )
     ledger.send(apache, "overdue", 30, level=2)
     ledger.send(apache, "pending", 30, level=3)
     ledger.wait_queued(apache)
-    return bounds(apache, all_places())
+    return bounds(apache, all_queues())
 
 
 def assert_same_place(before: Bounds, server: Server) -> None:
-    """Waiting queues are as long as before; others have at least what they had."""
+    """Check that level queues are unchanged, and that no other queue is shorter than before."""
     after = bounds(server, list(before))
     for (topic, queue_id), (first, last) in before.items():
         found_first, found_last = after[topic, queue_id]
         assert found_first == first
-        assert found_last == last if topic == WAITING else found_last >= last
+        assert found_last == last if topic == SCHEDULE_TOPIC else found_last >= last
 
 
 @pytest.mark.parametrize("version", STORE_VERSIONS)
-def test_a_store_goes_from_apache_to_us_and_back(version: str, tmp_path: Path) -> None:
+def test_a_store_changes_from_apache_to_us_and_back(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
     apache = Apache(version, tmp_path / "apache", keys=KEYS)
     with apache:
         before = fill(apache, ledger)
+        apache.stop()
     assert set(ledger.of_level(3)) <= set(ledger.undelivered(apache.store_dir))
     verify(apache.store_dir)
     ours = DueMQ(tmp_path / "ours", store_dir=apache.store_dir, keys=KEYS)
@@ -73,21 +74,22 @@ def test_a_store_goes_from_apache_to_us_and_back(version: str, tmp_path: Path) -
         ledger.wait(ours)
         ledger.check(ours)
         ledger.send(ours, "again", 8, level=2)
-        before = bounds(ours, all_places())
+        before = bounds(ours, all_queues())
     verify(apache.store_dir)
     with apache:
         assert_same_place(before, apache)
         ledger.send(apache, "last", 8, level=1)
         ledger.wait(apache)
         ledger.check(apache)
+        apache.stop()
     verify(apache.store_dir)
 
 
 @pytest.mark.parametrize("version", STORE_VERSIONS)
-def test_we_deliver_what_waits_after_apache_was_killed(version: str, tmp_path: Path) -> None:
+def test_we_deliver_pending_messages_after_apache_was_killed(version: str, tmp_path: Path) -> None:
     ledger = Ledger()
     with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
-        before = fill(apache, ledger, remembered=True)
+        before = fill(apache, ledger, is_persisted=True)
         apache.kill()
     may_repeat = ledger.undelivered(apache.store_dir)
     assert set(ledger.of_level(3)) <= set(may_repeat)

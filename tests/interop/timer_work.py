@@ -1,7 +1,7 @@
-"""What the tests of handed-over stores do with timers, by the bare protocol.
+"""Requests and checks with timers for tests in which DueMQ and Apache use one store in turn.
 
-A `TimerLedger` knows what was sent with which time and what was recalled; at the end it is compared
-with what can be pulled, whichever broker delivered it.
+A `TimerLedger` records sent timers, their due times and recalls, and compares them with the
+messages that can be pulled at the end, whichever broker delivered them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEYS = store_work.KEYS | {
 
 @dataclass
 class TimerLedger:
-    """What was sent to `TOPIC` with a time: body -> due time, and what was recalled."""
+    """Timers sent to `TOPIC`: due time and recall handle by body, and the recalled bodies."""
 
     due_ms: dict[str, int] = field(default_factory=dict)
     handles: dict[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class TimerLedger:
         """Send bodies `name-0`, `name-1`, ..., a few milliseconds apart.
 
         Args:
-            kind: which of the three properties says when.
+            kind: Property that contains the due time or the delay.
         """
         for number in range(count):
             body, now = f"{name}-{number}", now_ms()
@@ -53,7 +53,7 @@ class TimerLedger:
             self.due_ms[body] = now + delay_ms if kind == "TIMER_DELAY_SEC" else due_ms
 
     def recall(self, server: Server, bodies: Sequence[str]) -> None:
-        """Recall messages by their handles; the broker must say that it is done."""
+        """Recall messages by their handles; check that the broker responds with success."""
         for body in bodies:
             fields = {"producerGroup": "P", "topic": TOPIC, "recallHandle": self.handles[body]}
             answer = ask(server.broker_port, RECALL, fields)
@@ -61,42 +61,42 @@ class TimerLedger:
             self.recalled.add(body)
 
     def named(self, name: str) -> list[str]:
-        """Return the bodies that were sent under a name."""
+        """Return the bodies that were sent with this name."""
         return [body for body in self.due_ms if body.rsplit("-", 1)[0] == name]
 
     @property
-    def wanted(self) -> set[str]:
-        """The bodies that are to come."""
+    def expected(self) -> set[str]:
+        """The bodies that must be delivered: all but the recalled ones."""
         return self.due_ms.keys() - self.recalled
 
-    def came(self, server: Server) -> Counter[str]:
-        """Return how often each body can be pulled."""
+    def delivered_counts(self, server: Server) -> Counter[str]:
+        """Return the number of deliveries of each body."""
         return Counter(record.body.decode() for record in pull_topic(server))
 
     def wait(self, server: Server, bodies: Sequence[str] = ()) -> None:
-        """Return when these bodies have come; default: everything but what was recalled."""
-        wanted = set(bodies or self.wanted)
+        """Wait until these bodies are delivered; default: all but the recalled ones."""
+        wanted = set(bodies or self.expected)
         until(
-            lambda: wanted <= self.came(server).keys(),
+            lambda: wanted <= self.delivered_counts(server).keys(),
             seconds=DELIVERED_S,
             what=f"{len(wanted)} timers delivered",
-            poll_s=store_work.LOOK_EVERY_S,
+            poll_s=store_work.POLL_S,
         )
 
     def wait_past(self) -> None:
-        """Return when everything is due and Apache would have looked at it."""
+        """Wait until all timers are due, and Apache had time to deliver them again."""
         end_ms = max(self.due_ms.values()) + 3 * PRECISION_MS
         until(lambda: now_ms() > end_ms, seconds=DELIVERED_S, what="all due", poll_s=0.2)
 
     def check(self, server: Server, *, may_repeat: Sequence[str] = ()) -> None:
-        """Everything came once, nothing early, nothing that was recalled, no marker.
+        """Check that all timers but recalled ones were delivered once, not early, without markers.
 
         Args:
-            may_repeat: what a killed broker delivered and the other cannot know of.
+            may_repeat: Bodies whose delivery a killed broker may not have recorded.
         """
-        counts = self.came(server)
-        assert counts.keys() == self.wanted
+        counts = self.delivered_counts(server)
+        assert counts.keys() == self.expected
         assert {body for body, count in counts.items() if count > 1} <= set(may_repeat)
         for record in pull_topic(server):
             body = record.body.decode()
-            assert record.store_ms >= self.due_ms[body], f"{body} came early"
+            assert record.store_ms >= self.due_ms[body], f"{body} was delivered early"

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from delivery.lateness import Lateness
-from migration.steps.throttle import LatenessSince
+from migration.steps.throttle import IntervalLateness
 
 
-def delivered(*late_ms: int) -> LatenessSince:
+def delivered(*late_ms: int) -> IntervalLateness:
     """Return an interval with one delivery of each given lateness."""
     return since(late_ms)
 
 
-def since(late_ms: Iterable[int]) -> LatenessSince:
+def since(late_ms: Iterable[int]) -> IntervalLateness:
     """Return an interval with many deliveries of one lateness."""
     late, times = Lateness(), np.fromiter(late_ms, np.int64)
     late.note(np.zeros(times.size, np.int64), times)
-    return LatenessSince(late.buckets)
+    return IntervalLateness(late.buckets)

@@ -22,23 +22,23 @@ from timer_store.checkpoint.snapshot import CHECK_FILE, decode_check, write_chec
 FILES = ("timerlog", "timerwheel", "config/duemq.timers.json", "config/delayOffset.json")
 Step = Callable[[MigrationRig], object]
 STEPS: dict[str, Step] = {
-    "over": lambda rig: rig.drain.step(4, 40),
-    "back": lambda rig: rig.giveback.step(4, 15),
+    "transfer": lambda rig: rig.drain.step(4, 40),
+    "return": lambda rig: rig.giveback.step(4, 15),
     "timers": lambda rig: rig.persist_timers(),
     "levels": lambda rig: rig.persist_levels(),
 }
 # Messages with (level, timers) after 60 messages went through these steps.
 RUNS = {
-    ("over",): (20, 40),
-    ("over", "timers"): (20, 40),
-    ("over", "levels"): (20, 40),
-    ("levels", "over", "timers"): (20, 40),
-    ("over", "timers", "back"): (35, 25),
-    ("over", "timers", "back", "levels"): (35, 25),
-    ("over", "back", "timers", "levels"): (35, 25),
-    ("over", "timers", "back", "timers", "over"): (0, 60),
-    ("over", "timers", "levels", "back", "timers", "over", "back"): (15, 45),
-    ("over", "levels", "over", "timers", "back", "back"): (30, 30),
+    ("transfer",): (20, 40),
+    ("transfer", "timers"): (20, 40),
+    ("transfer", "levels"): (20, 40),
+    ("levels", "transfer", "timers"): (20, 40),
+    ("transfer", "timers", "return"): (35, 25),
+    ("transfer", "timers", "return", "levels"): (35, 25),
+    ("transfer", "return", "timers", "levels"): (35, 25),
+    ("transfer", "timers", "return", "timers", "transfer"): (0, 60),
+    ("transfer", "timers", "levels", "return", "timers", "transfer", "return"): (15, 45),
+    ("transfer", "levels", "transfer", "timers", "return", "return"): (30, 30),
 }
 
 
@@ -86,13 +86,45 @@ def test_a_kill_after_each_step(steps: tuple[str, ...], tmp_path: Path) -> None:
 def test_files_lost_on_either_side(lost: tuple[str, ...], tmp_path: Path) -> None:
     rig = opened(tmp_path)
     due = fill(rig, 60, (4,))
-    for name in ("over", "timers", "levels", "back", "over"):
+    for name in ("transfer", "timers", "levels", "return", "transfer"):
         STEPS[name](rig)
     owners = (rig.level_pending, rig.timers.counts.total)
     rig.kill()
     lose(tmp_path, lost)
     rig.open()
     assert (rig.level_pending, rig.timers.counts.total) == owners
+    check(rig, due)
+    rig.close()
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["empty slot", "pending timer"])
+@pytest.mark.parametrize("later", [(), ("levels",), ("transfer",)], ids=["", "levels", "transfer"])
+def test_a_return_after_deliveries_of_the_same_second(
+    later: tuple[str, ...], pending: bool, tmp_path: Path
+) -> None:
+    """The timers' checkpoint is valid although they no longer own the delivered messages."""
+    rig = opened(tmp_path)
+    due = fill(rig, 60, (4,))
+    assert rig.drain.step(4, 60).moved == 60
+    if pending:
+        rig.advance(50_100)
+        due |= fill(rig, 10, (3,))
+        assert rig.drain.step(3, 10).moved == 10
+    rig.work()
+    rig.advance(min(due.values()) + 1 - rig.clock.now_ms())  # 20 of the 60 are due
+    assert rig.giveback.step(4, 45).moved == 40
+    assert rig.persist_timers()
+    for name in later:
+        STEPS[name](rig)
+    owners = (rig.level_pending, rig.timers.counts.total)
+    delivered = len(rig.delivered())
+    assert delivered == 20
+    for _ in range(2):
+        rig.kill()
+        rig.open()
+        assert (rig.level_pending, rig.timers.counts.total) == owners
+        assert len(rig.delivered()) == delivered
+    assert rig.notices == []
     check(rig, due)
     rig.close()
 
@@ -107,7 +139,7 @@ def test_one_side_is_older_than_the_other(older: str, tmp_path: Path) -> None:
     saved = tmp_path.with_name(tmp_path.name + "-saved")
     shutil.copytree(tmp_path, saved)
     rig.open()
-    for name in ("over", "timers", "levels"):
+    for name in ("transfer", "timers", "levels"):
         STEPS[name](rig)
     rig.kill()
     lose(tmp_path, kept)
@@ -121,15 +153,15 @@ def test_one_side_is_older_than_the_other(older: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "left"), [*product(["over", "back", "timers", "levels"], range(9))]
+    ("name", "left"), [*product(["transfer", "return", "timers", "levels"], range(9))]
 )
 def test_a_crash_at_each_write(
     name: str, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = opened(tmp_path)
     due = fill(rig, 60, (4,))
-    for step in ("over", "timers", "levels", "back", "over"):
-        if step != "over" or not rig.timers.claims.returning:
+    for step in ("transfer", "timers", "levels", "return", "transfer"):
+        if step != "transfer" or not rig.timers.settled_timers.returning:
             STEPS[step](rig)
     disk = Disk(monkeypatch, tmp_path)
     disk.steps_left, disk.torn = left, 30
@@ -152,7 +184,7 @@ def test_messages_delivered_by_apache_are_not_delivered_again(tmp_path: Path) ->
     for second in range(4):
         rig.clock.set_ms(start_ms + second * 1_000)
         rig.send([(4, "T", 0, b"%d/%d" % (second, number)) for number in range(5)])
-    STEPS["over"](rig)
+    STEPS["transfer"](rig)
     rig.close()
     read_ms = start_ms + 62_000  # after the slots of the first three seconds
     path = tmp_path / "config" / CHECK_FILE

@@ -30,7 +30,7 @@ from message_store.clock import FakeClock
 from message_store.log.record import Record
 from message_store.replication.truncation import truncate_store
 from migration.ownership import projection
-from schedule_service.levels import LevelHistory, Promise
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.tags_code_rule import LevelRule
 from tests.message_store.replication.test_raw_append import feed, log_of
@@ -99,7 +99,7 @@ class Member:
         """Have the log of another member: the first `common` bytes are here already."""
         if (self.root / "commitlog").is_dir():
             truncate_store(small_config(self.root), self.clock, common)
-        rules = (LevelRule(SCHEDULE_TOPIC, LevelHistory([Promise(0, LEVELS)]).tables),)
+        rules = (LevelRule(SCHEDULE_TOPIC, LevelHistory([LevelText(0, LEVELS)]).tables),)
         with open_store(self.root, self.clock, rules) as store:
             assert store.max_offset == common
             feed(store, data[common:], common, [5_000, 70])

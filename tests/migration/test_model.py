@@ -149,8 +149,10 @@ class MigrationMachine(RuleBasedStateMachine):
             elif name == "levels":
                 self.rig.persist_levels()
             else:
+                self.rig.notices.clear()
                 self.rig.kill()
                 self.rig.open()
+                self._check_no_rebuild()
             self.rig.work()
 
     @rule(level=levels)
@@ -218,11 +220,14 @@ class MigrationMachine(RuleBasedStateMachine):
     def kill(self, lost: set[str], step_ms: int) -> None:
         self.rig.kill()
         self._open_again(lost, step_ms)
+        if not lost:
+            self._check_no_rebuild()
 
     @rule()
     def close(self) -> None:
         self.rig.close()
         self._open_again(set(), 0)
+        self._check_no_rebuild()
 
     @rule(
         what=st.sampled_from(["drain", "give_back", "unroute", "timers", "levels", "advance"]),
@@ -307,7 +312,12 @@ class MigrationMachine(RuleBasedStateMachine):
                 path.unlink(missing_ok=True)
                 path.with_name(path.name + ".bak").unlink(missing_ok=True)
         self.rig.clock.advance(step_ms)
+        self.rig.notices.clear()
         self.rig.open()
+
+    def _check_no_rebuild(self) -> None:
+        """Check that the timers were recovered from their last checkpoint, as no file was lost."""
+        assert not [text for text in self.rig.notices if "rebuilt" in text], self.rig.notices
 
     # -- what must hold -------------------------------------------------------------------------
 

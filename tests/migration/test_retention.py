@@ -111,13 +111,13 @@ def test_a_missing_message_is_reported_despite_retention(end: str, rig: Retentio
     at = 149 if end.startswith("within") else high - 1
     rows, _ = rig.timers.transfers.owned_rows(4, at, at + 1)
     places = rig.timers.decisions.places(rows)
-    rig.timers.claims.add(
+    rig.timers.settled_timers.add(
         rows["phys_offset"], places
     )  # not pending, and the log does not contain the reason
     found = rig.verify(4)
     assert not found.is_right
     assert found.expected.count == found.found.count + 1
-    rig.timers.claims.clear()
+    rig.timers.settled_timers.clear()
 
 
 def test_counts_of_a_rollback_after_removed_messages(rig: RetentionRig) -> None:

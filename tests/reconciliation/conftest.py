@@ -31,7 +31,7 @@ def spark() -> Iterator[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyspark's own warnings at its start
-        session = local_session(cores=2, memory="2g")
+        session = local_session(cores=2, memory="2g", light=True)
     for key, value in FOR_FEW_ROWS.items():
         session.conf.set(key, value)
     yield session

@@ -119,6 +119,7 @@ def test_an_unknown_scheme_is_refused() -> None:
         Root("nowhere://x").files("commitlog")
 
 
+@pytest.mark.spark
 def test_sparks_workers_read_the_bucket(endpoint: str, system: Any, store: Path) -> None:
     """The command with the variables of fsspec gives the audit of the local directory."""
     env = os.environ | {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from delivery.pending import Verdict
-from schedule_service.cursor import without_holes
+from schedule_service.cursor import joined_ranges
 from schedule_service.decisions import NOT_TAKEN
 from schedule_service.names import DECISION_TOPIC
 from tests.support.level_rig import level_service
@@ -155,7 +155,7 @@ def test_a_time_in_the_past_is_now(tmp_path):
     ],
 )
 def test_small_holes_are_filled(ranges, left, filled):
-    found, holes = without_holes(ranges, 2)
+    found, holes = joined_ranges(ranges, 2)
     assert (found, len(holes)) == (left, filled)
 
 

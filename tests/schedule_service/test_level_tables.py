@@ -17,7 +17,7 @@ from message_store.replication.truncation import truncate_store
 from message_store.store import MessageStore
 from schedule_service import level_journal
 from schedule_service.level_tables import LevelTables
-from schedule_service.levels import LevelHistory, Promise
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import LEVELS_TOPIC, SCHEDULE_TOPIC
 from schedule_service.tags_code_rule import LevelRule
 from tests.message_store.replication.test_raw_append import feed, log_of
@@ -371,10 +371,10 @@ def test_where_two_tables_are_possible_the_longer_delay_counts(tmp_path: Path) -
 
 
 def test_a_record_is_exact_where_the_replica_was_not(tmp_path: Path) -> None:
-    history = LevelHistory([Promise(0, "1m"), Promise(500, "3m"), Promise(900, "2m")])
-    known = LevelHistory([Promise(0, "1m"), Promise(700, "2m")])
-    learned = history.learned(known, 800)
-    assert [(p.from_offset, p.text) for p in learned.promises] == [(0, "1m"), (700, "2m")]
-    assert history.first_difference(learned) == 500
-    later = LevelHistory([Promise(0, "1m"), Promise(900, "4m")])
-    assert later.learned(known, 800).promises[-1] == Promise(900, "4m")
+    history = LevelHistory([LevelText(0, "1m"), LevelText(500, "3m"), LevelText(900, "2m")])
+    known = LevelHistory([LevelText(0, "1m"), LevelText(700, "2m")])
+    with_known = history.with_known(known, 800)
+    assert [(p.from_offset, p.text) for p in with_known.promises] == [(0, "1m"), (700, "2m")]
+    assert history.first_difference(with_known) == 500
+    later = LevelHistory([LevelText(0, "1m"), LevelText(900, "4m")])
+    assert later.with_known(known, 800).promises[-1] == LevelText(900, "4m")

@@ -11,7 +11,7 @@ from schedule_service.levels import (
     HISTORY_MAX,
     LEVELS_MAX,
     LevelHistory,
-    Promise,
+    LevelText,
     decode_history,
     encode_history,
     parse_levels,
@@ -67,7 +67,7 @@ def test_the_section_refuses_bad_levels():
 
 
 def history(*rows):
-    return LevelHistory([Promise(offset, text) for offset, text in rows])
+    return LevelHistory([LevelText(offset, text) for offset, text in rows])
 
 
 @pytest.mark.parametrize(

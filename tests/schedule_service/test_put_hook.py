@@ -7,7 +7,7 @@ import pytest
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
-from schedule_service.levels import LevelHistory, Promise
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 from schedule_service.put_hook import STALE_PROPERTIES, LevelHook
 from tests.support.stores import LOOPBACK
@@ -20,7 +20,7 @@ def topics():
 
 @pytest.fixture
 def hook(topics):
-    return LevelHook(topics, LevelHistory([Promise(0, "1s 5s")]))
+    return LevelHook(topics, LevelHistory([LevelText(0, "1s 5s")]))
 
 
 def batch_of(topics, properties, topic="T", queue_id=3, sys_flag=0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from message_store.layout import UNIT
-from schedule_service.levels import LevelHistory, Promise
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 from tests.support.stores import open_store, put_one
@@ -20,7 +20,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def queues(store):
-    return ScheduleQueues(store, LevelHistory([Promise(0, "1s 5s"), Promise(150, "1s 9s")]))
+    return ScheduleQueues(store, LevelHistory([LevelText(0, "1s 5s"), LevelText(150, "1s 9s")]))
 
 
 def test_levels_are_those_that_have_a_queue(store, queues):

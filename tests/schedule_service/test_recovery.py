@@ -16,9 +16,9 @@ from schedule_service.recovery import (
     Start,
     decode_saved,
     encode_saved,
-    fitted,
+    limited,
     plan_start,
-    take_saved,
+    saved_of,
     undelivered_ranges,
 )
 from tests.support.level_rig import level_service
@@ -70,7 +70,7 @@ OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
 @pytest.mark.parametrize(
     ("saved", "adopted", "expected"),
     [
-        (OURS, ADOPTED, Start(OURS, 500, is_ours=True)),
+        (OURS, ADOPTED, Start(OURS, 500, covers_journal=True)),
         (None, ADOPTED, Start(Saved({1: 2}), 100)),  # both files lost: the whole log is read
         (None, None, Start(Saved({}), 100)),
         (
@@ -84,7 +84,7 @@ OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
             ADOPTED,
             Start(Saved({1: 2}), 100),
         ),  # beyond the end of the log
-        (OLD, ADOPTED, Start(OLD, 100, is_ours=True)),
+        (OLD, ADOPTED, Start(OLD, 100, covers_journal=True)),
     ],
 )
 def test_plan_start(saved, adopted, expected):
@@ -124,7 +124,7 @@ def test_pending_units_against_a_set(entry, pieces, first, size):
 
 def test_a_level_that_was_not_read_keeps_its_saved_offset():
     cursor = LevelCursor(2, 7)
-    saved = take_saved([cursor], 300, Saved({1: 4, 2: 5}, counter=8))
+    saved = saved_of([cursor], 300, Saved({1: 4, 2: 5}, counter=8))
     assert (saved.offsets, saved.log_offset, saved.counter) == ({1: 4, 2: 7}, 300, 8)
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
     ],
 )
 def test_a_table_matches_the_queues(saved, expected):
-    found = fitted(saved, {1: 8, 2: 7})
+    found = limited(saved, {1: 8, 2: 7})
     assert found is saved if expected is None else found == expected
 
 

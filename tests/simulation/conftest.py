@@ -1,4 +1,4 @@
-"""What every simulation leaves is removed while its warnings are expected."""
+"""Cleanup after each simulation, while its warnings are expected."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """Remove what killed processes have left."""
+    """Collect the objects of killed processes."""
     yield
     gc.collect()

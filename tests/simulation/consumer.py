@@ -1,7 +1,7 @@
-"""A consumer that survives restarts of the broker, compared with the final log.
+"""Consumer that survives restarts of the broker, and its comparison with the final log.
 
-It keeps its offsets in memory across kills and power cuts, as a connected client does. A second
-client of its group would begin at the committed offset, which the file must not exceed.
+The consumer keeps its offsets in memory across kills and power cuts, like a connected client. The
+stored offset of its group must never exceed the committed one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ COMMIT_AND_SUBSCRIPTION = "5"
 
 
 class Consumer:
-    """One member of a group.
+    """Member of a consumer group.
 
     Attributes:
-        received: received bodies by queue offset from 0 on, by topic and queue.
-        committed: highest committed offset, by topic and queue.
+        received: Received bodies in order of the queue offset from 0, by topic and queue.
+        committed: Highest committed offset, by topic and queue.
     """
 
     def __init__(self, world: World, chance: random.Random) -> None:
@@ -67,12 +67,12 @@ class Consumer:
         return answer.code == FOUND
 
     def save(self) -> None:
-        """Let the broker write consumerOffset.json, which may wait for the disk."""
+        """Make the broker write consumerOffset.json; the write can block on the disk."""
         if self._saving is None or self._saving.done():
             self._saving = asyncio.create_task(self._world.broker.parts.offsets.save())
 
     async def check_committed(self) -> None:
-        """Check that a started broker has no offset that was not committed or is unreadable."""
+        """Check that a started broker has only committed offsets of existing messages."""
         if self._saving is not None:
             self._saving.cancel()
         for (topic, queue_id), highest in self.committed.items():
@@ -86,7 +86,7 @@ class Consumer:
             assert offset <= min(highest, end), (topic, queue_id, offset, highest, end)
 
     async def check_all(self, records: list[Any]) -> None:
-        """Check that received and current messages are those of the log, in order and once."""
+        """Check that received and readable messages equal those of the log, in order."""
         for place, mine in self.received.items():
             while await self._pull(place):
                 pass

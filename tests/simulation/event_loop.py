@@ -1,10 +1,10 @@
-"""Event loop of one simulated process: asyncio's own, on a simulated clock and simulated sockets.
+"""Event loop of one simulated process: asyncio's loop on a simulated clock and simulated sockets.
 
-The simulator runs one turn of one loop at a time, all in one thread. A process that is paused is a
-loop that gets no turns. Work for threads runs in a turn of the loop, a moment later.
+The simulator runs all loops in one thread, one turn of one loop at a time. A paused process gets no
+turns. Executor jobs run in a later turn of the loop.
 
-Transports, `sock_*` calls and timeouts are those of asyncio: only the selector, the clock, the
-executor and the sockets are replaced.
+Transports, `sock_*` functions and timeouts are asyncio's own; the simulation replaces only the
+selector, the clock, the executor and the sockets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class SimSelector(selectors.BaseSelector):
-    """Says which simulated sockets of a host are ready."""
+    """Selector over the simulated sockets of a host."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -65,7 +65,7 @@ def _fd(fileobj: Any) -> int:
 
 
 class SimTask(asyncio.Task[Any]):
-    """A task whose place in a set does not depend on its address."""
+    """Task with a deterministic hash, so that the order of sets is reproducible."""
 
     serial = 0
 
@@ -74,11 +74,11 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimLoop(BaseSelectorEventLoop):
-    """The loop of one process.
+    """Event loop of one process.
 
     Args:
-        steady_s: Returns the seconds of the host's steady clock.
-        thread_us: Returns the duration of the next work in a thread.
+        steady_s: Returns the time of the host's steady clock, in seconds.
+        thread_us: Returns the duration of the next executor job, in microseconds.
     """
 
     _ready: Any
@@ -98,13 +98,13 @@ class SimLoop(BaseSelectorEventLoop):
         self.set_exception_handler(lambda loop, context: self.failures.append(context))
 
     def _make_self_pipe(self) -> None:
-        """Have none: no other thread calls."""
+        """Do nothing: no other thread calls the loop."""
 
     def _close_self_pipe(self) -> None:
-        """There is none."""
+        """Do nothing."""
 
     def _write_to_self(self) -> None:
-        """There is none."""
+        """Do nothing."""
 
     def _new_task(self, loop: Any, work: Any, **options: Any) -> Any:
         task = SimTask(work, loop=loop, **options)
@@ -115,7 +115,7 @@ class SimLoop(BaseSelectorEventLoop):
         return self._steady_s()
 
     def close(self) -> None:
-        """Close it with its transports, which else complain when they are collected later."""
+        """Close the loop and its transports, which would otherwise warn at their collection."""
         for transport in list(self._transports.values()):
             transport.abort()
         self.turn()
@@ -138,13 +138,13 @@ class SimLoop(BaseSelectorEventLoop):
 
     @property
     def next_timer_s(self) -> float | None:
-        """Time of the next timer; None: there is none."""
+        """Time of the next timer, in seconds; None: no timer."""
         return float(self._scheduled[0].when()) if self._scheduled else None
 
     def run_in_executor(
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run work in a later turn of this loop, at once and alone."""
+        """Run a job synchronously in a later turn of this loop."""
         future = self.create_future()
 
         def work() -> None:

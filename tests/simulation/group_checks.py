@@ -1,7 +1,7 @@
-"""What always holds in a group, and what holds once it has healed.
+"""Invariants of a group, checked at any time, and checks after the group has recovered.
 
-Confirmed bytes never change: what any member shows as confirmed at a log offset is what every
-member shows there, and each later master has it. An acknowledgement is for confirmed bytes.
+Confirmed bytes never change: all members that confirm a log offset have the same bytes there, and
+each later master has all confirmed bytes. Acknowledged messages are in the confirmed bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from duemq.messages.decide import CANCEL_WAITING, FIRE_WAITING, MOVE_WAITING
+from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
 from duemq.replication.epoch_file import EpochEntry
 from message_store.log.record import Record, decode_record
 from message_store.store import NOTHING_CONFIRMED
@@ -22,25 +22,27 @@ TOPICS: Final = ("T", "Other")
 READERS: Final = "readers"
 MARKER: Final = "TIMER_DEL_UNIQKEY"
 HELD: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+MOVED, UNMOVED = b"DELAy\x01", b"DELAY\x01"
+"""The one name that changes in place, while a migration has the timers own the message."""
 DELAYS_MS: Final = parse_levels(LEVEL_TEXT).tolist()
 
 
 def log_bytes(store: Any, begin: int, end: int) -> bytes:
-    """Return a part of a log."""
+    """Return the bytes of a log between two offsets; moved level messages as they were sent."""
     parts, at = [], begin
     while at < end:
         stop = min(end, at - at % store.log.file_bytes + store.log.file_bytes)
         parts.append(bytes(store.log.view(at, stop - at)))
         at = stop
-    return b"".join(parts)
+    return b"".join(parts).replace(MOVED, UNMOVED)
 
 
 class Confirmed:
-    """The confirmed log, as the members show it.
+    """Confirmed log of the group.
 
     Attributes:
-        log: Bytes that a member has shown as confirmed.
-        epoch: Newest epoch of a master that has confirmed some of them.
+        log: Bytes that any member has confirmed.
+        epoch: Newest epoch of a master that has confirmed bytes.
     """
 
     def __init__(self, world: GroupWorld) -> None:
@@ -52,7 +54,7 @@ class Confirmed:
         world.observers.append(self.observe)
 
     def observe(self, member: Member) -> None:
-        """Compare what a member shows now."""
+        """Compare the confirmed bytes of a member."""
         store = member.store
         if store is None:
             return
@@ -76,7 +78,7 @@ class Confirmed:
             self.epoch = max(self.epoch, role.epoch)
 
     def _check_new_master(self, member: Member) -> None:
-        """A member that becomes master has all that was ever confirmed."""
+        """Check that a new master has all confirmed bytes."""
         assert member.broker is not None
         role, store = member.broker.runner.role, member.store
         if role.is_replica:
@@ -89,23 +91,25 @@ class Confirmed:
         assert log_bytes(store, 0, end) == self.log, f"{member.host.name} has another log"
 
     def check_acknowledged(self, offset: int, body: bytes, where: str) -> None:
-        """Check an acknowledgement that a client has received."""
+        """Check that an acknowledged message is in the confirmed log."""
         assert offset < len(self.log), f"{where} acknowledges {offset} of {len(self.log)}"
         size = int.from_bytes(self.log[offset : offset + 4], "big")
         record = decode_record(memoryview(bytes(self.log[offset : offset + size])), 0)
         assert record.body == body, f"{where} acknowledges {body!r} for {record.body!r}"
 
     def check_shown(self, offset: int, data: bytes, where: str) -> None:
-        """Check a record that a client was shown."""
+        """Check that a record delivered to a client is in the confirmed log."""
         known = self.log[offset : offset + len(data)]
-        assert known == data, f"{where} shows what is not confirmed at {offset}"
+        assert known == data.replace(MOVED, UNMOVED), (
+            f"{where} shows what is not confirmed at {offset}"
+        )
 
 
 class CopiedOffsets:
-    """Consumer offsets of replicas: they name only messages that the own log has on its disk.
+    """Check that consumer offsets of replicas refer only to synced messages of their own log.
 
     Attributes:
-        checks: Number of tables that were compared.
+        checks: Number of checked tables.
     """
 
     def __init__(self, world: GroupWorld) -> None:
@@ -132,7 +136,7 @@ class CopiedOffsets:
 
 
 def check_offsets(world: GroupWorld, committed: dict[tuple[str, int], int]) -> None:
-    """Check that no member has an offset of the readers that none of them has committed."""
+    """Check that no member has a consumer offset beyond the highest committed one."""
     for member in world.members:
         for name, queues in member.serving.parts.offsets.offset_table().items():
             for queue, offset in queues.items() if name.endswith(f"@{READERS}") else ():
@@ -146,17 +150,28 @@ def _first_difference(first: bytes, second: bytes) -> int:
     return next((at for at, (one, other) in enumerate(pairs) if one != other), -1)
 
 
-def due_ms_of(record: Record) -> int:
-    """Return the due time of a held record, by its own properties."""
+def due_ms_of(record: Record, at: dict[int, Record]) -> int:
+    """Return the due time of a held record, by its own properties.
+
+    A level message that a rollback made of a timer keeps the due time of that timer.
+
+    Args:
+        at: All records by log offset.
+    """
+    origin = at.get(-(record.prepared_offset + 1))
+    if record.topic == SCHEDULE_TOPIC and origin is not None and origin.topic == TIMER_TOPIC:
+        return due_ms_of(origin, at)
     if record.topic == SCHEDULE_TOPIC:
         return int(record.store_ms) + int(DELAYS_MS[record.queue_id + 1])
     if "TIMER_DELAY_MS" in record.properties:
         return int(record.store_ms) + int(record.properties["TIMER_DELAY_MS"])
-    return int(record.properties["TIMER_DELIVER_MS"])
+    if "TIMER_DELIVER_MS" in record.properties:
+        return int(record.properties["TIMER_DELIVER_MS"])
+    return int(record.properties["DUEMQ_DUE_MS"])  # sent with a level that is routed
 
 
 def origins_of(records: list[Record]) -> dict[int, Record]:
-    """Return the records that were made of held ones, by the log offset of these."""
+    """Return the records derived from pending records, by the log offset of the pending record."""
     found: dict[int, Record] = {}
     for record in records:
         if record.prepared_offset < 0:
@@ -173,27 +188,36 @@ def _names_fired(record: Record) -> bool:
 
 
 def pending_in(records: list[Record]) -> int:
-    """Return the number of held records that nothing was made of."""
+    """Return the number of pending records that are neither delivered nor settled."""
     origins = origins_of(records)
     return sum(is_held(each) and each.phys_offset not in origins for each in records)
 
 
 def is_held(record: Record) -> bool:
-    """Return whether something has to be made of a record; nothing is of the marker of a cancel."""
+    """Return whether a record is stored for later delivery; markers of cancels are not."""
     return record.topic in HELD and MARKER not in record.properties
+
+
+def _moves_of(offset: int, origins: dict[int, Record]) -> int:
+    """Return how often a held record was replaced by a timer with another time."""
+    count, made = 0, origins.get(offset)
+    while made is not None:
+        count += made.topic == TIMER_TOPIC
+        made = origins.get(made.phys_offset)
+    return count
 
 
 def check_messages(records: list[Record], sent: dict[bytes, Any]) -> Counter[bytes]:
     """Check the whole log of the last master; return the number of deliveries by body."""
-    origins = origins_of(records)
+    origins, at = origins_of(records), {each.phys_offset: each for each in records}
     for record in records:
         made = origins.get(record.phys_offset)
         if not is_held(record):
             continue
         assert made is not None, f"{record.body!r} at {record.phys_offset} is still pending"
         decisions = sent[record.body].decisions if record.body in sent else set[int]()
-        if made.topic in TOPICS and not decisions & {FIRE_WAITING, MOVE_WAITING}:
-            early_ms = due_ms_of(record) - made.store_ms
+        if made.topic in TOPICS and not decisions & {FIRE_PENDING, MOVE_PENDING}:
+            early_ms = due_ms_of(record, at) - made.store_ms
             assert early_ms <= 0, f"{record.body!r} is {early_ms} ms early"
     arrived = Counter(each.body for each in records if each.topic in TOPICS)
     for body, message in sent.items():
@@ -201,8 +225,10 @@ def check_messages(records: list[Record], sent: dict[bytes, Any]) -> Counter[byt
         assert count <= 1, f"{message.kind} message {body!r} came {count} times"
         if message.is_cancelled:
             assert count == 0, f"{message.kind} message {body!r} was cancelled, and came"
-        elif message.offset is not None and CANCEL_WAITING not in message.decisions:
+        elif message.offset is not None and CANCEL_PENDING not in message.decisions:
             assert count == 1, f"{message.kind} message {body!r} of {message.offset} is lost"
+        moves = 0 if message.offset is None else _moves_of(message.offset, origins)
+        assert message.moves <= moves, f"{body!r} was moved {message.moves} times, and {moves} stay"
     return arrived
 
 
@@ -218,9 +244,9 @@ def check_equal(world: GroupWorld) -> None:
 
 
 def epochs_of(member: Member) -> list[EpochEntry]:
-    """Return the epochs of a log, but for those in which nothing was written.
+    """Return the epochs of a log, without those in which nothing was written.
 
-    Transfers do not name these, so a replica that was connected meanwhile does not know them.
+    Transfers do not contain empty epochs, so that a connected replica does not record them.
     """
     assert member.broker is not None
     starts = {entry.start_offset: entry for entry in member.broker.epochs.epochs.entries}

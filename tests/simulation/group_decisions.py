@@ -1,7 +1,7 @@
 """Decisions about pending messages of a simulated group of brokers: cancel, move, fire.
 
-An answer is final, whatever fails afterwards: a message that was cancelled never comes, all others
-come once; only one that was moved or fired may come before its first time.
+A response is final, whatever fails afterwards: a cancelled message is never delivered, all others
+are delivered once, and only moved or fired messages can be delivered before their original time.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from delivery.plugin import Request
-from duemq.messages.decide import CANCEL_WAITING, FIRE_WAITING, MOVE_WAITING
+from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
 
 if TYPE_CHECKING:
     from tests.simulation.group_load import GroupLoad, Sent
 
 CALL_S_MAX: Final = 2.0
-CODES: Final = (CANCEL_WAITING, CANCEL_WAITING, MOVE_WAITING, FIRE_WAITING)
+CODES: Final = (CANCEL_PENDING, CANCEL_PENDING, MOVE_PENDING, FIRE_PENDING)
 MOVES_MS: Final = (0, 1_000, 4_000)
 LATEST: Final = 8
 
 
 class Decisions:
-    """An operator.
+    """Operator that sends decisions.
 
     Attributes:
-        done: Number of decisions that were answered with `done`.
+        done: Number of decisions with the response `done`.
     """
 
     def __init__(self, load: GroupLoad) -> None:
@@ -35,7 +35,7 @@ class Decisions:
         self.done = 0
 
     async def run(self) -> None:
-        """Decide about messages that were acknowledged lately, until the load stops."""
+        """Send decisions about recently acknowledged messages, until the load stops."""
         clients = self._load.clients()
         while not self._load.stops:
             await asyncio.sleep(self._chance.choice([0.1, 0.4, 1.0]))
@@ -45,29 +45,32 @@ class Decisions:
             message = self._chance.choice(found[-LATEST:])
             code = self._chance.choice(CODES)
             message.decisions.add(code)
+            delay_ms = self._chance.choice(MOVES_MS)
             try:
                 answer = await clients[self._load.favourite].call(
-                    Request(code, {}, _body(code, message, self._chance.choice(MOVES_MS))),
+                    Request(code, {}, _body(code, message, delay_ms)),
                     timeout_s=CALL_S_MAX,
                 )
             except OSError:
                 continue
             if answer.code == 0:
-                self._take(code, message, bytes(answer.body))  # type: ignore[arg-type]
+                body = bytes(answer.body)  # type: ignore[arg-type]
+                self._take(code, message, body, delay_ms)
         for client in clients.values():
             await client.close()
 
-    def _take(self, code: int, message: Sent, body: bytes) -> None:
+    def _take(self, code: int, message: Sent, body: bytes, delay_ms: int) -> None:
         [result] = msgspec.json.decode(body)["results"]
         if result["verdict"] != "done":
             return
         self.done += 1
-        if code == CANCEL_WAITING:
+        if code == CANCEL_PENDING:
             message.is_cancelled = True
+        message.moves += code == MOVE_PENDING and delay_ms > 0  # else it is delivered at once
 
 
 def _body(code: int, message: Sent, delay_ms: int) -> bytes:
     wanted: dict[str, Any] = {"ids": [message.id]}
-    if code == MOVE_WAITING:
+    if code == MOVE_PENDING:
         wanted["delay_ms"] = delay_ms
     return msgspec.json.encode(wanted)

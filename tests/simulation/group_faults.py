@@ -1,6 +1,6 @@
-"""Faults of a simulated group, chosen by chance: of machines, processes, network, disks, clocks.
+"""Random faults of a simulated group: machines, processes, network, disks, clocks.
 
-Each run has a mixture of its own: some kinds of faults are frequent in it, others absent.
+Each run has its own mixture: some kinds of faults are frequent, others absent.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation.group_moments import SECOND, Moments
 from tests.simulation.group_world import GROUP, GroupWorld, Member
+from tests.simulation.triggered_faults import SECOND, TriggeredFaults
 
 HOUR_MS: Final = 3_600_000
 MOMENTS_US: Final = 4 * SECOND
@@ -20,20 +20,20 @@ EMPTY_US: Final = 6 * SECOND  # the controller counts the member as dead after 3
 
 
 class Faults:
-    """Lets things fail until `heal`.
+    """Injector of random faults, active until `heal`.
 
     Args:
-        cuts_power: Whether a machine may lose power: acknowledged messages must be on the disk.
+        cuts_power: Whether machines can lose power; acknowledged messages must then be synced.
     Attributes:
-        moments: Faults that wait for a moment.
-        counts: Number of faults of each kind.
+        triggered: Faults that are triggered by a condition.
+        counts: Number of faults by kind.
     """
 
     def __init__(self, world: GroupWorld, *, cuts_power: bool) -> None:
         self._world, self._chance = world, world.chance
         self._goes_on = True
-        self._latest_ms = 0  # that a clock has shown before it was set back
-        self.moments = Moments(world, self._start)
+        self._latest_ms = 0  # latest time of any clock before it was set back
+        self.triggered = TriggeredFaults(world, self._start, cuts_power=cuts_power)
         self.counts: Counter[str] = Counter()
         kinds: dict[str, Callable[[], None]] = {
             "kill master": self._kill_master,
@@ -59,18 +59,22 @@ class Faults:
         chosen = [name for name in kinds if self._chance.random() < 0.6] or ["kill master"]
         self.weights = {name: self._chance.choice([1, 2, 5]) for name in chosen}
         self._pause_us = self._chance.choice([SECOND // 2, SECOND, 3 * SECOND])
-        self._moments = [self.moments.await_succession, self._lose_disk]
+        self._moments = [
+            self.triggered.await_succession,
+            self.triggered.await_migration,
+            self._lose_disk,
+        ]
         if cuts_power:
-            self._moments.append(self.moments.await_outage)
+            self._moments.append(self.triggered.await_outage)
         self._set_up()
         self._next()
         self._await_moment()
 
     def _set_up(self) -> None:
-        """Choose network, disks and clocks of the run."""
+        """Choose the properties of network, disks and clocks."""
         chance, world = self._chance, self._world
-        world.weather.latency_us = (50, chance.choice([1_000, 5_000, 40_000]))
-        world.weather.loss = chance.choice([0.0, 0.0, 0.01, 0.05])
+        world.quality.latency_us = (50, chance.choice([1_000, 5_000, 40_000]))
+        world.quality.loss = chance.choice([0.0, 0.0, 0.01, 0.05])
         for member in world.members:
             member.host.sync_us = (200, chance.choice([2_000, 10_000, 60_000]))
             member.host.clock.offset_ms = chance.choice([0, 0, -40, 300, HOUR_MS, -HOUR_MS])
@@ -88,7 +92,7 @@ class Faults:
             self._next()
 
     def _await_moment(self) -> None:
-        """Have one of the rarest faults come to pass every few seconds, in each run."""
+        """Arm one of the conditional faults every few seconds."""
         if self._goes_on:
             self._chance.choice(self._moments)()
             delay_us = round(self._chance.expovariate(1 / MOMENTS_US))
@@ -142,7 +146,7 @@ class Faults:
             self._pause_one(master)
 
     def _pause_and_cut_off(self) -> None:
-        """Pause the master, and keep the controller from it: it cannot learn of a new one."""
+        """Pause the master and cut it off from the controller, so that it learns of no election."""
         master = self._world.master()
         if master is not None:
             self._pause_one(master)
@@ -150,10 +154,10 @@ class Faults:
             self._block({names, names[::-1]})
 
     def _lose_disk(self) -> None:
-        """End a member, and have it continue with an empty disk once it has left the set.
+        """End a member; restart it with an empty disk once it has left the sync state set.
 
-        An election makes a set of the elected member alone, which may have died seconds before: a
-        disk that is lost then is the only one.
+        After an election the set contains only the new master, which can already have failed. Its
+        disk then has the only copy of the log and must not be lost.
         """
         if running := self._running():
             member = self._chance.choice(running)
@@ -227,7 +231,7 @@ class Faults:
         self._block({(one, other)})
 
     def _isolate(self) -> None:
-        """Cut a machine off from all others but the clients."""
+        """Cut a machine off from all others except the clients."""
         one = self._chance.choice([each.host.name for each in self._world.members])
         others = [name for name in self._names() if name not in (one, "client")]
         self._block({pair for other in others for pair in ((one, other), (other, one))})
@@ -238,14 +242,14 @@ class Faults:
         self._world.network.reset(one, other)
 
     def _drop(self) -> None:
-        """Have connections of members and controller be dead without a sign."""
+        """Make connections between members and controller fail silently."""
         hosts = [*(each.host for each in self._world.members), self._world.controller.host]
         one, other = self._chance.sample(hosts, 2)
         self._world.note(f"dropped: {one.name}, {other.name}")
         self._world.network.drop(one, other)
 
     def _slow_disk(self) -> None:
-        """Have the disk of a member take seconds for a while."""
+        """Make each sync of a member's disk take seconds, for a while."""
         host = self._chance.choice(self._world.members).host
         before = host.sync_us
         host.sync_us = (SECOND, 4 * SECOND)
@@ -266,16 +270,16 @@ class Faults:
     # -- the end --------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Let nothing fail any more; every machine runs, with a clock that is right.
+        """Stop all faults; start every machine, with a correct clock.
 
-        The right time is the latest that any clock has shown: what was promised becomes due.
+        The correct time is the latest time that any clock has shown, so that no due time recedes.
         """
         self._goes_on = False
-        self.moments.forget()
+        self.triggered.forget()
         world = self._world
         world.note("everything heals")
         world.network.blocked.clear()
-        world.weather.loss = 0.0
+        world.quality.loss = 0.0
         clocks = [host.clock for host in world.hosts.values()]
         latest_ms = max(self._latest_ms, *(clock.now_ms() for clock in clocks))
         for clock in clocks:

@@ -1,8 +1,8 @@
-"""Clients of a simulated group: they send plain and delayed messages, read everywhere, and commit.
+"""Clients of a simulated group that send plain and delayed messages, pull, and commit offsets.
 
-A sender asks any member until one accepts. A message is sent once: without an answer it is unknown
-whether it was stored. A reader pulls from masters and replicas alike; what it is shown must be
-confirmed, and stay.
+A sender tries all members until one accepts. Each message is sent once; without a response it is
+unknown whether it was stored. Readers pull from masters and replicas; pulled messages must be
+confirmed and must never change.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from duemq.net.codes import RequestCode
 from message_store.log.record import decode_record
 from tests.simulation.group_checks import READERS, TOPICS, Confirmed
 from tests.simulation.group_decisions import Decisions
+from tests.simulation.group_migration import Migrations
 from tests.simulation.group_pops import Pops
 from tests.simulation.group_transactions import Transactions
 from tests.simulation.group_world import GroupWorld
 from tests.support.loopback_broker import pull_request
-from tests.support.send_front import send_request
+from tests.support.send_path import send_request
 
 QUEUES: Final = 2
 SENDERS: Final = 3
@@ -34,13 +35,14 @@ FOUND: Final = 0
 
 @dataclass(slots=True)
 class Sent:
-    """A message.
+    """Sent message.
 
     Attributes:
-        offset: Log offset that the acknowledgement named; None: there was none.
-        id: Offset message id, with `offset`.
-        decisions: Codes of the decisions that were sent about it.
-        is_cancelled: Whether one answer was that it is cancelled.
+        offset: Log offset from the acknowledgement; None: not acknowledged.
+        id: Offset message id, if acknowledged.
+        decisions: Codes of the decisions sent about the message.
+        is_cancelled: Whether a response confirmed its cancellation.
+        moves: Number of responses that confirmed a move to a later time.
     """
 
     kind: str
@@ -48,23 +50,25 @@ class Sent:
     id: str = ""
     decisions: set[int] = field(default_factory=set)
     is_cancelled: bool = False
+    moves: int = 0
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it was acknowledged, and pending then."""
+        """Whether the message was acknowledged as a delayed message."""
         return self.offset is not None and self.kind != "plain"
 
 
 class GroupLoad:
-    """The clients, in one process.
+    """Clients of the group, in one process.
 
     Attributes:
         sent: Messages by body.
-        shown: Body that was shown, by topic, queue and queue offset.
+        shown: Pulled bodies, by topic, queue and queue offset.
         acknowledged: Number of acknowledgements.
-        committed: Highest consumer offset that was sent, by topic and queue.
-        favourite: Address of the member that accepts messages, as far as is known.
-        stops: Whether nothing more is sent and read.
+        committed: Highest consumer offset in a commit request, by topic and queue.
+        favourite: Address of the member that last accepted a message.
+        stops: Whether the clients stop sending and reading.
+        ends: Whether the operator of migrations also stops.
     """
 
     def __init__(self, world: GroupWorld, confirmed: Confirmed) -> None:
@@ -75,15 +79,15 @@ class GroupLoad:
         self.committed: dict[tuple[str, int], int] = {}
         self.codes: dict[int, int] = {}
         self._serial = 0
-        self.stops = False
+        self.stops = self.ends = False
         self.favourite = world.members[0].address
         self.pops, self.transactions = Pops(self), Transactions(self)
-        self.decisions = Decisions(self)
+        self.decisions, self.migrations = Decisions(self), Migrations(self)
         self.process = world.new_client("client")
         self.process.start(self._run())
 
     def stop(self) -> None:
-        """Send and read nothing more."""
+        """Stop sending and reading."""
         self.stops = True
 
     async def _run(self) -> None:
@@ -91,7 +95,7 @@ class GroupLoad:
             for number in range(SENDERS):
                 tasks.create_task(self._send(), name=f"sender {number}")
             tasks.create_task(self._read(), name="reader")
-            for part in (self.pops, self.transactions, self.decisions):
+            for part in (self.pops, self.transactions, self.decisions, self.migrations):
                 tasks.create_task(part.run(), name=type(part).__name__)
 
     def topic(self) -> str:
@@ -176,7 +180,7 @@ class GroupLoad:
             await client.close()
 
     async def _commit(self, client: RemotingClient, place: tuple[str, int], end: int) -> None:
-        """Commit an offset at the broker that accepts messages, as far as is known."""
+        """Commit an offset at the member that last accepted a message."""
         topic, queue = place
         self.committed[place] = end
         fields = {"consumerGroup": READERS, "topic": topic, "queueId": str(queue)}
@@ -185,7 +189,7 @@ class GroupLoad:
             await client.call(request, timeout_s=1.0)
 
     def _take(self, place: tuple[str, int], at: int, answer: Response, where: str) -> int:
-        """Check what was shown; return where the queue continues."""
+        """Check the response to a pull; return the next queue offset."""
         view = memoryview(bytes(answer.body))  # type: ignore[arg-type]
         while view:
             size = int.from_bytes(view[:4], "big")

@@ -1,8 +1,8 @@
-"""A group that pops in a simulated group of brokers, and what the last log says about its pops.
+"""Popping consumers in a simulated group of brokers, and a check of the last log.
 
-Each popped message is acknowledged at once, late, or not at all, at the member that is master then.
-The log of the last master shows each decision: a message is popped once, and copied to its retry
-topic unless an acknowledgement came in time.
+Each popped message is acknowledged immediately, late, or not at all, at the current master. The
+log of the last master shows the result: each pop has either an acknowledgement in time or a copy
+of the message in the retry topic.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ REVIVE_TOPIC: Final = revive_topic("sim")
 
 
 class Pops:
-    """Consumers of the group.
+    """Popping consumers.
 
     Attributes:
-        acknowledged: Queue and queue offset of messages whose acknowledgement was answered, with
-            the topic that was popped.
+        acknowledged: Popped topic, queue and queue offset of messages whose acknowledgement was
+            confirmed.
     """
 
     def __init__(self, load: GroupLoad) -> None:
@@ -72,7 +72,7 @@ class Pops:
         return popped(answer, TOPIC, BROKER) if answer.code == 0 else []
 
     async def _process(self, clients: dict[str, RemotingClient], message: Popped) -> None:
-        """Acknowledge a message, or leave it."""
+        """Acknowledge a message, or let its invisible time expire."""
         pause_s = self._chance.choice([0.0, 0.0, 0.1, 2.5, -1.0])
         if pause_s < 0:
             return
@@ -96,11 +96,11 @@ class Pops:
 
 @dataclass(slots=True)
 class PopLog:
-    """What a log has of pops.
+    """Records of pops in a log.
 
     Attributes:
         checkpoints: Checkpoints with their log offsets.
-        acknowledgements: Log offset and time of each, by checkpoint.
+        acknowledgements: Log offsets and times of acknowledgements, by checkpoint.
         copies: Log offsets of copies in retry topics, by the log offset of the source.
     """
 
@@ -129,7 +129,7 @@ class PopLog:
         return found
 
     def popped(self) -> Iterator[tuple[tuple[str, int, int], Checkpoint, list[Record], list[int]]]:
-        """Yield each popped message: place, checkpoint, acknowledgements, copies after the pop."""
+        """Yield position, checkpoint, acknowledgements and later copies of each popped message."""
         for at, checkpoint in self.checkpoints:
             for offset in checkpoint.offsets:
                 place = checkpoint.topic, checkpoint.queue_id, offset

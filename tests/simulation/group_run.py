@@ -1,4 +1,4 @@
-"""One run of a simulated group: a start, faults under load, healing, and the checks."""
+"""Run of a simulated group: start, faults under load, recovery, and checks."""
 
 from __future__ import annotations
 
@@ -18,33 +18,38 @@ from tests.simulation.group_checks import (
 )
 from tests.simulation.group_faults import Faults
 from tests.simulation.group_load import GroupLoad
-from tests.simulation.group_moments import SECOND
+from tests.simulation.group_migration import RATES, check_migrations, working_levels
 from tests.simulation.group_pops import check_pops, undecided_in
 from tests.simulation.group_transactions import PROPERTIES as OF_TRANSACTIONS
 from tests.simulation.group_transactions import check_transactions
 from tests.simulation.group_world import GroupWorld, group_world
+from tests.simulation.triggered_faults import SECOND
 from tests.support.loopback_broker import faults_of
 from tests.support.naive_model import log_records
 
 START_US: Final = 20 * SECOND
 FAULTS_US: Final = 30 * SECOND
-HEAL_US: Final = 120 * SECOND  # simulated, until everything due is delivered everywhere
+HEAL_US: Final = (
+    120 * SECOND
+)  # simulated time in which the group must recover and deliver all due messages
 LOOK_US: Final = SECOND // 2
 HISTORY: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run amounted to.
+    """Result of a run.
 
     Attributes:
-        digest: Hash of all that was sent and has happened.
+        digest: Hash of all network traffic and events.
         epochs: Number of elections.
-        offsets: Number of copied tables of consumer offsets that were checked.
-        healed_us: Simulated time until the group was whole again.
+        offsets: Number of checked copies of consumer offset tables.
+        healed_us: Simulated time of the recovery, in microseconds.
         popped: Number of popped messages.
-        ended: Number of transactions that were committed or rolled back.
-        decided: Number of messages that were cancelled, moved or fired.
+        ended: Number of committed or rolled back transactions.
+        decided: Number of cancelled, moved or fired messages.
+        commands: Number of executed migration commands.
+        transfers: Number of ranges that became timers.
     """
 
     digest: str
@@ -57,6 +62,8 @@ class Outcome:
     popped: int
     ended: int
     decided: int
+    commands: int
+    transfers: int
     codes: dict[int, int]
     findings: list[Finding]
 
@@ -65,7 +72,7 @@ def run_group(home: Path, seed: int) -> Outcome:
     """Run one seed.
 
     Raises:
-        AssertionError: Something does not hold; its notes name the seed and what happened before.
+        AssertionError: A check failed; its notes contain the seed and the history of the run.
     """
     chance = random.Random(seed)
     flush = chance.choice(["SYNC_FLUSH", "SYNC_FLUSH", "ASYNC_FLUSH"])
@@ -75,6 +82,7 @@ def run_group(home: Path, seed: int) -> Outcome:
         "timerDeliverBatchRecords": chance.choice(["1", "50"]),
         "scheduleDeliverBatchRecords": chance.choice(["3", "2048"]),
         "haTransferBatchSize": chance.choice(["1024", "32768"]),
+        "migrationRate": chance.choice(RATES),
     }
     with group_world(home, seed, properties) as world:
         try:
@@ -95,12 +103,15 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
     faults = Faults(world, cuts_power=cuts_power)
     world.run(FAULTS_US)
     faults.heal()
+    # The faults of a short run can keep the clients away from every master.
+    assert world.run(HEAL_US, lambda: load.acknowledged), "no message is acknowledged"
     load.stop()
     since_us = world.timeline.now_us
     while not is_whole(world):
         waited_us = world.timeline.now_us - since_us
         assert waited_us < HEAL_US, f"the group has not healed: {state_of(world)}"
         world.run(LOOK_US)
+    load.ends = True
     healed_us = world.timeline.now_us - since_us
     master = world.master()
     assert master is not None
@@ -110,6 +121,8 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
     check_transactions(arrived, load.transactions.ends)
     popped = check_pops(records, load.pops.acknowledged)
     check_offsets(world, load.committed)
+    stores = [member.store for member in (master, *world.members)]
+    transfers = check_migrations(stores, load.migrations.runs)
     findings = _stop(world)
     return Outcome(
         digest=world.digest,
@@ -122,6 +135,8 @@ def _run(world: GroupWorld, *, cuts_power: bool) -> Outcome:
         popped=popped,
         ended=load.transactions.answered,
         decided=load.decisions.done,
+        commands=load.migrations.answered,
+        transfers=transfers,
         codes=load.codes,
         findings=findings,
     )
@@ -140,7 +155,9 @@ def is_whole(world: GroupWorld) -> bool:
     if len(ends) > 1:
         return False
     records = log_records(master.store)
-    return not pending_in(records) and not undecided_in(records)
+    if pending_in(records) or undecided_in(records):
+        return False
+    return not working_levels(master.store)
 
 
 def state_of(world: GroupWorld) -> str:
@@ -162,6 +179,6 @@ def state_of(world: GroupWorld) -> str:
 
 
 def _stop(world: GroupWorld) -> list[Finding]:
-    """Stop the members in order; return what `verify` finds in their stores."""
+    """Stop the members cleanly; return the findings of `verify` in their stores."""
     world.stop_members()
     return [fault for member in world.members for fault in faults_of(member.root)]

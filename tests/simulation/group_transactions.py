@@ -1,7 +1,8 @@
-"""A producer of transactions in a simulated group of brokers.
+"""Producer of transactions in a simulated group of brokers.
 
-A half message is committed, rolled back or left, at the member that is master by then. A committed
-one is delivered once, at its time if it is delayed; one that is rolled back or left, never.
+The producer commits or rolls back a half message at the current master, or leaves it unresolved.
+A committed message is delivered once, and not before its time if it is delayed; other half messages
+are never delivered.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from delivery.plugin import Request
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
-from tests.support.send_front import send_request
+from tests.support.send_path import send_request
 
 if TYPE_CHECKING:
     from tests.simulation.group_load import GroupLoad
@@ -25,11 +26,11 @@ DELAYS: Final = ("", "", "DELAY\x012\x02", "TIMER_DELAY_MS\x011500\x02")
 CALL_S_MAX: Final = 2.0
 ATTEMPTS_MAX: Final = 10
 PROPERTIES: Final = {"transactionCheckInterval": "4000", "transactionTimeOut": "3000"}
-"""Of the members: half messages that are left are put again, as if their producer were asked."""
+"""Configuration of the members: unresolved half messages are put again, as for checks."""
 
 
 class End(Enum):
-    """What became of a half message, as its producer knows."""
+    """Resolution of a half message, as known to its producer."""
 
     NONE = (0, 0)
     COMMITTED = (1, 1)
@@ -37,14 +38,14 @@ class End(Enum):
     ROLLED_BACK = (0, 0)
 
     def allows(self, count: int) -> bool:
-        """Return whether the message may have been delivered so often."""
+        """Return whether a number of deliveries is allowed."""
         least, most = self.value
         return least <= count <= most
 
 
 @dataclass(slots=True)
 class Half:
-    """A half message that was acknowledged."""
+    """Acknowledged half message."""
 
     body: bytes
     queue_offset: str
@@ -52,11 +53,11 @@ class Half:
 
 
 class Transactions:
-    """The producer.
+    """Producer of transactions.
 
     Attributes:
-        ends: End of each half message, by body.
-        answered: Number of ends that were answered.
+        ends: Resolution of each half message, by body.
+        answered: Number of confirmed resolutions.
     """
 
     def __init__(self, load: GroupLoad) -> None:
@@ -77,7 +78,7 @@ class Transactions:
             await client.close()
 
     async def _send(self, client: RemotingClient) -> Half | None:
-        """Send a half message; return it if it was acknowledged."""
+        """Send a half message; return it if acknowledged."""
         number = len(self.ends)
         body = b"<half %d>" % number
         self.ends[body] = End.NONE
@@ -98,7 +99,7 @@ class Transactions:
         return Half(body, answer.fields["queueOffset"], log_offset)
 
     async def _end(self, clients: dict[str, RemotingClient], half: Half) -> None:
-        """Commit a half message, roll it back, or leave it."""
+        """Commit a half message, roll it back, or leave it unresolved."""
         verdict = self._chance.choice([COMMIT, COMMIT, ROLLBACK, ""])
         await asyncio.sleep(self._chance.choice([0.0, 0.0, 1.0, 5.0]))
         if not verdict:
@@ -124,7 +125,7 @@ class Transactions:
 
 
 def check_transactions(arrived: Counter[bytes], ends: dict[bytes, End]) -> None:
-    """Check how often half messages were delivered.
+    """Check the number of deliveries of half messages.
 
     Args:
         arrived: Number of deliveries by body.

@@ -1,12 +1,12 @@
-"""A simulated group: three members, a controller and clients, each on a machine of its own.
+"""Simulated group: three members, a controller and clients, each on its own machine.
 
-    members      MemberBroker with everything below it: service, replication, store, deliveries
-    controller   Apache's rules as a model (`ControllerModel`), behind the product's server
+    members      complete `MemberBroker`: service, replication, store, deliveries
+    controller   model of Apache's controller (`ControllerModel`), behind the product's server
     clients      `GroupLoad`, over the product's client
 
-One thread runs everything; `chance` decides all that could happen in another order. The files of a
-store are real. What a process that is killed has written is copied before it is ended, and a power
-cut removes a part of what was not synced from that copy.
+One thread runs everything; `chance` decides the order of concurrent events. The files of a store
+are real. A kill copies the files before it ends the process; a power cut also removes a part of the
+unsynced data from that copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from duemq.replication.role import Role
-from tests.simulation.network import LOOPBACK, Network, Timeline, Weather
+from tests.simulation import group_migration
+from tests.simulation.network import LOOPBACK, Network, NetworkQuality, Timeline
 from tests.simulation.power_cut import Loss, copy_files, lose
 from tests.simulation.processes import Process, SimHost, replaced
 from tests.simulation.world import TIMERS
@@ -41,7 +42,7 @@ from tests.support.loopback_broker import LEVELS, properties_of
 GROUP: Final = "group"
 NUMBERS: Final = (1, 2, 3)
 CONTROLLER_PORT: Final = 9_878
-LEVEL_TEXT: Final = "1s 2s 4s 8s"
+LEVEL_TEXT: Final = "1s 2s 4s 8s 16s"
 SCAN_US: Final = 500_000
 STOP_US: Final = 60_000_000
 STEPS_MAX: Final = 50_000_000
@@ -78,32 +79,35 @@ PROPERTIES: Final = {
     "timerRollWindowSlot": "60",
     "mappedFileSizeTimerLog": "5200",
     "defaultTopicQueueNums": "2",
+    "migrationLatenessTargetMs": "0",
 }
+
+PLUGINS: Final = [LEVELS, group_migration.MIGRATION, TIMERS]
 
 KILLED: Final = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning"),
 ]
-"""Marks of tests with killed processes, which close nothing and finish no coroutine."""
+"""Pytest marks of tests with killed processes, which leave files open and coroutines pending."""
 
 
 def port_of(number: int) -> int:
-    """Return the port of a member for clients."""
+    """Return a member's port for clients."""
     return 11_000 + 10 * number
 
 
 class Member:
-    """One member, across its processes.
+    """Member of the group, across restarts of its process.
 
     Attributes:
-        host: Its machine.
-        process: Its process, None while none runs.
-        broker: What runs in the process.
-        opened: The broker of its newest role, which may begin or end just now.
-        ended: Why the process ended by itself; None: it did not.
-        is_stopping: Whether its process was asked to stop.
-        synced: Log offset up to which any of its processes has synced the log.
+        host: Machine of the member.
+        process: Running process; None: no process is running.
+        broker: `MemberBroker` of the process.
+        opened: Broker of the newest role, which can still be starting or stopping.
+        ended: Error with which the process ended; None: it did not.
+        is_stopping: Whether a stop was requested.
+        synced: Log offset up to which any process of the member has synced the log.
     """
 
     def __init__(self, world: GroupWorld, number: int, home: Path) -> None:
@@ -126,18 +130,18 @@ class Member:
 
     @property
     def store(self) -> Any:
-        """The open store; None while it is closed, or without a process."""
+        """The open store; None if it is closed or no process is running."""
         store = getattr(self.opened, "store", None)
         flusher = getattr(store, "flusher", None)
         return None if flusher is None or flusher.is_stopping else store
 
     @property
     def serving(self) -> Any:
-        """The broker that serves; None during a change of role, or without a process."""
+        """The serving broker; None during a role change or if no process is running."""
         return self.broker.runner.broker if self.broker is not None else None
 
     def start(self) -> None:
-        """Start a process on the files as they are."""
+        """Start a process on the current files."""
         assert self.process is None
         self.host.is_up = True
         self.ended, self.is_stopping = None, False
@@ -146,10 +150,9 @@ class Member:
         self._world.note(f"{self.host.name} starts")
 
     async def _main(self) -> None:
-        properties = properties_of(
-            self.root, **PROPERTIES, **self._world.properties, listenPort=str(port_of(self.number))
-        )
-        self.broker = MemberBroker(properties, clock=self.host.clock, plugins=[LEVELS, TIMERS])
+        own = {"listenPort": str(port_of(self.number))}
+        properties = properties_of(self.root, **(PROPERTIES | self._world.properties | own))
+        self.broker = MemberBroker(properties, clock=self.host.clock, plugins=PLUGINS)
         runner = self.broker.runner
         new_broker = runner.new_broker
 
@@ -161,7 +164,7 @@ class Member:
         self.ended = await self.broker.run()
 
     def die(self, *, is_cut: bool) -> None:
-        """End the process by a kill, or with the power of its machine."""
+        """Kill the process, or cut the power of its machine."""
         assert self.process is not None
         self._world.note(f"{self.host.name} {'loses power' if is_cut else 'is killed'}")
         loss = Loss.of(self.store, self.synced) if is_cut else None
@@ -177,7 +180,7 @@ class Member:
             lose(self.root, loss, self._world.chance)
 
     def note_synced(self) -> None:
-        """Note what its disk has, after each turn; a truncation is seen when the store opens."""
+        """Update `synced` after a turn; a truncation takes effect when the store opens."""
         store = self.store
         if store is not None:
             self.synced = min(max(self.synced, store.durable_offset), store.max_offset)
@@ -188,7 +191,7 @@ class Member:
         self.process = self.broker = self.opened = None
 
     def stop(self) -> None:
-        """Ask the process to stop in order; `GroupWorld` takes it away once it has."""
+        """Request a clean stop; `GroupWorld` removes the process once it has stopped."""
         if self.broker is not None:
             self._world.note(f"{self.host.name} is asked to stop")
             self.is_stopping = True
@@ -196,7 +199,7 @@ class Member:
 
 
 class Controller:
-    """The controller: its state outlives its process, the heartbeats do not."""
+    """Controller; its state survives restarts, its heartbeats do not."""
 
     def __init__(self, world: GroupWorld) -> None:
         self._world = world
@@ -243,7 +246,7 @@ class Controller:
         return self.model.answer(request, peer)
 
     def designate(self, broker_id: int) -> None:
-        """Elect by hand, as mqadmin does."""
+        """Elect a member on request, as mqadmin does."""
         if self.process is not None:
             self._world.note(f"broker {broker_id} is elected by hand")
             self.process.loop.call_soon(self.model.designate, GROUP, broker_id)
@@ -265,21 +268,21 @@ class Controller:
 
 
 class GroupWorld:
-    """Everything that is simulated.
+    """Simulated machines, processes and network.
 
     Args:
-        properties: Of the members, beyond PROPERTIES.
+        properties: Configuration of the members, in addition to PROPERTIES.
     Attributes:
-        observers: Called with a member after each turn of its process.
-        history: What happened to machines and connections, with its time.
+        observers: Functions called with a member after each turn of its process.
+        history: Events of machines and connections, with their times.
     """
 
     def __init__(self, seed: int, properties: dict[str, str]) -> None:
         self.chance = random.Random(seed)
         self.properties = properties
         self.timeline = Timeline()
-        self.weather = Weather()
-        self.network = Network(self.timeline, self.chance, self.weather)
+        self.quality = NetworkQuality()
+        self.network = Network(self.timeline, self.chance, self.quality)
         self.network.trace = self._trace
         self._hash = hashlib.blake2b(digest_size=16)
         self.history: list[str] = []
@@ -289,19 +292,19 @@ class GroupWorld:
         self.observers: list[Callable[[Member], None]] = []
         self.clients: list[Process] = []
 
-    # -- record ---------------------------------------------------------------------------------
+    # -- history --------------------------------------------------------------------------------
 
     def _trace(self, text: str) -> None:
         self._hash.update(b"%d %s\n" % (self.timeline.now_us, text.encode()))
 
     def note(self, text: str) -> None:
-        """Add to trace and history."""
+        """Add an event to trace and history."""
         self._trace(text)
         self.history.append(f"{self.timeline.now_us / 1e6:9.3f} {text}")
 
     @property
     def digest(self) -> str:
-        """Hash of all that was sent and has happened so far."""
+        """Return a hash of all network traffic and events so far."""
         return self._hash.hexdigest()
 
     # -- running --------------------------------------------------------------------------------
@@ -321,7 +324,7 @@ class GroupWorld:
             yield client, None
 
     def run(self, duration_us: int, until: Callable[[], object] = lambda: False) -> bool:
-        """Let time pass; return whether `until()` became true."""
+        """Run for a simulated time; stop early and return True if `until()` becomes true."""
         end_us = self.timeline.now_us + duration_us
         for _ in range(STEPS_MAX):
             if until():
@@ -331,7 +334,7 @@ class GroupWorld:
         raise AssertionError("too many steps")
 
     def _step(self, end_us: int) -> bool:
-        """Do what comes next; return False if that is after `end_us`."""
+        """Run the next event or turn; return False if it is after `end_us`."""
         if self.timeline.run_due():
             return True
         now_us = self.timeline.now_us
@@ -370,7 +373,7 @@ class GroupWorld:
             process.main.result()
 
     def _ended(self, member: Member) -> None:
-        """Take a process away that has ended by itself."""
+        """Remove a process that has ended."""
         assert member.process is not None
         assert member.process.main is not None
         member.process.main.result()
@@ -379,14 +382,14 @@ class GroupWorld:
         member.end_process(is_quiet=False)
 
     def stop_members(self) -> None:
-        """Stop the members in order."""
+        """Stop the members cleanly."""
         for member in self.members:
             member.stop()
         stopped = self.run(STOP_US, lambda: all(m.process is None for m in self.members))
         assert stopped, "the members do not stop"
 
     def end(self) -> None:
-        """End every process."""
+        """End all processes."""
         for process, _ in list(self._processes()):
             process.end(is_quiet=True)
 
@@ -398,7 +401,7 @@ class GroupWorld:
         return {host.name: host for host in found}
 
     def master(self) -> Member | None:
-        """Return the member that serves as the master the controller names."""
+        """Return the controller's master, if it serves as master."""
         group = self.controller.model.groups.get(GROUP)
         for member in self.members:
             broker, serving = member.broker, member.serving
@@ -412,13 +415,14 @@ class GroupWorld:
 
 @contextmanager
 def group_world(home: Path, seed: int, properties: dict[str, str]) -> Iterator[GroupWorld]:
-    """Yield a world with nothing started; the collector of cycles does not run meanwhile."""
+    """Yield a group of which nothing is started; disable the garbage collector meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
         replaced(patch)
+        group_migration.replaced(patch)
         random.seed(seed)
         gc.collect()
         gc.disable()
-        patch.chdir(home)  # paths are part of some answers
+        patch.chdir(home)  # relative paths: some responses contain paths
         world = GroupWorld(seed, properties)
         try:
             yield world

@@ -1,13 +1,14 @@
-"""Simulated network: hosts, sockets, and what lies between them.
+"""Simulated network: hosts, sockets, and connections between them.
 
-A connection is two pipes. A pipe delivers its segments in order, each after a latency; a lost
-segment is sent again later, as TCP does, and delays those after it. Between connections there is
-no order. A direction between two hosts can be blocked: segments wait, connections time out.
+A connection consists of two pipes. A pipe delivers its segments in order, each after a latency; as
+in TCP, a lost segment is retransmitted and delays those after it. Connections are independent of
+each other. A direction between two hosts can be blocked: segments then wait, and connections time
+out.
 
-    kill -9     the kernel closes the sockets: peers read the end
-    power cut   the sockets vanish: peers notice nothing until something of theirs is answered with
-                a reset, or a time limit of their own has passed
-    pause       the kernel goes on: it takes connections and bytes, up to the size of its buffers
+    kill -9     the kernel closes the sockets; peers read the end of the stream
+    power cut   the sockets vanish; peers detect it only by a reset after their next segment, or by
+                a timeout of their own
+    pause       the kernel keeps accepting connections and bytes, up to the size of its buffers
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ FIN, RESET = b"FIN", b"RST"
 
 
 class Timeline:
-    """Simulated time, and what happens at which time.
+    """Simulated time and scheduled events.
 
     Attributes:
-        now_us: Time since the run began.
+        now_us: Time since the start of the run, in microseconds.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class Timeline:
         return self._events[0][0] if self._events else None
 
     def run_due(self) -> bool:
-        """Run the first event if its time has come; return whether there was one."""
+        """Run the next event if it is due; return whether there was one."""
         if not self._events or self._events[0][0] > self.now_us:
             return False
         heapq.heappop(self._events)[2]()
@@ -64,13 +65,13 @@ class Timeline:
 
 
 @dataclass
-class Weather:
-    """How good the network is.
+class NetworkQuality:
+    """Properties of the network.
 
     Attributes:
-        latency_us: Shortest and longest latency.
-        loss: Share of segments that have to be sent again.
-        reset_us: Shortest and longest time after which a blocked connection breaks.
+        latency_us: Minimum and maximum latency, in microseconds.
+        loss: Share of lost segments.
+        reset_us: Minimum and maximum time until a blocked connection is reset, in microseconds.
     """
 
     latency_us: tuple[int, int] = (50, 2_000)
@@ -79,17 +80,17 @@ class Weather:
 
 
 class Host:
-    """The kernel of one machine: its sockets. A process on it runs or does not.
+    """Network stack of one machine.
 
     Attributes:
-        is_up: Whether the machine answers at all.
-        life: Number of processes that have ended; sockets of earlier ones are dead.
+        is_up: Whether the machine is running.
+        generation: Number of ended processes; sockets of earlier generations are dead.
     """
 
     def __init__(self, network: Network, name: str) -> None:
         self.network, self.name = network, name
         self.is_up = True
-        self.life = 0
+        self.generation = 0
         self.sockets: dict[int, SimSocket] = {}
         self._free: list[int] = []
         self._next_fd = FIRST_FD
@@ -106,16 +107,16 @@ class Host:
             heapq.heappush(self._free, sock.fd)
 
     def end_process(self, *, is_quiet: bool) -> None:
-        """Close the sockets of the process; quietly: no peer is told."""
+        """Close the sockets of the process; `is_quiet`: without notifying peers."""
         for sock in list(self.sockets.values()):
             sock.kill(is_quiet=is_quiet)
         self.sockets, self._free, self._next_fd = {}, [], FIRST_FD
-        self.life += 1
+        self.generation += 1
 
 
 @dataclass
 class Pipe:
-    """One direction of a connection."""
+    """Direction of a connection."""
 
     source: SimSocket
     target: SimSocket
@@ -127,7 +128,7 @@ class Pipe:
 
 
 class SimSocket:
-    """One end of a connection, or a listening socket: what the product calls of `socket.socket`."""
+    """Simulated socket with the methods of `socket.socket` that the product calls."""
 
     family, type, proto = socket.AF_INET, socket.SOCK_STREAM, 0
 
@@ -142,7 +143,7 @@ class SimSocket:
         self.error = 0
         self.backlog: deque[SimSocket] | None = None
 
-    # -- what asyncio and the product call ------------------------------------------------------
+    # -- interface of socket.socket -------------------------------------------------------------
 
     def fileno(self) -> int:
         return -1 if self.is_closed else self.fd
@@ -245,7 +246,7 @@ class SimSocket:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # -- what the network does ------------------------------------------------------------------
+    # -- interface for the network --------------------------------------------------------------
 
     @property
     def room(self) -> int:
@@ -291,24 +292,24 @@ class SimSocket:
 
 
 class Network:
-    """What connects hosts.
+    """Network between hosts.
 
     Attributes:
-        blocked: Directions (from, to) in which nothing passes, by names of hosts.
+        blocked: Blocked directions (from, to), by names of hosts.
         listening: Listening sockets by port.
-        trace: Called with what was sent.
+        trace: Called with each sent segment.
     """
 
-    def __init__(self, timeline: Timeline, chance: random.Random, weather: Weather) -> None:
-        self.timeline, self._chance, self.weather = timeline, chance, weather
+    def __init__(self, timeline: Timeline, chance: random.Random, quality: NetworkQuality) -> None:
+        self.timeline, self._chance, self.quality = timeline, chance, quality
         self.blocked: set[tuple[str, str]] = set()
         self.listening: dict[int, SimSocket] = {}
-        self.owners: dict[int, Host] = {}  # which machine has a port
+        self.owners: dict[int, Host] = {}  # host of each port
         self._ports = itertools.count(FIRST_PORT)
         self.trace: Callable[[str], None] = lambda text: None
 
     def _latency_us(self) -> int:
-        return self._chance.randint(*self.weather.latency_us)
+        return self._chance.randint(*self.quality.latency_us)
 
     def connect(self, sock: SimSocket, port: int) -> None:
         sock.name = (LOOPBACK, next(self._ports))
@@ -355,7 +356,7 @@ class Network:
             self.timeline.after(self._latency_us(), lambda: self._deliver(pipe))
 
     def _deliver(self, pipe: Pipe) -> None:
-        """Deliver what is in the pipe, unless the direction is blocked or a segment is lost."""
+        """Deliver the segments of a pipe, unless its direction is blocked or a segment is lost."""
         source, target = pipe.source, pipe.target
         if pipe.is_dropped:
             return
@@ -364,7 +365,7 @@ class Network:
             return
         pipe.blocked_since_us = None
         while pipe.segments:
-            if self.weather.loss and self._chance.random() < self.weather.loss:
+            if self.quality.loss and self._chance.random() < self.quality.loss:
                 delay_us = self._chance.randint(RESEND_US, 4 * RESEND_US)
                 self.timeline.after(delay_us, lambda: self._deliver(pipe))
                 return
@@ -384,18 +385,18 @@ class Network:
         target.host.changed = source.host.changed = True
 
     def _wait(self, pipe: Pipe) -> None:
-        """Send again later; in the end the connection breaks at its source."""
+        """Schedule a retransmission; after too many, reset the connection at its source."""
         now_us = self.timeline.now_us
         if pipe.blocked_since_us is None:
             pipe.blocked_since_us = now_us
-        if now_us - pipe.blocked_since_us > self._chance.randint(*self.weather.reset_us):
+        if now_us - pipe.blocked_since_us > self._chance.randint(*self.quality.reset_us):
             pipe.is_dropped = True
             pipe.source.fail(errno.ETIMEDOUT)
             return
         self.timeline.after(RESEND_US, lambda: self._deliver(pipe))
 
     def _refuse(self, pipe: Pipe) -> None:
-        """Answer what came for a socket that is gone, as soon as the answer can pass."""
+        """Respond with a reset to a segment for a closed socket, once the direction is open."""
         pipe.is_dropped = True
         source = pipe.source
         if source.is_closed or source.is_dead:
@@ -406,19 +407,19 @@ class Network:
             self.timeline.after(self._latency_us(), lambda: source.fail(errno.ECONNRESET))
 
     def note_room(self, sock: SimSocket) -> None:
-        """Note that a socket was read: its peer may have room to write."""
+        """Handle a read from a socket: its peer may be writable again."""
         if sock.out is not None:
             sock.out.target.host.changed = True
 
     def drop(self, first: Host, second: Host) -> None:
-        """Have nothing arrive on any connection between two hosts, without a sign of it."""
+        """Drop all segments of the current connections between two hosts silently."""
         for host, other in ((first, second), (second, first)):
             for sock in host.sockets.values():
                 if sock.out is not None and sock.out.target.host is other:
                     sock.out.is_dropped = True
 
     def reset(self, first: Host, second: Host) -> None:
-        """Break every connection between two hosts."""
+        """Reset all connections between two hosts."""
         for host, other in ((first, second), (second, first)):
             for sock in list(host.sockets.values()):
                 if sock.out is not None and sock.out.target.host is other:

@@ -1,10 +1,11 @@
-"""What a power cut leaves of a store: all that was synced, and a part of the rest."""
+"""State of a store after a power cut: all synced data and a part of the unsynced data."""
 
 from __future__ import annotations
 
 import os
 import random
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,12 +21,12 @@ SPARSE_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What may be lost.
+    """Ranges of a store that a power cut can destroy.
 
     Attributes:
-        synced: Log offset up to which the log was synced.
-        end: End of the log.
-        units_synced: Log offset up to whose records the units of queues were synced.
+        synced: Log offset up to which the log is synced.
+        end: End offset of the log.
+        units_synced: Log offset up to which the queue units of the records are synced.
     """
 
     synced: int
@@ -34,10 +35,10 @@ class Loss:
 
     @classmethod
     def of(cls, store: Any, synced: int) -> Self | None:
-        """Return what a power cut now may lose; None: the store is closed, all is synced.
+        """Return what a power cut can destroy now; None: the store is closed and synced.
 
         Args:
-            synced: Log offset synced by any process.
+            synced: Log offset up to which any process has synced the log.
         """
         if store is None:
             return None
@@ -46,17 +47,17 @@ class Loss:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy a store as it is now, without files that are being written."""
+    """Copy the current files of a store, without incomplete temporary files."""
     shutil.copytree(
         source, target, ignore=shutil.ignore_patterns("*.tmp", "*.old"), copy_function=copy_used
     )
 
 
 def lose(root: Path, loss: Loss, chance: random.Random, *, any_page: bool = False) -> None:
-    """Remove a part of what was not synced.
+    """Remove a part of the unsynced data.
 
     Args:
-        any_page: A disk writes pages in any order; False: only the end of the log is lost.
+        any_page: Whether any unsynced pages can be lost; False: only the end of the log.
     """
     assert loss.synced <= loss.end
     if not any_page or chance.random() < 0.5:
@@ -67,7 +68,7 @@ def lose(root: Path, loss: Loss, chance: random.Random, *, any_page: bool = Fals
 
 
 def _lose_pages(root: Path, loss: Loss, chance: random.Random) -> None:
-    """Lose unsynced pages, which a disk writes in any order."""
+    """Lose random unsynced pages, since a disk writes pages in any order."""
     for path in sorted((root / "commitlog").iterdir()):
         base, size = int(path.name), path.stat().st_size
         with path.open("r+b") as file:
@@ -79,7 +80,7 @@ def _lose_pages(root: Path, loss: Loss, chance: random.Random) -> None:
 
 
 def _lose_units(root: Path, synced: int, chance: random.Random) -> None:
-    """Lose unsynced units of records behind `synced`."""
+    """Lose unsynced units of records after `synced`."""
     share = chance.choice([0.0, 0.5, 1.0])
     for path in sorted((root / "consumequeue").glob("*/*/*")):
         units = np.fromfile(path, CQ_UNIT)
@@ -89,7 +90,12 @@ def _lose_units(root: Path, synced: int, chance: random.Random) -> None:
 
 
 def copy_used(source: str, target: str) -> None:
-    """Copy a file with the holes of large ones."""
+    """Copy a file unless the broker has just removed it; preserve the holes of large files."""
+    with suppress(FileNotFoundError):
+        _copy(source, target)
+
+
+def _copy(source: str, target: str) -> None:
     if os.path.getsize(source) < SPARSE_BYTES:
         shutil.copy2(source, target)
         return

@@ -1,8 +1,8 @@
-"""Simulated processes: a loop, a clock and a host each; and what the product takes for granted.
+"""Simulated processes, each with an event loop, a clock and a host.
 
-`replaced` puts simulated parts in the place of those that reach outside: sockets, the thread that
-syncs the log, the one that reads ahead, the scheduler of periodic jobs, the boot id, and the timer
-that bounds a turn of sends. All else is the product's.
+`replaced` substitutes simulations for the product's interfaces to the operating system: sockets,
+the threads that sync the log and read ahead, the scheduler of periodic jobs, the boot id, and the
+timer that limits a turn of sends. All other code is the product's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import duemq.broker
 import message_store.store
 from duemq.net import bound_socket
 from duemq.net.connection import Connection
-from duemq.net.listener import Opening
+from duemq.net.listener import AcceptedSocket
 from duemq.replication import ha_client
 from message_store.clock import Signal, SystemClock
 from message_store.log.flusher import Flusher
@@ -28,14 +28,16 @@ from message_store.log.read_ahead import ReadAhead
 from message_store.recovery import checkpoint
 from tests.simulation.event_loop import SimLoop
 from tests.simulation.network import Host, Network, Timeline
+from timer_store.checkpoint import standby
 
 EPOCH_MS: Final = 1_700_000_000_000
-TURN_US: Final = (20, 80)  # shortest and longest turn of a loop
+TURN_US: Final = (20, 80)  # minimum and maximum duration of a turn
 TURNS_TO_END: Final = 200_000
+STANDBY_MS: Final = 2_000  # shorter than the runs, for checkpoints of replicas in each
 
 
 class Usage(NamedTuple):
-    """Bytes of a disk, as `shutil.disk_usage` returns them."""
+    """Disk usage in bytes, as returned by `shutil.disk_usage`."""
 
     total: int
     used: int
@@ -43,11 +45,11 @@ class Usage(NamedTuple):
 
 
 class SimClock:
-    """The clock of a machine: it may be set wrong, and run too fast or too slow.
+    """Clock of a machine, with an offset and a drift.
 
     Args:
-        offset_ms: Its wall clock minus the right time, at the beginning.
-        drift_ppm: How much faster it runs, in millionths.
+        offset_ms: Initial error of the wall clock, in ms.
+        drift_ppm: Drift of the clock, in millionths; positive: fast.
     """
 
     WAIT_MS_MAX = 1_000
@@ -61,7 +63,7 @@ class SimClock:
         return now_us + now_us * self.drift_ppm // 1_000_000
 
     def timeline_us(self, steady_us: int) -> int:
-        """Return the simulated time at which the steady clock shows a time, or a little later."""
+        """Return the simulated time at which the steady clock has reached a time."""
         return steady_us * 1_000_000 // (1_000_000 + self.drift_ppm) + 1
 
     def steady_ms(self) -> int:
@@ -74,7 +76,7 @@ class SimClock:
         return EPOCH_MS + self.offset_ms + self.steady_ms()
 
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
-        """Wait as `SystemClock` does."""
+        """Wait like `SystemClock`."""
         seen_ms = 0
         while not event.is_set():
             if until_ms is None:
@@ -95,11 +97,11 @@ class SimClock:
 
 
 class SimHost(Host):
-    """A machine with a clock and a disk.
+    """Machine with a clock and a disk.
 
     Attributes:
-        boots: Number of its starts.
-        sync_us: Shortest and longest time of a sync of the log.
+        boots: Number of boots.
+        sync_us: Minimum and maximum duration of a sync of the log, in microseconds.
     """
 
     def __init__(self, network: Network, name: str, chance: random.Random) -> None:
@@ -111,11 +113,11 @@ class SimHost(Host):
 
 
 class Process:
-    """A process on a host, as long as it runs.
+    """Running process on a host.
 
     Attributes:
-        is_paused: Whether it gets no turns (SIGSTOP).
-        main: Its main task.
+        is_paused: Whether the process is stopped (SIGSTOP) and gets no turns.
+        main: Main task.
     """
 
     def __init__(self, host: SimHost, chance: random.Random) -> None:
@@ -124,7 +126,7 @@ class Process:
         self.is_paused = False
         self._free_us = 0
         self._has_io = False
-        self._ends_us: int | None = None  # while it is ended: its own time goes on
+        self._ends_us: int | None = None  # clock of the process while its tasks are cancelled
         self.loop = SimLoop(host, self._steady_s, self._thread_us)
         self.main: asyncio.Task[Any] | None = None
 
@@ -140,7 +142,7 @@ class Process:
         self.main = self.loop.create_task(main)
 
     def next_us(self) -> int | None:
-        """Return when it runs next, None: it waits for others."""
+        """Return the time of the next turn; None: the process waits for an event."""
         if self.is_paused:
             return None
         now_us = self._timeline.now_us
@@ -160,9 +162,9 @@ class Process:
         self._free_us = self._timeline.now_us + self._chance.randint(*TURN_US)
 
     def end(self, *, is_quiet: bool) -> None:
-        """End it as `kill -9` does; what it still did to its files is undone by the caller.
+        """End the process like `kill -9`; the caller discards later changes of its files.
 
-        Its tasks are cancelled in a time of their own, and reach no other process.
+        The tasks are cancelled outside simulated time, and their writes reach no other process.
         """
         self.host.end_process(is_quiet=is_quiet)
         self._ends_us = self.host.clock.steady_us()
@@ -182,7 +184,7 @@ class Process:
 
 
 class SimScheduler:
-    """Periodic jobs: what the product uses of APScheduler."""
+    """Scheduler of periodic jobs with the part of APScheduler's interface that the product uses."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -211,7 +213,7 @@ class SimScheduler:
         self._jobs[id] = self._loop.call_later(seconds, due)
 
     def get_jobs(self) -> list[Any]:
-        """Return none: these intervals do not depend on the wall clock."""
+        """Return no jobs: simulated intervals do not depend on the wall clock."""
         return []
 
     def remove_job(self, job: str) -> None:
@@ -230,10 +232,10 @@ async def _run(work: Callable[[], Awaitable[Any]]) -> None:
 
 
 class SimFlusher(Flusher):
-    """A flusher without a thread: it syncs in a later turn of the loop.
+    """Flusher without a thread, which syncs in a later turn of the loop.
 
     Attributes:
-        is_stopping: Whether the store closes.
+        is_stopping: Whether the store is closing.
     """
 
     def start(self) -> None:
@@ -275,14 +277,14 @@ class SimFlusher(Flusher):
 
 
 def running_loop() -> SimLoop:
-    """Return the loop whose turn it is."""
+    """Return the loop of the current turn."""
     found = asyncio.get_running_loop()
     assert isinstance(found, SimLoop)
     return found
 
 
 class SimSockets:
-    """In the place of the module `socket`."""
+    """Replacement of the module `socket`."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(socket, name)
@@ -292,7 +294,7 @@ class SimSockets:
 
 
 def replaced(patch: pytest.MonkeyPatch) -> None:
-    """Replace what reaches outside of a simulated process."""
+    """Replace the product's interfaces to the operating system with simulations."""
     for module in (ha_client, bound_socket):
         patch.setattr(module, "socket", SimSockets())
     patch.setattr(message_store.store, "Flusher", SimFlusher)
@@ -300,9 +302,10 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReadAhead, "stop", lambda self: None)
     patch.setattr(duemq.broker, "new_scheduler", SimScheduler)
     patch.setattr(checkpoint, "_boot_id", _boot_id)
+    patch.setattr(standby, "EVERY_MS", STANDBY_MS)
     patch.setattr(SystemClock, "monotonic_s", lambda self: 0.0)
     patch.setattr(Connection, "__hash__", lambda self: self._address[1])
-    patch.setattr(Opening, "__hash__", lambda self: self.peer[1])
+    patch.setattr(AcceptedSocket, "__hash__", lambda self: self.peer[1])
     patch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 1 << 39, 1 << 39))
 
 

@@ -1,4 +1,4 @@
-"""Steps of a simulation, one method each, and the checks at rest."""
+"""Steps of a simulation, one method each, and the checks of the idle broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.naive_model import (
     pending_of,
     timers_of,
 )
-from tests.support.send_front import send_request
+from tests.support.send_path import send_request
 
 LEVELS = ("1s 5s 10s 30s", "1s 2s 3s", "10s 1s", "2s 5s 10s 30s 1m", "1s 5s 10s 30s")
 COMMIT, ROLLBACK = 8, 12
@@ -33,7 +33,7 @@ CHANGING = "Changing"  # a topic that is deleted and created again
 
 
 class Simulation:
-    """One run: random steps, then a check at rest."""
+    """Run of random steps, followed by a check of the idle broker."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self.world, self.chance = world, chance
@@ -138,7 +138,7 @@ class Simulation:
         await self._send_later(self._request(message), [message])
 
     async def timer(self) -> None:
-        """A message with any due time, also far beyond the roll window."""
+        """Send a timer with any due time, possibly far beyond the roll window."""
         message = self._new(self.chance.choice(["T", "Other"]), 0)
         delay_ms = self.chance.choice([1, 500, 1_000, 2_001, 30_000, 400_000])
         message.due_ms = self.now_ms + delay_ms
@@ -164,7 +164,7 @@ class Simulation:
         await self._send_later(request, messages)
 
     async def transaction(self) -> None:
-        """A half message, then a commit, a rollback or nothing."""
+        """Send a half message, then commit it, roll it back, or leave it unresolved."""
         if not self.world.gate.open.is_set():
             return
         message = self._new("T", self.chance.choice([0, 1, 2]))
@@ -197,7 +197,7 @@ class Simulation:
             assert (await self.world.ask(Request(37, fields))).code == 0
 
     async def send_back(self) -> None:
-        """Pull a message and send it back; it must return in the retry topic."""
+        """Pull a message and send it back; it must be delivered in the retry topic."""
         if not self.world.gate.open.is_set():
             return
         offset = self.chance.randrange(50)
@@ -224,7 +224,7 @@ class Simulation:
         await self._send_later(Request(36, fields), [message])
 
     async def consume(self) -> None:
-        """Pull with a connected consumer in any state of the disk."""
+        """Pull with a connected consumer, whether or not the disk syncs."""
         await self.consumer.consume()
 
     # -- time and settings -----------------------------------------------------------------------
@@ -253,7 +253,7 @@ class Simulation:
             self._delays = parse_levels(text).tolist()
 
     async def delete(self) -> None:
-        """Delete a topic, which a later send creates again."""
+        """Delete a topic that a later send recreates."""
         await self.open_disk()
         response = await self.world.ask(Request(215, {"topic": CHANGING}))
         assert response.code == 0
@@ -272,10 +272,10 @@ class Simulation:
         if self.world.gate.open.is_set():
             assert await self.world.persist()
 
-    # -- disk and deaths ---------------------------------------------------------------------------
+    # -- disk and restarts -------------------------------------------------------------------------
 
     async def sync(self) -> None:
-        """Close the disk for some time: nothing is synced or, with SYNC_FLUSH, acknowledged."""
+        """Suspend syncs for some time; with SYNC_FLUSH, no message is acknowledged meanwhile."""
         if self.world.gate.open.is_set():
             self.world.gate.open.clear()
         else:
@@ -308,7 +308,7 @@ class Simulation:
         await self.kill()
 
     async def cut(self) -> None:
-        """Cut the power; only SYNC_FLUSH keeps acknowledged messages then."""
+        """Cut the power; acknowledged messages survive only with SYNC_FLUSH."""
         if self.world.properties["flushDiskType"] != "SYNC_FLUSH":
             return await self.kill()
         self.land()
@@ -317,7 +317,7 @@ class Simulation:
         return None
 
     async def begin(self) -> None:
-        """Start again; requests in flight have an unknown result."""
+        """Restart the broker; the results of requests in flight are unknown."""
         self._flying.clear()
         await self.world.start()
         await self.consumer.check_committed()
@@ -328,7 +328,7 @@ class Simulation:
     # -- checks -----------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Check all messages at rest."""
+        """Check all messages of the idle broker."""
         await self.open_disk()
         await self.world.advance(0)
         store = self.world.broker.store

@@ -1,13 +1,13 @@
 """Seeded simulation of a group of three, with real members in one thread of control.
 
-Everything of the members is real: service and state machine, replication in AutoSwitchHA, store,
-recovery, truncation, levels, timers, and the server and client of the remoting protocol. Simulated
-are clocks, network, threads and what a power cut leaves (`processes`, `network`, `power_cut`); the
-controller is a model with Apache's rules. The search by key (`messageIndexEnable`) is off: its
-thread is no part of what a failover changes.
+The members run the complete product: service and state machine, replication in AutoSwitchHA, store,
+recovery, truncation, levels, timers, and the server and client of the remoting protocol. Clocks,
+network, threads and power cuts are simulated (`processes`, `network`, `power_cut`); the controller
+is a model with Apache's rules. The key index (`messageIndexEnable`) is disabled, since failovers do
+not affect its thread.
 
-    --group-seeds N         how many seeds
-    GROUP_FIRST=<seed>      the first one: `GROUP_FIRST=<seed> --group-seeds 1` repeats a failed run
+    --group-seeds N         number of seeds
+    GROUP_FIRST=<seed>      first seed; `GROUP_FIRST=<seed> --group-seeds 1` repeats a failed run
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.simulation.group_world import KILLED
 
 pytestmark = KILLED
 FIRST = int(os.environ.get("GROUP_FIRST", "1"))
-"""A change of the code can give a seed another run: what one has found is tested directly, too."""
+"""Code changes can change the run of a seed: each bug found also has a direct test."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def check(outcome: Outcome) -> None:
-    """Check what only shows that a run was one."""
+    """Check that a run had activity of all kinds."""
     assert outcome.findings == []
     assert outcome.faults > 0
     assert 0 < outcome.acknowledged <= outcome.sent
@@ -42,7 +42,7 @@ def test_group(group_seed: int, tmp_path: Path) -> None:
     check(run_group(tmp_path, group_seed))
 
 
-def test_a_seed_names_one_run(tmp_path: Path) -> None:
+def test_runs_of_one_seed_are_identical(tmp_path: Path) -> None:
     seed = 2
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()

@@ -1,7 +1,7 @@
-"""What fences a master that was replaced without its knowledge: each defence alone.
+"""Fencing of a master that was replaced without its knowledge, by each mechanism alone.
 
-With a sync state set that contains the new master, the set is enough: the lease may be ignored. A
-set of the master alone fences nothing after an unclean election: there the lease does it.
+If the sync state set contains the new master, the set suffices and the lease is not needed. If the
+set contains only the old master, as after an unclean election, the lease is needed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pytest
 
 from duemq.net.client import RemotingClient
 from duemq.replication.controller.service import GroupService
-from tests.simulation.group_moments import SECOND
 from tests.simulation.group_world import GROUP, KILLED, GroupWorld, Member, group_world
-from tests.support.send_front import send_request
+from tests.simulation.triggered_faults import SECOND
+from tests.support.send_path import send_request
 
 pytestmark = KILLED
 SEED = 1
@@ -26,11 +26,11 @@ AFTERWARDS_US = 10 * SECOND
 
 
 class Sender:
-    """A client of one member.
+    """Client that sends to one member.
 
     Attributes:
-        accepted: Number of its acknowledgements.
-        ends: Whether it sends nothing more.
+        accepted: Number of acknowledged messages.
+        ends: Whether the client stops.
     """
 
     def __init__(self, world: GroupWorld, member: Member) -> None:
@@ -52,18 +52,18 @@ class Sender:
 
 
 def block(world: GroupWorld, one: str, other: str) -> None:
-    """Let nothing pass between two machines."""
+    """Block both directions between two machines."""
     world.network.blocked |= {(one, other), (other, one)}
 
 
 def accepted_by_former_master(home: Path, *, is_alone: bool) -> tuple[int, int]:
-    """Cut the master off from the controller until another serves; clients still reach it.
+    """Cut the master off from the controller, but not from clients, until another master serves.
 
     Args:
-        is_alone: Whether it was cut off from the replicas before, and is alone in its set.
+        is_alone: Whether the master is cut off from the replicas first, and alone in its set.
 
     Returns:
-        The numbers of acknowledgements before the other was master, and afterwards.
+        Numbers of acknowledged messages before and after the change of the master.
     """
     with group_world(home, SEED, {"flushDiskType": "SYNC_FLUSH"}) as world:
         model = world.controller.model
@@ -111,7 +111,7 @@ def test_without_the_lease_the_set_fences(
 
 
 def test_a_dead_connection_to_the_controller_is_replaced(tmp_path: Path) -> None:
-    """Neither side learns that it is dead; the machines can reach each other all the time."""
+    """Neither side is notified of the loss; new connections work all the time."""
     with group_world(tmp_path, SEED, {"flushDiskType": "SYNC_FLUSH"}) as world:
         model = world.controller.model
         world.controller.start()

@@ -1,9 +1,10 @@
 """Seeded simulation of a whole broker: random steps and crashes, compared with a naive model.
 
-No message may be early; acknowledged ones are delivered once; levels are in order; counts are
-exact. Repeat a failed seed with SIMULATION_FIRST=<seed> SIMULATION_SEEDS=1; SIMULATION_SEEDS=1000
-runs more. With SIMULATION_PAGES=1 a power cut loses any unsynced pages, not only the end; then a
-consume queue may keep an empty unit in a file that is not its last.
+No message is delivered early, acknowledged messages are delivered once, levels are delivered in
+order, and counts are exact. To repeat a failed seed, set SIMULATION_FIRST=<seed> and
+SIMULATION_SEEDS=1; SIMULATION_SEEDS=1000 runs more seeds. With SIMULATION_PAGES=1 a power cut loses
+any unsynced pages, not only the end of the log; a consume queue can then have an empty unit in a
+file other than its last.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A broker on a fake clock with clients in memory, which can end in three ways.
+"""Broker on a fake clock with in-memory clients, which can end in three ways.
 
-    stop     in order
-    kill     the files as they are now, with everything written (SIGKILL)
-    cut      the same with another boot ID: of unsynced log bytes only a part or some pages
-             remain, of unsynced queue units none, some or all (power cut)
+    stop     clean stop
+    kill     SIGKILL: all written data remains
+    cut      power cut: another boot ID; of the unsynced log bytes only the beginning or some pages
+             remain, of the unsynced queue units none, some or all
 
-A killed broker continues in its own directory until it is closed; the next one opens a copy.
+A killed broker continues in its own directory until it is closed; the next broker opens a copy.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ TIMERS = Installed(
 )
 TURNS_MAX = 500_000
 REST_TURNS = 8
-NAP_S = 0.0002  # time for the threads that sync files
+THREAD_WAIT_S = 0.0002  # time for the threads that sync files
 
 
 class Gate:
-    """A disk that can be closed, after which nothing is synced."""
+    """Gate that suspends all syncs of the log while it is closed."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
@@ -61,10 +61,12 @@ class Gate:
 
 
 class Client:
-    """A connection in memory, with requests and responses by number."""
+    """In-memory connection, with requests and responses by number."""
 
     def __init__(self, broker: Broker, ingest: Any) -> None:
-        self.connection = Connection(broker.parts.dispatcher, limits=RemotingLimits(), taker=ingest)
+        self.connection = Connection(
+            broker.parts.dispatcher, limits=RemotingLimits(), frame_handler=ingest
+        )
         self.wire = Wire(50_000)
         self.connection.connection_made(self.wire)
         self.answers: dict[int, Response] = {}
@@ -92,7 +94,7 @@ class Client:
 
 
 class World:
-    """The broker of a simulation, across restarts."""
+    """Broker of a simulation, across restarts."""
 
     def __init__(
         self, home: Path, gate: Gate, chance: random.Random, properties: dict[str, str]
@@ -100,7 +102,7 @@ class World:
         self.clock = FakeClock()
         self.gate = gate
         self._home, self._chance, self.properties = home, chance, properties
-        self.lose_pages = False  # a power cut may lose any pages, not only the last ones
+        self.lose_pages = False  # whether a power cut loses any pages, not only the last ones
         self._life = 0
         self._synced = 0  # log offset synced by any process
         self.root = home / "store0"
@@ -108,7 +110,7 @@ class World:
         self.client: Any = None
 
     async def start(self) -> None:
-        """Start the broker on the present directory."""
+        """Start the broker on the current directory."""
         properties = properties_of(self.root, **self.properties)
         self.broker = Broker(properties, clock=self.clock, plugins=[LEVELS, TIMERS])
         await self.broker.__aenter__()
@@ -128,7 +130,7 @@ class World:
         await self._end()
 
     async def die(self, *, cut: bool) -> None:
-        """Continue with a copy of the files as they are now."""
+        """End the broker; continue with a copy of its current files."""
         self._synced = max(self._synced, self.broker.store.durable_offset)
         marks = self.broker.store.mark.read()
         end = self.broker.store.max_offset
@@ -151,7 +153,7 @@ class World:
     def _timer_service(self) -> Any:
         return self.broker.plugins.plugins["timer_store"].parts.service
 
-    # -- turning --------------------------------------------------------------------------------
+    # -- running the event loop -----------------------------------------------------------------
 
     @property
     def service(self) -> Any:
@@ -170,8 +172,8 @@ class World:
             self.client.read()
             if condition():
                 return
-            await asyncio.sleep(NAP_S if number % 32 == 31 else 0)
-        raise AssertionError(f"it does not come to pass: {self.state()}")
+            await asyncio.sleep(THREAD_WAIT_S if number % 32 == 31 else 0)
+        raise AssertionError(f"the condition did not become true: {self.state()}")
 
     def state(self) -> dict[int, object]:
         """Return the state of the level service for an error message."""
@@ -185,17 +187,17 @@ class World:
         }
 
     async def rest(self) -> None:
-        """Do all work that is possible now; the disk must be open."""
+        """Run until the broker has no more work at this time; syncs must not be suspended."""
         await self.turn(REST_TURNS)
         await self.until(lambda: self.service.resting and self._timer_service.resting)
 
     async def confirmed(self) -> None:
-        """Let consumers read the whole log; the disk must be open."""
+        """Wait until the whole log is confirmed; syncs must not be suspended."""
         store = self.broker.store
         assert await store.wait_confirmed(store.max_offset) is None
 
     async def advance(self, step_ms: int) -> None:
-        """Move the clock, also backwards."""
+        """Move the clock, forwards or backwards."""
         self.clock.set_ms(self.clock.now_ms() + step_ms)
         await self.rest()
 

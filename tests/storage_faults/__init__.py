@@ -1,7 +1,7 @@
 """Campaign of storage errors: every call that reaches a disk, with every error it can return.
 
-call_sites   the calls in the product's source, and the place of a running call
-injector     makes one call fail: once, or from then on
-workload     a whole broker at work on a fake clock, and the checks of the next start
-campaign     one run for each call and error, each in a process of its own
+call_sites   finds the calls in the product's source, and the site of a running call
+injector     makes one call site fail, once or permanently
+workload     runs a complete broker on a fake clock, and checks it after the next start
+campaign     runs the workload for each call site and error, in separate processes
 """

@@ -1,16 +1,16 @@
-"""Damages the files of a store, and compares what clients see with the undamaged store.
+"""Campaign of damaged files: compares what clients read with the undamaged store.
 
     python -m tests.storage_faults.bit_flips --count 1000 --seed 1        single bits
     python -m tests.storage_faults.bit_flips --damage page --count 1000   misplaced pages
     python -m tests.storage_faults.bit_flips --damage sector              unreadable sectors
     python -m tests.storage_faults.bit_flips --seed 1 --only 714          one damage of a seed again
 
-Each damage is tried on a copy of a store that holds delivered and pending messages, stopped or
-killed. It is *noticed* if `duemq store verify` finds it, the start is refused, or the broker logs a
-warning that it does not log without the damage. It is *broken* if clients see anything differently
-and it was not noticed, or if more is lost than its kind of file allows (`LOST_MAX`).
+Each damage is applied to a copy of a stopped or killed store with delivered and pending messages.
+It is *noticed* if `duemq store verify` finds it, the start is refused, or the broker logs a warning
+that it does not log without the damage. It is *broken* if clients read anything different and it
+was not noticed, or if more messages are lost than the kind of file allows (`LOST_MAX`).
 
-Prints one JSON line for each damage.
+The program prints one JSON line for each damage.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from tests.storage_faults.workload import PROPERTIES
 from tests.support.bad_disk import BadDisk
 
 RUN_S_MAX = 120
-FAILED = " failed"  # in what a broker logs about a request that meets an error of the disk
-LARGE_LOG = {"mappedFileSizeCommitLog": "65536"}  # else every timer is delivered alone
+FAILED = " failed"  # in the log line of a request that fails with a disk error
+LARGE_LOG = {"mappedFileSizeCommitLog": "65536"}  # with smaller files each timer is a batch
 LARGE_FILES = LARGE_LOG | {  # so that a file has several pages
     "mappedFileSizeConsumeQueue": "20000",
     "mappedFileSizeTimerLog": str(52 * 400 + 16),
     "maxIndexNum": "1000",
     "maxHashSlotNum": "500",
 }
-OFTEN = ("commit log", "consume queue", "timer log", "timer wheel")  # they have the messages
+OFTEN = ("commit log", "consume queue", "timer log", "timer wheel")  # files that contain messages
 RECORD_BYTES_MIN = 400  # of the messages of the workload
 ON_A_PAGE = PAGE_BYTES // RECORD_BYTES_MIN + 2
 LOST_MAX = {
@@ -63,13 +63,13 @@ LOST_MAX = {
     "page": {"commit log": ON_A_PAGE},
     "sector": {"commit log": ON_A_PAGE},
 }
-"""Messages that a damage may cost; what other files hold is derived from the commit log."""
+"""Maximum number of lost messages by kind of file; other files are rebuilt from the commit log."""
 
 
 def make_stores(home: Path, damage: str) -> Iterator[dict[str, Any]]:
-    """Yield stores to damage, each with what is seen of it without damage.
+    """Yield stores to damage, each with the observations of the undamaged store.
 
-    It runs in this process, so that each child begins with compiled kernels.
+    The stores are made in this process, so that child processes start with compiled kernels.
     """
     for killed in (False, True):
         made = home / ("killed" if killed else "stopped")
@@ -88,7 +88,7 @@ def make_stores(home: Path, damage: str) -> Iterator[dict[str, Any]]:
 
 
 def try_damage(store: dict[str, Any], damage: str, kind: str, seed: str) -> dict[str, Any]:
-    """Damage a copy of a store, and return what comes of it; nothing if there is no such file."""
+    """Damage a copy of a store and return the outcome; empty if there is no such file."""
     home, chance = Path(tempfile.mkdtemp(prefix="damaged-")), random.Random(seed)
     try:
         root = home / "store"
@@ -113,12 +113,12 @@ def try_damage(store: dict[str, Any], damage: str, kind: str, seed: str) -> dict
 def with_bad_sector(
     store: dict[str, Any], root: Path, place: Place, *, running: bool
 ) -> dict[str, Any]:
-    """Examine a store of which a sector becomes unreadable, before the start or after it."""
+    """Examine a store with a sector that becomes unreadable before or after the start."""
     disk = BadDisk(pytest.MonkeyPatch())
     damage = partial(break_sector, disk, root, place)
     found = examine(store, root, **{"after_start" if running else "before": damage})
     if running and ("refused" in found or any(FAILED in line for line in found["warnings"])):
-        again = examine(store, root)  # the broker's message is to start it again
+        again = examine(store, root)  # the broker's message asks for a restart
         again["warnings"] = [*found["warnings"], *again["warnings"]]
         return again
     return found
@@ -131,10 +131,10 @@ def outcome(
     damage: str,
     names: Collection[str],
 ) -> dict[str, Any]:
-    """Compare what was found with what is seen of the undamaged store.
+    """Compare the observations of a damaged store with those of the undamaged store.
 
     Args:
-        names: of the messages that were acknowledged.
+        names: Names of the acknowledged messages.
     """
     noticed = [
         line
@@ -160,7 +160,7 @@ def outcome(
 def runs(
     numbers: Iterable[int], seed: int, damage: str, kinds: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the outcome of each damage of a seed, by its number."""
+    """Yield the outcomes of the damages of a seed, with their numbers."""
     home = Path(tempfile.mkdtemp(prefix="damage-"))
     try:
         stores = list(make_stores(home, damage))
@@ -177,7 +177,7 @@ def runs(
 
 
 def main(words: list[str]) -> int:
-    """Damage stores; 1 if a promise was broken."""
+    """Run the campaign; return 1 if a damage is broken."""
     parser = argparse.ArgumentParser(prog="bit_flips", description=(__doc__ or ""))
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)

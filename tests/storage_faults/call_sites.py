@@ -1,4 +1,4 @@
-"""Calls of the product that reach a disk: found in its source, and recognized while they run."""
+"""Call sites of the product that reach a disk, found in its source and at run time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 TOP = Path(__file__).resolve().parents[2]
 OTHER_DISK = ("message_store/kernels/", "duemq/configuration/", "duemq/net/")
-"""Files of the machine, not of the store: the kernel cache, configuration, certificates."""
+"""Files outside the store: kernel cache, configuration, certificates."""
 PACKAGES = (
     "delivery", "duemq", "message_store", "migration", "schedule_service", "timer_store",
 )  # fmt: skip
@@ -29,11 +29,12 @@ FILE_CALLS = frozenset({"write", "flush", "read"})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Site:
-    """One call in the source.
+    """Call site in the source.
 
     Attributes:
-        file: Path below the project.
-        line, end_line: Lines of the call.
+        file: Path relative to the project.
+        line: First line of the call.
+        end_line: Last line of the call.
         call: Name of the called function, such as `pwritev`.
     """
 
@@ -47,7 +48,7 @@ class Site:
 
 
 def static_sites() -> list[Site]:
-    """Return the calls of the product that are certainly to a disk, sorted."""
+    """Return the sorted call sites of the product that reach a disk."""
     found = set[Site]()
     for package in PACKAGES:
         for path in sorted((TOP / package).rglob("*.py")):
@@ -67,7 +68,7 @@ def _sites_of(name: str, tree: ast.AST) -> Iterator[Site]:
 
 
 def _call_of(node: ast.Call) -> str:
-    """Return the name of a function that reaches a disk, or an empty text."""
+    """Return the name of the called function if it reaches a disk; else an empty text."""
     if isinstance(node.func, ast.Name):
         return "open" if node.func.id == "open" else ""
     if not isinstance(node.func, ast.Attribute):
@@ -78,12 +79,12 @@ def _call_of(node: ast.Call) -> str:
     if owner == "mmap":
         return "mmap" if name == "mmap" else ""
     if name == "open" and owner.split(".")[-1] not in {"path", "_path", "temporary", "candidate"}:
-        return ""  # a context manager of ours
+        return ""  # a context manager of the product
     return name if name in PATH_CALLS and owner[:1].islower() else ""
 
 
 def running_site(call: str) -> Site | None:
-    """Return the place in the product from which `call` is made; None: from elsewhere."""
+    """Return the call site in the product of a running `call`; None: called from other code."""
     frame: FrameType | None = inspect.currentframe()
     frame = frame and frame.f_back
     prefix = str(TOP) + "/"
@@ -98,6 +99,6 @@ def running_site(call: str) -> Site | None:
             if not name.startswith("tests/storage_faults/injector"):
                 return None
         elif "importlib" in file:
-            return None  # a module is loaded
+            return None  # a module import
         frame = frame.f_back
     return None

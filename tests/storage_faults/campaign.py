@@ -1,10 +1,11 @@
-"""Runs the workload once for each call and error, each in a process of its own.
+"""Campaign that runs the workload once for each call site and error, in separate processes.
 
-    python -m tests.storage_faults.campaign               a part of it, chosen by --seed
-    python -m tests.storage_faults.campaign --all         every call with every error
-    python -m tests.storage_faults.campaign --only SITE   calls such as log/commit_log.py:68
+    python -m tests.storage_faults.campaign               a sample, chosen by --seed
+    python -m tests.storage_faults.campaign --all         all call sites with all errors
+    python -m tests.storage_faults.campaign --only SITE   one call site, as log/commit_log.py:68
 
-Prints one JSON line for each run. The first line names the calls that the workload reached.
+The program prints one JSON line for each run. The first line lists the call sites that the workload
+reaches.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.storage_faults.injector import FAULTS, Fault, Injector
 from tests.storage_faults.workload import AGED, STRICT, Lives, Report, Workload
 
 RUN_S_MAX = 60
-FIRST_RUN_S_MAX = 400  # without a cache, it compiles the kernels
+FIRST_RUN_S_MAX = 400  # the first run may compile the kernels
 
 
 def run_here(home: Path, injector: Injector, lives: Lives) -> Report:
@@ -41,7 +42,7 @@ def run_here(home: Path, injector: Injector, lives: Lives) -> Report:
 
 
 def run_apart(fault: Fault | None, lives: Lives) -> dict[str, Any]:
-    """Run the workload in a child process, and return its report as plain data."""
+    """Run the workload in a child process; return its report as plain data."""
     home = Path(tempfile.mkdtemp(prefix="storage-fault-"))
 
     def work() -> dict[str, Any]:
@@ -60,7 +61,7 @@ def run_apart(fault: Fault | None, lives: Lives) -> dict[str, Any]:
 
 
 class ChildFailed(RuntimeError):
-    """A child process did not return a result."""
+    """Child process without a result."""
 
     def __init__(self, outcome: str, text: str) -> None:
         self.outcome = outcome
@@ -68,7 +69,7 @@ class ChildFailed(RuntimeError):
 
 
 def in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Return what `work` returns in a child process; it is plain data.
+    """Run `work` in a child process and return its result, which must be plain data.
 
     Raises:
         ChildFailed: The child failed, or did not end in time.
@@ -107,7 +108,7 @@ def _run_child(work: Callable[[], dict[str, Any]], result: Path, error: Path) ->
 def _ended(child: int, seconds: float) -> bool:
     handle = os.pidfd_open(child)
     try:
-        waits = select.poll()  # unlike `select` without a limit to the number of a descriptor
+        waits = select.poll()  # `select` does not support descriptors above 1023
         waits.register(handle, select.POLLIN)
         ready = waits.poll(seconds * 1_000)
     finally:
@@ -118,10 +119,10 @@ def _ended(child: int, seconds: float) -> bool:
 
 
 def reached_sites(lives: Lives) -> dict[Site, int]:
-    """Return how often the workload without a fault makes each call.
+    """Return the number of calls at each call site, without a fault.
 
     Raises:
-        RuntimeError: The workload without a fault has a problem.
+        RuntimeError: The workload fails without a fault.
     """
     report = run_apart(None, lives)
     if report["problems"]:
@@ -130,13 +131,13 @@ def reached_sites(lives: Lives) -> dict[Site, int]:
 
 
 def reached_by_lives() -> dict[Lives, dict[Site, int]]:
-    """Return the calls of each kind of run; those that both make are left to the strict one."""
+    """Return the call sites by kind of run; sites reached by both belong to the strict run."""
     strict, aged = reached_sites(STRICT), reached_sites(AGED)
     return {STRICT: strict, AGED: {site: n for site, n in aged.items() if site not in strict}}
 
 
 def faults_for(reached: dict[Site, int]) -> Iterator[Fault]:
-    """Yield every fault: at the first call and three others, and from the middle on."""
+    """Yield all faults: at the first and three other calls, and permanent from the middle."""
     for site, count in sorted(reached.items()):
         for error in FAULTS.get(site.call, ()):
             for number in sorted({1, count // 4 + 1, count // 2 + 1, 3 * count // 4 + 1}):
@@ -147,7 +148,7 @@ def faults_for(reached: dict[Site, int]) -> Iterator[Fault]:
 
 
 def main(words: list[str]) -> int:
-    """Run the campaign; 1 if a promise was broken."""
+    """Run the campaign; return 1 if a run has problems."""
     parser = argparse.ArgumentParser(prog="storage_faults", description=(__doc__ or ""))
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--only", default="")

@@ -1,7 +1,7 @@
 """Damage to the files of a store: a flipped bit, a misplaced page, an unreadable sector.
 
-The first two leave size and times of a file as they were: a disk that returns wrong bytes changes
-neither. An unreadable sector fails each read of it, also through a mapping (`BadDisk`).
+The first two preserve size and times of the file, like a disk that returns wrong bytes. Reads of an
+unreadable sector fail, including reads through a mapping (`BadDisk`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ KINDS = {
     "sums": "sums/**/*",
     "abort and lock": "[al][bo][oc][rk]*",
 }
-"""File patterns below the root, by kind of file."""
+"""File patterns relative to the store's root, by kind of file."""
 WHOLE_FILES = ("config/", "checkpoint", "abort", "lock")
 TRIES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file was damaged."""
+    """Position of a damage."""
 
     kind: str
     file: str
@@ -54,14 +54,14 @@ class Place:
 
 @contextmanager
 def unchanged_times(path: Path) -> Iterator[None]:
-    """Keep the times of a file."""
+    """Restore the times of a file at the end of the block."""
     before = path.stat()
     yield
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def files_of(root: Path, kind: str) -> list[Path]:
-    """Return the files of a kind that have bytes."""
+    """Return the files of a kind that are not empty."""
     found = [path for path in sorted(root.glob(KINDS[kind])) if path.is_file()]
     return [path for path in found if path.stat().st_size]
 
@@ -85,7 +85,7 @@ def flip(root: Path, kind: str, chance: Random) -> Place | None:
 
 
 def misplace(root: Path, kind: str, chance: Random) -> Place | None:
-    """Write one page over another one of the same kind of file."""
+    """Overwrite a page with another page of the same kind of file."""
     pages = [
         (path, pos)
         for path in files_of(root, kind)
@@ -107,7 +107,7 @@ def misplace(root: Path, kind: str, chance: Random) -> Place | None:
 
 
 def choose_page(root: Path, kind: str, chance: Random) -> Place | None:
-    """Return a page with data, to be made unreadable."""
+    """Choose a page that is not empty, for `break_sector`."""
     places = [
         Place(kind, str(path.relative_to(root)), pos)
         for path in files_of(root, kind)
@@ -118,7 +118,7 @@ def choose_page(root: Path, kind: str, chance: Random) -> Place | None:
 
 
 def break_sector(disk: BadDisk, root: Path, place: Place) -> None:
-    """Make a page unreadable; of a file that is read as a whole, all of it."""
+    """Make a page unreadable, or the whole file if it is read as a whole."""
     disk.break_page(root / place.file, place.pos)
     if place.file.startswith(WHOLE_FILES):
         disk.break_file(root / place.file)

@@ -1,4 +1,4 @@
-"""Writes the page about damaged files from the results of `bit_flips`.
+"""Generator of the page about damaged files, from results of `bit_flips`.
 
 python -m tests.storage_faults.damage_report FLIPS PAGES SECTORS > docs/reference/damaged-files.md
 """

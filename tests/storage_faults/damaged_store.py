@@ -1,8 +1,8 @@
-"""A store for damage campaigns, what clients and operators see of it, and how that differs.
+"""Store for damage campaigns, observations of clients and operators, and their comparison.
 
-`observe` starts a broker on a store, lets everything come due, and reads it as clients do: pulls of
-all queues, queries by key, offsets of groups, tables. Damage is harmless if that is the same as for
-the undamaged store.
+`observe` starts a broker on a store, advances the clock until all messages are due, and reads the
+store as clients do: pulls of all queues, queries by key, offsets of groups, tables. Damage is
+harmless if the observations equal those of the undamaged store.
 """
 
 from __future__ import annotations
@@ -45,15 +45,18 @@ Seen = dict[str, Any]
 async def make_store(
     home: Path, properties: dict[str, str], *, rounds: int, killed: bool
 ) -> dict[str, Any]:
-    """Make a store with delivered and pending messages; return where, when, and the messages.
+    """Make a store with delivered and pending messages; return its path, time and messages.
 
     Args:
-        killed: The files are those of a running broker.
+        killed: Whether to use the files of a running broker.
     """
     workload = Workload(
         home, Injector(), properties=properties, rounds=rounds, answer_s=COMPILE_S_MAX
     )
-    await workload.live_once(killed=killed)
+    try:
+        await workload.live_once(killed=killed)
+    finally:
+        workload.patch.undo()
     report, world = workload.report, workload.world
     assert not report.problems, report.problems
     path = world.root / "config" / ACCOUNTS_FILE
@@ -71,7 +74,7 @@ def _users() -> Users:
 
 
 class Warnings(logging.Handler):
-    """Keeps warnings."""
+    """Log handler that records warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -92,13 +95,14 @@ def examine(
     before: Callable[[], None] = nothing,
     after_start: Callable[[], None] = nothing,
 ) -> Seen:
-    """Return what verification, the log and clients show of a store.
+    """Verify a store, start a broker on it, and observe it.
 
-    `findings`, `warnings`, `refused`: an error of the start; else `seen`: see `observe`.
+    The result has `findings`, `warnings`, and either `refused` (the error of the start) or `seen`
+    (the result of `observe`).
 
     Args:
         before: Called first.
-        after_start: Called when the broker has started.
+        after_start: Called after the start of the broker.
     """
     warnings = Warnings()
     logging.getLogger().addHandler(warnings)
@@ -107,7 +111,8 @@ def examine(
     found: Seen = {"findings": [str(f) for f in report.findings if f.severity != "note"]}
     try:
         read_accounts(root / "config" / ACCOUNTS_FILE)
-        found["seen"] = asyncio.run(observe(store, root, after_start))
+        with pytest.MonkeyPatch.context() as patch:
+            found["seen"] = asyncio.run(observe(store, root, Gate(patch), after_start))
     except Exception as error:
         found["refused"] = f"{type(error).__name__}: {error}"[:300]
     logging.getLogger().removeHandler(warnings)
@@ -115,11 +120,11 @@ def examine(
 
 
 async def observe(
-    store: dict[str, Any], root: Path, after_start: Callable[[], None] = nothing
+    store: dict[str, Any], root: Path, gate: Gate, after_start: Callable[[], None] = nothing
 ) -> Seen:
-    """Start a broker on a store, let everything come due, and return what clients see."""
+    """Start a broker on a store, advance past all due times, and return what clients read."""
     chance = random.Random(1)
-    world = World(root.parent, Gate(pytest.MonkeyPatch()), chance, store["properties"])
+    world = World(root.parent, gate, chance, store["properties"])
     world.root = root
     world.clock.set_ms(store["now_ms"] + 1_000)
     opened_ms = world.clock.now_ms()
@@ -151,14 +156,14 @@ async def observe(
 
 
 def name_of(record: Record) -> str:
-    """Return the name of a message, also of one whose body is damaged."""
+    """Return the name of a message, even if its body is damaged."""
     if zlib.crc32(record.body) & CRC_MASK != record.body_crc:
         return "m" + record.properties.get("UNIQ_KEY", "U?")[1:]  # set by the workload
     return record.body.split(b" ")[0].decode("latin-1")
 
 
 async def _tables(world: World) -> Seen:
-    """Return what the operator sees after the start: topics, groups, offsets."""
+    """Return the tables after the start: topics, groups, offsets."""
     parts = world.broker.parts
     bounds = {f"{topic}/{n}": world.broker.store.queue_bounds(topic, n)[0] for topic, n in QUEUES}
     offsets = {f"{t}/{n}": parts.offsets.query("readers", t, n) for t, n in QUEUES}
@@ -175,7 +180,7 @@ def _rows(table: dict[str, Any]) -> dict[str, str]:
 
 
 async def _pulled(world: World, topic: str, queue_id: int) -> list[Record]:
-    """Return what a client receives of a queue: it drops what follows damage in an answer."""
+    """Return the messages that a client receives; it drops those after damage in a response."""
     found: list[Record] = []
     offset, retried = 0, 0
     while True:
@@ -191,7 +196,7 @@ async def _pulled(world: World, topic: str, queue_id: int) -> list[Record]:
 
 
 def _decoded(body: bytes) -> list[Record]:
-    """Return the messages of an answer as Apache's client reads it: up to the first damage."""
+    """Decode a response like Apache's client: up to the first damaged message."""
     found: list[Record] = []
     view = memoryview(body)
     while view:
@@ -204,7 +209,7 @@ def _decoded(body: bytes) -> list[Record]:
 
 
 def _content(record: Record, due_ms: int, opened_ms: int) -> list[Any]:
-    """Return what of a message must not depend on damage elsewhere."""
+    """Return the properties of a message that damage elsewhere must not change."""
     kept = {k: v for k, v in record.properties.items() if k not in VOLATILE}
     late = record.store_ms > max(due_ms, opened_ms) + LATE_MS and due_ms > opened_ms
     return [
@@ -215,14 +220,14 @@ def _content(record: Record, due_ms: int, opened_ms: int) -> list[Any]:
 
 
 async def _found_by_key(world: World, message: dict[str, Any]) -> int:
-    """Return how many messages a query by the key of a message returns, up to one."""
+    """Return the number of results, at most one, of a query by the key of a message."""
     key = f"k{message['body'].split()[0][1:]}"
     store = world.broker.store
     return min(len(store.query_keys(message["topic"], key, 10, 0, 1 << 60)), 1)
 
 
 def differences(reference: Seen, seen: Seen) -> dict[str, list[str]]:
-    """Return what clients see differently: names of messages, keys and tables."""
+    """Return the differences between two observations: names of messages, keys and tables."""
     out = {}
     for part in ("messages", "keys"):
         names = reference[part].keys() | seen[part].keys()
@@ -237,7 +242,7 @@ def differences(reference: Seen, seen: Seen) -> dict[str, list[str]]:
 
 
 def fates(reference: Seen, seen: Seen, names: list[str]) -> Counter[str]:
-    """Return what happened to messages that differ: lost, doubled, early, late, changed."""
+    """Return the numbers of differing messages: lost, doubled, early, late, changed."""
     found = Counter[str]()
     for name in names:
         before, now = reference["messages"].get(name, []), seen["messages"].get(name, [])

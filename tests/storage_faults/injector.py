@@ -1,7 +1,7 @@
-"""Makes one call of the product fail, in this process.
+"""Injector of storage errors at one call site of the product, in this process.
 
-The functions of `os`, `mmap.mmap` and `open` are replaced; a call is told by the line of the
-product that makes it. Files that `open` returns are wrapped, so that their writes can fail, too.
+The injector replaces functions of `os`, `mmap.mmap` and `open`, and identifies a call by the
+calling line of the product. It wraps the files that `open` returns, so that their writes can fail.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ FAULTS = {
     "mkdir": (EIO, ENOSPC),
     "mmap": (EIO, ENOMEM),
 }
-"""Errors that are tried at each call."""
+"""Errors to inject, by function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One error at one call.
+    """Error at one call site.
 
     Attributes:
-        site: The call.
+        site: Call site.
         error: Name of an errno, `short`, or `EIO, written pages lost`.
         first: Number of the first call that fails, counted from 1.
         lasting: Whether all later calls at this site fail, too.
@@ -68,11 +68,11 @@ class Fault:
 
 
 class Injector:
-    """Counts the calls of each site, and fails those of one.
+    """Counter of calls by call site, which makes calls of one site fail.
 
     Attributes:
-        counts: Calls by site.
-        fired: How often the fault was raised.
+        counts: Number of calls by site.
+        fired: Number of injected errors.
     """
 
     def __init__(self, fault: Fault | None = None) -> None:
@@ -92,7 +92,7 @@ class Injector:
         close = os.close
 
         def closed(fd: int) -> None:
-            self._written.pop(fd, None)  # the number is used again
+            self._written.pop(fd, None)  # descriptors are reused
             close(fd)
 
         os.close = closed
@@ -123,10 +123,10 @@ class Injector:
         return call
 
     def enter(self, name: str, args: tuple[Any, ...]) -> str:
-        """Count a call; return SHORT if it shall be short.
+        """Count a call; return SHORT for a short read or write.
 
         Raises:
-            OSError: It shall fail.
+            OSError: The injected error.
         """
         site = running_site(name)
         if site is None or not self.armed:
@@ -147,7 +147,7 @@ class Injector:
         raise OSError(code, os.strerror(code))
 
     def _short(self, name: str, args: tuple[Any, ...]) -> Any:
-        """Do half of what was asked for."""
+        """Read or write only half of the bytes."""
         real = self._real[name]
         if name in {"pread", "read"}:
             return real(args[0], max(args[1] // 2, 1), *args[2:])
@@ -163,7 +163,7 @@ class Injector:
         return real(args[0], data[: max(len(data) // 2, 1)], *args[2:])
 
     def _remember(self, args: tuple[Any, ...]) -> None:
-        """Keep what a write replaces, so that a failed sync can lose the write."""
+        """Save the bytes that a write replaces, so that a failed sync can undo the write."""
         if self.fault is None or self.fault.error != DROP:
             return
         fd, data, offset = args
@@ -176,19 +176,19 @@ class Injector:
         self._written.setdefault(fd, []).append((offset, old.ljust(size, b"\0")))
 
     def _drop(self, fd: int) -> None:
-        """Lose what was written since the last sync: the kernel marks such pages clean."""
+        """Undo the writes since the last sync, as the kernel drops dirty pages after an error."""
         for offset, old in reversed(self._written.pop(fd, [])):
             self._real["pwrite"](fd, old, offset)
 
     def open_file(self, *args: Any, **more: Any) -> Any:
-        """Open a file, whose writes can fail."""
+        """Open a file whose writes can fail."""
         self.enter("open", args)
         file = self._open(*args, **more)
         return _File(file, self) if file.writable() else file
 
 
 class _File:
-    """A file for writing whose writes are calls of the injector."""
+    """Wrapper of a file that passes writes through the injector."""
 
     def __init__(self, file: Any, injector: Injector) -> None:
         self._file, self._injector = file, injector

@@ -1,4 +1,4 @@
-"""Calls that the workload does not make, and why each is left out of the campaign.
+"""Calls that the workload does not reach, with the reason for their exclusion from the campaign.
 
 A key is a file, or a file and a call (`file call`).
 """
@@ -53,11 +53,11 @@ NO_DISK: Final = frozenset({
     "timer_store/enqueue/transfers.py rename",  # of records in memory
     "timer_store/log/units.py unlink",  # a kernel: takes a unit out of its chain
 })  # fmt: skip
-"""Calls that only have the name of one that reaches a disk."""
+"""Calls that have the name of a function that reaches a disk, but do not reach a disk."""
 
 
 def reason_for(site: Site) -> str:
-    """Return why a call is not reached; empty: there is no reason."""
+    """Return the reason why a call is not reached; empty: none."""
     full = f"{site.file} {site.call}"
     for key, reason in UNREACHED.items():
         if full == key or site.file == key or (key.endswith("/") and full.startswith(key)):

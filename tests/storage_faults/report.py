@@ -1,4 +1,4 @@
-"""Writes the page about the campaign: `python -m tests.storage_faults.report RESULTS > PAGE`.
+"""Generator of the campaign's page: `python -m tests.storage_faults.report RESULTS > PAGE`.
 
 RESULTS is the output of `python -m tests.storage_faults.campaign --all`.
 """

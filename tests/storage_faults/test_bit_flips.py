@@ -1,4 +1,4 @@
-"""Damaged files: a sample of each campaign, and the page about all of them."""
+"""Damaged files: a sample of each campaign, and the generated page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_damage_costs_no_more_than_what_it_hits(damage: str) -> None:
 
 
 def seen(**messages: list[Any]) -> dict[str, Any]:
-    """Return what examining a store found."""
+    """Return the result of examining a store."""
     tables = {"messages": messages, "keys": {}, "tables": {}}
     return {"findings": [], "warnings": [], "seen": tables}
 
@@ -67,7 +67,7 @@ def test_what_breaks_a_promise(
 
 @pytest.mark.crash
 def test_every_flip_in_the_log_of_a_killed_broker_is_noticed(tmp_path: Path) -> None:
-    """Also in its last bytes: headers and properties have no other checksum."""
+    """Including the last bytes, since headers and properties have no checksum of their own."""
     store = asyncio.run(make_store(tmp_path, PROPERTIES | LARGE_LOG, rounds=2, killed=True))
     path = max(files_of(Path(store["root"]), "commit log"))
     data = path.read_bytes()
@@ -89,7 +89,7 @@ def test_the_page_has_every_kind_of_file_and_no_broken_promise() -> None:
 
 
 def test_a_message_with_a_changed_body_keeps_its_name() -> None:
-    """Else a flip of `m22` into `m32` counts as one message lost and another doubled."""
+    """Otherwise a flip from `m22` to `m32` would count as one lost and one doubled message."""
     fields = {
         "topic": "T", "queue_id": 0, "queue_offset": 0, "phys_offset": 0, "born_ms": 1,
         "store_ms": 1, "born_host": LOOPBACK, "store_host": LOOPBACK,

@@ -1,4 +1,4 @@
-"""Storage errors at every call: a part of the campaign; `make soak` runs all of it."""
+"""Storage errors: a sample of the campaign; `make soak` runs the whole campaign."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.crash
 
 @cache
 def campaign() -> list[dict[str, Any]]:
-    """Run a part of the campaign and return its lines."""
+    """Run a sample of the campaign and return its lines."""
     words = [sys.executable, "-m", "tests.storage_faults.campaign"]
     words += ["--count", str(COUNT), "--seed", str(SEED)]
     done = subprocess.run(
@@ -50,7 +50,7 @@ def test_no_error_breaks_a_promise() -> None:
 def test_a_send_that_is_acknowledged_although_the_sync_failed_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The campaign can fail: a flusher that ignores a failed sync loses messages."""
+    """Check that the campaign detects a flusher that ignores a failed sync and loses messages."""
 
     def ignore(flusher: Flusher, error: OSError) -> None:
         flusher.durable = 1 << 40
@@ -62,7 +62,7 @@ def test_a_send_that_is_acknowledged_although_the_sync_failed_is_found(
         for site, count in reached_sites(STRICT).items()
         if (site.file, site.call) == SYNC
     ]
-    # How many sends wait for one sync depends on the machine: one of several syncs is enough.
+    # The number of sends per sync depends on the machine: one detected sync suffices.
     faults = [Fault(sync, DROP, eighths * count // 8) for eighths in (6, 5, 4, 3)]
     found = (problem for fault in faults for problem in run_apart(fault, STRICT)["problems"])
     assert any("was delivered 0 times" in problem for problem in found)

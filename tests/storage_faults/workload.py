@@ -1,12 +1,12 @@
-"""A whole broker at work while its disk fails, and what the next start must still have.
+"""Workload of a complete broker on a failing disk, and checks after the next start.
 
-The broker has several lives. In a `STRICT` run they end by a stop, by a power cut that leaves half
-a record at the end of the log, and by a stop; nothing may be lost. In an `AGED` run the last one
-outlives the retention time, so that files with delivered messages are removed. Every kind of file
-is written: commit log, queues, index, timer log and wheel, checkpoints, tables, progress. The clock
-is moved by hand; the log is synced before a send is answered. What was acknowledged must be there
-after the disk has recovered and the broker was started again: plain messages once, delayed ones
-once and not before their time.
+The broker is started several times ("lives"). In a `STRICT` run the lives end with a stop, with a
+power cut that leaves half a record at the end of the log, and with a stop; no message may be lost.
+In an `AGED` run the last life is longer than the retention time, so that files with delivered
+messages are removed. The workload writes every kind of file: commit log, queues, index, timer log
+and wheel, checkpoints, tables, offsets. It uses a fake clock and SYNC_FLUSH. After the disk has
+recovered and the broker was restarted, each acknowledged message must be delivered exactly once,
+and delayed messages not before their time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from message_store.errors import DueMQError
 from tests.simulation.world import Gate, World
 from tests.storage_faults.injector import Injector
 from tests.support.loopback_broker import TOPICS, faults_of, pull_request, records_of
-from tests.support.send_front import send_request
+from tests.support.send_path import send_request
 
 PROPERTIES = {
     "flushDiskType": "SYNC_FLUSH",
@@ -49,7 +49,7 @@ PROPERTIES = {
     "embeddedNamesrvPort": "0",
 }
 OK = 0
-ANSWER_S = 3.0  # until a call counts as lost
+ANSWER_S = 3.0  # timeout of a request
 ROUNDS = 5
 FAR_MS = 500_000
 RETENTION_MS = 100 * 3_600_000
@@ -61,7 +61,7 @@ GIVEN_UP = (DueMQError, OSError)
 
 @dataclass
 class Message:
-    """One send that was answered with success."""
+    """Acknowledged message."""
 
     body: str
     topic: str
@@ -71,12 +71,12 @@ class Message:
 
 @dataclass
 class Report:
-    """What a run came to.
+    """Result of a run.
 
     Attributes:
-        outcome: `absorbed`, `refused`, `stopped`, `start refused`.
-        fired: How often the fault was raised.
-        problems: Broken promises; empty if all is well.
+        outcome: `absorbed`, `refused`, `stopped`, or `start refused`.
+        fired: Number of injected errors.
+        problems: Violations of the delivery guarantees; empty: none.
     """
 
     outcome: str = "absorbed"
@@ -94,12 +94,12 @@ class Report:
 
 
 class Workload:
-    """One broker on one directory.
+    """Workload of a broker on one directory.
 
     Args:
-        lives: How each life ends.
-        rounds: Number of seconds of work in each life.
-        answer_s: Seconds until a request counts as not answered.
+        lives: Kind of end of each life.
+        rounds: Number of rounds of work in each life, of one second each.
+        answer_s: Timeout of a request, in seconds.
     """
 
     def __init__(
@@ -112,25 +112,25 @@ class Workload:
         rounds: int = ROUNDS,
         answer_s: float = ANSWER_S,
     ) -> None:
-        patch = pytest.MonkeyPatch()
-        self.world = World(home, Gate(patch), Random(1), properties)
+        self.patch = pytest.MonkeyPatch()
+        self.world = World(home, Gate(self.patch), Random(1), properties)
         self.injector, self.lives, self.rounds = injector, lives, rounds
         self.report = Report()
         self._serial, self._answer_s = 0, answer_s
 
     async def run(self) -> Report:
-        """Work with the fault, then start without it and check."""
+        """Run the workload with the fault, then restart without it and check."""
         await self._with_fault()
         self.injector.armed = False
         self.report.fired = self.injector.fired
         try:
             await self._without_fault()
-        except Exception as error:  # whatever it is, it is a broken promise
+        except Exception as error:  # any error counts as a problem
             self.report.problems.append(f"after the fault: {_text(error)}")
         return self.report
 
     async def live_once(self, *, killed: bool = False) -> None:
-        """Start, work, stop; `killed`: keep the files of the running broker."""
+        """Start, work and stop; `killed`: keep the files of the running broker."""
         if await self._start():
             await self._work("stop")
             store = self.world.broker.store
@@ -178,7 +178,7 @@ class Workload:
             self._ended("stopped", error)
 
     def _tear_log(self, end: int) -> None:
-        """Leave half a record behind the end of the log."""
+        """Append half a record to the end of the log."""
         path = max((self.world.root / "commitlog").iterdir())
         pos = min(end - int(path.name) + 400, path.stat().st_size - 64)
         if pos >= end - int(path.name):  # else the file is full
@@ -197,7 +197,7 @@ class Workload:
     # -- work -------------------------------------------------------------------------------------
 
     async def _age(self) -> None:
-        """Let the retention time pass, and remove what is older."""
+        """Advance the clock by the retention time, and run retention."""
         for message in self.report.acknowledged:
             message.may_be_removed = True
         now_s = self.world.clock.now_ms() / 1_000
@@ -205,7 +205,7 @@ class Workload:
             os.utime(path, (now_s, now_s))  # retention compares it with the clock
         for step_ms in (60_000, RETENTION_MS):
             await self._advance(step_ms)
-        for _ in range(2):  # checkpoints, then the removal of what they do not need
+        for _ in range(2):  # first checkpoints, then the removal of files before them
             await self._keep()
         await self._send()
 
@@ -258,7 +258,7 @@ class Workload:
         await self._ask(Request(215, {"topic": topic}))
 
     async def _keep(self) -> None:
-        """Write all progress and tables."""
+        """Write all offsets and tables."""
         broker = self.world.broker
         for job in list(broker.scheduler.get_jobs()):
             try:
@@ -329,7 +329,7 @@ class Workload:
 
 
 class _NoAnswer(Exception):
-    """The broker did not answer in time."""
+    """Request without a response in time."""
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

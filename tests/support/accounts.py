@@ -1,4 +1,4 @@
-"""Accounts (ACL 2.0) of brokers, Apache's and ours: keys of broker.conf, and users."""
+"""Accounts (ACL 2.0) of DueMQ and Apache brokers: configuration keys and users."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Step = tuple[int, Mapping[str, str], bytes]
 
 
 def user_steps(who: Credentials, permissions: Mapping[str, Iterable[str]]) -> list[Step]:
-    """Return the requests that create a user with actions by resource."""
+    """Return the requests that create a user and allow it actions by resource."""
     body = json.dumps({"password": who.secret, "userType": "Normal"}).encode()
     steps: list[Step] = [(RequestCode.AUTH_CREATE_USER, {"username": who.access_key}, body)]
     entries = [
@@ -48,13 +48,13 @@ def user_steps(who: Credentials, permissions: Mapping[str, Iterable[str]]) -> li
 
 
 def prepare(address: str, who: Credentials, steps: Iterable[Step]) -> None:
-    """Make requests that must succeed, signed by an account."""
+    """Send requests signed by an account, and check that each succeeds."""
 
     asyncio.run(prepare_all(address, who, steps))
 
 
 async def prepare_all(address: str, who: Credentials, steps: Iterable[Step]) -> None:
-    """Make requests that must succeed, signed by an account."""
+    """Send requests signed by an account, and check that each succeeds."""
     async with RemotingClient(address, sign=who.sign) as client:
         for code, fields, body in steps:
             answer = await client.call(Request(code, dict(fields), body), timeout_s=ANSWER_S)

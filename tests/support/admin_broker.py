@@ -1,4 +1,4 @@
-"""A small broker for tools: a real store, real managers, and both admin processors."""
+"""Small broker for admin tools: a real store, real managers, and both admin processors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.stores import LOOPBACK, open_store
 
 
 class AdminBroker:
-    """A broker whose `ask` sends a request to the processor that serves its code."""
+    """Broker without a network; `ask` calls the processor of a request code."""
 
     def __init__(self, store: MessageStore, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
@@ -42,7 +42,7 @@ class AdminBroker:
         self.clients = ClientTable()
         us = Identity("b", "DefaultCluster", 0, LOOPBACK)
         self.topic_admin = TopicAdminProcessor(
-            store, self.topics, self.offsets, us, groups_online=self.clients.groups_on
+            store, self.topics, self.offsets, us, groups_online=self.clients.groups_subscribed_to
         )
         self.group_admin = GroupAdminProcessor(
             store, self.topics, self.groups, self.offsets, self.clients, us, clock

@@ -1,4 +1,4 @@
-"""Rows of random stores as the data source gives them to the audit, with hashes for texts."""
+"""Input of the audit from rows of random stores, with hashes in place of texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from reconciliation.audit.kept_promises import Tallies
+from reconciliation.audit.aggregated_audit import Tallies
 from reconciliation.audit.plain_sums import by_bucket, pack, pack_past
 from reconciliation.audit.verdicts import (
     DECISION_TOPIC,
@@ -26,7 +26,7 @@ HELD = (SCHEDULE_TOPIC, TIMER_TOPIC)
 
 
 class AuditTables:
-    """The input of `verdicts.audit`, made of rows with texts."""
+    """Input of `verdicts.audit`, built from rows with texts."""
 
     def __init__(self, messages: list[Row], queues: list[Row], cursors: list[Row]) -> None:
         names = sorted({row["store"] for row in messages})
@@ -96,7 +96,7 @@ class AuditTables:
         }
 
     def passed(self, row: Row) -> int | None:
-        """Return whether the owner of a record passed its time."""
+        """Return whether the owner of a record has advanced past its delivery time."""
         levels, read_ms = self.levels.get(row["store"]), self.read_ms.get(row["store"])
         if row["topic"] == SCHEDULE_TOPIC and levels:
             return int(row["queue_offset"] < levels.get(row["queue_id"], 0))
@@ -105,7 +105,7 @@ class AuditTables:
         return None
 
     def tallies(self, spark: Any, buckets: int = 3) -> Tallies:
-        """Return the additional input of `count_kept`."""
+        """Return the additional input of `aggregate_verdicts`."""
         rows = [row for row in self.messages if row["role"] in PLAIN]
         kinds = dict(TABLES["messages"])
         past = [row for row in self.messages if row["role"] == Role.PAST]

@@ -1,4 +1,4 @@
-"""A disk with unreadable sectors: access to a mapped page raises SIGBUS, and pread fails."""
+"""Simulated disk with unreadable sectors: mapped pages raise SIGBUS, and pread fails."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from message_store.log.page_guard import PAGE_BYTES, GuardedMap
 
 
 class BadDisk:
-    """Sectors that are unreadable until they are written as a whole.
+    """Sectors that stay unreadable until they are completely overwritten.
 
-    A mapped page is replaced by one behind the end of an empty file, so that the kernel raises a
-    real SIGBUS there.
+    A mapped page is replaced by a page after the end of an empty file, so that the kernel raises a
+    real SIGBUS at an access.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ class BadDisk:
         """Make the page at a file position unreadable, also in existing mappings.
 
         Args:
-            passing: only the mapping fails, once; pread succeeds.
+            passing: Whether only the mapping fails, once, and pread succeeds.
         """
         assert pos % PAGE_BYTES == 0
         if not passing:
@@ -96,7 +96,7 @@ class BadDisk:
         return self._pread(fd, size, pos)
 
     def pwritev(self, fd: int, buffers: Any, pos: int) -> int:
-        """Write; a page that is written as a whole becomes readable, as disks remap sectors."""
+        """Write; a completely overwritten page becomes readable, as disks remap sectors."""
         done = self._pwritev(fd, buffers, pos)
         self._heal(fd, done, pos)
         return done

@@ -1,4 +1,4 @@
-"""A child process with a log file."""
+"""Child processes with a log file."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def tail(path: Path) -> str:
 
 
 class Child:
-    """A program whose output goes to a file.
+    """Child process whose output is appended to a file.
 
     Args:
-        log_path: file to which stdout and stderr are appended.
-        own_logs: files that the program writes itself; errors quote their ends too.
+        log_path: File of stdout and stderr.
+        own_logs: Log files that the program writes itself; error messages quote their ends, too.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Child:
         return self._popen.poll() is None
 
     def must_run(self) -> None:
-        """Raise an error with the end of the log if the process has ended."""
+        """Raise RuntimeError with the end of the log if the process has ended."""
         if not self.running:
             raise RuntimeError(
                 f"{self.name} ended with {self._popen.returncode}; end of {self.log_path}:\n"
@@ -86,7 +86,7 @@ class Child:
         return tail(self.log_path) + "".join(f"\nend of {path}:\n{tail(path)}" for path in others)
 
     def stop(self) -> None:
-        """Ask the process to end, wait for it, and kill it if it does not."""
+        """Terminate the process, and kill it if it does not end in time."""
         if self.running:
             self._popen.send_signal(signal.SIGTERM)
         try:
@@ -135,11 +135,11 @@ class Child:
 
 
 def wait_for_child(child: Child, probe: object, *, seconds: float, what: str) -> None:
-    """Wait until `probe()` is true, but not longer than the child runs.
+    """Wait until `probe()` is true, while the child runs.
 
     Raises:
         RuntimeError: The child ended.
-        WaitedTooLong: The probe stayed false.
+        WaitedTooLong: The probe was not true in time.
     """
     assert callable(probe)
 

@@ -1,9 +1,9 @@
-"""Commands of a client program: one from its arguments, or a session of them from stdin.
+"""Commands of a client program: one command from the arguments, or a session from stdin.
 
-In a session each line is: id TAB command TAB --option TAB value ... A command runs in a thread of
-its own and prints one JSON line per event, with its id; the last one is "done" or "failed".
-`stop --target id` ends a running consumer. It imports nothing else: programs run in environments
-of their own.
+A line of a session is: id TAB command TAB --option TAB value ... Each command runs in its own
+thread, and prints one JSON line with its id for each event; the last event is "done" or "failed".
+`stop --target id` stops a running consumer. This module imports only the standard library, since
+client programs run in separate environments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JOIN_S = 10
 
 
 class Command:
-    """The words of one command, its events, and the request to stop it."""
+    """Command of a session: its words, its events, and its stop request."""
 
     def __init__(self, command_id: str, words: list[str]) -> None:
         self.id = command_id
@@ -46,7 +46,7 @@ class Command:
             sys.stdout.flush()
 
     def run(self, commands: Commands, running: Mapping[str, Command]) -> bool:
-        """Carry the command out; return whether it ended well."""
+        """Run the command; return whether it succeeded."""
         try:
             if self.name == "stop":
                 if target := running.get(self.text("target")):
@@ -64,7 +64,7 @@ Commands = Mapping[str, Callable[[Command], None]]
 
 
 def run_program(words: list[str], commands: Commands) -> int:
-    """Run one command, or with `session` those that come from stdin; return the exit code."""
+    """Run one command, or the commands from stdin with `session`; return the exit code."""
     if not words:
         sys.stderr.write(f"usage: session, or one of {', '.join(commands)} --option value\n")
         return 2
@@ -75,7 +75,7 @@ def run_program(words: list[str], commands: Commands) -> int:
 
 
 def _session(commands: Commands) -> None:
-    """Carry out the commands from stdin, each in its own thread."""
+    """Run the commands from stdin, each in its own thread."""
     running: dict[str, Command] = {}
     threads = []
     for line in sys.stdin:

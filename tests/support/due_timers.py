@@ -27,7 +27,7 @@ def timer_topics(store: MessageStore, *names: str) -> None:
 
 
 def open_timer_store(root: Path, *topics: str, **changes: Any) -> MessageStore:
-    """Return a store to be entered, for `timer_topics`."""
+    """Return a store for `timer_topics`; the caller enters it as a context manager."""
     return open_store(root, FakeClock(), **changes)
 
 
@@ -40,7 +40,7 @@ def append_timers(
     due_ms: int | None = None,
     **properties: str,
 ) -> Any:
-    """Append timers as the put hook changes them; return their (n,) `layout.STAGED` rows."""
+    """Append timers as changed by the put hook; return their (n,) `layout.STAGED` rows."""
     due = store.clock.now_ms() + delay_ms if due_ms is None else due_ms
     text = {
         "TIMER_DELIVER_MS": str(due),

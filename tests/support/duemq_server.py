@@ -1,4 +1,4 @@
-"""Our broker with its embedded name server as a real process."""
+"""DueMQ broker with its embedded name server, as a process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def start_command(conf: Path) -> list[str]:
-    """Return the command that runs our broker without an installation."""
+    """Return the command that runs a DueMQ broker from the source tree."""
     return [sys.executable, "-m", "duemq", "broker", "-c", str(conf)]
 
 
 class DueMQ(Server):
-    """Our broker and its name server in one process."""
+    """DueMQ broker and name server in one process."""
 
     name = "duemq"
     has_timers = importlib.util.find_spec("timer_store") is not None
@@ -30,7 +30,7 @@ class DueMQ(Server):
         """Do nothing: the name server is part of the broker."""
 
     def ready(self) -> bool:
-        """Return whether clients can send; a broker with accounts shows no route to a stranger."""
+        """Return whether clients can send; with accounts, unsigned route requests are refused."""
         if self.keys.keys() & {"authenticationEnabled", "aclEnable"}:
             return listening(self.broker_port) and listening(self.namesrv_port)
         return super().ready()

@@ -1,7 +1,8 @@
-"""A disk that fails at a chosen step: it ends the process, tears a write, or is full.
+"""Simulated disk that fails at a chosen step: process end, torn write, or full disk.
 
-Only files of the timer store and the commit log count. For every file the 512-byte sectors written
-since its last sync are kept in their old state, so that a power cut may lose any of them.
+Steps are changes of files of the timer store and of the commit log. For each file the simulation
+keeps the old content of the 512-byte sectors written since its last sync, so that a simulated power
+cut can lose any of them.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ COUNTED = (
 
 
 class SimulatedCrash(BaseException):
-    """The process ends here."""
+    """Simulated end of the process."""
 
 
 class Disk:
-    """The calls of `os` that change files below one directory.
+    """Replacement of the functions of `os` that change files below one directory.
 
     Attributes:
-        steps_left: number of steps until the crash, None for no crash.
-        torn: bytes of the interrupted write that are still written.
-        full: prefixes of the names of files that cannot be written.
-        ignored: prefixes of the names of files whose changes are no steps for now.
-        steps: steps so far.
+        steps_left: Number of steps until the crash; None: no crash.
+        torn: Bytes of the interrupted write that reach the disk.
+        full: Prefixes of the names of files whose writes fail.
+        ignored: Prefixes of the names of files whose changes do not count as steps.
+        steps: Number of steps so far.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Disk:
         """Continue as a new process."""
         self.steps_left, self.torn, self.crashed, self.ignored = None, 0, False, ()
 
-    # -- the calls ------------------------------------------------------------------------------
+    # -- replaced functions ---------------------------------------------------------------------
 
     def pwrite(self, fd: int, data: Any, pos: int) -> int:
         return self._write("pwrite", fd, memoryview(data).cast("B"), pos)
@@ -140,7 +141,7 @@ class Disk:
             self._step(Path(target), room=False)
         self._real["unlink"](target, **more)
 
-    # -- what is behind them --------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------
 
     def _path(self, fd: int) -> Path | None:
         path = Path(os.readlink(f"/proc/self/fd/{fd}"))
@@ -152,7 +153,7 @@ class Disk:
         )
 
     def _step(self, path: Path, *, room: bool = True) -> None:
-        """Count a step; raise the crash or the error that it ends with."""
+        """Count a step; raise the crash or the error that is due at it."""
         if str(path.relative_to(self.root)).startswith(self.ignored or ("?",)):
             return
         self.steps += 1
@@ -200,7 +201,7 @@ class Disk:
 
 
 def cut_log(root: Path, cut: int) -> None:
-    """Cut the commit log at a log offset, as a power cut may leave it."""
+    """Truncate the commit log at a log offset, as after a power cut."""
     for path in sorted((root / "commitlog").iterdir()):
         base, size = int(path.name), path.stat().st_size
         if base + size > cut:
@@ -210,7 +211,7 @@ def cut_log(root: Path, cut: int) -> None:
 
 
 def lose_units(root: Path, synced: int) -> None:
-    """Clear the queue units of records behind a log offset."""
+    """Clear the queue units of records at and after a log offset."""
     for path in (root / "consumequeue").glob("*/*/*"):
         units = np.fromfile(path, CQ_UNIT)
         units[units["phys_offset"] >= synced] = 0

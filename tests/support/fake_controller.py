@@ -1,7 +1,7 @@
-"""Apache's controller as a model in memory: groups, elections, heartbeats, channels.
+"""In-memory model of Apache's controller: groups, elections, heartbeats, channels.
 
-A plain retelling of ReplicasInfoManager, DefaultElectPolicy and DefaultBrokerHeartbeatManager, with
-time and channels handed in. `FakeControllers` makes clients of it for `GroupService`.
+The model follows ReplicasInfoManager, DefaultElectPolicy and DefaultBrokerHeartbeatManager; time
+and channels are passed in. `FakeControllers` provides clients of the model for `GroupService`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from duemq.net.codes import RequestCode, ResponseCode
 from tests.support.fakes import FakePeer
 
 ADDRESS = "controller:1"
-RETRIES = 3  # electMasterMaxRetryCount; each failed one is an epoch
+RETRIES = 3  # electMasterMaxRetryCount; each failed retry increments the epoch
 
 
 @dataclass
 class Group:
-    """A group of brokers."""
+    """Group of brokers."""
 
     members: dict[int, tuple[str, str]] = field(default_factory=dict)  # address, check code
     next_id: int = 1
@@ -32,7 +32,7 @@ class Group:
 
 @dataclass
 class Alive:
-    """The last heartbeat of a member."""
+    """Last heartbeat of a member."""
 
     at_ms: int
     limit_ms: int
@@ -42,15 +42,15 @@ class Alive:
 
 
 class ControllerModel:
-    """The controller.
+    """Model of the controller.
 
     Args:
-        now_ms: Returns its clock.
+        now_ms: Returns the time of the controller's clock, in ms since the epoch.
         unclean: enableElectUncleanMaster.
 
     Attributes:
-        masters: Every master that was ever elected, by group and epoch.
-        notified: Called with the group's name after each election (1008).
+        masters: All elected masters, by group and epoch.
+        notified: Called with the group's name after each election (request code 1008).
     """
 
     def __init__(self, now_ms: Callable[[], int], *, unclean: bool = False) -> None:
@@ -63,7 +63,7 @@ class ControllerModel:
         self.notified: Callable[[str], None] = lambda name: None
 
     def answer(self, request: Request, channel: object) -> Response:
-        """Return the answer to a request that came over a channel."""
+        """Return the response to a request on a channel."""
         if request.code == RequestCode.CONTROLLER_GET_METADATA_INFO:
             fields = {"isLeader": str(self.is_leader).lower(), "group": "g", "peers": ""}
             return Response(fields={**fields, "controllerLeaderAddress": self.leader_address})
@@ -86,14 +86,14 @@ class ControllerModel:
     # -- liveness ---------------------------------------------------------------------------------
 
     def close(self, channel: object) -> None:
-        """Note that a channel has closed: its member is dead at once."""
+        """Handle a closed channel: its member counts as dead immediately."""
         for key, alive in list(self.alive.items()):
             if alive.channel is channel:
                 del self.alive[key]
                 self._inactive(*key)
 
     def scan(self) -> None:
-        """Count members without heartbeats as dead; elect where the master is dead."""
+        """Mark members without heartbeats as dead; elect new masters for dead ones."""
         for key, alive in list(self.alive.items()):
             if self.now_ms() - alive.at_ms > alive.limit_ms:
                 del self.alive[key]
@@ -128,7 +128,7 @@ class ControllerModel:
     # -- elections --------------------------------------------------------------------------------
 
     def designate(self, name: str, member: int) -> Response:
-        """Elect a member although the master is alive: mqadmin electMaster."""
+        """Elect a member by request, even if the master is alive (mqadmin electMaster)."""
         return self._elect(name, member, designated=True)
 
     def _elect_by_itself(self, name: str) -> None:
@@ -266,10 +266,10 @@ def _set_body(group: Group) -> bytes:
 
 
 class FakeLink:
-    """A client of one controller, as RemotingClient is one.
+    """Client of one controller, with the interface of RemotingClient.
 
     Attributes:
-        owner: Number of the member whose client it is.
+        owner: Number of the member that uses the client.
     """
 
     def __init__(self, network: FakeControllers, address: str) -> None:
@@ -279,7 +279,7 @@ class FakeLink:
 
     async def connect(self) -> Peer:
         if self.address in self._network.away:
-            raise ConnectionRefusedError(f"{self.address} is away")
+            raise ConnectionRefusedError(f"{self.address} is unreachable")
         if self.owner in self._network.cut_off:
             raise TimeoutError
         if self.peer is None or self.peer.closed:
@@ -305,16 +305,16 @@ class FakeLink:
 
 
 class FakeControllers:
-    """Controllers by address, and the network to them.
+    """Controllers by address, and a simulated network to them.
 
     Attributes:
-        away: Addresses that cannot be reached.
-        silent: Addresses that accept connections and never answer.
+        away: Unreachable addresses.
+        silent: Addresses that accept connections but never respond.
         cut_off: Members whose requests are lost; their connections stay open.
-        change: Changes an answer before it arrives; raises what the network does.
-        before: Called with each request that arrives.
-        asked: Codes of the requests that arrived.
-        opened: Count of connections.
+        change: Changes a response before its delivery, or raises a network error.
+        before: Called with each request before it is handled.
+        asked: Codes of the handled requests.
+        opened: Number of connections opened.
     """
 
     def __init__(self, models: Mapping[str, ControllerModel]) -> None:
@@ -335,7 +335,7 @@ class FakeControllers:
         return link
 
     def cut(self, link: FakeLink) -> None:
-        """Close a connection; both ends notice at once."""
+        """Close a connection; both ends are notified immediately."""
         peer, link.peer = link.peer, None
         if peer is not None and not peer.closed:
             peer.close()
@@ -347,7 +347,7 @@ class FakeControllers:
             self.cut(link)
 
     async def exchange(self, address: str, request: Request, channel: object) -> Response:
-        """Return the answer of the controller at an address."""
+        """Return the response of the controller at an address."""
         self.asked.append(int(request.code))
         self.before(request)
         return self.change(request, self.models[address].answer(request, channel))

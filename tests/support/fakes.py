@@ -1,4 +1,4 @@
-"""Fakes of the processors' dependencies: a store in memory, peers and managers."""
+"""Fakes of the processors' dependencies: in-memory store, peers, managers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITTEN = {
 
 
 class FakePeer:
-    """A connection that records sent requests and answers calls from `answers`."""
+    """Connection that records sent requests and takes responses to calls from `answers`."""
 
     def __init__(self, name: str = "peer", port: int = 50_000) -> None:
         self.name = name
@@ -148,7 +148,7 @@ class FakeOffsets:
 
 
 class FakeRepair:
-    """No unit is ever damaged."""
+    """Queue repair that finds no damaged unit."""
 
     def repaired(self, topic: str, queue_id: int, offset: int) -> bool:
         return False
@@ -167,7 +167,7 @@ class FakeStore:
         self.damaged: set[int] = set()
         self.dispatchers: list[Callable[[PutBatch], None]] = []
         self.writable, self.refusal = True, ""
-        self.unconfirmed: int | None = None  # log offset up to which consumers may read, if any
+        self.unconfirmed: int | None = None  # end of the confirmed log; None: the whole log
         self.waiting: list[tuple[int, Callable[[], None]]] = []
         self.config = StoreConfig()
         self.repair = FakeRepair()
@@ -184,7 +184,7 @@ class FakeStore:
         self.waiting.append((offset, call))
 
     def confirm(self, offset: int) -> None:
-        """Let consumers read up to a log offset."""
+        """Confirm the log up to an offset, so that consumers can read it."""
         self.unconfirmed = offset
         ready = [call for end, call in self.waiting if end <= offset]
         self.waiting = [(end, call) for end, call in self.waiting if end > offset]

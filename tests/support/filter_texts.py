@@ -1,4 +1,4 @@
-"""Random texts of SQL92 filters, valid and invalid, and random properties, from one seed."""
+"""Random SQL92 filters, valid and invalid, and random properties, from a seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VALUES_OF_ALL_KINDS = (
 
 
 def random_filter(random: Random) -> str:
-    """Return a text; more than half are expressions that Apache accepts."""
+    """Return a random filter; Apache accepts more than half of them."""
     tokens = disjunction(random, 3)
     if random.random() < 0.2:
         damage(random, tokens)
@@ -93,7 +93,7 @@ def comparison(random: Random, depth: int) -> list[str]:
 
 
 def measure(random: Random) -> list[str]:
-    """Return an operand that has an order, nearly always."""
+    """Return an operand that, in nearly all cases, can be compared by order."""
     if random.random() < 0.05:
         return unary(random, 0)
     sign = random.choices(([], ["-"], ["-", "-"], ["+"]), (12, 2, 1, 1))[0]

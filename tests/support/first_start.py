@@ -1,10 +1,10 @@
 """Measurement of a first start, from the process to the first accepted send.
 
-    python -m tests.support.first_start             kernels in a new, empty directory
-    python -m tests.support.first_start DIRECTORY   kernels in a directory that is kept
+    python -m tests.support.first_start             kernel cache in a new temporary directory
+    python -m tests.support.first_start DIRECTORY   kernel cache in a given directory
 
-Prints the seconds until a send was accepted, until a message of level 1 and a timer were delivered,
-and until all kernels are compiled.
+The program prints the seconds until a send is accepted, until a message of level 1 and a timer are
+delivered, and until all kernels are compiled.
 """
 
 from __future__ import annotations

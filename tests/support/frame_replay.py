@@ -1,10 +1,10 @@
-"""Replay of recorded client streams to a broker of ours, over its own connections in memory.
+"""Replay of recorded client streams to a DueMQ broker, over in-memory connections.
 
-    recorded frame --> clock to its time --> request: bytes into its connection
-                                         --> response: ours to the same request must exist by now
+For each recorded frame the replay advances the clock to the frame's time. A request is written to
+its connection; at a response, DueMQ must have responded to the same request.
 
-Log offsets differ between the recorded broker and ours. In requests that contain one (33, 36, 37)
-it is replaced by ours, known from the responses to sends and from check-backs.
+Log offsets differ between the recorded broker and DueMQ. The replay replaces the offsets in
+requests (33, 36, 37) by those from DueMQ's responses to sends and from its check-backs.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ KNOWN_BEFORE = Registration(
     version=DataVersion(),
     topics=[TopicConfig(name="GoT"), TopicConfig(name="CppT")],
 )
-"""Topics registered before the recording; a first registration of a topic would be refused."""
+"""Topics registered before the recording; a registration of new topics would be refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a recording."""
+    """Frame of a recording; one line of its file."""
 
     connection: int
     server: str
@@ -96,7 +96,7 @@ def read_frames(name: str) -> list[Frame]:
 
 
 class Wire(asyncio.Transport):
-    """A transport that records what the server writes, as (header, body)."""
+    """Transport that records the frames that the server writes, as (header, body)."""
 
     def __init__(self, port: int) -> None:
         super().__init__({"peername": ("127.0.0.1", port)})
@@ -142,7 +142,7 @@ class Wire(asyncio.Transport):
 
 @dataclass(slots=True)
 class Answer:
-    """The response of one side."""
+    """Response of one broker."""
 
     code: int
     fields: dict[str, str]
@@ -152,7 +152,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Exchange:
-    """A recorded request with Apache's response and ours, None for no response."""
+    """Recorded request with the responses of Apache and DueMQ; None: no response."""
 
     request: Frame
     theirs: Answer | None = None
@@ -161,11 +161,11 @@ class Exchange:
 
 @dataclass
 class Replay:
-    """A recording that is replayed to a broker.
+    """Replay of one recording.
 
     Attributes:
-        exchanges: by (server, connection, opaque), in order.
-        pushed: codes of the requests that each side sent to clients.
+        exchanges: Exchanges by (server, connection, opaque), in order.
+        pushed: Codes of the requests that each broker sent to clients.
     """
 
     broker: Broker
@@ -173,7 +173,7 @@ class Replay:
     exchanges: dict[tuple[str, int, int], Exchange] = field(default_factory=dict)
     pushed: dict[str, list[int]] = field(default_factory=lambda: {"theirs": [], "ours": []})
     _wires: dict[tuple[str, int], tuple[Connection, Wire]] = field(default_factory=dict)
-    _offsets: dict[int, int] = field(default_factory=dict)  # log offsets: recorded -> ours
+    _offsets: dict[int, int] = field(default_factory=dict)  # log offsets: recorded -> DueMQ's
     _checks: list[dict[str, str]] = field(default_factory=list)
     _sampled_ms: int = 0
 
@@ -257,13 +257,13 @@ class Replay:
         await self._settle()
 
     def _connect(self, frame: Frame) -> tuple[Connection, Wire]:
-        taker, dispatcher = None, Dispatcher(self._other.handlers())
+        frame_handler, dispatcher = None, Dispatcher(self._other.handlers())
         if frame.server == "broker":
-            taker, dispatcher = self._ingest, self.broker.parts.dispatcher
+            frame_handler, dispatcher = self._ingest, self.broker.parts.dispatcher
         elif frame.connection not in self._brokers:
             assert self.broker.namesrv is not None
             dispatcher = Dispatcher(self.broker.namesrv.handlers())
-        connection = Connection(dispatcher, limits=RemotingLimits(), taker=taker)
+        connection = Connection(dispatcher, limits=RemotingLimits(), frame_handler=frame_handler)
         wire = Wire(50_000 + frame.connection)
         connection.connection_made(wire)
         self._wires[frame.server, frame.connection] = connection, wire

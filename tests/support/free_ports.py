@@ -15,10 +15,10 @@ _returned: set[int] = set()  # a server binds its ports later, and again after e
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` consecutive free ports, lowest first, different ones at each call.
+    """Return `count` consecutive free ports in ascending order; each call returns new ports.
 
     Raises:
-        OSError: No such ports were found.
+        OSError: There is no such range of free ports.
     """
     if len(_returned) > PORTS_OF_WORKER // 2:
         _returned.clear()
@@ -29,7 +29,7 @@ def free_ports(count: int) -> list[int]:
         if _returned.isdisjoint(ports) and all(map(_can_bind, ports)):
             _returned.update(ports)
             return list(ports)
-    raise OSError(f"no {count} neighbouring free ports between {PORT_FIRST} and {PORT_END}")
+    raise OSError(f"no {count} consecutive free ports between {PORT_FIRST} and {PORT_END}")
 
 
 def listening(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""A timer store on a disk of chosen fullness."""
+"""Timer store on a simulated disk with adjustable free space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_MS = 86_400_000
 
 
 class FullDisk:
-    """Disk usage as the stores see it; the disk holds 1,000 files."""
+    """Simulated disk usage; the disk has space for 1,000 files."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.percent = 50.0
@@ -34,7 +34,7 @@ class FullDisk:
 
 
 class PinningRig(TimerRig):
-    """A rig in which pending timers keep commit log files, as in a broker."""
+    """Timer rig whose pending timers exclude commit log files from retention, as in a broker."""
 
     def __init__(
         self, root: Path, disk: FullDisk, clock: FakeClock | None = None, **config: Any
@@ -49,28 +49,28 @@ class PinningRig(TimerRig):
         return self
 
     def pin(self) -> None:
-        """Register the timers with retention."""
+        """Register the timer store with retention."""
         timers = self.timers
         self.store.retention.add_pin(lambda: timers.first_pending_offset, owner=PIN_OWNER)
 
     def fill(self, files: float = 1) -> None:
-        """Write files of messages that are no timers."""
+        """Fill commit log files with ordinary messages."""
         for _ in range(round(files * 16)):
             self.put_many([(1, "U", 0, b"x" * 900)])
 
     def compact(self, *, by_hand: bool = False) -> None:
-        """Run compaction until it has nothing to do."""
+        """Run compaction until there is no work."""
         compaction = self.timers.compaction
         if by_hand:
             asyncio.run(answer_compact(self.timers, Request(COMPACT_TIMERS, {})))
         else:
-            compaction.look()
+            compaction.begin_if_needed()
         for _ in range(10_000):
             if not compaction.running:
                 return
             self.advance(max(compaction.next_piece_ms - self.clock.now_ms(), 0))
             self.timers.turn(self.clock.now_ms())
-        raise AssertionError("it does not come to an end")
+        raise AssertionError("compaction does not finish")
 
     def clean(self) -> int:
         """Run retention; return the number of deleted files."""

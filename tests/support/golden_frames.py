@@ -13,7 +13,7 @@ from tests.support.golden_stores import frames
 
 
 class Exchange(NamedTuple):
-    """A request and Apache's response, None if it was one-way or the recording ended."""
+    """Request and Apache's response; None: the request was one-way, or the recording ended."""
 
     server: str  # namesrv, broker
     connection: int
@@ -22,7 +22,7 @@ class Exchange(NamedTuple):
 
 
 def read_exchanges(stream: Path) -> Iterator[Exchange]:
-    """Yield the exchanges of a recording that clients began, in the order of the requests."""
+    """Yield the requests of clients in a recording, in order, with their responses."""
     recorded = list(frames(stream))
     answers = {
         (frame["conn"], frame["header"]["opaque"], frame["dir"]): _answer(frame)

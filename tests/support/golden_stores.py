@@ -1,7 +1,7 @@
 """Golden stores, manifests and frames for tests; see `tests/golden/README.md`.
 
-Read through `golden_store` (unpacked once per run, read-only); open through `copy_golden_store` (a
-copy for one test).
+`golden_store` unpacks a store once per run, for reading only. `copy_golden_store` copies a store
+for one test, which can open and change it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INDEX_ITEMS = 200
 
 @dataclass(frozen=True, slots=True)
 class GoldenStore:
-    """An archive: its name, the release that wrote it, and how its broker ended."""
+    """Archive of a store: its name, the release that wrote it, and how its broker ended."""
 
     name: str
     version: str
@@ -55,7 +55,7 @@ NEWEST_STORES = (
     GoldenStore("apache-5.5.0-clean", NEWEST, clean=True),
     GoldenStore("apache-5.5.0-killed", NEWEST, clean=False),
 )
-"""Recorded by `tests/interop/record_stores.py`; their manifest has no lines of a Java client."""
+"""Stores recorded by `tests/interop/record_stores.py`; manifests have no Java client lines."""
 ALL_STORES = (*STORES, *NEWEST_STORES)
 
 
@@ -68,7 +68,7 @@ def _unpacked() -> Path:
 
 @functools.cache
 def golden_store(name: str) -> Path:
-    """Return an unpacked golden store, which all tests share and none may change."""
+    """Return an unpacked golden store; all tests share it and must not change it."""
     with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz") as archive:
         archive.extractall(_unpacked(), filter="data")
     return _unpacked() / name
@@ -95,13 +95,13 @@ def golden_config(root: Path, **changes: Any) -> StoreConfig:
 
 
 def level_rules(levels: str = DEFAULT_LEVELS) -> tuple[LevelRule, ...]:
-    """Return the tags code rules of the schedule topic with one table from offset 0 on."""
+    """Return the rules of the schedule topic's tags codes, with one level table from offset 0."""
     return (LevelRule(SCHEDULE_TOPIC, (LevelTable(0, parse_levels(levels)),)),)
 
 
 @functools.cache
 def manifest(version: str) -> tuple[dict[str, Any], ...]:
-    """Return every line of a manifest, in order."""
+    """Return the lines of a manifest, in order."""
     text = (GOLDEN / "manifests" / f"apache-{version}.jsonl").read_text()
     return tuple(json.loads(line) for line in text.splitlines())
 
@@ -112,7 +112,7 @@ def manifest_lines(version: str, kind: str) -> list[dict[str, Any]]:
 
 
 def end_ms(version: str) -> int:
-    """Return the time at which the recording ended, the start of fake clocks."""
+    """Return the end time of the recording, at which fake clocks start."""
     return max(int(end["at"]) for end in manifest_lines(version, "end"))
 
 

@@ -1,4 +1,4 @@
-"""A broker without a store whose role a group decides."""
+"""Fake broker without a store, for tests of the group service."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ GROUP = GroupName("DefaultCluster", "broker-a")
 
 
 class FakeHost:
-    """A broker without a store.
+    """Fake broker without a store.
 
     Attributes:
         roles: Roles in order: ("master", epoch) or ("replica", master id, address, epoch).
-        required: Ids that every acknowledged byte needs.
-        epochs: Epochs of the log; a master begins one.
+        required: Ids of the replicas that must have every acknowledged byte.
+        epochs: Epochs of the log; each master starts a new one.
     """
 
     def __init__(self, address: str, *, last_epoch: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Members of one group in memory: real services, a fake clock, controllers as models."""
+"""In-memory group: real group services, a fake clock, models of controllers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Rig:
     """Clock, controller and members.
 
     Attributes:
-        controller: The controller that leads at first.
-        network: What connects members and controllers.
+        controller: First leader of the controllers.
+        network: Network between members and controllers.
     """
 
     def __init__(self, home: Path, *, more: tuple[str, ...] = (), clock_ms: int = 10**12) -> None:
@@ -45,7 +45,7 @@ class Rig:
         self.notifies = True
 
     def follower(self) -> ControllerModel:
-        """Return another controller: the same groups, heartbeats of its own."""
+        """Return another controller, with the same groups and separate heartbeats."""
         model = ControllerModel(self.clock.steady_ms)
         model.groups, model.masters = self.controller.groups, self.controller.masters
         model.is_leader, model.notified = False, self._notify
@@ -60,7 +60,7 @@ class Rig:
     async def member(
         self, number: int, *, last_epoch: int = 0, host: FakeHost | None = None
     ) -> AsyncIterator[Running]:
-        """Run a member; its identity is kept by number."""
+        """Run a member; its identity files persist by number."""
         config = ControllerConfig(
             enabled=True, addresses=";".join(self.network.models), heartbeat_ms=BEAT_MS,
             heartbeat_limit_ms=LIMIT_MS, in_sync_check_ms=1_000, leader_check_ms=2_000,
@@ -83,7 +83,7 @@ class Rig:
 
     @asynccontextmanager
     async def pair(self, *, in_sync: bool = True) -> AsyncIterator[tuple[Running, Running]]:
-        """Run member 1, a master, and member 2, its replica; `in_sync`: it has caught up."""
+        """Run member 1 as master and member 2 as its replica, which is in sync by default."""
         async with self.member(1) as first:
             service, host = first
             await self.until(lambda: service.holds(1))
@@ -95,7 +95,7 @@ class Rig:
                 yield first, second
 
     async def run(self, time_ms: int) -> None:
-        """Let time pass; controllers look for members without heartbeats."""
+        """Advance the clock; controllers check for members without heartbeats."""
         for _ in range(time_ms // STEP_MS):
             self.clock.advance(STEP_MS)
             await settle()
@@ -105,10 +105,10 @@ class Rig:
                     model.scan()
 
     async def until(self, probe: Callable[[], object]) -> None:
-        """Let time pass until `probe()` is true."""
+        """Advance the clock until `probe()` is true."""
         for _ in range(STEPS_MAX):
             await settle()
             if probe():
                 return
             await self.run(STEP_MS)
-        raise AssertionError("it did not happen")
+        raise AssertionError("the condition did not become true")

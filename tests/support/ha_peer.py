@@ -1,4 +1,4 @@
-"""A replica that does what a test says, by the bare HA protocol."""
+"""Scripted replica that uses the HA protocol directly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TURN_S_MAX = 30
 
 
 class Peer:
-    """A connection to a master.
+    """Connection to a master.
 
     Attributes:
-        transfers: (offset, size) of each transfer in the order of their arrival; size 0: heartbeat.
-        log: Their bytes.
+        transfers: (offset, size) of each received transfer, in order; size 0: heartbeat.
+        log: Bytes of the transfers.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -27,11 +27,11 @@ class Peer:
         self.acknowledges.set()
 
     def report(self, *offsets: int) -> None:
-        """Report these ends of the replica's log."""
+        """Send reports of the replica's log end."""
         self.writer.write(b"".join(map(REPORT.pack, offsets)))
 
     async def transfer(self) -> tuple[int, int]:
-        """Return offset and size of the next transfer; its bytes go into `log`."""
+        """Return offset and size of the next transfer; append its bytes to `log`."""
         async with asyncio.timeout(TURN_S_MAX):
             return await self._transfer()
 
@@ -42,12 +42,12 @@ class Peer:
         return offset, size
 
     async def copy(self, end: int) -> None:
-        """Take transfers until the log is copied up to `end`."""
+        """Receive transfers until the log is copied up to `end`."""
         while not self.transfers or sum(self.transfers[-1]) < end:
             await self.transfer()
 
     async def closed(self) -> bytes:
-        """Return what comes until the master closes the connection."""
+        """Return the bytes received until the master closes the connection."""
         async with asyncio.timeout(TURN_S_MAX):
             return await self.reader.read()
 
@@ -68,7 +68,7 @@ async def connect(port: int, *offsets: int) -> Peer:
 
 @asynccontextmanager
 async def following(port: int, offset: int = 1) -> AsyncIterator[Peer]:
-    """Yield a replica that acknowledges what it gets from `offset` on."""
+    """Yield a replica that acknowledges all transfers, starting at `offset`."""
     peer = await connect(port, offset)
     task = asyncio.create_task(peer.follow())
     try:

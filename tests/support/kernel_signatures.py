@@ -1,10 +1,11 @@
-"""Recording of the kernels' argument types, and of the list that they are compiled from.
+"""Recorder of the kernels' argument types, from which kernels are compiled ahead.
 
     python -m tests.support.kernel_signatures           record all groups, write signatures.txt
-    python -m tests.support.kernel_signatures GROUP     print the kernels that a group's work calls
+    python -m tests.support.kernel_signatures GROUP     print the kernels that a workload calls
 
-Each group's work runs in its own process. A compiling process also compiles the kernels that others
-call, so it is followed by one that loads them and has only those called by Python.
+Each group's workload runs in a separate process. A process that compiles also compiles the kernels
+that other kernels call; a second process loads the compiled kernels, and therefore lists only those
+that Python code calls.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROUNDS_MAX = 3
 
 
 def run(group: str) -> None:
-    """Do the work of a group in this process; print the kernels it called."""
+    """Run the workload of a group in this process; print the kernels that it called."""
     from tests.support.kernel_work import broker, levels, migrations, store, timers
 
     work = {
@@ -64,7 +65,7 @@ def kernels_here() -> dict[str, Any]:
 
 
 def called_here() -> list[str]:
-    """Return the kernels with machine code in this process, with their argument types."""
+    """Return the compiled or loaded kernels of this process, with their argument types."""
     modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in PACKAGES}
     layouts = layouts_of(modules)
     return sorted(
@@ -80,20 +81,20 @@ def compiled_here() -> bool:
 
 
 def recorded(group: str) -> list[str]:
-    """Return the kernels that a group's work calls, recorded in another process.
+    """Return the kernels that a group's workload calls, recorded in another process.
 
     Raises:
-        RuntimeError: The work failed, or compiles something each time.
+        RuntimeError: The workload failed, or its second run compiled a kernel again.
     """
     command = [sys.executable, "-m", "tests.support.kernel_signatures", group]
     for _ in range(ROUNDS_MAX):
         done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"the work of {group} failed:\n{done.stderr}")
+            raise RuntimeError(f"the workload of {group} failed:\n{done.stderr}")
         lines = done.stdout.splitlines()
         if COMPILED not in lines:
             return lines
-    raise RuntimeError(f"the work of {group} compiles a kernel each time")
+    raise RuntimeError(f"each run of the workload of {group} compiles a kernel")
 
 
 def write_list() -> None:

@@ -1,4 +1,4 @@
-"""A level service on a store, with a fake host."""
+"""Level service on a store, with a fake plugin host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEVELS = "1s 5s 10s 1m"
 
 
 class FakeScheduler:
-    """A scheduler whose jobs a test runs."""
+    """Scheduler whose jobs are run by tests."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Any] = {}
@@ -45,6 +45,7 @@ class FakeHost:
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
     stopped: list[str] = field(default_factory=list)
     kernels: Preparation = field(default_factory=Preparation)
+    master_address: str | None = None
 
     def stop(self, why: str) -> None:
         self.stopped.append(why)
@@ -61,7 +62,7 @@ class Rig:
     crashed: bool = False
 
     def crash(self) -> None:
-        """End like a killed process: nothing is persisted or synced."""
+        """End without persisting or syncing, like a killed process."""
         assert self.plugin.parts is not None
         self.crashed = True
         self.plugin.parts.keeper.persist = _nothing  # type: ignore[method-assign]
@@ -96,14 +97,14 @@ class Rig:
         return batch
 
     async def settle(self) -> None:
-        """Let the service do all work that is possible now."""
+        """Run the service until it has no more work at this time."""
         for _ in range(5):
             await asyncio.sleep(0)
         for _ in range(TURNS_MAX):
             if self.service.resting:
                 return
             await asyncio.sleep(0)
-        raise AssertionError("the service does not come to rest")
+        raise AssertionError("the service does not become idle")
 
     async def advance(self, step_ms: int) -> None:
         """Move the clock and let the service work."""
@@ -136,7 +137,7 @@ async def level_service(
     """Open a store with a level service on it, as a broker does.
 
     Args:
-        before: called with the store after it opened, before the plugin runs.
+        before: Called with the open store before the plugin runs.
     """
     clock = clock or FakeClock()
     host = FakeHost(str(root), clock, {"messageDelayLevel": LEVELS, **(properties or {})})

@@ -1,4 +1,4 @@
-"""A whole broker on the loopback interface, and raw sockets to it."""
+"""Complete broker on the loopback interface, and requests over raw sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from message_store.log.record import Record
 from message_store.verify import Finding, verify_store
 from tests.support import stores
 from tests.support.raw_connection import RawPeer
-from tests.support.send_front import send_request
+from tests.support.send_path import send_request
 
 LEVELS = Installed(
     "schedule_service",
@@ -76,7 +76,7 @@ async def send(peer: RawPeer, body: bytes, **changes: Any) -> Response:
 
 
 def pull_request(topic: str, queue_id: int, offset: int, **changes: str) -> Request:
-    """Return a pull that is not held."""
+    """Return a pull without long polling."""
     fields = {
         "consumerGroup": "readers",
         "topic": topic,

@@ -1,4 +1,4 @@
-"""A store with levels, timers and migrations on a manual clock, without a broker and tasks."""
+"""Store with levels, timers and migrations on a fake clock, without a broker and tasks."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from migration.steps.verification import Verification, Verified
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS
 from schedule_service.decisions import PendingLevels
+from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.delivery import LevelService
-from schedule_service.levels import LevelHistory, Promise
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import DECISION_TOPIC, SCHEDULE_QUEUES, SCHEDULE_TOPIC
-from schedule_service.persist import OffsetKeeper
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import (
     Saved,
     find_start,
-    fitted,
+    limited,
     load_saved,
     restore,
 )
@@ -49,7 +49,7 @@ TURNS_MAX = 100_000
 
 
 class MigrationRig:
-    """A store with levels and timers: `open`, work, then `close` or `kill`, any number of times."""
+    """Store with levels and timers, which can be closed or killed, and reopened."""
 
     def __init__(
         self, root: Path, clock: Any = None, *, levels: str = LEVELS, **timers: Any
@@ -59,7 +59,7 @@ class MigrationRig:
         self.level_config = ScheduleConfig(levels=levels)
         self.store_changes: dict[str, Any] = {}
         self.topics = ["T", "U"]
-        self.history = LevelHistory([Promise(0, levels)])
+        self.history = LevelHistory([LevelText(0, levels)])
         self.notices: list[str] = []
         self.failures: list[str] = []
         self.is_open = False
@@ -104,7 +104,7 @@ class MigrationRig:
         queues = ScheduleQueues(self.store, self.history)
         ends = {level: queues.bounds(level)[1] for level in queues.levels}
         start = find_start(self.store, {}, load_saved(self.store))
-        start = replace(start, saved=fitted(start.saved, ends))
+        start = replace(start, saved=limited(start.saved, ends))
         journal = list(ownership.read(self.store))
         cursors = restore(self.store, queues, start, journal)
         self.levels = LevelService(
@@ -112,7 +112,7 @@ class MigrationRig:
             on_failure=self.failures.append,
         )  # fmt: skip
         self.levels.transfers.restore(journal, start.saved.offsets)
-        self.offsets = OffsetKeeper(
+        self.offsets = DelayOffsetWriter(
             self.store, self.clock, self.levels, start.saved or Saved(), version_step=500
         )
         self.waiting_levels = Synchronous(
@@ -132,7 +132,7 @@ class MigrationRig:
         self.timers.note_put(batch, self.clock.now_ms())
 
     def close(self) -> None:
-        """Stop like a broker."""
+        """Close cleanly, like a broker."""
         assert self.persist_timers(last=True)
         assert self.persist_levels()
         self.timers.close()
@@ -166,7 +166,7 @@ class MigrationRig:
         return self.put(batch)
 
     def route(self, level: int, **rules: int) -> None:
-        """Let new messages of a level become timers from now on."""
+        """Route new messages of a level to timers."""
         self.router.begin(self.store, self.queues, self.timers, level, rules, self.clock.now_ms())
 
     def run_hooks(self, batch: PutBatch, now_ms: int) -> None:
@@ -181,13 +181,13 @@ class MigrationRig:
         return batch
 
     def work(self) -> None:
-        """Do all work that is possible now."""
+        """Run both services until they have no more work at this time."""
         for _ in range(TURNS_MAX):
             moved = self._work_levels()
             moved = self.timers.turn(self.clock.now_ms()) or moved
             if not moved:
                 return
-        raise AssertionError("the services do not come to rest")
+        raise AssertionError("the services do not become idle")
 
     def _work_levels(self) -> bool:
         now_ms = self.clock.now_ms()
@@ -205,7 +205,7 @@ class MigrationRig:
         return min([NEVER_MS, *times, self.timers.next_work_ms(self.clock.now_ms())])
 
     def advance(self, step_ms: int) -> None:
-        """Advance the clock in the steps that the services sleep."""
+        """Advance the clock from wakeup to wakeup of the services."""
         end_ms = self.clock.now_ms() + step_ms
         self.work()
         while (moment_ms := self.next_work_ms()) <= end_ms:
@@ -227,7 +227,7 @@ class MigrationRig:
         assert counting.found is not None
         return counting.found
 
-    # -- what is there --------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------
 
     @property
     def level_pending(self) -> int:

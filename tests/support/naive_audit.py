@@ -1,4 +1,4 @@
-"""A naive audit with dictionaries and loops, to which Spark's verdicts are compared."""
+"""Naive audit with dictionaries and loops, as the reference for Spark's verdicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 @dataclass
 class History:
-    """Everything that belongs to one root."""
+    """Records and events of one root record."""
 
     root: int = -1
     held: list[Row] = field(default_factory=list)
@@ -37,7 +37,11 @@ def naive_audit(
     config: AuditConfig,
     levels_ms: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[tuple[str, int], str]:
-    """Return the verdict of each root of each store; `levels_ms` has the levels of some stores."""
+    """Return the verdict of each root of each store.
+
+    Args:
+        levels_ms: Delays of the levels, for stores that have them.
+    """
     found = {}
     for store in {row["store"] for row in messages}:
         mine = [

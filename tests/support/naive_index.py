@@ -1,4 +1,4 @@
-"""A naive key index, and a service on the log of a closed store."""
+"""Naive key index, and an index service on the log of a closed store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def index_hash(key: str) -> int:
 
 
 class NaiveFile:
-    """IndexFile.putKey of the specification."""
+    """Index file that follows IndexFile.putKey."""
 
     def __init__(self, slots: int, items: int, before: NaiveFile | None = None) -> None:
         self.slots, self.items = [0] * slots, [(0, 0, 0, 0)] * items
@@ -117,7 +117,7 @@ def open_log(root: Path, file_bytes: int = LOG_FILE_BYTES) -> Iterator[CommitLog
 
 @contextmanager
 def service(root: Path, end: int, clock: FakeClock | None = None, **kw: Any) -> Iterator[Any]:
-    """Return an index over the log in `root` up to `end`, without the rest of a store."""
+    """Yield an index service over the log in `root` up to `end`, without a store."""
     with open_log(root) as log:
         log.end = end
         config = kw.pop("config", None) or golden_config(root)

@@ -1,4 +1,4 @@
-"""A naive model of a broker: a list of messages and their expected state."""
+"""Naive model of a broker: a list of messages and their expected state."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SCHEDULE, HALF, OPS = (
 TIMER = "rmq_sys_wheel_timer"
 QUARANTINE_PROPERTY = "DUEMQ_REASON"
 BODY = re.compile(rb"<\d+ x*>")
-HOLD_MS = 1_000  # how far a store time may be ahead of a clock that was set back
+HOLD_MS = 1_000  # maximum lead of store times over a clock that was set back
 
 
 class Fate(Enum):
-    """The response of the broker."""
+    """Response of the broker to a send."""
 
     UNKNOWN = auto()  # no response: stored once or not at all
     TAKEN = auto()
@@ -32,12 +32,12 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Message:
-    """A message.
+    """Sent message.
 
     Attributes:
-        due_ms: earliest delivery by the clock.
-        there_ms: time after which it is delivered at rest, HOLD_MS later, if it was accepted.
-        level: 0 for no delay.
+        due_ms: Earliest delivery time.
+        there_ms: Time by which an accepted message is delivered, with a tolerance of HOLD_MS.
+        level: Delay level; 0: no delay.
     """
 
     body: bytes
@@ -49,7 +49,7 @@ class Message:
     there_ms: int = 0
 
     def taken(self, now_ms: int, sent_ms: int) -> None:
-        """Record its acknowledgement at `now_ms`; it was stored between sending and then."""
+        """Record the acknowledgement at `now_ms`; the store time is between `sent_ms` and then."""
         self.fate = Fate.TAKEN
         self.there_ms = self.due_ms + max(now_ms - sent_ms, 0)
 
@@ -62,12 +62,12 @@ class Model:
     deleted: set[str] = field(default_factory=set)  # topics that were ever deleted
 
     def add(self, message: Message) -> Message:
-        """Add a message that is going to be sent."""
+        """Add a message before its send."""
         self.messages[message.topic, message.body] = message
         return message
 
     def faults(self, records: list[Record], now_ms: int) -> list[str]:
-        """Return the faults of the log's records in real topics and the quarantine."""
+        """Compare the log's records in real topics and the quarantine; return the faults."""
         counts: Counter[tuple[str, bytes]] = Counter()
         found = []
         order: dict[tuple[int, str, int], list[Message]] = defaultdict(list)
@@ -111,7 +111,7 @@ def key_of(record: Record) -> tuple[tuple[str, bytes], bool]:
 
 
 def order_faults(arrived: list[Message]) -> list[str]:
-    """Return messages of one level and queue that precede earlier ones."""
+    """Return the messages of one level and queue that were delivered out of order."""
     found = []
     for at, message in enumerate(arrived):
         for later in arrived[at + 1 :]:
@@ -122,10 +122,12 @@ def order_faults(arrived: list[Message]) -> list[str]:
 
 
 def pending_of(records: list[Record], units: set[int]) -> Counter[int]:
-    """Return the number of pending schedule records by level: those that are no record's origin.
+    """Return the number of pending schedule records by level.
+
+    A schedule record is pending if it is not the origin of another record.
 
     Args:
-        units: log offsets in the schedule queues.
+        units: Log offsets in the schedule queues.
     """
     origins = {-(record.prepared_offset + 1) for record in records if record.prepared_offset < 0}
     waiting: Counter[int] = Counter()
@@ -137,7 +139,7 @@ def pending_of(records: list[Record], units: set[int]) -> Counter[int]:
 
 
 def timers_of(records: list[Record]) -> int:
-    """Return the number of pending timers: those that are no record's origin."""
+    """Return the number of pending timers: timers that are not the origin of a record."""
     origins = {-(record.prepared_offset + 1) for record in records if record.prepared_offset < 0}
     return sum(record.topic == TIMER and record.phys_offset not in origins for record in records)
 

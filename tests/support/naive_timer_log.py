@@ -1,4 +1,4 @@
-"""A naive timer log and wheel, to which the kernels are compared."""
+"""Naive timer log and wheel, as the reference for the kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Timer:
-    """An input row."""
+    """Input row of the timer log."""
 
     due_ms: int
     slot_ms: int
@@ -70,7 +70,7 @@ class Slot:
 
 @dataclass
 class Model:
-    """Units by position and slots by their place in the wheel."""
+    """Model of the log, units by position, and of the wheel, slots by index."""
 
     precision_ms: int = 1_000
     file_bytes: int = 2_600
@@ -79,12 +79,12 @@ class Model:
     slots: dict[int, Slot] = field(default_factory=dict)
 
     def place(self) -> int:
-        """Return the position of the next unit; a new file starts if only the blank fits."""
+        """Return the position of the next unit; start a new file if only a blank unit fits."""
         left = self.file_bytes - self.end % self.file_bytes
         return self.end if left >= 52 + 16 else self.end + left
 
     def add(self, timers: Iterable[Timer], write_ms: int, read_ms: int) -> int:
-        """Add timers; return how many were taken."""
+        """Add timers; return the number added."""
         p = self.precision_ms
         write_ms, read_ms = write_ms // p * p, read_ms // p * p
         taken = 0

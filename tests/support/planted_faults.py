@@ -1,9 +1,9 @@
-"""A store with known faults in its log, after work of levels, timers and a migration.
+"""Store with known faults in its log, after use of levels, timers and a migration.
 
-Every kind of fault is planted with each of four holders, at random positions among normal messages:
+Each kind of fault is planted in messages of four kinds, at random positions among normal messages:
 
-    timer      has a time of its own                level     is in a level's queue
-    drained    transferred from a level's queue     routed    becomes a timer by its level's route
+    timer      timer with a delivery time           level     message in a level's queue
+    drained    level message migrated to a timer    routed    level message routed to a timer
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KINDS: Final = (*NEAR, *FAR, "late")
 VERDICTS: Final = NEAR | FAR | {"late": "late"}
 HISTORY = np.dtype([("kind", "i4"), ("holder", "i4"), ("at", "i8"), ("size", "i8")])
 PLAIN_PENDING = 0.2
-MANY = 10_000  # number of normal messages from which files have their usual size
+MANY = 10_000  # minimum number of normal messages for files of default size
 SIZES = {
     "commitlog_file_bytes": 1 << 26, "queue_file_bytes": 6_000_000, "index_slots_max": 500_000,
     "index_entries_max": 2_000_000,
@@ -61,12 +61,12 @@ SMALL_FILE_BYTES = 65_536
 
 @dataclass
 class Planted:
-    """The expected findings of an audit.
+    """Expected findings of an audit.
 
     Attributes:
-        verdicts: by log offset of the first record of each message.
-        gaps: log offsets of destroyed records, in order.
-        in_queues: messages whose fault is in a queue file.
+        verdicts: Verdicts by log offset of the first record of each message.
+        gaps: Log offsets of destroyed records, in order.
+        in_queues: Messages whose fault is in a queue file.
     """
 
     root: Path
@@ -76,10 +76,10 @@ class Planted:
 
 
 def plant(root: Path, each: int = 2, plain: int = 0, seed: int = 6) -> Planted:
-    """Create a store in which every kind of fault occurs `each` times with each holder.
+    """Create a store with each kind of fault, `each` times per kind of message.
 
     Args:
-        plain: number of normal messages.
+        plain: Number of normal messages.
     """
     made = _Planting(root, each, plain, seed)
     made.outage()
@@ -120,10 +120,10 @@ class _Planting:
         rows = rows[(rows["prepared_offset"] < 0) & (rows["status"] == 0)]
         self.named.append(rows[["phys_offset", "prepared_offset", "topic_index"]].copy())
 
-    # -- what happens ---------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------
 
     def outage(self) -> None:
-        """Let messages become due while no broker runs."""
+        """Advance the clock past delivery times while no broker runs."""
         late = np.zeros(self.each * len(HOLDERS), HISTORY)
         late["kind"], late["holder"] = KINDS.index("late"), np.arange(late.size) % len(HOLDERS)
         self.send(late)
@@ -143,7 +143,7 @@ class _Planting:
         return self.random.permutation(np.concatenate([faults, plain]))
 
     def send(self, histories: npt.NDArray[Any]) -> None:
-        """Send messages, one batch per millisecond, and transfer those to be drained."""
+        """Send messages, one batch per millisecond, and drain the level to be migrated."""
         clock, first_ms = self.rig.clock, self.rig.clock.now_ms()
         for first in range(0, histories.size, ROWS):
             piece = histories[first : first + ROWS]
@@ -243,7 +243,7 @@ class _Planting:
                 file.seek(place - int(path.name))
                 file.write(end)
 
-    # -- what is there --------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------
 
     def places(self, *kinds: str, holder: str = "") -> Numbers:
         """Return the log offsets of messages of some kinds."""
@@ -278,11 +278,11 @@ class _Planting:
 
 
 class _Sender:
-    """A sender of batches that are copies of one batch with other digits and columns.
+    """Sender that encodes one batch, and overwrites only digits and columns for further batches.
 
     Args:
-        first: number of its first message.
-        timer: whether the messages have a time instead of a level.
+        first: Number of the first message.
+        timer: Whether the messages are timers; else they have a level.
     """
 
     def __init__(self, rig: MigrationRig, first: int, *, timer: bool) -> None:
@@ -305,7 +305,11 @@ class _Sender:
         self.wish_at = body + text.index(name) + len(name)
 
     def send(self, histories: npt.NDArray[Any], at: Numbers, near_ms: Numbers) -> None:
-        """Send the lives at some places; `near_ms`: when those are due that wait for a time."""
+        """Send the histories at given indexes.
+
+        Args:
+            near_ms: Delivery times of timers, in ms since the epoch.
+        """
         batch, size = self.batch, at.size
         batch.clear()
         batch.rows[:size], batch.count, batch.staging_len = self.made[:size], size, self.staged

@@ -1,4 +1,4 @@
-"""A POP client over a connection, which builds its receipt handles as Apache's Java client does.
+"""POP client that builds receipt handles as Apache's Java client does.
 
 Source: MQClientAPIImpl.processPopResponse, DefaultMQPushConsumerImpl.changePopInvisibleTimeAsync
 """
@@ -20,7 +20,7 @@ TURNS = 20
 
 @dataclass(frozen=True)
 class Popped:
-    """One message as a POP client has it."""
+    """Popped message with its receipt handle."""
 
     body: bytes
     topic: str
@@ -31,20 +31,20 @@ class Popped:
 
     @property
     def real_topic(self) -> str:
-        """Topic to name in an acknowledgement: by the flag in the handle. getRealTopic"""
+        """Topic of an acknowledgement, by the retry flag of the handle (getRealTopic)."""
         flag = self.handle.split(" ")[4]
         return self.topic if flag == "0" else f"%RETRY%g{'_' if flag == '1' else '+'}{self.topic}"
 
 
 class PopClient:
-    """A consumer of group `g`."""
+    """Consumer of one group."""
 
     def __init__(self, asker: Asker, clock: FakeClock, group: str = "g") -> None:
         self._asker, self._clock, self.group = asker, clock, group
-        self.rest = 0  # messages that the last pop left, as its answer says
+        self.rest = 0  # remaining messages, from the last response
 
     async def ask(self, topic: str = "T", **changes: Any) -> Response:
-        """Pop; by default without waiting, for 60 s."""
+        """Pop; by default without long polling, and with an invisible time of 60 s."""
         fields = {
             "consumerGroup": self.group,
             "topic": topic,
@@ -58,7 +58,7 @@ class PopClient:
         return await self._asker.ask(200_050, fields | changes)
 
     async def pop(self, topic: str = "T", **changes: Any) -> list[Popped]:
-        """Return the messages of a pop; none if there are none in time."""
+        """Pop and return the messages; empty if there are none in time."""
         answer = await self.ask(topic, **changes)
         self.rest = int((answer.fields or {}).get("restNum", 0))
         if answer.code == 210:
@@ -84,7 +84,7 @@ class PopClient:
 
 
 def popped(answer: Response, topic: str, broker_name: str = "test") -> list[Popped]:
-    """Return the messages of an answer, with the handles that the client makes."""
+    """Return the messages of a response with their receipt handles."""
     fields = answer.fields or {}
     starts = dict(_entries(fields["startOffsetInfo"]))
     offsets = {key: text.split(",") for key, text in _entries(fields["msgOffsetInfo"])}
@@ -114,7 +114,7 @@ def _entries(text: str) -> list[tuple[str, str]]:
 
 
 async def advance(broker: Broker, clock: FakeClock, step_ms: int, by_ms: int = 500) -> None:
-    """Move the clock in steps; after each, all work that is possible is done."""
+    """Advance the clock in steps; after each step, run all due work."""
     end_ms = clock.now_ms() + step_ms
     while clock.now_ms() < end_ms:
         clock.advance(min(by_ms, end_ms - clock.now_ms()))
@@ -122,7 +122,7 @@ async def advance(broker: Broker, clock: FakeClock, step_ms: int, by_ms: int = 5
 
 
 async def rest(broker: Broker) -> None:
-    """Return when timers have delivered what is due and the reviver has read it."""
+    """Wait until due timers are delivered and the reviver has read them."""
     service = broker.plugins.plugins["timer_store"].parts.service  # type: ignore[attr-defined]
     assert broker.parts.pop is not None
     for _ in range(TURNS):

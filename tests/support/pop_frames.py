@@ -1,4 +1,4 @@
-"""Pops and acknowledgements as frames that clients write together, and the appends of them."""
+"""Pops and acknowledgements written as batches of frames, and the resulting log appends."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Sign = Callable[[Request], Request]
 
 
 def as_they_are(request: Request) -> Request:
-    """Sign nothing."""
+    """Return a request unsigned."""
     return request
 
 
 @dataclass
 class ReviveAppends:
-    """Appends to the revive log, each as the tags of its records.
+    """Recorder of appends to the revive log, each as the tags of its records.
 
     Attributes:
-        fault: Why the store refuses the next append, empty if it does not.
+        fault: Reason with which the store refuses the next append; empty: accepted.
         failure: Error that the next append raises.
     """
 
@@ -112,7 +112,7 @@ class PopRig:
         return found
 
     def pop_request(self, opaque: int, **changes: Any) -> Request:
-        """Return a pop that does not wait."""
+        """Return a pop request without long polling."""
         fields = {
             "consumerGroup": "g", "topic": "T", "queueId": -1, "maxMsgNums": 32,
             "invisibleTime": 60_000, "pollTime": 0, "bornTime": self.clock.now_ms(), "initMode": 0,
@@ -121,7 +121,7 @@ class PopRig:
         return Request(RequestCode.POP_MESSAGE, texts, opaque=opaque, version=479)
 
     def requests_measured(self, code: int) -> dict[int, int]:
-        """Return how many requests of a code the broker has measured, by response code."""
+        """Return the broker's metric of requests of a code, by response code."""
         found: dict[int, int] = {}
         for (asked, answered, *_), buckets, _ in self.broker.parts.rpc.ms:
             if asked == code:
@@ -140,19 +140,19 @@ def ack_request(message: Popped, opaque: int, **changes: Any) -> Request:
 
 
 def write(peer: RawPeer, requests: Sequence[Request], sign: Sign = as_they_are) -> None:
-    """Write requests at once."""
+    """Write several requests in one write."""
     peer.writer.write(b"".join(codec.encode_request(sign(request)) for request in requests))
 
 
 async def answers(peer: RawPeer, count: int) -> dict[int, Response]:
-    """Return the next answers by their opaque."""
+    """Return the next responses by opaque."""
     found = [await peer.read_answer() for _ in range(count)]
     assert len({answer.opaque for answer in found}) == count
     return {answer.opaque: answer.response for answer in found}
 
 
 async def codes(peer: RawPeer, requests: Sequence[Request], **signed: Sign) -> dict[int, int]:
-    """Write requests at once; return the codes of their answers by their opaque."""
+    """Write several requests in one write; return the response codes by opaque."""
     write(peer, requests, **signed)
     found = await answers(peer, len(requests))
     return {opaque: response.code for opaque, response in found.items()}
@@ -171,6 +171,6 @@ async def pop_rig(
 
 
 async def turn() -> None:
-    """Let the loop read what was written and handle it."""
+    """Run the event loop until it has read and handled written requests."""
     for _ in range(8):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Random stores as rows of tables, with messages that are handled correctly or not."""
+"""Random stores as table rows, with correctly and incorrectly handled messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAR = [(1 << 48) - 1, (1 << 48) + 10_100, (1 << 63) - 1]  # larger than any log 
 
 
 class RandomStore:
-    """The rows of a store, with few values for everything so that they coincide."""
+    """Rows of a random store; columns have few distinct values, so that collisions are frequent."""
 
     def __init__(self, name: str, chance: int | random.Random) -> None:
         self.name = name
@@ -117,7 +117,7 @@ class RandomStore:
         self.held.append(self.row(TIMER_TOPIC, prepared_offset=named, rolls=rolls, **times))
 
     def end(self) -> None:
-        """Append a record that settles a message, or should not."""
+        """Append a record that settles a message, validly or not."""
         if not self.held:
             return
         old = self.random.choice(self.held[-5:] if self.chance(0.4) else self.held[-1:])
@@ -151,7 +151,7 @@ class RandomStore:
         self.held.append(self.row(TIMER_TOPIC, **times, **own))
 
     def unrelated(self) -> None:
-        """Append a record with an offset at which there is no record, maybe with a unit."""
+        """Append a record whose origin is an offset without a record, sometimes with a unit."""
         place = self.at + 10
         if self.chance(0.5):
             self.queues.append(
@@ -165,7 +165,7 @@ class RandomStore:
         self.row(topic, prepared_offset=~place)
 
     def removed(self) -> None:
-        """Let a queue unit refer to an offset before the log, maybe with a settled state."""
+        """Add a queue unit with an offset before the log, sometimes with a settled state."""
         if not self.messages or not (log_min := self.messages[0]["phys_offset"]):
             return
         place = self.random.randrange(min(log_min, 6))
@@ -182,7 +182,7 @@ class RandomStore:
             self.row(topic, prepared_offset=~place)
 
     def write_cursors(self) -> None:
-        """Write offsets of services, or lose them."""
+        """Write or omit the offsets of services."""
         for level in (1, 2):
             if self.chance(0.7):
                 value = self.random.randint(0, self.numbers.get(SCHEDULE_TOPIC, 0) + 1)

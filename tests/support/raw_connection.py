@@ -1,4 +1,4 @@
-"""A raw peer that writes bytes and reads frames."""
+"""Raw peer that writes bytes and reads frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 20.0
 
 
 class RawPeer:
-    """A plain socket without our connection code."""
+    """Peer on a plain socket, without the product's connection code."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -51,7 +51,7 @@ class RawPeer:
         return command
 
     async def at_end(self) -> bool:
-        """Wait until the other side closes; return whether nothing was received before."""
+        """Wait for the end of the stream; return whether no bytes were received before it."""
         async with asyncio.timeout(WAIT_S):
             try:
                 return await self.reader.read() == b""

@@ -1,4 +1,4 @@
-"""The part of the remoting protocol that prepares a broker and checks that it is ready."""
+"""Synchronous remoting requests that prepare a broker and check its readiness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAME_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response frame."""
+    """Response frame."""
 
     code: int
     remark: str
@@ -31,7 +31,7 @@ def ask(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Answ
     """Send one request to `port` on loopback and return the response.
 
     Raises:
-        OSError: Nothing listens, or the connection broke.
+        OSError: The connection was refused or lost.
     """
     header = json.dumps(
         {"code": code, "language": "JAVA", "version": 435, "opaque": 1, "flag": 0,
@@ -43,7 +43,7 @@ def ask(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Answ
         frame_bytes, header_bytes = struct.unpack(">II", _read(peer, 8))
         header_bytes &= 0xFFFFFF
         if not header_bytes + 4 <= frame_bytes <= FRAME_BYTES_MAX:
-            raise ConnectionError(f"answer of {frame_bytes} bytes, header of {header_bytes}")
+            raise ConnectionError(f"invalid response: {frame_bytes} bytes, header {header_bytes}")
         answer = json.loads(_read(peer, header_bytes))
         answer_body = _read(peer, frame_bytes - 4 - header_bytes)
     fields = answer.get("extFields") or {}
@@ -81,7 +81,7 @@ def create_topic(
 
 
 def max_offset(broker_port: int, topic: str, queue_id: int) -> int:
-    """Return the offset behind the last message of a queue."""
+    """Return the offset after the last message of a queue."""
     answer = ask(broker_port, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
     assert answer.code == SUCCESS, f"max offset of {topic}/{queue_id}: {answer.remark}"
     return int(answer.fields["offset"])
@@ -92,6 +92,6 @@ def _read(peer: socket.socket, size: int) -> bytes:
     while len(parts) < size:
         part = peer.recv(size - len(parts))
         if not part:
-            raise ConnectionError("connection closed in the middle of an answer")
+            raise ConnectionError("connection closed within a response")
         parts += part
     return bytes(parts)

@@ -1,4 +1,4 @@
-"""Rig of replica tests: a master that sends what a test gives it, on a socket of loopback."""
+"""Scripted master for replica tests, on a loopback socket."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ ReadReport = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[in
 
 
 class ScriptedMaster:
-    """Takes one connection at a time, and collects its reports.
+    """Master that accepts one connection at a time and records its reports.
 
     Args:
-        read_report: Reads up to the next report; may answer what comes before it.
+        read_report: Reads the next report; can respond to messages before it.
     """
 
     def __init__(self, read_report: ReadReport) -> None:
@@ -31,14 +31,14 @@ class ScriptedMaster:
             writer.close()
 
     async def reported(self, offset: int) -> None:
-        """Return when the replica reports this end of its log."""
+        """Wait until the replica reports a log end."""
         async with asyncio.timeout(TURN_S_MAX):
             while await self.reports.get() != offset:
                 pass
 
 
 async def until(met: Callable[[], object]) -> None:
-    """Return when something is true that is not announced."""
+    """Poll until a condition is true."""
     async with asyncio.timeout(TURN_S_MAX):
         while not met():  # noqa: ASYNC110
             await asyncio.sleep(0)

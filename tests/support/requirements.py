@@ -1,4 +1,4 @@
-"""Requirements of tests: without them a test is skipped, but fails in CI."""
+"""Requirements of tests: a test with a missing requirement is skipped; in CI it fails."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 
 class Missing(Exception):
-    """A program or package is not installed."""
+    """Missing program or package."""
 
 
 def need_commands(*names: str) -> None:
-    """Check that all these commands are in the PATH.
+    """Check that commands are in the PATH.
 
     Raises:
-        Missing: One is not.
+        Missing: A command is not.
     """
     missing = [name for name in names if shutil.which(name) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""A real broker on loopback, and requests to it."""
+"""Broker on loopback, and requests to it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small(root: Path, **more: str) -> dict[str, str]:
 
 
 class Asker:
-    """A client of one broker."""
+    """Client of one broker."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
@@ -44,7 +44,7 @@ class Asker:
     async def ask(
         self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b""
     ) -> Response:
-        """Return the response with any code."""
+        """Send a request and return the response, whatever its code."""
         text = {name: str(value) for name, value in (fields or {}).items()}
         return await self._client.call(Request(code, text, body, version=479), timeout_s=TIMEOUT_S)
 
@@ -66,7 +66,7 @@ class Asker:
         return await self.ask(RequestCode.SEND_MESSAGE, fields, body)
 
     async def pull(self, topic: str, offset: int, *, group: str = "g") -> Response:
-        """Pull from queue 0; waits up to 30 s for a message."""
+        """Pull from queue 0; wait up to 30 s for a message."""
         fields = {
             "consumerGroup": group,
             "topic": topic,
@@ -84,7 +84,7 @@ class Asker:
 
 @asynccontextmanager
 async def asking(address: str, who: Credentials | None = None) -> AsyncIterator[Asker]:
-    """Yield a client of the server at `address`, which signs its requests as `who`."""
+    """Yield a client of the server at `address`; `who` signs its requests."""
     async with RemotingClient(address, sign=who.sign if who is not None else None) as client:
         yield Asker(client)
 

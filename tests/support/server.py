@@ -1,7 +1,6 @@
-"""A broker with its name server for tests and benchmarks, of any implementation.
+"""Broker and name server as processes, of any implementation, for tests and benchmarks.
 
-A `Server` keeps its ports and its store directory over `stop`, `kill` and `start`, so that a test
-can end a broker in any way and check the next start.
+A `Server` keeps its ports and its store directory across `stop`, `kill` and `start`.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ PORT_COUNT = 5  # name server, VIP (broker - 2), gRPC, broker, replication
 
 
 class Server(ABC):
-    """A broker and its name server on loopback.
+    """Broker and name server on loopback.
 
     Args:
-        home: directory for configuration files and logs.
-        store_dir: storePathRootDir of the broker, by default below `home`.
-        keys: further keys of broker.conf.
+        home: Directory of configuration files and logs.
+        store_dir: storePathRootDir of the broker; by default below `home`.
+        keys: Additional keys of broker.conf.
     """
 
     name: str
@@ -68,11 +67,11 @@ class Server(ABC):
         return self._broker is not None and self._broker.running
 
     def start(self) -> None:
-        """Start all processes that do not run, and wait until clients can send.
+        """Start the processes that are not running, and wait until clients can send.
 
         Raises:
-            RuntimeError: The process ended; the message contains the end of its log.
-            WaitedTooLong: It did not become ready.
+            RuntimeError: A process ended; the message contains the end of its log.
+            WaitedTooLong: The broker did not become ready in time.
         """
         assert not self.running, f"{self.name} runs already"
         self.store_dir.mkdir(parents=True, exist_ok=True)
@@ -94,11 +93,11 @@ class Server(ABC):
         self.broker.kill()
 
     def stop_broker(self) -> None:
-        """Stop the broker in order; a separate name server keeps running."""
+        """Stop the broker cleanly; a separate name server keeps running."""
         self.broker.stop()
 
     def stop(self) -> None:
-        """Stop broker and name server in order."""
+        """Stop broker and name server cleanly."""
         if self._broker is not None:
             self._broker.stop()
 
@@ -124,7 +123,7 @@ class Server(ABC):
 
     @abstractmethod
     def start_namesrv(self) -> None:
-        """Start the name server if it is a separate process that does not run."""
+        """Start the name server, if it is a separate process and not running."""
 
     @abstractmethod
     def start_broker(self) -> Child:

@@ -1,7 +1,7 @@
-"""Random SQL92 filters with their meaning: a tree, its text, and a plain evaluation of the tree.
+"""Random SQL92 filters as trees, with their text and a naive evaluation.
 
-The evaluation follows Java's objects one by one, with the class of each value beside it, where the
-product decides by the kinds of operands when it compiles.
+The evaluation tracks the Java class of each value at run time, whereas the product determines the
+types of operands when it compiles a filter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LITERALS = (
 
 
 class JavaError(Exception):
-    """An exception that Java throws while it evaluates."""
+    """Exception that Java throws during the evaluation."""
 
 
 def properties() -> st.SearchStrategy[dict[str, str]]:
@@ -88,7 +88,7 @@ def leaves(draw: st.DrawFn) -> Tree:
 
 
 def render(tree: Tree) -> str:
-    """Return the text of a tree; every operand that is no leaf is in parentheses."""
+    """Return the text of a tree, with parentheses around operands that are not leaves."""
     match tree:
         case ("property", name):
             return str(name)
@@ -133,7 +133,7 @@ def matches(tree: Tree, values: Mapping[str, str]) -> bool:
 
 
 def truth(tree: Tree, values: Mapping[str, str]) -> bool | None:
-    """Return the value of a tree where a truth value belongs."""
+    """Evaluate a tree as a truth value."""
     if tree[0] == "property":
         return False if tree[1] in values else None
     value = evaluate(tree, values)
@@ -273,7 +273,7 @@ def number(text: str, java_class: str) -> int | float:
 
 
 def double(text: str) -> float:
-    """Return what Double.valueOf reads, for the texts in VALUES and plain decimal ones."""
+    """Parse a text as Double.valueOf does; supports the texts in VALUES and decimal numbers."""
     known = {"5d": 5.0, "0x10p1": 32.0, "NaN": math.nan, "-Infinity": -math.inf}
     plain = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text.strip())
     if text in known:

@@ -32,7 +32,7 @@ def small_config(root: Path, **changes: Any) -> StoreConfig:
 def open_store(
     root: Path, clock: FakeClock | None = None, rules: tuple[TagsCodeRule, ...] = (), **changes: Any
 ) -> MessageStore:
-    """Return a small store on a fake clock, to be entered."""
+    """Return a small store on a fake clock; the caller enters it as a context manager."""
     return MessageStore(small_config(root, **changes), clock or FakeClock(), tags_code_rules=rules)
 
 
@@ -81,7 +81,7 @@ def records_of(store: MessageStore, topic: str, queue_id: int = 0) -> list[Recor
 
 
 def crash(store: MessageStore) -> None:
-    """End a store like a killed process: nothing is synced, and `abort` remains."""
+    """End a store without syncing, like a killed process; the file `abort` remains."""
     store.index.stop()
     store.flusher._after_flush = lambda end: None  # type: ignore[method-assign]
     store.read_ahead.stop()

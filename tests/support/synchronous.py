@@ -1,4 +1,4 @@
-"""Ports with asynchronous searches, for tests without an event loop."""
+"""Synchronous wrapper of asynchronous searches, for tests without an event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def at_once(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 class Synchronous:
-    """A port of pending messages with synchronous `by_key` and `by_offset`."""
+    """Port of pending messages with synchronous `by_key` and `by_offset`."""
 
     def __init__(self, port: Any) -> None:
         self._port = port

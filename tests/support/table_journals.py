@@ -1,4 +1,4 @@
-"""A table of topics with its journal in a log in memory."""
+"""Topic table with its journal in an in-memory log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ QUEUE = TableKind.TOPIC.value
 
 @dataclass
 class FakeLog:
-    """A log in memory.
+    """In-memory log.
 
     Attributes:
-        bodies: Of the records of the topics' queue; None: an unreadable one.
-        first: First queue offset that retention has left.
+        bodies: Bodies of the records in the topic journal's queue; None: unreadable record.
+        first: Minimum queue offset after retention.
     """
 
     bodies: list[bytes | None] = field(default_factory=list)
@@ -64,7 +64,7 @@ def journal_on(fake: FakeLog, *, epoch: int = 0) -> TableJournal[TopicConfig]:
 
 
 class Master:
-    """A table with its journal, from a file on."""
+    """Topic table with its journal, loaded from a table file."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Master:
         self.table = table_journal.merged(self.table, rows)
 
     def snapshot(self) -> None:
-        asyncio.run(self.journal.keep_snapshot(self.table, self.version))
+        asyncio.run(self.journal.snapshot_if_needed(self.table, self.version))
 
     @property
     def file(self) -> tuple[dict[str, TopicConfig], DataVersion]:

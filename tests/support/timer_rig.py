@@ -1,4 +1,4 @@
-"""A message store with timers and a manual clock, which can be killed and reopened."""
+"""Message store with timers on a fake clock, which can be killed and reopened."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ TURNS_MAX = 100_000
 
 
 def pending_unit_records(timers: TimerStore) -> npt.NDArray[np.int64]:
-    """Return the records of units found by a broker that reads from the read time on.
+    """Return the records of the units that a broker finds from the read time on.
 
-    Source: TimerMessageStore.dequeue: units that cancel deliver nothing.
+    Units that cancel a timer are excluded.
+
+    Source: TimerMessageStore.dequeue
     """
     found = [np.empty(0, np.int64)]
     for rows in timers.units.log.scan():
@@ -36,14 +38,14 @@ def pending_unit_records(timers: TimerStore) -> npt.NDArray[np.int64]:
 
 
 def assert_each_once_for_apache(timers: TimerStore) -> None:
-    """Check that an Apache broker would find each pending timer once."""
+    """Check that an Apache broker would find each pending timer exactly once."""
     units = pending_unit_records(timers)
     assert np.unique(units).size == units.size, "an Apache broker would deliver some twice"
     assert units.size == timers.counts.total, "an Apache broker would deliver what has left"
 
 
 class TimerRig:
-    """A message store with timers: `open`, work, then `close` or `kill`, any number of times."""
+    """Message store with timers, which can be closed or killed, and reopened."""
 
     def __init__(self, root: Path, clock: FakeClock | None = None, **config: Any) -> None:
         self.root, self.clock = root, clock or FakeClock()
@@ -78,8 +80,8 @@ class TimerRig:
         self.timers.note_put(batch, self.clock.now_ms())
 
     def close(self) -> None:
-        """Stop like a broker."""
-        assert asyncio.run(self.keeper.leave())
+        """Close cleanly, like a broker."""
+        assert asyncio.run(self.keeper.persist_last())
         if self.is_sound:
             assert_each_once_for_apache(self.timers)
         self.timers.close()
@@ -115,14 +117,14 @@ class TimerRig:
         return batch
 
     def work(self) -> None:
-        """Do all work that is possible now."""
+        """Run turns until there is no more work at this time."""
         for _ in range(TURNS_MAX):
             if not self.timers.turn(self.clock.now_ms()):
                 return
-        raise AssertionError("the timer store does not come to rest")
+        raise AssertionError("the timer store does not become idle")
 
     def advance(self, step_ms: int) -> None:
-        """Advance the clock in the steps that the service sleeps."""
+        """Advance the clock from wakeup to wakeup of the service."""
         end_ms = self.clock.now_ms() + step_ms
         self.work()
         while True:
@@ -136,7 +138,7 @@ class TimerRig:
         self.clock.set_ms(end_ms)
         self.work()
 
-    # -- what is there --------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------
 
     def delivered(self, topic: str = "T", queue_id: int = 0) -> list[Any]:
         """Return the records of a queue."""

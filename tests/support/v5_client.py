@@ -1,4 +1,4 @@
-"""A v5 client for tests: calls of MessagingService by grpcio, and messages of them."""
+"""v5 client for tests: calls of MessagingService with grpcio, and builders of messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMBERS = count()
 
 
 def metadata(client_id: str = "c@1", **more: str) -> list[tuple[str, str]]:
-    """Return the metadata of a client; underscores are hyphens, None leaves a field out."""
+    """Return the metadata of a client; underscores become hyphens, None omits a field."""
     found = {"x-mq-client-id": client_id, "x-mq-language": "PYTHON", "x-mq-client-version": "5.1.2"}
     found |= {name.replace("_", "-"): value for name, value in more.items()}
     return [(name, value) for name, value in found.items() if value]
@@ -42,18 +42,18 @@ def signed(access_key: str, secret: str, client_id: str = "c@1") -> list[tuple[s
 
 
 class V5Caller:
-    """Makes calls over one channel."""
+    """Client of one gRPC channel."""
 
     def __init__(self, channel: Any, fields: list[tuple[str, str]]) -> None:
         self.channel, self.fields = channel, fields
 
     async def call(self, request: Message, *, name: str = "", timeout_s: float = CALL_S) -> Any:
-        """Return the response of a unary call, named by its request."""
+        """Make a unary call; its name defaults to that of the request. Return the response."""
         name = name or type(request).__name__.removesuffix("Request")
         return await self.raw(name, request.SerializeToString(), timeout_s=timeout_s)
 
     async def raw(self, name: str, data: bytes, *, timeout_s: float = CALL_S) -> Any:
-        """Return the response to bytes."""
+        """Call a method with encoded bytes and return the response."""
         response = getattr(api, f"{name}Response")
         method = self.channel.unary_unary(SERVICE + name, response_deserializer=response.FromString)
         return await method(data, metadata=self.fields, timeout=timeout_s)
@@ -103,7 +103,7 @@ class V5Caller:
         return method(metadata=self.fields)
 
     async def settings(self, stream: Any, settings: v2.Settings) -> v2.Settings:
-        """Send settings; return those of the answer."""
+        """Send settings and return the effective settings."""
         await stream.write(api.TelemetryCommand(settings=settings).SerializeToString())
         answer = await asyncio.wait_for(stream.read(), CALL_S)
         assert isinstance(answer, api.TelemetryCommand)
@@ -114,7 +114,7 @@ class V5Caller:
 async def v5_caller(
     port: int, fields: list[tuple[str, str]] | None = None, *, authority: bytes | None = None
 ) -> AsyncIterator[V5Caller]:
-    """Make calls to a port, by TLS if there is a certificate to trust."""
+    """Yield a client of a port; TLS is used if a trusted certificate is given."""
     address = f"127.0.0.1:{port}"
     if authority is None:
         channel = grpc.aio.insecure_channel(address)
@@ -133,7 +133,7 @@ async def typed_topic(broker: Broker, name: str, kind: str, *, queues: int = 1) 
 
 
 def message(topic: str, body: bytes = b"body", **system: Any) -> v2.Message:
-    """Return a message with an id of its own."""
+    """Return a message with a unique id."""
     found = v2.Message(topic=v2.Resource(name=topic), body=body)
     found.system_properties.message_id = f"01{next(_NUMBERS):032X}"
     found.system_properties.body_encoding = v2.IDENTITY
@@ -154,7 +154,7 @@ def sending(*messages: v2.Message) -> api.SendMessageRequest:
 
 @contextmanager
 def refused_with(status: Any) -> Iterator[None]:
-    """Expect a call to end with a status of gRPC."""
+    """Check that a call ends with a gRPC status."""
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         yield
     assert refused.value.code() == status, refused.value

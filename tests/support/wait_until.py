@@ -1,7 +1,4 @@
-"""Waiting for other processes, for interop tests and benchmarks.
-
-Each wait has a condition and a deadline; none has a guessed duration.
-"""
+"""Waits for other processes, each with a condition and a deadline."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ POLL_S = 0.02
 
 
 class WaitedTooLong(AssertionError):
-    """A process did not do the expected in time."""
+    """Condition that did not become true in time."""
 
 
 def now_ms() -> int:
-    """Return the wall clock in ms since the epoch, as in the messages of brokers and clients."""
+    """Return the wall-clock time in ms since the epoch, as used in messages."""
     return int(time.time() * 1_000)
 
 
 def until(probe: Callable[[], T | None], *, seconds: float, what: str, poll_s: float = POLL_S) -> T:
-    """Return the first true result of `probe`, which is called repeatedly.
+    """Call `probe` repeatedly and return its first true result.
 
     Raises:
         WaitedTooLong: No true result within `seconds`.
@@ -39,12 +36,12 @@ def until(probe: Callable[[], T | None], *, seconds: float, what: str, poll_s: f
 
 
 class Stopwatch:
-    """A measurement of elapsed time."""
+    """Measurement of elapsed time."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Seconds since the creation."""
+        """Seconds since the creation of the stopwatch."""
         return time.monotonic() - self._start

@@ -1,4 +1,4 @@
-"""Logs written record by record, with bodies that contain records."""
+"""Writer of commit logs, including records whose bodies contain records."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def record_at(offset: int, body: bytes, *, topic: str = "T", number: int = 0, **
 
 @dataclass
 class LogWriter:
-    """A writer of commit log files below `root`.
+    """Writer of commit log files below `root`.
 
     Attributes:
-        places: (offset, size) of the records.
+        places: (offset, size) of each record, in bytes.
     """
 
     root: Path
@@ -45,7 +45,7 @@ class LogWriter:
     data: bytearray = field(default_factory=bytearray)
 
     def add(self, body: bytes, *, plant: int = 0, **more: str) -> int:
-        """Append a record whose body ends with `plant` records that contain their own offset."""
+        """Append a record whose body ends with `plant` embedded records with matching offsets."""
         at = len(self.data)
         made = self._made(at, body, plant, more)
         left = self.file_bytes - at % self.file_bytes

@@ -4,9 +4,9 @@
     then        commit log durable to L  ->  tombstones, timer log synced to P  ->  wheel pages
                 ->  duemq.timers.json  ->  timercheck, timermetrics
 
-Recovery goes back to the last instant that was written: everything after P is enqueued again from
-the queue at Q, and what was settled since is found in the commit log after L. So nothing may
-reach the disk that depends on a log that is not there yet.
+Recovery returns to the last written instant: timers after P are enqueued again from
+the queue at Q, and timers that were settled since are found in the commit log after L. Therefore a
+file is written only after the log that it depends on is synced.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from timer_store.layout import NO_OFFSETS, Offsets
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-PIECE_PLACES = 32_768  # positions of units that are buried at once
-SCAN_BYTES_MAX = 64 << 20  # of the commit log that a start has to scan
+PIECE_PLACES = 32_768  # maximum units that get their tombstones in one call
+SCAN_BYTES_MAX = 64 << 20  # maximum bytes of the commit log that a start has to scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class Capture:
 
     Attributes:
         pages: Changed pages that `TimerWheel.capture` returned.
-        claims: Settled timers and the positions of their units.
-        passed: Positions of units whose successors are in the previous checkpoint.
+        settled_timers: Settled timers and the positions of their units.
+        passed: Positions of rolled units whose new units are in the previous checkpoint.
         returned: Positions of units whose messages were returned to a level.
     """
 
     snapshot: Snapshot
     pages: Any
-    claims: dict[int, int]
+    settled_timers: dict[int, int]
     passed: Offsets
     returned: list[Offsets]
 
@@ -69,13 +69,13 @@ class CheckpointWriter:
         return 0 if self._written is None else self._written.handover_offset
 
     async def persist_in_turn(self) -> bool:
-        """Write a checkpoint unless one is being written: the periodic job."""
+        """Write a checkpoint unless one is being written. Called by the periodic job."""
         return False if self._one_at_a_time.locked() else await self.persist()
 
     async def persist(self, *, last: bool = False) -> bool:
         """Write a checkpoint of this instant; return whether it is on the disk.
 
-        False if no timer changed, or if the disk did not sync in time. The next call tries again.
+        It returns False if no timer changed, or if the disk did not sync in time.
 
         Args:
             last: Write it even if no timer changed.
@@ -83,23 +83,23 @@ class CheckpointWriter:
         async with self._one_at_a_time:
             return await self._persist(last=last)
 
-    async def leave(self) -> bool:
+    async def persist_last(self) -> bool:
         """Write the last checkpoint before the store is closed; return whether it is on the disk.
 
-        The next owner of the store, Apache's broker too, finds no unit of a delivered timer,
-        except in the case that is logged (`settle_delivered`).
+        The next broker on the store, Apache's too, finds no unit of a delivered timer, unless
+        `settle_delivered` logs a warning.
         """
         async with self._one_at_a_time:
-            self._forget_remade()
+            self._drop_old_positions()
             self._passed = np.concatenate([self._passed, settle_delivered(self._timers.state)])
             done = await self._persist(last=True)
-            if done and self._passed.size:  # units of timers that were rolled since the last one
+            if done and self._passed.size:  # units that were rolled since the last checkpoint
                 done = await self._persist(last=True)
             return done
 
     async def _persist(self, *, last: bool) -> bool:
         timers = self._timers
-        if timers.units.log.failure is not None:  # `_complain` has reported it
+        if timers.units.log.failure is not None:  # `_report_failure` has reported it
             return False
         if not timers.non_timers.settled(timers.clock.now_ms()):
             return False
@@ -108,21 +108,23 @@ class CheckpointWriter:
         snapshot = self._snapshot()
         if not last and self._written is not None and is_same(snapshot, self._written):
             return False
-        self._forget_remade()
-        pages, claims = timers.units.wheel.capture(), timers.claims.taken()
-        returned = timers.claims.taken_returned()
-        passed, needed = timers.dequeue.take_passed(), timers.state.first_needed
+        self._drop_old_positions()
+        pages, settled_timers = timers.units.wheel.capture(), timers.settled_timers.capture()
+        returned = timers.settled_timers.capture_returned()
+        passed, needed = timers.dequeue.take_rolled_positions(), timers.state.first_needed
         needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
         timers.writing = True
         try:
-            done = await self._write(Capture(snapshot, pages, claims, self._passed, returned))
+            done = await self._write(
+                Capture(snapshot, pages, settled_timers, self._passed, returned)
+            )
         finally:
             timers.writing = False
         if not done:
-            timers.units.wheel.give_back(pages)
+            timers.units.wheel.mark_changed(pages)
             self._passed_later = np.concatenate([self._passed_later, passed])
             return False
-        timers.claims.written(claims, len(returned))
+        timers.settled_timers.remove_written(settled_timers, len(returned))
         self._passed = np.concatenate([self._passed_later, passed])
         self._passed_later = NO_OFFSETS
         self._written, self._failed = snapshot, False
@@ -141,7 +143,7 @@ class CheckpointWriter:
         except OSError as error:
             log.error("old timer log files cannot be removed before the next start: %s", error)
 
-    def _forget_remade(self) -> None:
+    def _drop_old_positions(self) -> None:
         """Drop positions in the timer log if it was rebuilt."""
         if self._remade != self._timers.state.rebuilds:
             self._remade = self._timers.state.rebuilds
@@ -153,7 +155,7 @@ class CheckpointWriter:
         try:
             await asyncio.to_thread(write, self._timers, self._files, capture)
         except OSError as error:
-            self._complain(error)
+            self._report_failure(error)
             return False
         return True
 
@@ -180,11 +182,11 @@ class CheckpointWriter:
             generation=timers.store.generation,
         )
 
-    def _complain(self, error: OSError) -> None:
+    def _report_failure(self, error: OSError) -> None:
         if self._timers.units.log.failure is not None:
             log.error(
                 "the timer log could not be synced, so no checkpoint is written any more: %s. "
-                "Nothing is lost, and timers are delivered. Check the disk and restart the broker",
+                "No timer is lost, and deliveries continue. Check the disk and restart the broker",
                 error,
             )
         elif not self._failed:
@@ -210,30 +212,30 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
     """Write a captured state to the disk. Runs in any thread.
 
     Raises:
-        OSError: The disk refused it; the last checkpoint is still valid.
+        OSError: A file cannot be written; the last checkpoint is still valid.
     """
-    places = np.fromiter(capture.claims.values(), np.int64, len(capture.claims))
-    _bury(timers, np.concatenate([places[places >= 0], capture.passed]))
+    places = np.fromiter(capture.settled_timers.values(), np.int64, len(capture.settled_timers))
+    _write_tombstones(timers, np.concatenate([places[places >= 0], capture.passed]))
     for returned in _in_pieces(capture.returned):
-        _bury(timers, returned[returned >= 0], copied=True)
+        _write_tombstones(timers, returned[returned >= 0], copied=True)
     timers.units.log.sync(capture.snapshot.log_pos)
     timers.units.wheel.write(capture.pages)
     files.write(capture.snapshot)
 
 
-def _bury(timers: TimerStore, places: Offsets, *, copied: bool = False) -> None:
-    """Mark units as settled; positions without a unit are skipped.
+def _write_tombstones(timers: TimerStore, places: Offsets, *, copied: bool = False) -> None:
+    """Write tombstones to units; positions without a unit are skipped.
 
     Raises:
-        OSError: The disk refused it.
+        OSError: The timer log cannot be written.
     """
     try:
-        timers.units.bury(places, copied=copied)
+        timers.units.write_tombstones(places, copied=copied)
     except CorruptStore as error:
-        log.error("the timer log lacks a unit that was delivered, the others are marked: %s", error)
+        log.error("the timer log lacks a unit of a delivered timer, which is skipped: %s", error)
         for place in places:
             with suppress(CorruptStore):
-                timers.units.bury(np.array([place]), copied=copied)
+                timers.units.write_tombstones(np.array([place]), copied=copied)
 
 
 def _in_pieces(arrays: list[Offsets]) -> Iterator[Offsets]:

@@ -4,11 +4,11 @@
     queue       [ enqueued ........................ Q ][ enqueued again, except settled timers ]
     commit log  [ ................................. L ][ origins: timers settled since ]
 
-The wheel on the disk is that of the checkpoint or, slot by slot, of the next one, which was being
-written: slots that point after P are followed back (`TimerUnits.repair`). Where the files do not
-belong together, or the checkpoint is lost, everything is rebuilt from the queue and the commit
-log; where an Apache broker wrote them, they are adopted (`adoption`). The same if an Apache broker
-has delivered from this log since the checkpoint, as another master of the group.
+Each slot of the wheel on the disk is that of the checkpoint, or already that of the next one, which
+was being written: chains of slots that point after P are walked back (`TimerUnits.repair`). If the
+files do not match each other, or the checkpoint is lost, timer log and wheel are rebuilt from the
+queue and the commit log. If an Apache broker wrote the files, or has delivered from this log as
+another master of the group since the checkpoint, they are adopted (`adoption`).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
     """Recover an opened timer store from its files.
 
     Args:
-        notice: Called with a line for the operator.
+        notice: Called with a log line for the operator.
     """
     snapshot = state.files.load()
     foreign = snapshot is None and state.files.check is not None
     adoption.load_log(state, notice, foreign=foreign, own=snapshot is not None)
-    why = "no checkpoint" if snapshot is None else doubt(state, snapshot)
+    why = "no checkpoint" if snapshot is None else invalid_reason(state, snapshot)
     if snapshot is not None and why is None:
         try:
             if restore(state, snapshot, notice, progress):
@@ -65,8 +65,8 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
         notice(f"{state.counts.total} timers pending")
 
 
-def doubt(state: TimerState, snapshot: Snapshot) -> str | None:
-    """Return why a checkpoint cannot be used, None if it can."""
+def invalid_reason(state: TimerState, snapshot: Snapshot) -> str | None:
+    """Return the reason why a checkpoint cannot be used, None if it is valid."""
     units, store = state.units, state.store
     _, queue_end = store.queue_bounds(TIMER_TOPIC, TIMER_QUEUE)
     if snapshot.precision_ms != state.config.precision_ms:
@@ -83,7 +83,7 @@ def doubt(state: TimerState, snapshot: Snapshot) -> str | None:
     journal_end = ownership.bounds(store)[1]
     if snapshot.handover_offset > journal_end:
         return f"the ownership journal ends at {journal_end}, it had {snapshot.handover_offset}"
-    if adoption.has_worked(state, snapshot.log_offset, snapshot.queue_offset):
+    if adoption.has_apache_deliveries(state, snapshot.log_offset, snapshot.queue_offset):
         return "an Apache broker was the master since the last checkpoint"
     return None
 
@@ -94,7 +94,7 @@ def restore(
     """Restore a checkpoint and enqueue the timers after it; return False if that is impossible.
 
     Raises:
-        OSError: The disk refused the timer log, wheel or checkpoint.
+        OSError: Timer log, wheel or checkpoint cannot be read or written.
     """
     units, position = state.units, state.position
     faults = units.repair(snapshot.log_pos)
@@ -102,19 +102,21 @@ def restore(
     position.queue_offset = snapshot.queue_offset
     position.rolled_ms = snapshot.staged_ms
     state.counts.restore(snapshot.by_topic, snapshot.by_file)
-    state.transfers.restore(snapshot.handover_offset, snapshot.handover_unit)
+    state.transfers.restore(
+        snapshot.handover_offset, snapshot.handover_unit, scan_from=snapshot.scan_from
+    )
     if state.store.durable_offset < state.store.max_offset:
         state.store.flush()  # a tombstone must not be on the disk before its delivery is
-    bury_rolled(state)
+    mark_rolled_units(state)
     start, middle = snapshot.scan_from, snapshot.log_offset
     before = origins(state.store, start, middle)
-    bury(state, before, counted=False)
+    write_tombstones(state, before, counted=False)
     settled = origins(state.store, middle)
-    bury(state, settled, counted=True)
-    returned = state.transfers.read_on()
-    state.transfers.bury_returned(returned, distinct(before, settled))
+    write_tombstones(state, settled, counted=True)
+    returned = state.transfers.apply_new_records()
+    state.transfers.mark_returned_units(returned, distinct(before, settled))
     faults += units.check(position.read_ms)
-    if faults or not adds_up(state):
+    if faults or not counts_match(state):
         notice(
             f"the timer wheel is rebuilt from the timer log: "
             f"{faults[0] if faults else 'its slots differ from the counts of the checkpoint'}"
@@ -122,16 +124,16 @@ def restore(
         linked = units.relink(
             position.read_ms, progress=lambda done, whole: progress("units linked", done, whole)
         )
-        if linked.damaged.size or linked.too_far.size or not adds_up(state):
+        if linked.damaged.size or linked.too_far.size or not counts_match(state):
             return False
-    take_in(state, distinct(before, settled), progress)
+    enqueue_rest(state, distinct(before, settled), progress)
     return True
 
 
-def bury_rolled(state: TimerState) -> None:
-    """Put tombstones on units that were rolled into later slots, before slots are counted again.
+def mark_rolled_units(state: TimerState) -> None:
+    """Write tombstones to units that were rolled into later slots, before slots are counted.
 
-    They get them a checkpoint later than their successors; their slots do not count them any more.
+    A checkpoint writes them later than the new units; the old slots no longer count these units.
     """
     units, position = state.units, state.position
     for slots in units.wheel.live_parts(position.read_ms, position.rolled_ms + 1):
@@ -143,42 +145,45 @@ def bury_rolled(state: TimerState) -> None:
                 due_ms, window_ms = rolls["due_ms"], state.config.window_ms
                 later_ms = slot_times(due_ms, position.read_ms, ends_ms, window_ms)
                 put_on = units.find(rolls["phys_offset"], later_ms) >= 0
-                units.bury(rolls["pos"][put_on])
+                units.write_tombstones(rolls["pos"][put_on])
 
 
-def adds_up(state: TimerState) -> bool:
+def counts_match(state: TimerState) -> bool:
     """Return whether slots and counts have the same number of timers."""
     parts = state.units.wheel.live_parts(state.position.read_ms)
     return sum(int(slots["num"].sum()) for slots in parts) == state.counts.total
 
 
-def bury(state: TimerState, settled: Offsets, *, counted: bool) -> None:
-    """Put tombstones on the units of settled timers, and subtract those from the counts.
+def write_tombstones(state: TimerState, settled: Offsets, *, counted: bool) -> None:
+    """Write tombstones to the units of settled timers, and subtract these from the counts.
 
     Args:
         settled: Log offsets of records, ascending; records that are not timers are skipped.
         counted: Whether the counts still include them.
     """
     for first in range(0, settled.size, TAKE_UNITS):
-        rows = state.records.read(settled[first : first + TAKE_UNITS])
+        part = settled[first : first + TAKE_UNITS]
+        rows = state.records.read(part)
         rows = rows[rows["kind"] == layout.TIMED_PLAIN]
         rows = rows[rows["queue_offset"] < state.position.queue_offset]
         if counted:
             state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
+        else:  # a return before the checkpoint has removed some from the journal's ranges
+            rows = np.concatenate([rows, state.transfers.gone_at_offsets(part)])
         pair = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
         state.units.settle(positions_of(state, rows, pair))
-        state.units.recount(np.concatenate(pair))  # the file has some without them already
+        state.units.recount(np.concatenate(pair))  # some counts in the file exclude them already
 
 
 def positions_of(state: TimerState, rows: Rows, pair: tuple[Offsets, Offsets]) -> Offsets:
-    """Return the positions of timers' units in the timer log, for timers that have a unit."""
+    """Return the timer log positions of the units of timers that have one."""
     found = state.units.find(rows["phys_offset"], pair[0])
     again = state.units.find(rows["phys_offset"], pair[1])
     found = np.where(found < 0, again, found)
     return distinct(found[found >= 0])
 
 
-def take_in(state: TimerState, settled: Offsets, progress: Progress | None = None) -> None:
+def enqueue_rest(state: TimerState, settled: Offsets, progress: Progress | None = None) -> None:
     """Enqueue the rest of the queue, without settled timers."""
     state.enqueue.skip = settled
     now_ms = state.clock.now_ms()
@@ -193,7 +198,7 @@ def take_in(state: TimerState, settled: Offsets, progress: Progress | None = Non
 
 
 def origins(store: MessageStore, start: int, end: int | None = None) -> Offsets:
-    """Return the origins that the records between two log offsets name, ascending."""
+    """Return the origins named by the records between two log offsets, ascending."""
     held = [NO_OFFSETS]
     for rows in store.scan(start, end):
         prepared = rows["prepared_offset"]
@@ -202,18 +207,18 @@ def origins(store: MessageStore, start: int, end: int | None = None) -> Offsets:
 
 
 def rebuild(
-    state: TimerState, progress: Progress, reach: adoption.Reach = adoption.UNKNOWN
+    state: TimerState, progress: Progress, reach: adoption.ApachePositions = adoption.UNKNOWN
 ) -> None:
     """Rebuild timer log, wheel and counts from the queue, without timers that the log has settled.
 
     Args:
-        reach: Positions of another broker that used this store last.
+        reach: Positions of an Apache broker that used this store last.
     """
     state.transfers.restore(0, 0)
-    state.transfers.read_on()
+    state.transfers.apply_new_records()
     settled = _settled(state, progress, reach)
-    if reach is adoption.UNKNOWN:  # else the next start needs the files of that other broker
-        state.files.forget()  # after a crash before the next checkpoint the last one is invalid
+    if reach is adoption.UNKNOWN:  # otherwise the next start needs the Apache broker's files
+        state.files.forget()  # the last checkpoint is invalid from here on
     state.units.clear()
     state.counts.restore({}, {})
     first, _ = state.fetch.bounds()
@@ -222,13 +227,13 @@ def rebuild(
     start_ms = now_ms - now_ms % state.config.precision_ms
     state.position.read_ms = state.position.staged_ms = start_ms
     state.position.rolled_ms = -1
-    take_in(state, settled, progress)
+    enqueue_rest(state, settled, progress)
 
 
-def _settled(state: TimerState, progress: Progress, reach: adoption.Reach) -> Offsets:
-    """Return the settled ones of the queue's and of transferred messages, ascending.
+def _settled(state: TimerState, progress: Progress, reach: adoption.ApachePositions) -> Offsets:
+    """Return the log offsets of settled timers and transferred level messages, ascending.
 
-    Without any of these the log, which may be long, is not read.
+    If there are neither, the log is not read.
     """
     first, end = state.fetch.bounds()
     if first >= end and not state.transfers.owned:

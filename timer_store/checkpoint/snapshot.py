@@ -4,9 +4,9 @@
     config/timercheck          Apache's seven numbers, 4096 bytes
     config/timermetrics        Apache's counts by topic
 
-They are written in this order. The first has the numbers of timercheck twice, the current and the
-previous ones: after a crash between the writes the two files still match, and a timercheck that
-equals neither was written by an Apache broker that has run on this store since.
+They are written in this order. duemq.timers.json contains the current and the previous numbers of
+timercheck: after a crash between the writes the two files still match, and a timercheck that
+equals neither was written by an Apache broker.
 
 Source: org.apache.rocketmq.store.timer.TimerCheckpoint
 """
@@ -59,15 +59,15 @@ class Snapshot:
         read_ms: the first slot that is not completely delivered.
         log_pos: end of the timer log.
         queue_offset: the next unit of the timer queue to enqueue.
-        handover_offset, handover_unit: the same of transfers; see `Position`.
+        handover_offset, handover_unit: the next transferred unit to enqueue; see `Position`.
         log_offset: end of the commit log; timers settled after it are not included.
-        scan_from: log offset after which all deliveries of the slots from `read_ms` on are.
+        scan_from: log offset before every delivery of a timer in a slot from `read_ms` on.
         precision_ms: the width of a slot.
-        staged_ms: slots before it were loaded, and their distant timers rolled into others.
+        staged_ms: slots before this time were loaded, and their units due later were rolled.
         by_topic: pending timers, by real topic.
-        by_file: the same by the first log offset of the commit log file that holds their record.
-        version_ms: when it was taken.
-        counter: of the data version; set when it is written.
+        by_file: pending timers, by the first log offset of the commit log file with their record.
+        version_ms: time of the snapshot, in ms since the epoch.
+        counter: counter of the data version; set when the snapshot is written.
         generation: number of the commit log's last truncation.
     """
 
@@ -122,10 +122,10 @@ class Saved(NamedTuple):
     previous: Check
 
     def belongs(self, check: Check | None, *, backup: bool = False) -> bool:
-        """Return whether the timercheck belongs to this file, and was not written by Apache since.
+        """Return whether a timercheck matches this file, so that Apache has not written it since.
 
-        None, a timercheck without content, belongs to any file. If the file itself is lost and
-        this is its backup, timercheck may be one checkpoint newer.
+        None, a timercheck without content, matches any file. If this is the backup of a lost
+        file, timercheck may be one checkpoint newer.
         """
         now = self.snapshot.check
         if check is None or check in (now, self.previous):
@@ -195,8 +195,8 @@ class SnapshotFiles:
     """The three files, below `config/`.
 
     Attributes:
-        check: Numbers of timercheck, as found, then as written. None: no content.
-        metrics: timermetrics.
+        check: Numbers of timercheck as last read or written, None without content.
+        metrics: Contents of timermetrics.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -208,8 +208,8 @@ class SnapshotFiles:
     def load(self) -> Snapshot | None:
         """Read the files; return the last snapshot that was written.
 
-        None if there was none, it is lost, or an Apache broker has run since; `check` then has the
-        numbers of that broker.
+        None if no snapshot was written, it is lost, or an Apache broker has run since; `check` then
+        has the numbers of that broker.
         """
         path = self.directory / CHECK_FILE
         self.check = _read_check(path)
@@ -231,7 +231,7 @@ class SnapshotFiles:
         """Remove the files before timer log and wheel are rebuilt.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: A file cannot be removed.
         """
         main = self.directory / SNAPSHOT_FILE
         for path in (self.directory / CHECK_FILE, backup_path(main), main):
@@ -240,12 +240,12 @@ class SnapshotFiles:
         self.check = None
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write a snapshot. A thread may do it, one at a time.
+        """Write a snapshot. May run in any thread, one call at a time.
 
         Raises:
-            OSError: The disk refused it; the previous snapshot is still valid.
+            OSError: A file cannot be written; the previous snapshot is still valid.
         """
-        before = self.check or Check()  # the values of the other file until it is replaced
+        before = self.check or Check()  # values of timercheck until it is replaced
         if snapshot.check[:4] == before[:4]:
             snapshot = replace(snapshot, counter=before.counter, version_ms=before.version_ms)
         else:
@@ -281,10 +281,10 @@ def _read(path: Path) -> Saved | None:
 
 
 def write_check(path: Path, check: Check) -> None:
-    """Replace timercheck atomically: old or new is always there, also on the disk.
+    """Replace timercheck atomically: the disk always has the old or the new file.
 
     Raises:
-        OSError: The disk refused it; the old file is unchanged.
+        OSError: The file cannot be written; the old one is unchanged.
     """
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

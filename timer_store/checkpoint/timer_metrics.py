@@ -3,9 +3,8 @@
     {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000},
      "timingCount":{"TopicTest":{"count":2,"timeStamp":1700000000123}}}        (on one line)
 
-The counts are those of `PendingCounts`, so they are exact, also after a crash; the file only
-repeats them.
-Nothing is started from it, and a file that cannot be read never stops a start.
+The counts are those of `PendingCounts`, so they are exact, also after a crash. Recovery
+does not use the file, and an unreadable file does not prevent a start.
 
 Source: org.apache.rocketmq.store.timer.TimerMetrics
 """
@@ -94,16 +93,16 @@ class TimerMetrics:
         try:
             found = load_config(path, _decode)
         except (CorruptStore, OSError) as error:
-            log.warning("the timers' metrics start from nothing: %s", error)
+            log.warning("the counts of timermetrics begin at zero: %s", error)
             return
         if found is not None:
             self.counts, (self.counter, self.state_version, self.version_ms) = found
 
     def write(self, path: Path) -> None:
-        """Replace the file; the one before becomes its backup.
+        """Replace the file; the previous one becomes its backup.
 
         Raises:
-            OSError: The disk refused it; the old file is unchanged.
+            OSError: The file cannot be written; the old one is unchanged.
         """
         write_config(path, self.text())
 

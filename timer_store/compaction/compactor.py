@@ -6,10 +6,10 @@
       v  copy      appends new records to the timer queue; origin: the old   pieces of records
     checkpoint     the copies are on the disk: the pins are released   retention removes files
 
-A copy is one append that settles the old timer and adds the new one, so recovery finds exactly one
-of them. Damaged and oversized records are not copied, and are reported. Pieces are
-small, with pauses in between, and none runs while a timer is due. The timer log itself needs no
-compaction: a unit is rolled within one roll window.
+A copy is one record that settles the old timer and adds the new one, so recovery finds exactly one
+of them. Damaged and oversized records are not copied, and are reported. Pieces are small and
+separated by pauses, and none runs while a timer is due. The timer log itself needs no
+compaction, because each unit is rolled within one roll window.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 PIN_OWNER = "timer_store"  # name of the timers' pin in retention
-COPIED_MAX, COPIED_BYTES_MAX = 128, 128 << 10  # in one piece; one record may exceed it
+COPIED_MAX, COPIED_BYTES_MAX = 128, 128 << 10  # per piece; a single record may exceed it
 PAUSE_MS = 5  # between two pieces
-RETRY_MS = 1_000  # while it is blocked
-LOOK_MS = 1_000  # interval at which the need is checked
+RETRY_MS = 1_000  # pause while compaction is blocked
+CHECK_MS = 1_000  # interval of checks whether files should be removed
 AGAIN_MS = 60_000  # pause after an attempt that freed too little
 
 
@@ -72,7 +72,7 @@ class Compaction:
         blocked_by, why: Reason why nothing is copied although files should be removed.
         copied, copied_bytes: Messages copied since the start, and the size of their records.
         freed_bytes: Bytes of log files that no timer needs any more as a result.
-        progress: Units passed and all units, of the current walk.
+        progress: Processed units and all units of the current walk.
         next_piece_ms: Earliest time of the next piece.
     """
 
@@ -92,8 +92,8 @@ class Compaction:
         """Whether a compaction runs."""
         return self._work is not None
 
-    def look(self) -> bool:
-        """Begin a compaction if the disk fills up; return whether one runs."""
+    def begin_if_needed(self) -> bool:
+        """Begin a compaction if the disk is filling up; return whether one runs."""
         if self._work is None:
             state = self._state
             wanted = state.store.retention.wanted()
@@ -156,7 +156,7 @@ class Compaction:
     def span(self, wanted: Wanted) -> tuple[int, int, str]:
         """Return (first, end) log offsets of the candidate files, and the reason for the limit.
 
-        A file with another pin cannot be removed in any case.
+        Files that another plugin pins are not candidates.
         """
         state, file_bytes = self._state, self._state.store.log.file_bytes
         first = state.counts.first_file
@@ -189,7 +189,7 @@ class Compaction:
             [survey.file(base) for base in range(first, end, state.store.log.file_bytes)],
             enough=wanted.bytes - self._free_bytes,
             percent=state.config.compact_percent,
-            room=state.store.retention.room // 2,  # the other half is left to producers
+            room=state.store.retention.room // 2,  # the other half is reserved for producers
         )
         return (
             replace(plan, blocked_by=Blocked.OTHERS, why=why)
@@ -226,7 +226,7 @@ class Compaction:
             while units.size and walk.valid:
                 units = units[self._copy(units[:COPIED_MAX]) :]
                 yield
-            if not by_hand and state.clock.now_ms() - looked_ms >= LOOK_MS:
+            if not by_hand and state.clock.now_ms() - looked_ms >= CHECK_MS:
                 looked_ms = state.clock.now_ms()
                 if not state.store.retention.wanted().bytes:
                     return
@@ -247,7 +247,7 @@ class Compaction:
         count = max(int(np.searchsorted(sizes, COPIED_BYTES_MAX, "right")), 1)
         rows, slot_ms = rows[:count], units["slot_ms"][:count]
         blocked_by = (rows["state"] == layout.STAGED_PENDING) & not_loaded(state, slot_ms)
-        blocked_by &= ~state.claims.has(np.ascontiguousarray(rows["phys_offset"]))
+        blocked_by &= ~state.settled_timers.has(np.ascontiguousarray(rows["phys_offset"]))
         rows, log_end = rows[blocked_by], state.store.max_offset
         state.hold()
         timed, taken = state.copies.put(rows, state.clock.now_ms())

@@ -3,9 +3,9 @@
     log files, oldest first     [ . x . . ][ x x x . ][ . . . x ][ . . . . ][ written ]
     together at most the share   \\___ 1 ____________/ \\___ 2 ___/
 
-Retention removes files from the oldest on, so the pending share of leading files together decides:
-a full file is worth copying if those after it are nearly empty. Each choice is the shortest run of
-files below the limit.
+Retention removes files from the oldest on, so the limit applies to the pending share of leading
+files together: a full file is worth copying if the files after it are nearly empty. Each step
+selects the shortest run of files below the limit.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CompactionPlan:
     Attributes:
         until: Pending timers with records before this log offset are copied.
         messages, bytes: Their number, and the size of their records.
-        frees: Bytes of the log files that can be removed then.
+        frees: Bytes of the log files that can be removed after the copies.
         blocked_by, why: Reason for not copying more, for programs and for an operator.
     """
 

@@ -1,10 +1,10 @@
 """Compaction request (9014): returns the plan, and runs it.
 
-    body       JSON: {"dry_run": true}; empty: begin
+    body       JSON: {"dry_run": true}; an empty body begins a compaction
     response   0 + JSON: the plan; `started`: it runs, `timer_store.summary` shows its progress
 
-All expired files are considered, however full the disk is. They are removed at any hour, as soon as
-a checkpoint has the copies. The code is above those of Apache and next to those of cancel and move.
+All expired files are candidates, regardless of disk usage. They are removed at any hour, as soon as
+a checkpoint includes the copies.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
     rows in order --gather--> batch --put--> topics
                                 |
-                                +-- refused (full disk): the rest goes back to the near stage
+                                +-- refused (full disk): these and later rows return to the stage
                                 +-- undeliverable: the batch has a quarantine record instead
 
 A timer is delivered when its record is appended: the record names its origin, so no recovery
 delivers the timer again. A record that may be too long for the store is put in a batch of its own,
 so that a permanent refusal affects one timer only.
 
-No other work runs on the event loop between taking timers out of the near stage and the end of
-their delivery, so a cancel never meets a timer that is neither pending nor delivered. (Gathering
-the next batch in a thread gained nothing on two cores: index and read-ahead need the second one.)
+Timers are taken out of the near stage and delivered in one turn of the event loop, so a cancel
+never finds a timer that is neither pending nor delivered. (Gathering the next batch in a thread was
+not faster on two cores: index and read-ahead need the second core.)
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class TimerDeliverer:
 
     Args:
         precision_ms: Width of a slot.
-        check: Decides whether a unit or its record is damaged; None: the record.
+        check: Determines whether a unit or its record is damaged; without it, the record is.
     Attributes:
-        broken: Error of the unit that ended the last batch.
+        broken: Error of the damaged unit that ended the last batch.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class TimerDeliverer:
         return int(self._store.max_offset)
 
     def expect(self, record_bytes: int) -> None:
-        """Have a log file prepared for records of `record_bytes` bytes that are due at once."""
+        """Prepare the next log file for a delivery of `record_bytes` bytes at once."""
         self._store.read_ahead.expect(record_bytes)
 
     # -- due ------------------------------------------------------------------------------------
 
     def deliver_batch(self, rows: Rows, now_ms: int) -> Outcome:
-        """Append due timers, in order, until all are settled, the store refuses, or one is broken.
+        """Append due timers, in order, until all are settled, one is refused, or one is damaged.
 
         Args:
             rows: (n,) `layout.STAGED`, as taken from the near stage.
@@ -89,7 +89,7 @@ class TimerDeliverer:
         return outcome
 
     def _put(self, load: Load, outcome: Outcome) -> None:
-        """Put the gathered rows up to the first that needs a batch of its own; then that one."""
+        """Append the gathered rows before the first that needs its own batch, then that row."""
         count = int(np.argmax(load.alone)) if load.alone.any() else int(load.rows.size)
         if count:
             load.batch.count = count
@@ -103,11 +103,11 @@ class TimerDeliverer:
     def _note(self, load: Load, outcome: Outcome) -> None:
         """Settle the leading rows that were appended or are lost, up to the first refused one."""
         topics = {
-            at: self._gatherer.topic_of(load.rows[at], load.parked.get(at))
-            for at in (*load.parked, *load.lost)
+            at: self._gatherer.topic_of(load.rows[at], load.quarantine_items.get(at))
+            for at in (*load.quarantine_items, *load.lost)
         }
         count = outcome.note_batch(load.batch, topics)
-        outcome.quarantined += [item for at, item in load.parked.items() if at < count]
+        outcome.quarantined += [item for at, item in load.quarantine_items.items() if at < count]
         outcome.lost += sum(at < count for at in load.lost)
 
     # -- not due --------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class TimerDeliverer:
     def roll(self, rows: Rows, now_ms: int) -> Outcome:
         """Append copies of pending timers; `timerRollMode=message`.
 
-        A copy passes through the timer queue again; its origin is the source record, as in a
+        A copy goes through the timer queue again; its origin is the source record, as in a
         delivery. `store_ms` of the outcome is that of the copy, `topic_index` the real topic.
 
         Args:
@@ -130,10 +130,10 @@ class TimerDeliverer:
                 outcome.topic_index[-1] = self._gatherer.topic_of(timer)
         return outcome
 
-    def park_broken(self, rows: Rows, now_ms: int) -> int:
-        """Put records of the timer queue that are not timers into quarantine; return their number.
+    def quarantine_broken(self, rows: Rows, now_ms: int) -> int:
+        """Move records of the timer queue that are not timers to quarantine; return their number.
 
-        It stops at a refusal of the store. Records that retention removed are skipped.
+        It stops when the store refuses a record. Records that retention removed are skipped.
 
         Args:
             rows: (n,) `layout.STAGED` of the records; `due_ms` is 0.

@@ -20,23 +20,23 @@ from timer_store import layout
 from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.near_stage import NearStage
-from timer_store.dequeue.slot_loading import Loaded, SlotLoader
+from timer_store.dequeue.slot_loading import LoadedRows, SlotLoader
 from timer_store.dequeue.unit_check import UnitCheck
 from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.log.slot_choice import place
 from timer_store.log.timer_log import REMEDY
 from timer_store.log.units import TimerUnits
-from timer_store.pending.claims import Claims
 from timer_store.pending.decision_records import TimerCopies
 from timer_store.pending.pending_counts import PendingCounts
+from timer_store.pending.settled_timers import SettledTimers
 from timer_store.position import Position
 from timer_store.stats import TimerStats
 
 log = logging.getLogger(__name__)
 NEVER_MS = 1 << 62
 LOOK_AHEAD_SLOTS = 3_600  # maximum slots searched for the next pending one before the loop sleeps
-EXPECT_BYTES = 16 << 20  # from this many bytes in one slot on, the log prepares a file ahead
-RETRY_MS = 100  # pause after a refusal of the disk
+EXPECT_BYTES = 16 << 20  # minimum bytes of a slot for which the log prepares a file in advance
+RETRY_MS = 100  # pause after a refusal by the disk
 ROLLED_UNITS_MAX, ROLLED_MESSAGES_MAX = 16_384, 1_024  # per turn, approximately
 
 
@@ -49,7 +49,7 @@ class DequeueService:
         stage: NearStage,
         deliverer: TimerDeliverer,
         counts: PendingCounts,
-        claims: Claims,
+        settled_timers: SettledTimers,
         position: Position,
         config: TimerConfig,
         copies: TimerCopies,
@@ -58,14 +58,14 @@ class DequeueService:
     ) -> None:
         self._check = check
         self._units, self._stage, self._deliverer, self._copies = units, stage, deliverer, copies
-        self._counts, self._claims, self._position = counts, claims, position
+        self._counts, self._settled_timers, self._position = counts, settled_timers, position
         self.config, self.stats = config, stats
-        self.loader = SlotLoader(units, claims)
+        self.loader = SlotLoader(units, settled_timers)
         self.broken: Exception | None = None  # error of a slot whose chain ends too early
         self.refusal = ""  # reason why the store refused the last delivery
         self.retry_ms = 0
         self.delivered = self.rolled = self.lost = self.parts = 0
-        self._rolled_ms = -1  # slots up to this one may have been rolled already, or in part
+        self._rolled_ms = -1  # slots up to this one may have been rolled, completely or in part
         self._blocked_by = (
             ""  # reason why a slot cannot be rolled now, and time of the next attempt
         )
@@ -76,16 +76,16 @@ class DequeueService:
     # -- near stage -----------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
-        """Load due slots, and the slot at the read position, whatever the time is.
+        """Load due slots, and the slot at the read position even if it is not due.
 
-        That slot also has overdue timers, and timers that were put while the clock was set back.
+        That slot also has overdue timers, and timers that were sent after the clock was set back.
         """
         self._rolled_ms = self._position.rolled_ms
         self._load(self._position.read_ms + 1, now_ms)
         self.load(now_ms)
 
     def begin_again(self, now_ms: int) -> None:
-        """Begin again on a rebuilt timer log, whose positions differ."""
+        """Begin again after the timer log was rebuilt, because its positions differ."""
         self.broken, self._blocked_by, self.retry_ms = None, "", 0
         self.refusal = ""
         self._passed.clear()
@@ -93,9 +93,9 @@ class DequeueService:
         self.begin(now_ms)
 
     def load(self, now_ms: int) -> None:
-        """Load every slot that begins within the lead time, as long as there is room.
+        """Load every slot that begins within the lead time, while there is room.
 
-        A partly loaded slot is continued, whatever the time is.
+        Loading of a partly loaded slot continues in any case.
         """
         limit_ms = now_ms + self.config.stage_lead_ms
         if self._position.part is not None:
@@ -105,7 +105,8 @@ class DequeueService:
     def load_next(self, now_ms: int) -> None:
         """Load the next slot early, because a timer in it is due before the slot begins.
 
-        This happens after the clock was set back: new timers go into the slot that is read next.
+        This happens after the clock was set back: new timers are put into the slot that is read
+        next.
         """
         self._load(self._position.staged_ms + 1, now_ms)
 
@@ -132,12 +133,12 @@ class DequeueService:
 
     @property
     def _has_room(self) -> bool:
-        """Whether to load more now; each part of a large slot costs a walk over it."""
+        """Whether to load more now; each part of a large slot needs a walk over the slot."""
         least = self.config.stage_records_max // 2 if self._position.part is not None else 1
         return bool(self._stage.room >= least)
 
     def _fits(self, slot_ms: int) -> bool:
-        """Return whether there is room for a slot, or for a part that is worth the walk."""
+        """Return whether there is room for a slot, or for a part large enough to justify a walk."""
         enough = self.config.stage_records_max // 2
         return bool(self._stage.room >= min(self._units.wheel.num(slot_ms), enough))
 
@@ -161,15 +162,15 @@ class DequeueService:
             self.parts += 1
         return loaded.complete
 
-    def _missing(self, loaded: Loaded, slot_ms: int) -> Exception | None:
+    def _missing(self, loaded: LoadedRows, slot_ms: int) -> Exception | None:
         """Return the error of a slot with fewer timers than its count."""
         if self._position.part is not None or not loaded.complete or loaded.found >= loaded.num:
             return None
         why = f"slot {slot_ms} counts {loaded.num} timers, {loaded.found} are found"
         return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
 
-    def _wrong(self, loaded: Loaded) -> Exception | None:
-        """Return the error of a timer whose times or kind are not those of its record."""
+    def _wrong(self, loaded: LoadedRows) -> Exception | None:
+        """Return the error of a timer whose times or kind differ from its record."""
         if not loaded.doubtful:
             return None
         if (marker := self._check.wrong_marker(loaded.rolls)) is not None:
@@ -178,7 +179,7 @@ class DequeueService:
         return next((e for rows in pieces if (e := self._check.wrong_times(rows))), None)
 
     def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
-        """Roll timers into a later slot (new units, same records); return whether all were."""
+        """Roll timers into a later slot (new units, same records); return whether all rolled."""
         if self.config.roll_mode == ROLL_BY_MESSAGE:
             return self._roll_messages(rows, slot_ms, now_ms)
         precision_ms = self.config.precision_ms
@@ -222,7 +223,7 @@ class DequeueService:
     def _settle_rolled(self, rows: Rows, topic_index: npt.NDArray[np.int32]) -> None:
         """Settle timers that have a copy or went to quarantine."""
         self._units.discount(rows["pos"])
-        self._claims.add(rows["phys_offset"], rows["pos"])
+        self._settled_timers.add(rows["phys_offset"], rows["pos"])
         self._counts.note(topic_index, rows["phys_offset"], -1)
         self.rolled += int(rows.size)
 
@@ -237,14 +238,14 @@ class DequeueService:
         except OSError as error:
             taken, why = 0, f"the timer log cannot be written: {error}"
         if taken < timed.size and not self._blocked_by:
-            log.warning("distant timers are not rolled: %s", why)
+            log.warning("timers beyond the roll window are not rolled: %s", why)
             self._blocked_by = why
         return taken
 
     # -- due ------------------------------------------------------------------------------------
 
     def end_pauses(self) -> None:
-        """Have refused deliveries tried again at once."""
+        """Allow the next attempt of refused deliveries at once."""
         self.retry_ms = self._roll_retry_ms = 0
 
     def deliver(self, now_ms: int) -> int:
@@ -273,7 +274,7 @@ class DequeueService:
         return int(outcome.done)
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether due timers are left."""
+        """Return whether due timers remain."""
         due_ms = self._stage.next_due_ms
         return due_ms is not None and due_ms <= now_ms and not self.config.stop_dequeue
 
@@ -301,18 +302,18 @@ class DequeueService:
             self._starts.append((slot_ms, self._deliverer.log_end))
 
     def scan_from(self) -> int:
-        """Return the log offset after which all deliveries of slots from the read time on are.
+        """Return a log offset before all deliveries from slots at or after the read time.
 
-        Such slots are read again after a crash, and recovery must find their deliveries.
+        These slots are read again after a crash, and recovery must find their deliveries.
         """
         while self._starts and self._starts[0][0] < self._position.read_ms:
             self._starts.popleft()
         return self._starts[0][1] if self._starts else int(self._deliverer.log_end)
 
-    def take_passed(self) -> Offsets:
+    def take_rolled_positions(self) -> Offsets:
         """Return the positions of units that were rolled into later slots since the last call.
 
-        Their tombstones may only be written after a checkpoint has the new units.
+        Their tombstones may be written only after a checkpoint includes the new units.
         """
         passed, self._passed = self._passed, []
         return np.concatenate([NO_OFFSETS, *passed])

@@ -6,7 +6,7 @@
       v
     PutBatch; row i is the message of timer i                    ready to be put
 
-A timer whose record retention removed is lost: its row is skipped and counted.
+A timer whose record retention has removed is lost: its row is skipped, and counted as lost.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ ROLL_DROPPED = (
     *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
     *(b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES"),
 )
-GROWTH_BYTES_MAX = 1 << 15  # maximum growth of a record on its way to topic or quarantine
+GROWTH_BYTES_MAX = 1 << 15  # maximum growth of a record when it is delivered or quarantined
 
 
 @dataclass(slots=True)
 class Load:
-    """Due timers, and the batch that they become.
+    """Due timers, and the batch of their messages.
 
     Attributes:
         rows: (n,) `layout.STAGED`.
         is_malformed: (n,) u1: The kernel skipped the row.
-        alone: (n,) b1: The store may refuse the row as too long; it is put in a batch of its own.
-        parked: Items for quarantine, by row.
+        alone: (n,) b1: The store may refuse the row as too long; it gets a batch of its own.
+        quarantine_items: Items for quarantine, by row.
         lost: Rows whose record retention has removed.
     """
 
@@ -66,11 +66,11 @@ class Load:
     context: kernels.Context
     scratch: Scratch
     files: list[tuple[int, int, npt.NDArray[np.uint8]]]
-    parked: dict[int, Undeliverable] = field(default_factory=dict)
+    quarantine_items: dict[int, Undeliverable] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
 
     def read(self) -> None:
-        """Run the kernel over all log files. Changes only this load, so any thread may call it."""
+        """Run the kernel over all log files. Changes only this load; may run in any thread."""
         rows, batch = self.rows, self.batch
         end = np.zeros(1, np.int64)
         into = kernels.Into(batch.rows, batch.staging, end, self.is_malformed)
@@ -132,12 +132,12 @@ class Gatherer:
         )
 
     def finish(self, load: Load) -> None:
-        """Make the rows that the kernel skipped, in Python."""
+        """Fill the rows that the kernel skipped, in Python."""
         count = load.batch.count
         for at in np.flatnonzero(load.is_malformed[:count]).tolist():
-            self._make(load, at)
+            self._convert(load, at)
 
-    def _make(self, load: Load, at: int) -> None:
+    def _convert(self, load: Load, at: int) -> None:
         timer = load.rows[at]
         if self.is_lost(timer):
             load.lost.append(at)
@@ -148,7 +148,7 @@ class Gatherer:
         plain.clear()
         item = build(self, timer, self.delivery(load.now_ms), plain)
         if item is not None:
-            load.parked[at] = item
+            load.quarantine_items[at] = item
             quarantine(plain, self._store.topics, item, now_ms=load.now_ms)
         _place(load.batch, at, plain)
 
@@ -162,7 +162,7 @@ class Gatherer:
         """Return a timer's record.
 
         Raises:
-            RecordUnreadable: The record is damaged, or not the one that the unit names.
+            RecordUnreadable: The record is damaged, or does not match the unit.
         """
         phys_offset, size = int(unit["phys_offset"]), int(unit["record_size"])
         record = read_record(self._store, phys_offset, size)
@@ -204,7 +204,7 @@ class Gatherer:
     # -- conversion ------------------------------------------------------------------------------
 
     def delivery(self, now_ms: int) -> Convert[Row]:
-        """Return the conversion of a timer to the message that is delivered."""
+        """Return the conversion of a timer's record to the delivered message."""
 
         def convert(batch: PutBatch, record: Record, timer: Row) -> NoTarget | None:
             topics = self._store.topics
@@ -217,10 +217,10 @@ class Gatherer:
         return convert
 
     def roll(self, now_ms: int) -> Convert[Row]:
-        """Return the conversion of a pending timer to its copy."""
+        """Return the conversion of a pending timer's record to its copy."""
 
         def convert(batch: PutBatch, record: Record, timer: Row) -> NoTarget | None:
-            foreign = foreign_of(record)
+            foreign = wrong_queue_fault(record)
             if foreign is not None and kind_of(record) != FROM_LEVEL:
                 return foreign
             add_roll(batch, record, self._timer, timer, now_ms)
@@ -229,23 +229,23 @@ class Gatherer:
         return convert
 
     def fault(self, batch: PutBatch, record: Record, timer: Row) -> NoTarget:
-        """Return why a record of the timer queue is not a timer; `batch` gets no message."""
+        """Return the reason why a record of the timer queue is not a timer; adds no message."""
         return fault_of(record, self._store.topics)
 
 
 def target_of(
     record: Record, timer: Row, topics: TopicTable, precision_ms: int, *, routed: bool
 ) -> tuple[int, int] | NoTarget:
-    """Return (topic_index, queue_id) that a timer's record is to be delivered to.
+    """Return (topic_index, queue_id) of the queue to which a timer is delivered.
 
     Args:
-        timer: Its `layout.STAGED` row; the record must be due at the time of this row.
+        timer: `layout.STAGED` row of the timer; the record must have the due time of this row.
         precision_ms: Width of a slot.
         routed: Topics without queues count as missing, because they were deleted.
     """
     if kind_of(record) == FROM_LEVEL:
         return real_target(record.properties, topics, SCHEDULE_TOPIC, routed=routed)
-    foreign = foreign_of(record)
+    foreign = wrong_queue_fault(record)
     if foreign is not None:
         return foreign
     properties = record.properties
@@ -261,7 +261,7 @@ def target_of(
     return real_target(properties, topics, TIMER_TOPIC, routed=routed)
 
 
-def foreign_of(record: Record) -> NoTarget | None:
+def wrong_queue_fault(record: Record) -> NoTarget | None:
     """Return the fault of a record that is not in the timer queue, None if it is."""
     if record.topic == TIMER_TOPIC and record.queue_id == TIMER_QUEUE:
         return None
@@ -270,8 +270,8 @@ def foreign_of(record: Record) -> NoTarget | None:
 
 
 def fault_of(record: Record, topics: TopicTable) -> NoTarget:
-    """Return why a record of the timer queue is not a timer."""
-    foreign = foreign_of(record)
+    """Return the reason why a record of the timer queue is not a timer."""
+    foreign = wrong_queue_fault(record)
     if foreign is not None:
         return foreign
     if due_ms_of(record.properties, record.store_ms, 1) is None:
@@ -288,7 +288,7 @@ def _no_time(record: Record) -> NoTarget:
 def add_delivery(
     batch: PutBatch, record: Record, topic_index: int, queue_id: int, timer: Row, now_ms: int
 ) -> None:
-    """Add the message that a timer becomes when it is due. The kernel's readable twin.
+    """Add the delivered message of a due timer. The kernel's readable twin.
 
     Source: TimerMessageStore.convert, convertMessage
     """
@@ -301,9 +301,10 @@ def add_delivery(
 
 
 def add_roll(batch: PutBatch, record: Record, topic_index: int, timer: Row, now_ms: int) -> None:
-    """Add the copy of a timer that goes through the timer queue once more.
+    """Add the copy of a timer that goes through the timer queue again.
 
-    It has its exact due time, because TIMER_DELAY_* count from the store time of the first record.
+    The copy has the exact due time as a property, because TIMER_DELAY_* count from the store time
+    of the first record.
     Source: TimerMessageStore.convert
     """
     times = record.properties.get("TIMER_ROLL_TIMES", "0")

@@ -1,22 +1,22 @@
 """Near stage: timers of the loaded slots, sorted for delivery at their millisecond.
 
     add ---> runs, each sorted by (due time, log offset); neighbours of similar size are merged
-                |  the next whole milliseconds of all runs, merged; topics in turn inside each
+                |  the next whole milliseconds of all runs, merged; topics in turn within each
                 v
              fronts, in the order of delivery ---> take
                 ^                                            |
                 +---------------- put back (refused) --------+
 
-The order inside a millisecond is fixed when the millisecond moves to a front: the first timer of
-each topic in log order, then the second of each, and so on. A timer that joins the millisecond
-later is delivered after these. A front ends before the one below it begins, so timers are always
+The order within a millisecond is fixed when the millisecond moves to a front: the first timer of
+each topic in log order, then the second of each, and so on. A timer that is added to the
+millisecond later is delivered after these. Fronts do not overlap in time, so timers are always
 delivered in due order.
 
-A settled timer (cancelled, moved, fired) stays as a marked row until it is skipped; it does not
-count. `take` removes timers from the stage; `put_back` adds refused ones again.
+A settled timer (cancelled, moved, fired) stays as a marked row until it is skipped; it is not
+counted. `take` removes timers from the stage; `put_back` adds refused ones again.
 
 The module does no I/O and does not read the time. A stage belongs to the event loop's thread; only
-`sorted_run` may run in another.
+`sorted_run` may run in another thread.
 """
 
 from __future__ import annotations
@@ -112,21 +112,21 @@ class NearStage:
     """Near stage of one timer store: timers of the loaded slots.
 
     Args:
-        rows_max: Maximum rows; `room` is the rest.
+        rows_max: Maximum number of rows.
     """
 
     def __init__(self, rows_max: int = 1 << 20) -> None:
         self._rows_max = rows_max
         self._runs: list[Run] = []
         self._fronts: list[Run] = []  # the last one is delivered next
-        self._waiting = 0
+        self._count = 0
 
     def __len__(self) -> int:
-        return self._waiting
+        return self._count
 
     @property
     def room(self) -> int:
-        """Number of rows that may be loaded now; timers that join a loaded slot may exceed it."""
+        """Number of rows that may be loaded now; new timers of a loaded slot may exceed it."""
         held = sum(map(len, self._runs)) + sum(map(len, self._fronts))
         return max(self._rows_max - held, 0)
 
@@ -152,15 +152,15 @@ class NearStage:
         """Remove all timers."""
         self._runs.clear()
         self._fronts.clear()
-        self._waiting = 0
+        self._count = 0
 
     # -- in -------------------------------------------------------------------------------------
 
     def add(self, rows: Rows) -> None:
-        """Add timers of a loaded slot, or timers that joined a slot after it was loaded.
+        """Add timers of a slot that is being loaded, or new timers of a loaded slot.
 
         Args:
-            rows: (n,) `layout.STAGED`, in any order; plain pending timers, none of them staged.
+            rows: (n,) `layout.STAGED`, in any order: pending timers that are not staged yet.
         """
         if rows.size:
             self.add_run(sorted_run(rows))
@@ -169,7 +169,7 @@ class NearStage:
         """Add a run that was sorted in another thread."""
         if not run:
             return
-        self._waiting += len(run)
+        self._count += len(run)
         self._runs.append(run)
         while len(self._runs) > 1 and _alike(*self._runs[-2:]):
             newer, older = self._runs.pop(), self._runs.pop()
@@ -189,7 +189,7 @@ class NearStage:
         if int(rows[-1]["due_ms"]) > self._front_ms:
             self.add(rows)
             return
-        self._waiting += int(rows.size)
+        self._count += int(rows.size)
         self._fronts.append(Run(held))
 
     # -- out ------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class NearStage:
             if first < end:
                 break
         found = _joined(pieces)
-        self._waiting -= int(found.size)
+        self._count -= int(found.size)
         return found
 
     def _move(self, front: Run, first: int) -> None:
@@ -271,7 +271,7 @@ class NearStage:
         found = self._find(phys_offsets, due_ms, settle=True)
         settled = int(np.count_nonzero(found))
         if settled:
-            self._waiting -= settled
+            self._count -= settled
             for runs in (self._runs, self._fronts):
                 for run in runs:
                     run.move_to(run.first)
@@ -284,7 +284,7 @@ class NearStage:
 
     def _find(self, phys_offsets: Offsets, due_ms: Offsets, *, settle: bool) -> Mask:
         found = np.zeros(phys_offsets.size, np.bool_)
-        if not self._waiting or not found.size:
+        if not self._count or not found.size:
             return found
         phys_offsets = np.ascontiguousarray(phys_offsets, np.int64)
         due_ms = np.ascontiguousarray(due_ms, np.int64)

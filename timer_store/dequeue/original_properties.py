@@ -4,11 +4,11 @@
     FROM_LEVEL   a record in a level's queue that was transferred to the timers
     FROM_ROUTE   a record of the timer queue that was made of a message with a level
 
-The consumer of the last two receives exactly what the level service delivers: DELAY (in the record
-it may be DELAy, for Apache's broker), no TIMER_*. A routed record has DELAY or DELAy, DUEMQ_DUE_MS
-and none of the three TIMER_ times. No client can send such a record: a message with a level goes to
-that level, a timer without a level has one of the three times, and the put hook removes or refuses
-DUEMQ_DUE_MS. The compiled twin is `kernels.gather`.
+For the last two, consumers receive the same properties as from the level service: DELAY (which is
+DELAy in some records, for Apache's broker), no TIMER_*. A routed record has DELAY or DELAy,
+DUEMQ_DUE_MS and none of the three TIMER_ times. No client can send such a record: a message with a
+level is put into that level, a timer without a level has one of the three times, and the put hook
+removes or refuses DUEMQ_DUE_MS. The compiled twin is `kernels.gather`.
 """
 
 from __future__ import annotations

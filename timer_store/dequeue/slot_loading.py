@@ -2,12 +2,12 @@
 
     begin    loop     capture the slot: the end of its chain, the settled timers
     work     thread   walk the chain, separate timers that roll, sort
-    finish   loop     add timers linked meanwhile, leave out timers settled meanwhile
+    finish   loop     add timers linked meanwhile, remove timers settled meanwhile
 
 Reading and sorting a slot with a million timers takes some tenths of a second, which must not delay
-ordinary traffic. Meanwhile the slot counts as not loaded: new timers are linked into it, and its
-timers can be cancelled or moved. The thread reads the log's files and a captured slot. Units that
-it reads change only by being settled, and the event loop records those.
+other traffic. Meanwhile the slot counts as not loaded: new timers are linked into it, and its
+timers can be cancelled or moved. The thread reads the log's files and a captured slot. The units
+that it reads change only when timers are settled, and the event loop records these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from timer_store.dequeue.near_stage import Run, sorted_run
 from timer_store.layout import Offsets, Rows
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import Slot, TimerWheel
-from timer_store.pending.claims import Claims
+from timer_store.pending.settled_timers import SettledTimers
 from timer_store.position import Key, is_after
 
 LARGE = 16_384  # timers; reading more inline would block the loop for some ms
@@ -37,7 +37,7 @@ NO_ROWS = np.empty(0, layout.STAGED)
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedRows:
     """A slot, or a part of it.
 
     Attributes:
@@ -45,11 +45,11 @@ class Loaded:
         rolls: (n,) `layout.STAGED` that are rolled into a later slot.
         joined: (n,) `layout.STAGED` that were linked into the slot during the read.
         found: Number of units found; units are missing if the count of the slot is higher.
-        last: Last timer of a part.
+        last: Key of the last timer of a part.
         complete: Whether the slot has no pending timers after these.
         broken: Error of a chain that ends too early.
         record_bytes: Bytes of the records of `run`.
-        doubtful: Whether some unit is to be compared with its record.
+        doubtful: Whether some unit must be compared with its record.
     """
 
     run: Run
@@ -65,17 +65,17 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """Read of a slot in the thread, not finished yet."""
+class SlotRead:
+    """Unfinished read of a slot in the thread."""
 
     slot_ms: int
     after: Key | None
     log_end: int  # of the timer log; later units were linked during the read
-    future: Future[Loaded]
+    future: Future[LoadedRows]
 
 
-class OneSlot:
-    """Captured wheel with a single slot, for a walk in a thread."""
+class CapturedSlot:
+    """Copy of a single slot of the wheel, for a walk in a thread."""
 
     def __init__(self, wheel: TimerWheel, slot_ms: int) -> None:
         self.precision_ms = wheel.precision_ms
@@ -93,11 +93,11 @@ class OneSlot:
 class SlotLoader:
     """Loader of one timer store's slots. Belongs to the event loop's thread."""
 
-    def __init__(self, units: TimerUnits, claims: Claims) -> None:
-        self._units, self._claims = units, claims
+    def __init__(self, units: TimerUnits, settled_timers: SettledTimers) -> None:
+        self._units, self._settled_timers = units, settled_timers
         self.pool: ThreadPoolExecutor | None = None
         self._wake: Callable[[], None] = _wake_none
-        self._begun: Begun | None = None
+        self._begun: SlotRead | None = None
 
     @contextmanager
     def threaded(self, wake: Callable[[], None]) -> Iterator[None]:
@@ -118,7 +118,7 @@ class SlotLoader:
         """Whether a slot is being read: `read` returns nothing until `wake` is called."""
         return self._begun is not None and not self._begun.future.done()
 
-    def read(self, slot_ms: int, count_max: int, after: Key | None) -> Loaded | None:
+    def read(self, slot_ms: int, count_max: int, after: Key | None) -> LoadedRows | None:
         """Return a slot, or the next part of it; None while it is being read.
 
         Args:
@@ -131,13 +131,13 @@ class SlotLoader:
                 return self._finish()
             self.drop()
         num = self._units.wheel.num(slot_ms)
-        skip = self._claims.offsets
+        skip = self._settled_timers.offsets
         if self.pool is None or num < LARGE:
             return load(self._units, slot_ms, num, count_max, after, skip)
         frozen = self._frozen(slot_ms)
-        self._claims.listen()
+        self._settled_timers.start_recording()
         future = self.pool.submit(partial(load, frozen, slot_ms, num, count_max, after, skip))
-        self._begun = Begun(slot_ms, after, self._units.log.end, future)
+        self._begun = SlotRead(slot_ms, after, self._units.log.end, future)
         wake = self._wake
         future.add_done_callback(lambda _: wake())
         return None
@@ -147,30 +147,30 @@ class SlotLoader:
         if self._begun is not None:
             self._begun.future.exception()
             self._begun = None
-            self._claims.heard()
+            self._settled_timers.stop_recording()
 
     def _frozen(self, slot_ms: int) -> TimerUnits:
-        log, wheel = copy(self._units.log), OneSlot(self._units.wheel, slot_ms)
+        log, wheel = copy(self._units.log), CapturedSlot(self._units.wheel, slot_ms)
         log.files = list(log.files)
         as_wheel: Any = wheel
         return TimerUnits(log, as_wheel, self._units.window_ms)
 
     # -- changes during the read ----------------------------------------------------------------
 
-    def _finish(self) -> Loaded:
+    def _finish(self) -> LoadedRows:
         begun, self._begun = self._begun, None
-        heard = self._claims.heard()
+        recorded = self._settled_timers.stop_recording()
         assert begun is not None
         loaded = begun.future.result()
-        if heard.size:
-            loaded = _without(loaded, heard)
+        if recorded.size:
+            loaded = _without(loaded, recorded)
         joined = self._joined(begun, loaded)
         passes = joined["due_ms"] > begun.slot_ms + self._units.precision_ms
         rolls = np.concatenate([loaded.rolls, joined[passes]])
         found = loaded.found + joined.size
         return replace(loaded, rolls=rolls, joined=joined[~passes], found=found)
 
-    def _joined(self, begun: Begun, loaded: Loaded) -> Rows:
+    def _joined(self, begun: SlotRead, loaded: LoadedRows) -> Rows:
         """Return the timers that were linked into the slot since it was begun, STAGED."""
         tick = self._units.wheel.tick(begun.slot_ms)
         parts = [NO_ROWS]
@@ -184,7 +184,7 @@ class SlotLoader:
         rows = np.concatenate(parts)
         if not rows.size:
             return rows
-        rows = rows[~self._claims.has(rows["phys_offset"])]
+        rows = rows[~self._settled_timers.has(rows["phys_offset"])]
         for known in (
             loaded.run.rows,
             loaded.rolls,
@@ -202,7 +202,7 @@ class SlotLoader:
 
 def load(
     units: TimerUnits, slot_ms: int, num: int, count_max: int, after: Key | None, skip: Offsets
-) -> Loaded:
+) -> LoadedRows:
     """Read a slot, or a part of it, and sort it. Changes nothing, so any thread may call it.
 
     Args:
@@ -216,7 +216,7 @@ def load(
     passes = rows["due_ms"] > slot_ms + units.precision_ms
     if passes.any():
         rows, rolls = rows[~passes], rows[passes]
-    return Loaded(
+    return LoadedRows(
         run=sorted_run(rows),
         rolls=rolls,
         joined=NO_ROWS,
@@ -230,7 +230,7 @@ def load(
     )
 
 
-def _without(loaded: Loaded, settled: Offsets) -> Loaded:
+def _without(loaded: LoadedRows, settled: Offsets) -> LoadedRows:
     """Remove timers that were settled during the read, without counting them as missing."""
     held = loaded.run.rows
     run = Run(held[~is_in(held["phys_offset"], settled)])

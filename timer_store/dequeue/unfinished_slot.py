@@ -1,8 +1,8 @@
-"""Last work on a slot whose delivery a stop interrupts.
+"""Settlement of delivered units in slots that a stop leaves partly delivered.
 
 The next broker on the store reads slots from the read time on again. DueMQ finds their deliveries
-in the commit log; an Apache broker does not, and would deliver the timers again. So the units of
-delivered timers in such slots are settled before the last checkpoint.
+in the commit log; an Apache broker does not, and would deliver the timers again. Therefore the
+units of delivered timers in such slots are settled before the last checkpoint.
 
 Source: TimerMessageStore.dequeue, TimerDequeueGetMessageService
 """
@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 def settle_delivered(state: TimerState) -> Offsets:
     """Settle delivered timers in slots that are not completely delivered.
 
-    Returns the positions of their units, which are buried once their deliveries are on the disk.
-    None, where as many would not be left as wait: a turn that was cut short, or a damaged slot.
+    Returns the positions of their units, which get tombstones once the deliveries are synced. The
+    result is empty if the slots would then not contain as many timers as are pending, for example
+    after an interrupted turn or with a damaged slot.
     """
     if state.dequeue.broken is not None:
         return NO_OFFSETS
@@ -51,8 +52,8 @@ def _delivered(state: TimerState) -> Iterator[Offsets]:
     from_ms, until_ms = position.read_ms, position.staged_ms + (position.part is not None)
     while (slot_ms := units.wheel.next_live(from_ms, until_ms)) is not None:
         from_ms = slot_ms + units.precision_ms
-        for rows in units.read_parts(slot_ms, skip=state.claims.offsets):
-            gone = (rows["due_ms"] > 0) & (rows["due_ms"] <= from_ms)  # what passes was rolled
+        for rows in units.read_parts(slot_ms, skip=state.settled_timers.offsets):
+            gone = (rows["due_ms"] > 0) & (rows["due_ms"] <= from_ms)  # the other units were rolled
             if position.part is not None and slot_ms >= position.staged_ms:
                 gone &= ~is_after(rows, position.part)
             gone &= ~state.stage.contains(rows["phys_offset"], rows["due_ms"])

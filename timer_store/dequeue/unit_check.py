@@ -1,14 +1,14 @@
-"""Comparison of timer units with the records that they name: which of the two is damaged?
+"""Comparison of timer units with their records, to find out which of the two is damaged.
 
     unit    due_ms  phys_offset  record_size  topic_hash      in the timer log: derived
     record  TIMER_DELIVER_MS, ...  size  REAL_TOPIC           in the commit log: the source
 
-A timer is delivered only if its record was promised for the unit's due time. Otherwise one of both
-was changed by the disk. If it is the unit, timer log and wheel are rebuilt from the queue, and the
-timer is delivered when its record says; if it is the record, the message goes to quarantine.
+A timer is delivered only if unit and record have the same due time. Otherwise the disk has changed
+one of them. If the unit is damaged, timer log and wheel are rebuilt from the queue, and the timer
+is delivered at its record's due time; if the record is damaged, the message goes to quarantine.
 
-The record is the damaged one if the queue has a unit that names its place and size, and its due
-time is the only difference, unless the checksum of its block shows that it is as it was written.
+The record is damaged if a queue unit points at it with its size, only the due time differs, and the
+checksum of its block does not show that it is unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OFFSET_BITS = 62
 
 
 def is_promised(unit_due_ms: Offsets, due_ms: Offsets, precision_ms: int) -> Mask:
-    """Return which due times of units are those of their records.
+    """Return which units have the due time of their record.
 
     A unit of an Apache broker is due at the end of its slot. The compiled twin is in
     `kernels.gather`.
@@ -58,7 +58,7 @@ class UnitCheck:
         self._known: set[int] = set()  # log offsets of units that were found wrong before
 
     def wrong_times(self, rows: Rows) -> CorruptStore | None:
-        """Return the error of the first timer whose due time is not that of its record.
+        """Return the error of the first timer whose due time differs from its record.
 
         Args:
             rows: (n,) with the columns of `layout.STAGED` that `layout.STAGE_ROW` has, too.
@@ -67,14 +67,14 @@ class UnitCheck:
         good = is_promised(rows["due_ms"], timed["due_ms"], self._precision_ms)
         wrong = (timed["kind"] == layout.TIMED_PLAIN) & ~good
         for at in np.flatnonzero(wrong).tolist():
-            if self._is_news(int(rows[at]["phys_offset"])):
+            if self._is_first_report(int(rows[at]["phys_offset"])):
                 return self._error(rows[at], f"is due at {int(timed[at]['due_ms'])}")
         return None
 
     def wrong_marker(self, rows: Rows) -> CorruptStore | None:
-        """Return the error of the first timer that rolls as a marker, but whose record is none.
+        """Return the error of the first unit that rolls as a marker although its record is a timer.
 
-        A later slot would take it for a marker: the timer would be lost.
+        A later slot would treat it as a marker, and the timer would be lost.
 
         Args:
             rows: (n,) `layout.STAGED`.
@@ -82,25 +82,25 @@ class UnitCheck:
         rows = rows[rows["magic"] & layout.MAGIC_DELETE != 0]
         timed = self._records.read(np.ascontiguousarray(rows["phys_offset"]))
         for at in np.flatnonzero(timed["kind"] == layout.TIMED_PLAIN).tolist():
-            if self._is_news(int(rows[at]["phys_offset"])):
+            if self._is_first_report(int(rows[at]["phys_offset"])):
                 return self._error(rows[at], "cancels no other timer")
         return None
 
     def wrong_unit(self, rows: Rows) -> CorruptStore | None:
-        """Return the error of the first timer whose unit is damaged, None if the records are.
+        """Return the error of the first timer whose unit is damaged, None if only records are.
 
         Args:
-            rows: (n,) `layout.STAGED` that are not promised by their records.
+            rows: (n,) `layout.STAGED` whose due times differ from their records.
         """
         for row in rows:
             if row["pos"] >= 0 and row["state"] == layout.STAGED_PENDING:
                 why = self._why_wrong(row)
-                if why and self._is_news(int(row["phys_offset"])):
+                if why and self._is_first_report(int(row["phys_offset"])):
                     return self._error(row, why)
         return None
 
-    def _is_news(self, phys_offset: int) -> bool:
-        """Return whether a unit is found wrong for the first time: a rebuild cannot help twice."""
+    def _is_first_report(self, phys_offset: int) -> bool:
+        """Return whether a unit is reported for the first time; a second rebuild cannot help."""
         if phys_offset in self._known or len(self._known) >= KNOWN_MAX:
             return False
         self._known.add(phys_offset)
@@ -115,7 +115,7 @@ class UnitCheck:
         )  # fmt: skip
 
     def _why_wrong(self, row: Row) -> str:
-        """Return how the record differs if the unit is the damaged one, else an empty text."""
+        """Return the difference of the record if the unit is damaged, else an empty text."""
         phys_offset, size = int(row["phys_offset"]), int(row["record_size"])
         if phys_offset < self._store.log.min_offset:  # retention removed it, or it never was there
             return "was removed" if self._has_flipped(row) else ""
@@ -146,7 +146,7 @@ class UnitCheck:
         return f"is due at {int(timed['due_ms'])}" if intact else ""
 
     def _has_flipped(self, row: Row) -> bool:
-        """Return whether the timer's record is where one other bit of its log offset says."""
+        """Return whether flipping one bit of the unit's log offset leads to the timer's record."""
         flipped = int(row["phys_offset"]) ^ (np.int64(1) << np.arange(OFFSET_BITS))
         flipped = flipped[flipped >= self._store.log.min_offset]
         timed = self._records.read(flipped)

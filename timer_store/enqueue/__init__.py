@@ -1,1 +1,1 @@
-"""Enqueue: messages of sends and of the timer queue get their units in timer log and wheel."""
+"""Enqueue: links a unit of each timer into timer log and wheel."""

@@ -1,6 +1,6 @@
 """Adoption of a store that an Apache broker left: its pending and settled timers.
 
-An Apache broker names no origins. Its work is derived from
+An Apache broker writes no origins. Pending and settled timers are derived from
 
     timercheck    R, the first slot that is not completely delivered; Q, the next queue offset
     timer log     units in the slots from R on
@@ -13,16 +13,16 @@ An Apache broker names no origins. Its work is derived from
                            is named by a marker: same slot, topic+key         cancelled
                            otherwise                                          pending
 
-So a timer that Apache delivered after its last checkpoint is not delivered again. If timercheck or
-the timer log is lost or invalid, R and Q are unknown and only the commit log is used.
+A timer that Apache delivered after its last checkpoint is therefore not delivered again. If
+timercheck or the timer log is lost or invalid, R and Q are unknown and only the commit log is used.
 
-In a group, an Apache broker may have been master for a while since our checkpoint, also while this
-store was closed: `has_worked` finds its deliveries and rolls in the log. Then our checkpoint cannot
-be continued, and the commit log alone is used.
+In a group, an Apache broker may have been master since our checkpoint, also while this store was
+closed: `has_apache_deliveries` finds its deliveries and rolls in the log. Then only the commit log
+is used, not our checkpoint.
 
-Reading changes nothing. Apache's timer log is moved aside (`timerlog.apache`) before ours is
-written, and removed after our first checkpoint. Until then timercheck stays Apache's, so after a
-crash at any time the next start adopts the store again.
+Adoption does not change Apache's files: its timer log is renamed (`timerlog.apache`) before ours is
+written, and removed after our first checkpoint. Until then timercheck is Apache's, so the next
+start after a crash adopts the store again.
 
 Source: TimerMessageStore.recover, convert, doReput; TimerCheckpoint
 """
@@ -58,10 +58,10 @@ Notice = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 CHUNK_UNITS = 65_536
 ASIDE_NAME = "timerlog.apache"
-CLOCK_SLACK_MS = 3_600_000  # maximum step back of Apache's clock that is tolerated
+CLOCK_SLACK_MS = 3_600_000  # maximum tolerated step by which Apache's clock was set back
 
 
-class Reach(NamedTuple):
+class ApachePositions(NamedTuple):
     """Positions of the broker that wrote timercheck.
 
     Attributes:
@@ -75,7 +75,7 @@ class Reach(NamedTuple):
     near: Offsets = NO_OFFSETS
 
 
-UNKNOWN = Reach()
+UNKNOWN = ApachePositions()
 
 
 # -- files --------------------------------------------------------------------------------------
@@ -102,18 +102,18 @@ def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> 
     except CorruptStore as error:
         state.units.log.close()
         kept = move_aside(directory)
-        notice(f"{error} What is there is kept as {kept}; the timer log is rebuilt.")
+        notice(f"{error} Its files are kept as {kept}; the timer log is rebuilt.")
         state.units.log.load()
 
 
-def find_reach(state: TimerState, notice: Notice) -> Reach:
+def find_reach(state: TimerState, notice: Notice) -> ApachePositions:
     """Return the positions in timercheck and timer log; `UNKNOWN` if they are invalid."""
     check, store = state.files.check, state.store
     assert check is not None
     if store.truncations.followed(CHECK_FILE) != store.generation:
         notice(
             f"the commit log was truncated after {state.files.directory / CHECK_FILE} was written: "
-            f"it alone decides which timers are pending"
+            f"the pending timers are derived from the commit log only"
         )
         return UNKNOWN
     _, queue_end = state.fetch.bounds()
@@ -122,24 +122,24 @@ def find_reach(state: TimerState, notice: Notice) -> Reach:
         notice(
             f"{state.files.directory / CHECK_FILE} has read time {check.read_ms} and queue "
             f"offset {queue_offset}, the queue ends at {queue_end} and it is "
-            f"{state.clock.now_ms()}: the commit log alone decides which timers are pending"
+            f"{state.clock.now_ms()}: the pending timers are derived from the commit log only"
         )
         return UNKNOWN
     directory = state.units.log.directory.with_name(ASIDE_NAME)
     near = near_units(directory, check)
     if near is None:
         notice(
-            f"{directory} ends before {check.log_pos}, the position in timercheck: the commit log "
-            f"alone decides which timers are pending"
+            f"{directory} ends before {check.log_pos}, the position in timercheck: the pending "
+            f"timers are derived from the commit log only"
         )
         return UNKNOWN
-    return Reach(check.read_ms, queue_offset, near)
+    return ApachePositions(check.read_ms, queue_offset, near)
 
 
 def near_units(directory: Path, check: Check) -> Offsets | None:
     """Return the records with units in slots from the read time on; None if the log is damaged.
 
-    The walk goes to the valid end of the log, because timercheck and wheel lag behind it.
+    The log is read to its valid end, because timercheck and wheel lag behind it.
     """
     sizes = {path.stat().st_size for path in directory.glob("*")} if directory.is_dir() else set()
     if not sizes:
@@ -162,11 +162,11 @@ def near_units(directory: Path, check: Check) -> Offsets | None:
 # -- settled timers -----------------------------------------------------------------------------
 
 
-class Evidence:
+class ApacheCopies:
     """Copies that an Apache broker made, by identity, and markers by name.
 
-    Targets of markers are not looked up in the key index, because Apache's index has gaps. A marker
-    cancels only records before it in the queue, so a message that is sent again later is not lost.
+    Targets of markers are not looked up in the key index, because Apache's index may have gaps. A
+    marker cancels only records before it in the queue, so a message sent again later is not lost.
 
     Args:
         special: (n,) `layout.IDENTIFIED` of markers and of rolled timers in the queue.
@@ -187,7 +187,7 @@ class Evidence:
         self._delivered = np.bincount(which[rolled.size :], minlength=self._identities.size)
 
     def cancelled(self, rows: Rows) -> Mask:
-        """Return which records of the queue a marker names, or are markers.
+        """Return which records of the queue are markers, or are cancelled by one.
 
         A rolled copy may be after the marker that cancels its timer.
         """
@@ -224,26 +224,26 @@ class Evidence:
         return settled
 
 
-def settled(state: TimerState, reach: Reach, progress: Progress) -> Offsets:
+def settled(state: TimerState, reach: ApachePositions, progress: Progress) -> Offsets:
     """Return the log offsets of settled records of the queue, and of all origins, ascending.
 
     Args:
-        reach: Positions of the other broker; `UNKNOWN`: use the commit log only.
+        reach: Positions of the Apache broker; with `UNKNOWN`, only the commit log is used.
     """
     named, delivered = _read_log(state, _scan_start(state, reach), progress)
     return distinct(named, _settled_by_others(state, reach, delivered))
 
 
-def _settled_by_others(state: TimerState, reach: Reach, delivered: Rows) -> Offsets:
-    """Return the log offsets of records of the queue that another broker settled, ascending.
+def _settled_by_others(state: TimerState, reach: ApachePositions, delivered: Rows) -> Offsets:
+    """Return the log offsets of records of the queue that an Apache broker settled, ascending.
 
     Args:
         delivered: (n,) `layout.IDENTIFIED` of delivered copies.
     """
     special = np.concatenate([np.empty(0, layout.IDENTIFIED), *_special(state)])
     if reach is UNKNOWN and not special.size and not delivered.size:
-        return NO_OFFSETS  # no broker but DueMQ has worked on these timers
-    witnesses = Evidence(special, delivered)
+        return NO_OFFSETS  # only DueMQ has processed these timers
+    witnesses = ApacheCopies(special, delivered)
     found, offset = [NO_OFFSETS], state.fetch.bounds()[0]
     for units in _units(state, offset):
         rows = _identify(state, units["phys_offset"], kernels.ALL)
@@ -256,7 +256,7 @@ def _settled_by_others(state: TimerState, reach: Reach, delivered: Rows) -> Offs
     return distinct(*found)
 
 
-def has_worked(state: TimerState, log_offset: int, queue_offset: int) -> bool:
+def has_apache_deliveries(state: TimerState, log_offset: int, queue_offset: int) -> bool:
     """Return whether an Apache broker has delivered or rolled timers after a checkpoint of ours.
 
     Args:
@@ -279,7 +279,7 @@ def has_worked(state: TimerState, log_offset: int, queue_offset: int) -> bool:
 
 
 def _is_delivery(state: TimerState, offset: int) -> bool:
-    """Return whether a copy is in the queue that it names: a message sent back is not."""
+    """Return whether a copy is in the queue that it names, unlike a message that was sent back."""
     try:
         record = state.store.read_record(offset)
     except RecordUnreadable:
@@ -288,12 +288,12 @@ def _is_delivery(state: TimerState, offset: int) -> bool:
     return target == (record.topic, str(record.queue_id))
 
 
-def _delivered_transfers(state: TimerState, reach: Reach) -> Iterator[Offsets]:
-    """Yield transferred level messages whose slot Apache has read: they are delivered.
+def _delivered_transfers(state: TimerState, reach: ApachePositions) -> Iterator[Offsets]:
+    """Yield transferred level messages whose slot Apache has read, and which are thus delivered.
 
     Their delivered copies have no timer properties that identify them, so a message that Apache
-    delivered from an incomplete slot is delivered again. A message that is due after the last
-    record of the log is not delivered, whatever its slot.
+    delivered from an incomplete slot is delivered again. A message that is due after the store
+    time of the last record is not delivered, even if its slot was read.
     """
     owned, width_ms = state.transfers.owned, state.config.precision_ms
     last_ms = state.store.store_ms(state.store.last_record)
@@ -307,14 +307,16 @@ def _delivered_transfers(state: TimerState, reach: Reach) -> Iterator[Offsets]:
                 yield offsets[~is_in(offsets, reach.near)]
 
 
-def _passed(state: TimerState, units: Rows, rows: Rows, offset: int, reach: Reach) -> Offsets:
+def _passed(
+    state: TimerState, units: Rows, rows: Rows, offset: int, reach: ApachePositions
+) -> Offsets:
     """Return the records that Apache enqueued and whose slot it has read."""
     early = units["phys_offset"][: max(reach.queue_offset - offset, 0)]
     later = rows["phys_offset"][rows["out_ms"] >= reach.read_ms]
     return early[~(is_in(early, later) | is_in(early, reach.near))]
 
 
-def _scan_start(state: TimerState, reach: Reach) -> int:
+def _scan_start(state: TimerState, reach: ApachePositions) -> int:
     """Return the log offset after which deliveries may be missing in timercheck."""
     store = state.store
     if not store.log.files:
@@ -358,7 +360,7 @@ def _special(state: TimerState) -> Iterator[Rows]:
 
 
 def _units(state: TimerState, offset: int) -> Iterator[Rows]:
-    """Yield the units of the timer queue; units of a hole have no record and size 0."""
+    """Yield the units of the timer queue; units in a hole have size 0 and no record."""
     first, end = state.fetch.bounds()
     offset = max(offset, first)
     while offset < end:

@@ -1,4 +1,4 @@
-"""Due time of a timer, from its properties; the same at the put and at every later read.
+"""Due time of a timer, derived from its properties at the put and at every later read.
 
     DUEMQ_DUE_MS       its value; in records whose TIMER_* differ (spread, or copied)
     TIMER_DELAY_SEC    store time + seconds       \\

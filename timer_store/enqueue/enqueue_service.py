@@ -4,9 +4,10 @@
                                                     +--> place -> units.add -> counts, near stage
     the timer queue, to catch up --------- records -+
 
-The queue is enqueued strictly in order: `position.queue_offset` is the next offset. A batch that
-begins there is enqueued at once; others are enqueued when the queue is read. Enqueueing is blocked
-by a slot with undelivered timers of an older lap, and while the disk refuses the timer log.
+Timers are enqueued strictly in queue order: `position.queue_offset` is the next offset. A batch
+that begins there is enqueued at once; others are enqueued when the queue is read. Enqueueing is
+blocked while a slot has undelivered timers of an earlier lap, and while the timer log cannot be
+written.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from message_store.log.batch import PutBatch
 from message_store.ranges import is_among
 from timer_store import layout
 from timer_store.dequeue.near_stage import NearStage
+from timer_store.kernels.survey import Cursors, survey
 from timer_store.layout import NO_OFFSETS, Rows
-from timer_store.log.slot_choice import place
 from timer_store.log.units import TimerUnits
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.position import Position
@@ -46,8 +47,8 @@ class EnqueueService:
         markers: Rows that cancel another timer, not applied yet.
         blocked_by: Reason why nothing is enqueued now, or empty.
         skip: (n,) i8, ascending: Timers of the queue that are settled already (recovery).
-        earliest_ms: Due time of the first of the newest timers, or the start of its slot.
-        early: Whether a timer of the slot that is loaded next is due before that slot begins.
+        earliest_ms: Earliest due time of the newest timers, or the start of its slot.
+        early: Whether a timer in the slot that is loaded next is due before that slot begins.
     """
 
     def __init__(
@@ -81,19 +82,19 @@ class EnqueueService:
         return end - max(self._position.queue_offset, first)
 
     def has_room(self, now_ms: int) -> bool:
-        """Return whether more may be enqueued: not while a full stage delivers due timers."""
+        """Return whether more timers may be enqueued; False while a full stage has due timers."""
         if self._stage.room > 0:
             return True
         due_ms = self._stage.next_due_ms
         return due_ms is None or due_ms > now_ms
 
     @property
-    def needs_look(self) -> bool:
+    def needs_turn(self) -> bool:
         """Whether the newest timers need a turn of the service now."""
         return bool(self.broken or self.markers or self.behind)
 
     def forget(self) -> None:
-        """Reset the state before everything is enqueued again."""
+        """Reset the state before all timers are enqueued again."""
         self.broken.clear()
         self.markers.clear()
         self.blocked_by, self.early = "", False
@@ -105,7 +106,7 @@ class EnqueueService:
             return False
         joins = int(rows[0]["queue_offset"]) == self._position.queue_offset
         if joins and not self.stopped and not self.blocked_by and self.has_room(now_ms):
-            self.take_in(rows, now_ms)
+            self.enqueue_rows(rows, now_ms)
         return True
 
     def catch_up(self, count_max: int, now_ms: int) -> int:
@@ -118,42 +119,53 @@ class EnqueueService:
         if self.skip.size:
             rows = rows[~is_among(rows["phys_offset"], self.skip)]
         if rows.size:
-            self.take_in(rows, now_ms)
+            self.enqueue_rows(rows, now_ms)
         if not self.blocked_by:
             self._position.queue_offset = max(following, before)
         return self._position.queue_offset - before
 
-    def take_in(self, rows: Rows, now_ms: int) -> None:
+    def enqueue_rows(self, rows: Rows, now_ms: int) -> None:
         """Link (n,) `layout.TIMED` rows, in queue order, until blocked."""
-        fit = rows[rows["kind"] != layout.TIMED_BROKEN]
-        taken = self.take_rows(fit, now_ms)
+        is_plain = not rows["kind"].any()
+        fit = rows if is_plain else rows[rows["kind"] != layout.TIMED_BROKEN]
+        taken = self.link_rows(fit, now_ms)
         following = int(rows[-1]["queue_offset"]) + 1
         if taken < fit.size:
             following = int(fit[taken]["queue_offset"])
             rows = rows[rows["queue_offset"] < following]
-        self._keep_non_timers(rows)
+        if not is_plain:
+            self._keep_non_timers(rows)
         self._position.queue_offset = following
 
-    def take_rows(self, fit: Rows, now_ms: int) -> int:
+    def link_rows(self, fit: Rows, now_ms: int) -> int:
         """Link (n,) `layout.TIMED` rows, none of them broken; return the number of linked ones."""
-        position = self._position
-        place(fit, position.read_ms, position.staged_ms, self._window_ms)
+        if not fit.size:
+            return 0
+        found = self._survey(fit)
         taken = self._link(fit, now_ms)
-        fit = fit[:taken]
-        is_plain = fit["kind"] == layout.TIMED_PLAIN
-        plain = fit if is_plain.all() else fit[is_plain]
-        self._counts.note(plain["topic_index"], plain["phys_offset"], 1)
-        self.taken += int(plain.size)
-        self.rate.note(int(plain.size), now_ms)
-        if fit.size:
-            self.earliest_ms = int(np.minimum(fit["slot_ms"], fit["due_ms"]).min())
-        self.bring_near(plain, now_ms)
+        if taken < fit.size:
+            fit = fit[:taken]
+            if not taken:
+                return 0
+            found = self._survey(fit)
+        plain_count, earliest_ms, near = found
+        plain = fit if plain_count == fit.size else fit[fit["kind"] == layout.TIMED_PLAIN]
+        self._counts.note_rows(plain)
+        self.taken += plain_count
+        self.rate.note(plain_count, now_ms)
+        self.earliest_ms = earliest_ms
+        if near:
+            self.stage_loaded(plain, now_ms)
         return taken
+
+    def _survey(self, fit: Rows) -> tuple[int, int, bool]:
+        """Set the slots of rows; return what `kernels.survey` returns."""
+        position = self._position
+        cursors = Cursors(position.read_ms, position.staged_ms, self._window_ms, self._precision_ms)
+        return survey(fit, cursors)
 
     def _link(self, fit: Rows, now_ms: int) -> int:
         write_ms = now_ms - now_ms % self._precision_ms
-        if not fit.size:
-            return 0
         try:
             taken = int(self._units.add(fit, write_ms=write_ms, read_ms=self._position.read_ms))
         except OSError as error:
@@ -173,8 +185,8 @@ class EnqueueService:
             if mine.size:
                 kept.append(mine.copy())
 
-    def bring_near(self, plain: Rows, now_ms: int) -> None:
-        """Stage the timers whose slot is loaded already."""
+    def stage_loaded(self, plain: Rows, now_ms: int) -> None:
+        """Add the timers of loaded slots to the near stage."""
         near = self._position.is_loaded(plain, plain["slot_ms"], self._precision_ms)
         early = plain["due_ms"] <= plain["slot_ms"]
         self.early = self.early or bool((early & ~near).any())

@@ -1,9 +1,9 @@
-"""Stage 1: messages of the timer queue as `layout.TIMED` rows in queue order.
+"""Stage 1: reader of the timer queue's messages as `layout.TIMED` rows in queue order.
 
     an appended batch   from its rows                      fetch_batch
     the queue           from units and records in the log  fetch_queue
 
-Both ways give the same rows for the same messages.
+Both return the same rows for the same messages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Fetcher:
         return self._timed[:count]
 
     def _find(self, batch: PutBatch) -> Callable[..., int]:
-        """Return the kernel for batches whose staging buffer is writable or not, as this one's."""
+        """Return the kernel for a batch, whose staging buffer is writable or read-only."""
         find: Callable[..., Any] = entry
         found: Callable[..., int] = find(
             from_put, batch.rows, 0, batch.staging, self._store.topics.arrays, self._context,
@@ -99,7 +99,7 @@ class Fetcher:
         return (timed[~blank] if blank.any() else timed), offset + units.size
 
     def _repaired(self, offsets: Offsets) -> bool:
-        """Repair units of the queue that are not those of their records; return whether any was."""
+        """Repair units of the queue that differ from their records; return whether any did."""
         repair = self._store.repair
         found = [repair.repaired(TIMER_TOPIC, TIMER_QUEUE, at) for at in offsets.tolist()]
         return any(found)

@@ -14,7 +14,9 @@ from timer_store.layout import Rows
 EXPECTED_PER_S = 500_000  # deliveries per second, for the estimate in refusals
 
 
-def beyond(values: Rows, count_of: Callable[[int], int], limit: int) -> list[tuple[int, int, int]]:
+def over_limit(
+    values: Rows, count_of: Callable[[int], int], limit: int
+) -> list[tuple[int, int, int]]:
     """Return (index, value, pending timers) of the timers beyond the limit.
 
     Args:
@@ -31,7 +33,7 @@ def beyond(values: Rows, count_of: Callable[[int], int], limit: int) -> list[tup
     return found
 
 
-def crowded(slot_ms: int, count: int, limit: int) -> str:
+def full_slot_refusal(slot_ms: int, count: int, limit: int) -> str:
     """Return the refusal of a timer whose slot is full."""
     late_ms = count * 1_000 // EXPECTED_PER_S
     return (

@@ -1,10 +1,10 @@
 """Level messages that timers own, read in place from the level's queue and the commit log.
 
     units of a level's queue      due time: the tags code, or the time in the transfer record
-    records in the commit log     target; then the name DELAY in them is changed
+    records in the commit log     target; the name DELAY in them is changed when the owner changes
 
-The files of the log are mapped a second time, writable, for that one byte. Only pages with records
-are written: these are never in a hole, and an unreadable page reads as zeros.
+The files of the log are mapped a second time, writable, to change that one byte. Only pages with
+records are written: these are never in a hole, and an unreadable page reads as zeros.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LevelRecords:
 
     Attributes:
         fixed: Number of records read whose DELAY cannot be renamed.
-        unnamed: Number of such records that changed their owner.
+        unnamed: Number of such records whose owner has changed.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -116,7 +116,7 @@ class LevelRecords:
         return timed, name_at
 
     def _enter(self, *args: Any) -> int:
-        """Call `read_levels` by its entry point: a dispatch takes as long as 1,000 records."""
+        """Call the compiled `read_levels` directly: a dispatch costs as much as 1,000 rows."""
         kinds = args[0].flags.writeable, args[2].flags.writeable
         found = self._entries.get(kinds)
         if found is None:
@@ -126,15 +126,15 @@ class LevelRecords:
     def set_letter(self, units: Rows, name_at: Offsets, name: int) -> None:
         """Set the last letter of DELAY in records that were read before to `name`.
 
-        Letters that are right already are not written: their pages stay clean, and their blocks
-        keep their checksums.
+        Letters that are already correct are not written, so that their pages stay clean and their
+        blocks keep their checksums.
 
         Args:
             units: (n,) `layout.TIMED`.
             name_at: (n,) i8: see `read`.
 
         Raises:
-            OSError: The disk refused to withdraw the checksums; no letter was changed.
+            OSError: The checksums cannot be withdrawn; no letter was changed.
         """
         named = name_at >= 0
         self.unnamed += int(named.size - np.count_nonzero(named))
@@ -203,7 +203,7 @@ class LevelRecords:
         return np.concatenate(rows), np.concatenate(at)
 
     def _of_level(self, level: int, seen: Rows, owned: Ownership) -> tuple[Rows, Offsets]:
-        """Return the owned ones of a level's records (SCANNED), and their indexes."""
+        """Return the records of a level (SCANNED) that the timers own, and their indexes."""
         order = np.argsort(seen["queue_offset"], kind="stable")
         numbers = seen["queue_offset"][order]
         promised = owned.promised.get(level, {})

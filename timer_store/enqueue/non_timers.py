@@ -1,11 +1,11 @@
 """Records of the timer queue that are not timers: damaged records, and markers of clients.
 
-    broken   no time, no target, unreadable: to the quarantine topic, with the reason
-    marker   TIMER_DEL_UNIQKEY: cancels the timer it names, as Apache's broker would
+    broken   no time, no target, or unreadable: moved to the quarantine topic, with the reason
+    marker   TIMER_DEL_UNIQKEY: cancels the timer that it names, as in Apache's broker
 
 They are settled between two turns, before the next checkpoint. A marker names a topic and a unique
-key; its target is the timer with both in the slot of the marker's time. A marker is applied when it
-is enqueued, not when the slot is read.
+key; its target is the timer that has both, in the slot of the marker's time. A marker is applied
+when it is enqueued, not when the slot is read.
 
 Source: TimerMessageStore, TimerDequeueGetMessageService
 """
@@ -38,27 +38,27 @@ class NonTimers:
 
     def __init__(self, state: TimerState, decisions: Decisions) -> None:
         self._state, self._decisions = state, decisions
-        self.parked = self.cancelled = 0
+        self.quarantined = self.cancelled = 0
 
     def settled(self, now_ms: int) -> bool:
-        """Settle all of them; return whether none is left."""
+        """Settle all broken rows and markers; return whether that was possible."""
         while self.settle(now_ms):
             pass
         enqueue = self._state.enqueue
         return not (enqueue.broken or enqueue.markers)
 
     def settle(self, now_ms: int) -> int:
-        """Settle some of them; return their number. On a full disk they stay."""
+        """Settle some broken rows and markers; return their number, 0 if the disk is full."""
         count = self._settle_broken(now_ms) if self._state.enqueue.broken else 0
         return count + self._apply_markers() if self._state.enqueue.markers else count
 
     def _settle_broken(self, now_ms: int) -> int:
         queue = self._state.enqueue.broken
         rows = queue.pop(0)
-        done = self._state.deliverer.park_broken(staged_rows(rows[:ROWS_MAX], now_ms), now_ms)
+        done = self._state.deliverer.quarantine_broken(staged_rows(rows[:ROWS_MAX], now_ms), now_ms)
         if done < rows.size:
             queue.insert(0, rows[done:])
-        self.parked += done
+        self.quarantined += done
         return done
 
     # -- markers --------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ class NonTimers:
     def _target_of(self, marker: Row) -> Target | None:
         """Return the target of a marker, None if it has none.
 
-        Apache 5.5 recalls by the key alone, unless appendTopicForTimerDeleteKey; the key of any
-        other marker has the topic before it, as in 5.3.3.
+        A recall of Apache 5.5 names the key alone, unless appendTopicForTimerDeleteKey is set; any
+        other marker names topic and key, as in 5.3.3.
         """
         had = self._properties(marker)
         named = had.get("TIMER_DEL_UNIQKEY", "")
@@ -103,7 +103,7 @@ class NonTimers:
             unique = matches.hits == HIT_UNIQUE
             offsets, key_at = matches.offsets[unique], matches.key_at[unique]
             rows = state.records.read(offsets)
-        except StoreError:  # without an index: read the slots
+        except StoreError:  # the key index is not available: read the slots
             return self._find_in_slots(named)
         width_ms = state.config.precision_ms
         due_ms = np.array([row["due_ms"] for row, _ in named], np.int64)
@@ -113,7 +113,7 @@ class NonTimers:
         return np.asarray(offsets[same])
 
     def _find_in_slots(self, named: Sequence[tuple[Any, Target]]) -> Offsets:
-        """Return the same by reading every timer of those slots, without the key index."""
+        """Return the same as `_find` by reading every timer of those slots."""
         state, width_ms = self._state, self._state.config.precision_ms
         found: list[int] = []
         wanted: dict[int, set[Target]] = {}

@@ -19,7 +19,7 @@ from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from timer_store.config import TimerConfig
 from timer_store.enqueue.due_time import due_ms_of, number_of
-from timer_store.enqueue.flow_control import beyond, crowded
+from timer_store.enqueue.flow_control import full_slot_refusal, over_limit
 from timer_store.kernels import put
 from timer_store.layout import Offsets, Rows
 from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
@@ -66,7 +66,7 @@ class TimerHook:
     def __call__(self, batch: PutBatch, now_ms: int) -> None:
         """Redirect rows that are not due yet; refuse invalid ones.
 
-        A row that is due already stays in its topic. Refusals have code 13, by flow control 1.
+        A row that is already due stays in its topic. Refusals have code 13, or 1 by flow control.
         """
         if self._report.size < batch.count:
             self._report = np.zeros(batch.count * 2, np.uint8)
@@ -74,7 +74,7 @@ class TimerHook:
         redirected, unhandled = self._redirect(batch, batch.rows, batch.count, self._report)
         if unhandled:
             for at in np.flatnonzero(self._report[: batch.count] > put.REDIRECTED).tolist():
-                self._report[at] = self._look(batch, at, int(self._report[at]), now_ms)
+                self._report[at] = self._handle_row(batch, at, int(self._report[at]), now_ms)
         if self._limited and (redirected or unhandled):
             self._limit(batch)
 
@@ -89,7 +89,7 @@ class TimerHook:
 
     # -- rows that need more than columns -------------------------------------------------------
 
-    def _look(self, batch: PutBatch, at: int, found: int, now_ms: int) -> int:
+    def _handle_row(self, batch: PutBatch, at: int, found: int, now_ms: int) -> int:
         """Handle one row; return its report."""
         if found == put.STALE:
             properties = batch.properties(at)
@@ -100,13 +100,13 @@ class TimerHook:
             found = int(self._one[0])
             assert found != put.STALE
         if found > put.REDIRECTED:
-            remark = self._why_not(batch, at, found, now_ms)
+            remark = self._refusal(batch, at, found, now_ms)
             if remark:
                 batch.refuse(at, MESSAGE_ILLEGAL, remark)
         return found
 
-    def _why_not(self, batch: PutBatch, at: int, found: int, now_ms: int) -> str:
-        """Return the reason for refusing a row, empty if it is valid."""
+    def _refusal(self, batch: PutBatch, at: int, found: int, now_ms: int) -> str:
+        """Return the reason for which a row is refused, empty if it is valid."""
         if found == put.DIRECT:
             return self._direct_fault(batch, at, now_ms)
         properties = batch.properties(at)
@@ -119,8 +119,8 @@ class TimerHook:
             )
         if found == put.MARKER_LATE:
             return (
-                f"timer message illegal: {asked} is in the past, it is {now_ms} now, so there "
-                f"is nothing to cancel; the max delay is {limit_ms}ms"
+                f"timer message illegal: {asked} is in the past, the time is {now_ms}, so there "
+                f"is no message to cancel; the max delay is {limit_ms}ms"
             )
         if found == put.TOO_FAR:
             return (
@@ -167,13 +167,15 @@ class TimerHook:
             & (rows["prop_flags"] & PROP_TIMER_DEL == 0)
         )
         if limit < INT_MAX:
-            for at, slot_ms, count in beyond(
+            for at, slot_ms, count in over_limit(
                 rows["out_ms"][redirected], self._slot_count_of, limit
             ):
-                batch.refuse(int(redirected[at]), SYSTEM_ERROR, crowded(slot_ms, count, limit))
+                batch.refuse(
+                    int(redirected[at]), SYSTEM_ERROR, full_slot_refusal(slot_ms, count, limit)
+                )
         if quota and self._pending_of is not None:
             topics = rows["real_topic_index"][redirected]
-            for at, index, count in beyond(topics, self._pending_of, quota):
+            for at, index, count in over_limit(topics, self._pending_of, quota):
                 name = self._topics.name(index)
                 remark = f"{count} timers of topic {name} are pending, timerTopicQuota is {quota}"
                 refusal = f"timer message is under flow control: {remark}"

@@ -1,10 +1,11 @@
-"""Queue offset at which an Apache broker continues: after the record of the last unit.
+"""Marker of the queue offset at which an Apache broker continues after a stop of DueMQ.
 
-Apache's broker continues after the record of the last unit. The unit of a rolled or copied timer is
-after those of newer records: if it is the last one, Apache's broker enqueues everything after its
-record again and delivers it twice. So a stop adds a unit that names the last enqueued record. It is
-a marker without a target, which cancels nothing, in the slot that is read next. It is settled at
-once as a duplicate, so the timer of that record stays pending, even in the same slot.
+Apache's broker continues after the record of the last unit in the timer log. The unit of a rolled
+or copied timer may follow units of newer records: if it is the last one, Apache's broker enqueues
+all timers after its record again and delivers them twice. Therefore a stop appends a unit that
+points at the last enqueued record. It is a marker without a target, which cancels no timer, in the
+slot that is read next. It is settled at once as a duplicate, so the timer of that record stays
+pending.
 
 Source: TimerMessageStore.recover, reviseQueueOffset; TimerDequeueGetMessageService
 """
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def mark_queue_end(state: TimerState) -> None:
-    """Make the last unit name the last record of the queue that was enqueued."""
+    """Append a unit that points at the last enqueued record of the queue."""
     position = state.position
     rows, _ = state.fetch.fetch_queue(max(position.queue_offset - 1, 0), 1)
     if not position.queue_offset or not rows.size:

@@ -2,14 +2,14 @@
 
     journal      transfer [0, 900)  transfer [900, 2000)  return [1500, 2000) ...
                                     ^ position.handover_offset: the next transfer to enqueue,
-                                      position.handover_unit: of its range enqueued up to here
+                                      position.handover_unit: end of the enqueued part of its range
     a transfer   units of the level's queue --level_records--> TIMED rows --> timer log, wheel,
                  counts, near stage: 52 bytes each; the records stay where they are
     a return     units get the tombstone of a copy (the record may be transferred again); counts
                  and stage drop them
 
 The ownership journal defines which messages the timers own (`owned`), and origins in the commit log
-which of them are settled, as for every timer. So all of this can be rebuilt from the journal.
+show which of them are settled, as for every timer. The state can therefore be rebuilt from both.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from delivery import ownership
-from delivery.ownership import JournalEntry, Return, Transfer
+from delivery.ownership import NO_END, JournalEntry, Return, Transfer
 from delivery.ownership_projection import Ownership, change_of
-from message_store.ranges import Range, common, distinct, is_among, is_in, within
+from message_store.ranges import Range, common, distinct, is_among, is_in, minus, within
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.enqueue.enqueue_service import EnqueueService
@@ -57,32 +57,33 @@ class TransferredUnits:
         self._counts, self._enqueue, self._window_ms = counts, enqueue, window_ms
         self.records = LevelRecords(store)
         self.owned = Ownership()
+        self._gone = Ownership()  # see `gone_at_offsets`
         self.taken = self.returned = 0
-        self._waiting: list[JournalEntry] = []  # transfers that are not completely enqueued
+        self._incomplete: list[JournalEntry] = []  # transfers that are not completely enqueued
         self._next = 0  # queue offset of the next record to apply
 
     # -- journal ------------------------------------------------------------------------------
 
     def note(self, entry: JournalEntry) -> None:
-        """Apply an ownership record that was just appended, or is read at the start."""
+        """Apply an ownership record that was just appended, or read at the start."""
         position = self._position
         if entry.queue_offset < self._next:
             return
         self._next = entry.queue_offset + 1
         self.owned.apply(entry)
         if isinstance(entry.record, Transfer):
-            self._waiting.append(entry)
-        elif not self._waiting:
+            self._incomplete.append(entry)
+        elif not self._incomplete:
             position.handover_offset, position.handover_unit = entry.queue_offset + 1, 0
 
     @property
     def behind(self) -> bool:
         """Whether transferred messages are not enqueued yet."""
-        return bool(self._waiting)
+        return bool(self._incomplete)
 
     def scan_from(self) -> int:
-        """Return the log offset after which the decisions about unenqueued messages are."""
-        return self._waiting[0].phys_offset if self._waiting else int(self._store.max_offset)
+        """Return a log offset before all decisions about messages that are not enqueued."""
+        return self._incomplete[0].phys_offset if self._incomplete else int(self._store.max_offset)
 
     def first_behind(self) -> int | None:
         """Return the log offset of the first record that is not enqueued, None without any."""
@@ -90,7 +91,7 @@ class TransferredUnits:
         return int(min(found)) if found else None
 
     def unenqueued(self, rows: Rows) -> Mask:
-        """Return which level messages, (n,) `layout.TIMED`, are transferred and not enqueued."""
+        """Return which of (n,) `layout.TIMED` level messages are transferred but not enqueued."""
         found = np.zeros(rows.size, np.bool_)
         for mine in self._not_taken():
             found |= is_in(rows["phys_offset"], mine["phys_offset"])
@@ -98,7 +99,7 @@ class TransferredUnits:
 
     def _not_taken(self) -> Iterator[Rows]:
         unit = self._position.handover_unit
-        for entry in self._waiting:
+        for entry in self._incomplete:
             assert isinstance(entry.record, Transfer)
             for first, end in self.owned.ranges_of(entry):
                 first = max(first, unit)
@@ -110,14 +111,14 @@ class TransferredUnits:
     # -- enqueue ------------------------------------------------------------------------------
 
     def catch_up(self, count_max: int, now_ms: int) -> int:
-        """Enqueue transferred messages; return their number, 0 if none is left or it is blocked.
+        """Enqueue transferred messages; return their number, 0 if none remains or it is blocked.
 
         `enqueue.blocked_by` is the reason; the next call tries again.
         """
         total = 0
         self._enqueue.blocked_by = ""
-        while self._waiting and total < count_max:
-            done, complete = self._take_in(self._waiting[0], count_max - total, now_ms)
+        while self._incomplete and total < count_max:
+            done, complete = self._enqueue_transfer(self._incomplete[0], count_max - total, now_ms)
             total += done
             if not complete:
                 break
@@ -127,12 +128,16 @@ class TransferredUnits:
 
     def _next_transfer(self) -> None:
         """Move on to the next transfer."""
-        self._waiting.pop(0)
+        self._incomplete.pop(0)
         position = self._position
         position.handover_unit = 0
-        position.handover_offset = self._waiting[0].queue_offset if self._waiting else self._next
+        position.handover_offset = (
+            self._incomplete[0].queue_offset if self._incomplete else self._next
+        )
 
-    def _take_in(self, entry: JournalEntry, count_max: int, now_ms: int) -> tuple[int, bool]:
+    def _enqueue_transfer(
+        self, entry: JournalEntry, count_max: int, now_ms: int
+    ) -> tuple[int, bool]:
         """Enqueue from a transfer; return (messages, whether it is complete)."""
         record, position = entry.record, self._position
         assert isinstance(record, Transfer)
@@ -157,9 +162,9 @@ class TransferredUnits:
         """Link the rows that are not settled; return the number of leading rows done."""
         skip = self._enqueue.skip
         if not skip.size:
-            return int(self._enqueue.take_rows(rows, now_ms))
+            return int(self._enqueue.link_rows(rows, now_ms))
         left = np.flatnonzero(~is_among(rows["phys_offset"], skip))
-        taken = int(self._enqueue.take_rows(rows[left], now_ms))
+        taken = int(self._enqueue.link_rows(rows[left], now_ms))
         return int(left[taken]) if taken < left.size else int(rows.size)
 
     def _offset_of(self, level: int, first: int, rows: Rows, taken: int) -> int:
@@ -174,20 +179,46 @@ class TransferredUnits:
 
     # -- at the start -------------------------------------------------------------------------
 
-    def restore(self, at: int, unit: int) -> None:
-        """Apply the records before a checkpoint's `at`: their messages have units already."""
-        self.owned, self._waiting, self._next = Ownership(), [], at
+    def restore(self, at: int, unit: int, scan_from: int = NO_END) -> None:
+        """Apply the records before a checkpoint, whose messages already have units.
+
+        Args:
+            at: `Position.handover_offset` of the checkpoint.
+            unit: `Position.handover_unit` of the checkpoint.
+            scan_from: Log offset after which all deliveries from the slots of the checkpoint are.
+        """
+        self.owned, self._incomplete, self._next = Ownership(), [], at
+        self._gone = Ownership()
         position = self._position
         for entry in ownership.read(self._store, quiet=True):
             if entry.queue_offset > at or (entry.queue_offset == at and not unit):
                 break
+            if isinstance(entry.record, Return) and entry.phys_offset >= scan_from:
+                self._note_gone(entry.queue_offset, entry.record)
             change = self.owned.apply(entry)
             if change is not None and entry.queue_offset == at:  # enqueued up to `unit`
                 self.owned.remove(change.level, unit, change.end)
         self.owned.next_offset = at
+        self._gone.promised = self.owned.promised
         position.handover_offset, position.handover_unit = at, unit
 
-    def read_on(self) -> list[tuple[int, list[Range]]]:
+    def _note_gone(self, queue_offset: int, record: Return) -> None:
+        """Keep the ranges that a record does not give back to the level, because of their units."""
+        ranges = self.owned.ranges(record.level, record.first, record.end)
+        self._gone.add(record.level, minus(ranges, record.pending), queue_offset)
+
+    def gone_at_offsets(self, offsets: Offsets) -> Rows:
+        """Return the records at log offsets that were settled when their range was returned.
+
+        The timers no longer own them, but slots of the restored checkpoint may have their units:
+        the slot that was partly delivered at the return.
+
+        Returns:
+            (m,) `layout.TIMED`, from the records after `scan_from` of `restore`.
+        """
+        return self.records.at_offsets(offsets, self._gone)[0]
+
+    def apply_new_records(self) -> list[tuple[int, list[Range]]]:
         """Apply the new records of the journal; return the enqueued messages that they return.
 
         Returns:
@@ -203,7 +234,7 @@ class TransferredUnits:
                 returned.append((change.level, went))
             self.note(entry)
         self._next = max(self._next, ownership.bounds(self._store)[1])
-        if not self._waiting:
+        if not self._incomplete:
             position.handover_offset, position.handover_unit = self._next, 0
         return [(level, ranges) for level, ranges in returned if ranges]
 
@@ -234,13 +265,13 @@ class TransferredUnits:
         return np.concatenate(found), np.concatenate(numbers)
 
     def at_offsets(self, offsets: Offsets) -> tuple[Rows, Offsets]:
-        """Return the transferred ones of the records at log offsets, and their indexes."""
+        """Return the records at log offsets that are transferred, and their indexes."""
         return self.records.at_offsets(offsets, self.owned)
 
     def note_returned(self, entry: JournalEntry, rows: Rows, name_at: Offsets) -> None:
         """Return messages to their level: rename DELAy in their records to DELAY.
 
-        `Decisions.give_back` has removed them from their slots.
+        `Decisions.return_units` has already removed them from their slots.
 
         Args:
             name_at: (n,) i8: see `LevelRecords.read`.
@@ -250,11 +281,13 @@ class TransferredUnits:
         self.records.set_letter(rows, name_at, UPPER_Y)
         self.returned += int(rows.size)
 
-    def bury_returned(self, returned: list[tuple[int, list[Range]]], settled: Offsets) -> None:
-        """Bury and discount messages returned since a checkpoint (recovery).
+    def mark_returned_units(
+        self, returned: list[tuple[int, list[Range]]], settled: Offsets
+    ) -> None:
+        """Write tombstones for messages returned since a checkpoint, and subtract them (recovery).
 
         Args:
-            settled: (n,) ascending: messages settled otherwise, which are buried already.
+            settled: (n,) ascending: messages settled otherwise, which have tombstones already.
         """
         for level, ranges in returned:
             for low, high in ranges:

@@ -21,7 +21,7 @@ from timer_store.kernels.fetch import MARKER, OUT, ROLLS
 from timer_store.layout import Rows
 
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-FNV_END = np.uint64(256)  # no byte: keeps apart words that differ only in where one ends
+FNV_END = np.uint64(256)  # not a byte value: words with different boundaries get different hashes
 KEY = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()
 RECALL_TAG = np.frombuffer(b"_RECALL_TAG_", np.uint8).copy()
 PLUS = np.uint64(ord("+"))
@@ -75,7 +75,8 @@ def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int) -> int:
 def recalls_by_key(data: Bytes, text: int, size: int, first: int, end: int) -> bool:
     """Return whether data[first:end], the value of a marker, is the key of its target alone.
 
-    So recalls Apache 5.5, unless appendTopicForTimerDeleteKey. Source: RecallMessageProcessor
+    A recall of Apache 5.5 has this form, unless appendTopicForTimerDeleteKey is set.
+    Source: RecallMessageProcessor
     """
     tag, tag_end = find_value(data, text, size, TAGS_NAME)
     if tag_end - tag != RECALL_TAG.size or not equals(data, tag, tag_end - tag, RECALL_TAG):

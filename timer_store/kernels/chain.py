@@ -123,10 +123,10 @@ def due_of(data: Bytes, at: int, precision_ms: int) -> int:
 
 @kernel
 def is_doubtful(data: Bytes, at: int, precision_ms: int, window_ms: int) -> bool:
-    """Return whether the times of a pending unit do not fit together, as after a flipped bit.
+    """Return whether the times of a pending unit are inconsistent, as after a flipped bit.
 
     `enqueue` puts a timer into its own slot (the slot time is due_ms - 1), whole roll windows
-    before that, or, if it is overdue, into the slot that is read: at the slot's start.
+    before that, or, if it is overdue, at the start of the slot that is read.
     """
     due_ms, slot_ms = get_i8(data, at + DUE_AT), slot_ms_of(data, at)
     if due_ms <= 0 or due_ms - 1 == slot_ms:
@@ -138,9 +138,9 @@ def is_doubtful(data: Bytes, at: int, precision_ms: int, window_ms: int) -> bool
 
 @kernel
 def needs_record(data: Bytes, at: int, precision_ms: int, window_ms: int) -> bool:
-    """Return whether a unit is to be compared with its record: in doubt, or a marker that rolls.
+    """Return whether a unit must be compared with its record: if doubtful, or a rolling marker.
 
-    A flipped bit makes a marker of a timer that rolls, and no count of a slot shows it.
+    A flipped bit turns a timer that rolls into a marker, which the count of the slot does not show.
     """
     both = MAGIC_ROLL | MAGIC_DELETE
     if get_i4(data, at + MAGIC_AT) & both == both and get_i8(data, at + DUE_AT) >= 0:
@@ -169,7 +169,7 @@ def is_marker(magic: int) -> bool:
 
 @kernel
 def note_order(walk: Any, phys_offset: int) -> None:
-    """Note whether the records of a chain, newest unit first, descend in the commit log."""
+    """Record whether the log offsets of a chain's records descend, from the newest unit on."""
     if phys_offset >= walk[WALK_PHYS]:
         walk[WALK_MIXED] = 1
     else:
@@ -178,7 +178,7 @@ def note_order(walk: Any, phys_offset: int) -> None:
 
 @kernel
 def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) -> int:
-    """Follow one chain through a file; fill `out` from its end, so that the oldest comes first.
+    """Follow one chain through a file; fill `out` from the end, so that the oldest unit is first.
 
     Args:
         slot: (tick, precision in ms, roll window in ms).
@@ -197,7 +197,7 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
         note_order(walk, get_i8(data, at + PHYS_AT))
         if needs_record(data, at, slot[1], slot[2]):
             walk[WALK_DOUBT] += 1
-        # The copy of a copied unit stands for it in a slot of its own, so the unit makes no row.
+        # A copied unit makes no row: its copy represents the timer, in another slot.
         if get_i8(data, at + DUE_AT) != DUE_COPIED:
             walk[WALK_ROWS] += 1
             row = out[out.size - walk[WALK_ROWS]]
@@ -226,7 +226,7 @@ def is_before(heap: Any, i: int, due_ms: int, phys_offset: int) -> bool:
 
 @kernel
 def move_entry(heap: Any, source: int, target: int) -> None:
-    """Copy an entry of a heap to another place."""
+    """Copy an entry of a heap to another index."""
     heap[target, HEAP_DUE] = heap[source, HEAP_DUE]
     heap[target, HEAP_PHYS] = heap[source, HEAP_PHYS]
     heap[target, HEAP_POS] = heap[source, HEAP_POS]
@@ -268,13 +268,13 @@ def push(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None
 def collect_first(
     data: Bytes, base: int, slot: Any, after: Any, skip: Any, walk: Any, heap: Any
 ) -> int:
-    """Follow one chain through a file; keep the timers that are due first, later than `after`.
+    """Follow one chain through a file; keep the first timers that are due later than `after`.
 
     Args:
         slot: (tick, precision in ms, roll window in ms).
-        after: (due_ms, phys_offset); timers up to this one, in this order, are left out.
+        after: (due_ms, phys_offset); timers up to this one, in this order, are omitted.
         walk: (WALK_SIZE,) i8; WALK_ROWS counts the timers after `after`, kept or not.
-        heap: (n, 3) i8, columns HEAP_*; the timer that is due last is heap[0].
+        heap: (n, 3) i8, columns HEAP_*; heap[0] is due last.
     """
     tick, precision_ms, window_ms = slot
     after_ms, after_phys = after
@@ -345,7 +345,7 @@ def count_pending(data: Bytes, base: int, cursors: Rows, precision_ms: int, skip
 
 @kernel
 def check_units(data: Bytes, base: int, cursors: Rows, precision_ms: int) -> None:
-    """Check the unit of every cursor that is in this file; the cursors stay."""
+    """Check the unit of every cursor that is in this file; the cursors do not move."""
     for i in range(cursors.size):
         cursor = cursors[i]
         at = cursor["pos"] - base
@@ -357,11 +357,11 @@ def check_units(data: Bytes, base: int, cursors: Rows, precision_ms: int) -> Non
 def match(
     data: Bytes, base: int, cursors: Rows, precision_ms: int, wanted: Any, found: Any
 ) -> None:
-    """Find units by their record: the newest unit of the slot that is not settled.
+    """Find the unit of each record: the newest one in the slot that is not settled.
 
     Args:
-        cursors: wanted[first:end] are the records of a slot to find, ascending; `count` is the
-            number not found yet. A cursor stops at 0.
+        cursors: wanted[first:end] are the wanted records of a slot, ascending; `count` is the
+            number not found yet. A cursor stops when `count` is 0.
         found: (n,) i8 in and out: log positions, -1: not found yet.
     """
     for i in range(cursors.size):
@@ -384,10 +384,10 @@ def match(
 def find_in_log_order(
     data: Bytes, base: int, end: int, wanted: Any, ticks: Any, precision_ms: int, found: Any
 ) -> None:
-    """Find the units of records by a binary search, as if a file were in the order of the log.
+    """Find the units of records by binary search, assuming that units are in log order.
 
-    Most units are in this order, as they are appended in the order of the queue. A unit that is
-    found is the right one; a unit that is not found may still be in the file.
+    Most units are in this order, because they are appended in queue order. A unit that is
+    found is verified; a unit that is not found may still be in the file.
 
     Args:
         end: log position after the last unit of the file.
@@ -405,7 +405,7 @@ def find_in_log_order(
                 high = middle
         pos = base + low * UNIT_BYTES
         if pos < end and get_i8(data, pos - base + PHYS_AT) == wanted[i]:
-            # The order was only assumed: the unit must be a pending one of the slot.
+            # The order is only assumed: verify that this is a pending unit of the slot.
             fault = chain_fault(data, pos - base, pos, ticks[i], precision_ms)
             if fault == 0 and get_i8(data, pos - base + DUE_AT) >= 0:
                 found[i] = pos
@@ -474,7 +474,7 @@ def stage_at(data: Bytes, base: int, positions: Any, precision_ms: int, out: Row
 def settle(
     data: Bytes, base: int, positions: Any, precision_ms: int, copied: bool, due: Any, ticks: Any
 ) -> int:
-    """Return the values that settle units, without a change to the units.
+    """Return the values that settle units, without changing the units.
 
     Args:
         positions: (n,) i8 in this file.
@@ -482,7 +482,7 @@ def settle(
         due: (n,) i8 out: the new due_ms of each unit.
         ticks: (n,) i8 out: the slot whose count decreases by one, 0: none.
 
-    Returns the number of units that are pending now, or -1 - i if positions[i] is no unit.
+    Returns the number of pending units, or -1 - i if there is no unit at positions[i].
     """
     pending = 0
     for i in range(positions.size):

@@ -1,8 +1,8 @@
 """Compiled loops that build the records of decisions about timers.
 
-make_markers   for a cancel: a marker of Apache's form, which names its target as its origin
-make_copies    for a move: the same message with another time; for a roll or a compaction: with the
-               same time. The origin of a copy is the record that it replaces.
+make_markers   for a cancel: a marker in Apache's format, with its target as origin
+make_copies    for a move: the same message with another due time; for a roll or a compaction: with
+               the same due time. The origin of a copy is the record that it replaces.
 
 Both read records of one log file and fill rows of a batch. The caller has checked that the timers
 are pending. The property texts keep REAL_TOPIC and REAL_QID; the encoder writes TIMER_OUT_MS after
@@ -56,14 +56,14 @@ from timer_store.kernels.fetch import (
 from timer_store.kernels.transfer import is_delay
 from timer_store.layout import Rows
 
-UNREADABLE = 1  # status of a row whose record is not whole: it is not put
-SCHEDULE_INITIAL = ord("S")  # of the levels' topic; no other topic of pending messages begins so
+UNREADABLE = 1  # status of a row whose record is incomplete: it is not appended
+SCHEDULE_INITIAL = ord("S")  # first byte of the schedule topic; the timer topic has another one
 RECALL_TAG = np.frombuffer(b"TAGS\x01_RECALL_TAG_\x02", np.uint8).copy()
 KEY_SEPARATOR = ord("+")  # between topic and key in the value of a marker
 HOST_BITS = SYS_BORN_IPV6 | SYS_STORE_IPV6
 MARKER_ROOM = 128  # maximum bytes of a marker's text that are not from its target
 ROLLS_MAX = 999_999_999
-NAMED_BYTES_MAX = 8_192  # maximum size of a property text whose keys a marker repeats
+NAMED_BYTES_MAX = 8_192  # maximum size of a property text whose keys are copied to a marker
 
 
 class Made(NamedTuple):
@@ -75,7 +75,7 @@ class Made(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Values that all records of a call share."""
+    """Values that are equal for all records of a call."""
 
     timer: int  # topic index of the timer topic
     precision_ms: int
@@ -94,11 +94,11 @@ class Source(NamedTuple):
 
 @kernel
 def read_target(source: Source, timer: Any) -> int:
-    """Read the frame of a timer's record; return its position, -1 if it is not whole."""
+    """Read the frame of a timer's record; return its position, -1 if it is incomplete."""
     data, frame = source.data, source.frames[0]
     pos = np.int64(timer["phys_offset"] - source.base)
     size = np.int64(timer["record_size"])
-    # A unit may name any place and size: both are compared with the file before they are used.
+    # A damaged unit may have any offset and size: check both against the file before use.
     if pos < 0 or size < 0 or pos + size > source.size:
         return -1
     if read_frame(data, pos, pos + size, timer["phys_offset"], frame) != size:
@@ -143,7 +143,7 @@ def put_entry(made: Made, name: Bytes, data: Bytes, start: int, end: int) -> Non
 
 @kernel
 def put_marker_text(source: Source, pos: int, named: bool, made: Made) -> None:
-    """Append the property text of a marker; `named`: with the keys of its target."""
+    """Append the property text of a marker; with `named`, including the keys of its target."""
     data, frame = source.data, source.frames[0]
     start, size = pos + frame["prop_pos"], frame["prop_len"]
     topic = find_value(data, start, size, REAL_TOPIC)
@@ -185,7 +185,7 @@ def make_markers(
         if pos < 0:
             continue
         set_common(source, pos, timer, timer["due_ms"], context, row)
-        # a message of the broker's own: no compression, no transaction, no retries
+        # the broker's own message: no compression, no transaction, no retries
         row["sys_flag"] &= HOST_BITS
         row["flag"] = row["reconsume_times"] = 0
         row["born_ms"] = context.now_ms
@@ -199,10 +199,10 @@ def make_markers(
 
 @kernel
 def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
-    """Return whether a copy does not have an entry, or has it with a new value.
+    """Return whether an entry is not copied, because the copy lacks it or has a new value.
 
     Args:
-        kept: The copy has the same due time, so that the times of its client stay.
+        kept: The copy has the same due time, so that the client's time properties are copied.
     """
     first = data[pos] if pos < end else 0
     if first == T:
@@ -250,7 +250,7 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made)
     """Append the property text of a copy; return the hash of its TAGS.
 
     Args:
-        kept: See `is_dropped`; TIMER_ROLL_TIMES counts such copies, as in an Apache broker.
+        kept: See `is_dropped`; TIMER_ROLL_TIMES counts these copies, as in Apache's broker.
     """
     data, frame = source.data, source.frames[0]
     at = pos + frame["prop_pos"]
@@ -286,7 +286,7 @@ def make_copies(
     Args:
         due_ms: (n,) i8: due times of the copies.
         timers, order: See `make_markers`.
-        kept: due_ms are the due times that the timers have.
+        kept: Whether `due_ms` equals the timers' current due times.
     """
     data, frame = source.data, source.frames[0]
     for i in order:
@@ -303,7 +303,7 @@ def make_copies(
         row["prop_len"] = made.at[0] - row["prop_pos"]
         if kept:
             row["due_ms"] = due_ms[i]
-            # the text of a record of the timer queue has its TIMER_OUT_MS already
+            # records of the timer queue already have TIMER_OUT_MS in their text
             if data[pos + frame["topic_pos"]] != SCHEDULE_INITIAL:
                 row["out_ms"] = -1
         else:

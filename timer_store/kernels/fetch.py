@@ -1,11 +1,11 @@
-"""Stage 1, compiled: messages of the timer topic to TIMED rows.
+"""Stage 1, compiled: conversion of the timer topic's messages to TIMED rows.
 
 from_put       rows of a batch that was just appended
 from_records   units of the timer queue, with their records in the mapped log
 units_at       units of records that are named by their log offset
 
-The first two give the same rows for the same messages. A message that cannot be a timer becomes a
-TIMED_BROKEN row: it stops neither the kernel nor the messages after it.
+The first two return the same rows for the same messages. A message that is not a timer becomes a
+TIMED_BROKEN row, and the kernel continues.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Context(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory, which kernels cannot allocate themselves."""
+    """Working memory, because kernels do not allocate."""
 
     frames: Rows  # (1,) message_store.layout.SCANNED
     text: Rows  # (1,) TIMER_TEXT
@@ -75,14 +75,14 @@ class Scratch(NamedTuple):
 
 @kernel
 def take_kind(kind: int, number: int, text: Any) -> None:
-    """Note one of the three times, unless one that precedes it is noted."""
+    """Store one of the three times, unless one with precedence is stored."""
     if text["kind"] == TIMER_NONE or kind <= text["kind"]:
         text["kind"], text["value"] = kind, number
 
 
 @kernel
 def take_timer(data: Bytes, pos: int, end: int, text: Any) -> None:
-    """Note an entry whose name begins with TIMER_."""
+    """Store the value of an entry whose name begins with TIMER_."""
     if has_value(data, pos, end, OUT):
         text["out_ms"] = parse_number(data, pos + OUT.size + 1, end, NO_NUMBER)
     elif has_value(data, pos, end, DELIVER):
@@ -100,7 +100,7 @@ def take_timer(data: Bytes, pos: int, end: int, text: Any) -> None:
 
 @kernel
 def read_text(data: Bytes, pos: int, end: int, text: Any) -> None:
-    """Read the properties of a timer from a property text; the last of equal names counts."""
+    """Read the properties of a timer from a property text; the last of equal names applies."""
     text["out_ms"] = text["exact_ms"] = text["value"] = NO_NUMBER
     text["kind"], text["flags"], text["queue_id"] = TIMER_NONE, 0, -1
     text["topic_pos"] = text["topic_len"] = 0
@@ -134,13 +134,13 @@ def due_of(text: Any, store_ms: int, precision_ms: int) -> int:
         if kind == TIMER_DELAY_SEC:
             value = min(max(value, -SECONDS_MAX), SECONDS_MAX) * 1_000
         due_ms = min(max(store_ms, 0), DUE_MS_MAX) + value
-    due_ms = max(due_ms, out_ms + 1)  # never before the slot that an Apache broker reads
+    due_ms = max(due_ms, out_ms + 1)  # not before the slot in which an Apache broker looks for it
     return due_ms if due_ms <= DUE_MS_MAX else -1
 
 
 @kernel
 def set_topic(data: Bytes, text: Any, arrays: TopicArrays, timed: Rows, at: int) -> None:
-    """Set index and hash of the real topic; the topic of the row before is compared first."""
+    """Set index and hash of the real topic; try the topic of the previous row first."""
     pos, size = text["topic_pos"], np.int64(text["topic_len"])
     if at > 0 and is_topic(data, pos, size, arrays, timed[at - 1]["topic_index"]):
         timed[at]["topic_index"] = timed[at - 1]["topic_index"]
@@ -183,9 +183,9 @@ def set_broken(row: Any) -> None:
 
 @kernel
 def read_put(row: Any, staging: Bytes, text: Any) -> None:
-    """Read the timer properties of a PUT row from its columns, or from its text where they lack.
+    """Read the timer properties of a PUT row from its columns, or from its text if absent there.
 
-    The encoder writes the columns after the text, so they precede it.
+    The encoder writes the columns after the text, so they take precedence.
     """
     if row["prop_flags"] & PROP_TIMER_STALE or row["real_topic_index"] < 0 or row["out_ms"] < 0:
         pos = np.int64(row["prop_pos"])
@@ -269,7 +269,7 @@ def from_records(
         found["phys_offset"], found["queue_offset"] = unit["phys_offset"], first_offset + i
         found["record_size"] = unit["size"]
         set_broken(found)  # until the record proves to be a timer
-        # A damaged unit may name any place: nothing outside the written bytes is read.
+        # A damaged unit may point anywhere: no byte outside the written part is read.
         pos = np.int64(unit["phys_offset"] - span[0])
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
             continue

@@ -49,7 +49,7 @@ def move_rolled(data: Bytes, base: int, span: Any, numbers: Any, skip: Any, bins
             if rolls and due_ms > 0:
                 slot_ms = slot_ms_of(data, at) // precision_ms * precision_ms
                 phys_offset = get_i8(data, at + PHYS_AT)
-                # earlier slots are in the near stage, which is counted by due time already
+                # earlier slots are in the near stage, whose timers are counted by due time
                 if slot_ms >= staged_ms and find_sorted(skip, 0, skip.size, phys_offset) < 0:
                     bins[bin_of(slot_ms, from_ms, width_ms, bins.size)] -= 1
                     bins[bin_of(due_ms - 1, from_ms, width_ms, bins.size)] += 1

@@ -1,4 +1,4 @@
-"""Stage 4, compiled: records of due timers to rows of a batch.
+"""Stage 4, compiled: conversion of due timers' records to rows of a batch.
 
 `gather` reads records in the order of the log and fills rows in the order of delivery. It copies
 bodies and property texts, because the timers of one batch are in several log files. It skips every
@@ -80,10 +80,10 @@ class Context(NamedTuple):
 
 @kernel
 def is_dropped(data: Bytes, pos: int, end: int, kind: int) -> bool:
-    """Return whether an entry, also an empty one, is left out of the delivered message.
+    """Return whether an entry, even an empty one, is omitted from the delivered message.
 
-    These are entries of an earlier delivery and the CRC of the source record; of a routed message
-    (`kind`: FROM_*) also the entries that made it a timer.
+    These are entries of an earlier delivery and the CRC of the source record; for a routed message
+    (`kind`: FROM_*) also the entries that make it a timer.
     """
     if has_name(data, pos, end, CRC32):
         return True
@@ -100,9 +100,9 @@ def is_dropped(data: Bytes, pos: int, end: int, kind: int) -> bool:
 
 @kernel
 def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
-    """Read a property text into `text` and `row`; return whether `is_dropped` holds for an entry.
+    """Read a property text into `text` and `row`; return whether any entry `is_dropped`.
 
-    The last of equal names counts.
+    The last of equal names applies.
     """
     text["out_ms"] = text["exact_ms"] = text["value"] = NO_NUMBER
     text["kind"], text["flags"], text["topic_len"] = TIMER_NONE, 0, 0
@@ -122,7 +122,7 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
         elif first == D and has_value(data, pos, until, DUE_MS):
             text["exact_ms"] = parse_number(data, pos + DUE_MS.size + 1, until, NO_NUMBER)
         elif first == D and is_delay(data, pos, until):
-            # the position of its last letter, unless there are two: then neither is renamed
+            # the position of its last letter; with two such entries, neither is renamed
             text["name_pos"] = np.int64(-1) if text["flags"] & TEXT_LEVEL else pos + DELA.size
             text["flags"] |= TEXT_LEVEL
         elif first == UNDERSCORE:
@@ -161,9 +161,9 @@ def copy_kept(
 def put_text(
     data: Bytes, start: int, end: int, text: Any, kind: int, drops: bool, out: Bytes, at: int
 ) -> int:
-    """Copy the property text as its consumer receives it; return the position after it."""
+    """Copy the property text for the consumer; return the position after it."""
     if kind == FROM_ROUTE or drops:
-        # entry by entry only where entries are left out
+        # copy entry by entry only if entries are omitted
         name_pos = np.int64(-1) if kind == FROM_TIMER else np.int64(text["name_pos"])
         return copy_kept(data, start, end, kind, name_pos, out, at)
     copy(out, at, data, start, end - start)
@@ -174,7 +174,7 @@ def put_text(
 
 @kernel
 def find_kind(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, context: Context) -> int:
-    """Return the FROM_* of the record at `pos`, FROM_NOTHING if it is not whole or not this big."""
+    """Return FROM_* of the record at `pos`, FROM_NOTHING if it is incomplete or of another size."""
     size, kind = np.int64(staged["record_size"]), FROM_NOTHING
     if read_frame(data, pos, pos + size, staged["phys_offset"], frame) != size:
         return FROM_NOTHING
@@ -187,10 +187,11 @@ def find_kind(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, conte
 
 @kernel
 def is_due(text: Any, kind: int, store_ms: int, timer: Any, precision_ms: int) -> bool:
-    """Return whether a record is a timer that is due at the time of its unit, and not a marker.
+    """Return whether a record is a timer with the due time of its unit, and not a marker.
 
-    A level message has its due time in the units of its queue only, and is never a marker. A unit
-    of an Apache broker is due at the end of its slot. Twin: `timer_store.dequeue.unit_check`.
+    The due time of a level message is only in the unit of its queue, and a level message is never
+    a marker. A unit of an Apache broker is due at the end of its slot. Twin:
+    `timer_store.dequeue.unit_check`.
     """
     if kind == FROM_LEVEL:
         return True
@@ -218,7 +219,7 @@ def is_routed(text: Any) -> bool:
 def set_target(
     data: Bytes, text: Any, arrays: TopicArrays, context: Context, guess: int, row: Any
 ) -> bool:
-    """Set the real topic of `row`; return whether it can be delivered to."""
+    """Set the real topic of `row`; return whether messages can be delivered to it."""
     index = find_target(data, text["topic_pos"], np.int64(text["topic_len"]), arrays, guess)
     row["topic_index"] = index
     if index < 0 or index == context.timer or index == context.half or row["queue_id"] < 0:
@@ -250,7 +251,7 @@ def gather(
     for i in order:
         timer, row = staged[i], into.rows[i]
         into.is_malformed[i] = 1
-        # A damaged unit may name any place: nothing outside the written bytes is read.
+        # A damaged unit may point anywhere: no byte outside the written part is read.
         pos = np.int64(timer["phys_offset"] - span[0])
         if pos < 0 or timer["record_size"] < 0 or pos + timer["record_size"] > span[1]:
             continue
@@ -260,8 +261,8 @@ def gather(
         start = pos + frame["prop_pos"]
         end = start + frame["prop_len"]
         drops = read_entries(data, start, end, text, row)
-        # The record's own due time must be that of the unit, so that a unit of another lap or
-        # store delivers nothing early.
+        # The due times of record and unit must be equal, so that a unit of another lap or store
+        # delivers no message early.
         if not is_due(text, kind, frame["store_ms"], timer, context.precision_ms):
             continue
         if not set_target(data, text, arrays, context, guess, row):
@@ -270,8 +271,8 @@ def gather(
             continue
         set_message(data, pos, frame, timer["phys_offset"], row)
         row["enqueue_ms"], row["dequeue_ms"] = timer["write_ms"], context.now_ms
-        # The consumer of a message that was sent with a level receives what the level service
-        # delivers: no times of timers.
+        # A message that was sent with a level is delivered as by the level service, without
+        # timer properties.
         if kind == FROM_TIMER and is_routed(text):
             kind = FROM_ROUTE
         if kind != FROM_TIMER:

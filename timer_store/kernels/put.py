@@ -36,7 +36,7 @@ NUMBERS = 7
     ILLEGAL,  # its time is not a number
     MARKER_LATE,  # a marker whose time has passed
     TOO_FAR,  # beyond the maximum delay
-    TOO_LONG,  # its text would have no room for the properties that a delivery adds
+    TOO_LONG,  # its text has no room for the properties that a delivery adds
     DIRECT,  # sent to the timer topic by a client
 ) = range(8)
 
@@ -61,15 +61,15 @@ def requested_ms(row: Any, now_ms: int) -> int:
 
 @kernel
 def spread_of(row: Any, staging: Bytes, spread_ms: int) -> int:
-    """Return the delay that spreads due times: 0..spread_ms, always the same for one UNIQ_KEY."""
+    """Return the delay that spreads due times, 0..spread_ms; constant for a UNIQ_KEY."""
     value = hash_name(staging, np.int64(row["uniq_pos"]), np.int64(row["uniq_len"]))
-    value ^= value >> np.uint64(32)  # FNV mixes its low bits badly
+    value ^= value >> np.uint64(32)  # the low bits of FNV are poorly distributed
     return np.int64(value % np.uint64(spread_ms + 1))
 
 
 @kernel
 def is_exempt(row: Any, topics: Any, names: Bytes, numbers: Any) -> bool:
-    """Return whether a row with timer properties is not a timer: refused, half, or a level's."""
+    """Return whether a row with timer properties is refused, a half message or a level message."""
     kind = row["sys_flag"] & SYS_TRANSACTION_MASK
     if row["status"] != 0 or (kind != 0 and kind != SYS_COMMIT):
         return True

@@ -2,8 +2,8 @@
 
 radix_pass, copy_staged   sort loaded timers by (due time, log offset)
 merge                     merge two sorted runs
-bound, skip_settled       find a place in a run
-interleave                put topics in turn inside each millisecond
+bound, skip_settled       find a position in a run
+interleave                order the rows of each millisecond by topic in turn
 take_batch                copy the next batch, bounded in rows and bytes
 find                      find rows by due time and log offset, and settle them if requested
 
@@ -19,11 +19,11 @@ import numpy as np
 from message_store.kernels.kernel import kernel
 from timer_store.layout import MAGIC_DEFAULT, STAGED_PENDING, Rows
 
-DIGIT_BITS = 11  # of the radix sort: its counters fit into the processor's first cache
+DIGIT_BITS = 11  # of the radix sort; the counters fit into the L1 cache
 DIGITS = 1 << DIGIT_BITS
 TABLE_TOPIC, TABLE_ROWS = range(2)  # columns of the hash table of `rank`
 HASH_FACTOR = 0x9E3779B1  # 2^32 divided by the golden ratio: spreads neighbouring hashes
-NO_SPOT = -1  # a settled row has no place in the table
+NO_SPOT = -1  # a settled row has no entry in the table
 
 
 @kernel
@@ -142,7 +142,7 @@ def rank(held: Rows, spots: Any, ranks: Any, table: Any) -> int:
             spots[i] = NO_SPOT
             ranks[i] = 0
             continue
-        # open addressing: the next free row of the table, or the one that the topic has already
+        # open addressing: the row of this topic, else the next free row of the table
         spot = (np.int64(topic) * HASH_FACTOR >> 8) & mask
         while table[spot, TABLE_ROWS] != 0 and table[spot, TABLE_TOPIC] != topic:
             spot = (spot + 1) & mask
@@ -150,7 +150,7 @@ def rank(held: Rows, spots: Any, ranks: Any, table: Any) -> int:
         spots[i], ranks[i] = spot, table[spot, TABLE_ROWS]
         table[spot, TABLE_ROWS] += 1
         most = max(most, np.int64(table[spot, TABLE_ROWS]))
-    # clear only what was used: the table serves all milliseconds of a run
+    # clear only the used rows: the table is reused for all milliseconds of a run
     for i in range(held.size):
         if spots[i] != NO_SPOT:
             table[spots[i], TABLE_ROWS] = 0
@@ -159,9 +159,9 @@ def rank(held: Rows, spots: Any, ranks: Any, table: Any) -> int:
 
 @kernel
 def interleave(held: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out: Rows) -> None:
-    """Copy sorted rows to `out`, topics in turn inside each millisecond.
+    """Copy sorted rows to `out`, topics in turn within each millisecond.
 
-    The first of each topic in log order, then the second of each, and so on: O(n).
+    The order is the first row of each topic in log order, then the second of each, and so on. O(n).
 
     Args:
         spots, ranks, table: see `rank`.
@@ -174,7 +174,7 @@ def interleave(held: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out:
             end += 1
         group = held[first:end]
         rounds = rank(group, spots, ranks, table)
-        # a counting sort by rank, stable, so that log order is kept inside a round
+        # a stable counting sort by rank, which keeps the log order within a rank
         starts[: rounds + 1] = 0
         for i in range(group.size):
             starts[ranks[i] + 1] += 1
@@ -220,7 +220,7 @@ def place_of(held: Rows, first: int, end: int, due_ms: int, phys_offset: int, tu
     """Return the index of a row in held[first:end], -1 if it is absent.
 
     Args:
-        turns: Rows are interleaved by topic inside a millisecond, not in log order.
+        turns: Rows are interleaved by topic within a millisecond, not in log order.
     """
     low, high = bound(held, first, end, due_ms - 1), end
     if not turns:
@@ -231,7 +231,7 @@ def place_of(held: Rows, first: int, end: int, due_ms: int, phys_offset: int, tu
                 low = middle + 1
             else:
                 high = middle
-        high = min(low + 1, end)  # only this row can be it
+        high = min(low + 1, end)  # only this row can match
     while low < high and held[low]["due_ms"] == due_ms:
         if held[low]["phys_offset"] == phys_offset:
             return low
@@ -244,10 +244,10 @@ def find(held: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, fo
     """Find pending timers in held[first:end]; return the number of timers found.
 
     Args:
-        span: (first, end, 1 if rows are interleaved inside a millisecond).
+        span: (first, end, 1 if rows are interleaved within a millisecond).
         due_ms: (n,) i8: the due time of each timer.
         settle: Mark the rows as settled, too.
-        found: (n,) b1 in and out: timers that are found already are not looked for.
+        found: (n,) b1 in and out: timers that were found before are skipped.
     """
     first, end, turns = span
     n = np.int64(0)

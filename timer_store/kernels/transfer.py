@@ -1,12 +1,12 @@
 """Compiled enqueueing of level messages in place.
 
-read_levels   units of a level's queue, with their records, become TIMED rows, and the places of the
-              name DELAY, which becomes DELAy (`LevelRecords.set_letter`), are found
+read_levels   fill TIMED rows from the units of a level's queue and their records; find the
+              positions of the name DELAY, which becomes DELAy (`LevelRecords.set_letter`)
 
-An Apache broker delays a message that its timers deliver once more if it has a DELAY: so the
-property is renamed while timers own the message. One byte changes in the mapped file, so a crash
-leaves one of two valid records. The name stays where the record has a CRC of its properties, both
-names, or neither.
+If a message that an Apache broker's timers deliver has a DELAY, Apache delays it again. Therefore
+the property is renamed while timers own the message. One byte changes in the mapped file, so a
+crash leaves one of two valid records. The name is not changed if the record has a CRC of its
+properties, both names, or neither.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def is_delay(data: Bytes, pos: int, end: int) -> bool:
 
 @kernel
 def read_level_text(data: Bytes, pos: int, end: int, text: Any) -> int:
-    """Read the target from a property text; return the position of the Y of its DELAY.
+    """Read the target from a property text; return the position of the last letter of DELAY.
 
-    -1 if the name must stay: no DELAY, several, or a CRC of the properties.
+    -1 if the name must not change: no DELAY, several, or a CRC of the properties.
     """
     text["queue_id"], text["topic_pos"], text["topic_len"] = -1, 0, 0
     name_pos, names, has_crc = np.int64(-1), 0, False
@@ -82,9 +82,9 @@ def read_levels(
         units: (n,) message_store.layout.UNIT of one level's queue.
         numbers: (2,) i8: topic index of the schedule topic; queue id.
         timed: (n,) layout.TIMED out; the row of an unreadable record has no topic.
-        name_at: (n,) i8 out: log offset of the last letter of DELAY, -1: the name must stay.
+        name_at: (n,) i8 out: log offset of the last letter of DELAY, -1: it must not change.
 
-    Returns the number of records whose name must stay.
+    Returns the number of records whose name must not change.
     """
     kept, frame, text = 0, scratch.frames[0], scratch.text[0]
     for i in range(units.size):
@@ -93,7 +93,7 @@ def read_levels(
         row["queue_offset"] = row["origin"] = row["topic_index"] = -1
         row["topic_hash"], row["kind"] = 0, TIMED_PLAIN
         name_at[i] = -1
-        # A damaged unit may name any place: nothing outside the written bytes is read.
+        # A damaged unit may point anywhere: no byte outside the written part is read.
         pos = np.int64(unit["phys_offset"] - span[0])
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
             continue

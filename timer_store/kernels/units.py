@@ -1,9 +1,10 @@
 """Compiled updates of timer log and wheel: link, undo, relink.
 
-link     makes units of rows; each points at the unit before it in its slot, slots at the newest
-unlink   restores the slots if the disk refuses the units
-bury     marks units as settled
-relink   rebuilds the wheel from the units of a file, and lists wrong pointers
+link               encodes rows as units; each points at the previous one of its slot, which points
+                   at the newest
+unlink             restores the slots if the units cannot be written
+write_tombstones   marks units as settled
+relink             rebuilds the wheel from the units of a file, and lists wrong pointers
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 UNDO_AT, UNDO_TICK, UNDO_FIRST, UNDO_LAST, UNDO_NUM = range(5)
 UNDO_COLUMNS = 5
 UNTOUCHED = -1  # in UNDO_AT: the row changed no slot
-PREFETCH_ROWS = 32  # about as many reads of memory as a core has under way at a time
+PREFETCH_ROWS = 32  # about the number of memory reads that a core overlaps
 FIX_TOO_FAR = -2  # in place of a prev_pos: the unit is more than a lap ahead
 
 
@@ -73,7 +74,7 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
     write_ms, slot_ms = times
     delay_ms = slot_ms - write_ms
     # After an outage of weeks the difference does not fit into 32 bits. Only the sum of both
-    # determines the slot, so the whole time goes into write_ms.
+    # fields determines the slot, so write_ms gets the complete time.
     if delay_ms < INT_MIN or delay_ms > INT_MAX:
         write_ms, delay_ms = slot_ms, np.int64(0)
     put_i4(out, at, UNIT_BYTES)
@@ -91,9 +92,9 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
 def prefetch_slots(rows: Rows, first: int, wheel: Bytes, adding: Adding, undo: Any) -> None:
     """Read from the slots of the next PREFETCH_ROWS rows, so that `link` finds them in the cache.
 
-    The slots of a batch are anywhere in the wheel: `link` alone would wait for memory at each row.
-    These reads do not depend on each other, so the processor overlaps them. The result goes into
-    `undo`, which `link` overwrites, only so that the compiler keeps the reads.
+    The slots of a batch are scattered over the wheel, so `link` alone would wait for memory at each
+    row. These reads are independent, so the processor overlaps them. The result is stored in
+    `undo`, which `link` overwrites, to keep the compiler from removing the reads.
     """
     for i in range(first, min(first + PREFETCH_ROWS, rows.size)):
         at = slot_at(max(rows[i]["slot_ms"], adding.read_ms) // adding.precision_ms)
@@ -102,15 +103,15 @@ def prefetch_slots(rows: Rows, first: int, wheel: Bytes, adding: Adding, undo: A
 
 @kernel
 def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, undo: Any) -> Any:
-    """Make units of rows and link them into their slots.
+    """Encode rows as units and link them into their slots.
 
     Args:
         rows: (n,) layout.TIMED; TIMED_BROKEN rows are skipped.
         out: (n * 52,) u1 out: the units.
         undo: (n, UNDO_COLUMNS) i8 out: the slots as they were.
 
-    Returns (linked rows, new units). It stops before a row whose slot another lap still needs, and
-    before a row more than one lap ahead. Source: TimerMessageStore.doEnqueue
+    Returns (linked rows, new units). It stops before a row whose slot has undelivered timers of
+    another lap, and before a row more than one lap ahead. Source: TimerMessageStore.doEnqueue
     """
     pos, write_ms = adding.log_end, adding.write_ms
     read_ms, precision_ms = adding.read_ms, adding.precision_ms
@@ -123,7 +124,7 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
         undo[i, UNDO_AT] = UNTOUCHED
         if row["kind"] == TIMED_BROKEN:
             continue
-        slot_ms = max(row["slot_ms"], read_ms)  # an overdue timer joins the slot that is read now
+        slot_ms = max(row["slot_ms"], read_ms)  # an overdue timer goes into the slot being read
         tick = slot_ms // precision_ms
         at = slot_at(tick)
         old_tick = get_i8(wheel, at + TICK_AT)
@@ -155,7 +156,7 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
 @kernel
 def unlink(undo: Any, count: int, wheel: Bytes, pages: Bytes) -> None:
     """Restore the slots as they were before the first `count` rows of a `link`."""
-    # Backwards: several rows may have changed one slot, and the first has its oldest state.
+    # Backwards, because several rows may have changed one slot: the first has its oldest state.
     for i in range(count - 1, -1, -1):
         slot = undo[i]
         if slot[UNDO_AT] != UNTOUCHED:
@@ -166,8 +167,8 @@ def unlink(undo: Any, count: int, wheel: Bytes, pages: Bytes) -> None:
 
 
 @kernel
-def bury(block: Bytes, base: int, positions: Any, due: Any) -> None:
-    """Mark units as settled; an Apache broker reads them as markers.
+def write_tombstones(block: Bytes, base: int, positions: Any, due: Any) -> None:
+    """Write tombstones to units; an Apache broker reads them as markers.
 
     Args:
         block: in and out: bytes of the log from position `base` on.
@@ -190,8 +191,8 @@ def relink(
     Args:
         span: (log position of data[0], position to begin at, position to end at).
         skip: (n,) i8 ascending: settled records, which are not counted.
-        fixes: (n, 2) i8 out: position of a unit and its right prev_pos, or FIX_TOO_FAR for a unit
-            that is not linked.
+        fixes: (n, 2) i8 out: position of a unit and its correct prev_pos, or FIX_TOO_FAR for a
+            unit that is not linked.
 
     Returns (position to continue at, number of fixes). It stops when `fixes` is full.
     Source: TimerMessageStore.recoverAndRevise
@@ -200,7 +201,7 @@ def relink(
     n = 0
     while pos < end and n < fixes.shape[0]:
         at = pos - base
-        # The slot of a unit whose times do not fit together is unknown.
+        # The slot of a unit with inconsistent times is unknown.
         if unit_fault(data, at, pos) != 0 or is_doubtful(
             data, at, into.precision_ms, into.window_ms
         ):
@@ -212,7 +213,7 @@ def relink(
         elif tick >= into.first_tick:
             prev = append_to_chain(data, at, pos, tick, wheel, pages, skip)
             named = get_i8(data, at + PREV_AT)
-            # A chain that leads into removed files ends there: not a wrong pointer.
+            # A pointer into a removed file is not wrong: the chain ends there.
             if named != prev and not (prev < 0 and named < into.min_pos):
                 fixes[n, 0], fixes[n, 1] = pos, prev
                 n += 1
@@ -228,7 +229,7 @@ def append_to_chain(
     to = slot_at(tick)
     first, last = get_i8(wheel, to + FIRST_AT), get_i8(wheel, to + LAST_AT)
     num = np.int64(get_i4(wheel, to + NUM_AT))
-    if get_i8(wheel, to + TICK_AT) != tick:  # the slot belongs to an earlier lap: begin a chain
+    if get_i8(wheel, to + TICK_AT) != tick:  # the slot belongs to an earlier lap: start a new chain
         first, last, num = pos, np.int64(-1), np.int64(0)
     if get_i8(data, at + DUE_AT) >= 0 and get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
         phys_offset = get_i8(data, at + PHYS_AT)

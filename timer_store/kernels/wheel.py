@@ -1,7 +1,7 @@
 """Compiled access to the wheel's slots, in their byte order on disk.
 
 `pages` has a byte of PAGE_* flags for each page of 4096 bytes. Scans skip unused pages, so that the
-memory of an empty wheel is never read.
+memory of an empty wheel is not touched.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def slots_after(wheel: Bytes, pages: Bytes, log_end: int, out: Rows) -> int:
 
 @kernel
 def set_slots(wheel: Bytes, pages: Bytes, ticks: Any, last_pos: Any, nums: Any) -> None:
-    """Set the newest unit (below 0: the slot becomes empty) and the number of timers of slots."""
+    """Set the newest unit (below 0 empties the slot) and the number of timers of slots."""
     for i in range(ticks.size):
         at = slot_at(ticks[i])
         if last_pos[i] < 0:

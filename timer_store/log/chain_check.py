@@ -1,10 +1,10 @@
 """Checks of timer log and wheel: slots, chains of units, and pending units.
 
-    slot         check_slots: its two ends are possible
+    slot         check_slots: both ends are valid positions
     chain, unit  `kernels.chain`: every step is in the log, points back, and stays in the slot
     fault        FAULT_TEXTS, chain_error: the fault and its position
 
-Recovery, verification, lists and delivery all check slots and units by this module.
+Recovery, verification, lists and delivery check slots and units with this module.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def cursors_of(log: TimerLog, wheel: TimerWheel, ticks: Offsets) -> Rows:
     slots["tick"] = ticks
     width_ms = wheel.precision_ms
     slots["last_pos"] = [wheel.slot(tick * width_ms).last_pos for tick in ticks.tolist()]
-    slots["first_pos"] = slots["last_pos"]  # the walk itself detects a chain that points forward
+    slots["first_pos"] = slots["last_pos"]  # the walk detects pointers that lead forward
     return check_slots(slots, log.end)
 
 
@@ -59,7 +59,7 @@ def chain_error(log: TimerLog, pos: int, fault: int, slot_ms: int | None = None)
 
     Args:
         fault: FAULT_* of the unit there.
-        slot_ms: Start of the slot to name, if the slot's own pointer is wrong.
+        slot_ms: Start of the slot, if the pointer of the slot itself is wrong.
     """
     text = FAULT_TEXTS[fault]
     return log.fault(pos, text if slot_ms is None else f"slot {slot_ms} points here, but {text}")

@@ -1,15 +1,15 @@
 """Removal of timer log files without pending timers, oldest first.
 
     timerlog    [ file 0 ][ file 1 ][ file 2 ][ written ]
-                             ^ the first unit that is needed: not settled, its slot not delivered
+                             ^ first needed unit: not settled, in a slot that is not delivered
 
-A chain that leads into removed files ends there: its units there are settled, or rolled into a
-later slot. A marker is not needed after it was enqueued, because its target is marked as settled. A
-unit is pending for one roll window at most, so every file is removed after that time. The first
-needed unit is checked until it is no longer needed, so each unit is checked once.
+A chain that leads into removed files ends there: the units in these files are settled, or rolled
+into a later slot. A marker is not needed after it was enqueued, because its target is marked as
+settled. A unit is pending for at most one roll window, so every file is removed after that time.
+The search continues at the first needed unit, so each unit is checked once.
 
-The checkpoint on the disk decides which units are needed, so files are removed after one was
-written. An Apache broker keeps a file until the commit log has lost the record of its last unit; it
+Files are removed after a checkpoint was written, because the last checkpoint on the disk needs its
+units. An Apache broker keeps a file until the commit log has lost the record of its last unit; it
 accepts a timer log that begins later. Source: TimerMessageStore, cleaning of the TimerLog
 """
 
@@ -50,11 +50,11 @@ class LogCleaning:
         self._pos = max(self._pos, log.min_pos)
         for _ in range(LOOK_UNITS // PIECE_UNITS):
             if not log.files or self._pos >= log.files[-1].base or not self._pass(read_ms):
-                break  # the file that is written to is never removed
+                break  # the file that is being written is never removed
         return self._pos
 
     def _pass(self, read_ms: int) -> bool:
-        """Check the next units of one file; return whether none of them is needed."""
+        """Check the next units of one file; return True if none of them is needed."""
         log, width_ms = self._state.units.log, self._state.config.precision_ms
         rows, following = log.read_piece(self._pos, log.end, np.empty(PIECE_UNITS, layout.LOGGED))
         needed = is_pending(rows) & (rows["slot_ms"] >= read_ms - read_ms % width_ms)
@@ -65,7 +65,7 @@ class LogCleaning:
         return True
 
     def detach_before(self, pos: int) -> list[LogFile]:
-        """Detach files that end at or before a position from the log, never the last one.
+        """Detach the files that end at or before a position from the log, except the last file.
 
         The caller erases them, in any thread.
         """

@@ -1,12 +1,12 @@
 """Repair of timer log and wheel after a crash.
 
-repair    cut the log at the snapshot's end; move slots back that point after it
+repair    truncate the log to the snapshot's end; walk back slots that point after it
 recount   count slots again whose timers were settled after the snapshot
-check     check that every needed slot points at a unit of its own
-relink    if one does not: link all slots again from the log, and correct wrong pointers in it
+check     check that every needed slot points at one of its own units
+relink    otherwise: link all slots again from the log, and correct wrong pointers in it
 
-`check` and `relink` also repair the files of an Apache broker after a power cut: slots ahead of
-the log, chains that lead into another slot, gaps.
+`check` and `relink` also repair the files of an Apache broker after a power cut: slots that point
+after the end of the log, chains that lead into another slot, gaps.
 
 Source: TimerMessageStore.recover, recoverAndRevise, reviseQueueOffset
 """
@@ -45,7 +45,7 @@ class Relinked(NamedTuple):
         units: Number of units read.
         corrected: Number of wrong pointers in the log.
         too_far: (n,) positions of units more than a lap ahead; they are in no slot.
-        damaged: (n,) positions without a unit, or with one whose times do not fit together.
+        damaged: (n,) positions without a unit, or with a unit whose times are inconsistent.
     """
 
     units: int
@@ -57,14 +57,14 @@ class Relinked(NamedTuple):
 def repair(
     log: TimerLog, wheel: TimerWheel, log_end: int, skip: Offsets = NO_OFFSETS
 ) -> list[CorruptStore]:
-    """Cut the timer log at `log_end` and move the slots that point after it back.
+    """Truncate the timer log to `log_end` and walk back the slots that point after it.
 
     Args:
         log_end: End of the log in the snapshot.
-        skip: (n,) log offsets, ascending, of timers that are settled: not counted.
+        skip: (n,) log offsets, ascending, of settled timers, which are not counted.
 
     Returns:
-        Slots whose chain breaks on the way (20 at most): if any, `relink`.
+        Faults of the chains (20 at most); if there are any, call `relink`.
     """
     assert log_end <= log.end
     room = slots_after(wheel.data, wheel.pages, log_end, np.empty(0, layout.CURSOR))
@@ -118,7 +118,7 @@ def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
         found += _findings(log, wheel, cursors) + _findings(log, wheel, inside)
     stray = wheel.stray_slots(read_ms)
     if stray:
-        why = f"{stray} slots name a time more than a lap ahead"
+        why = f"{stray} slots have a time more than a lap ahead"
         found.append(CorruptStore(wheel.path, 0, why, REMEDY))
     return found[:FINDINGS_MAX]
 
@@ -151,10 +151,10 @@ def relink(
         from_ms: the first slot that is not completely delivered.
         skip: as in `repair`.
         progress: Called with (units done, all units) periodically.
-        window_ms: Roll window; a unit whose times do not fit together counts as damaged.
+        window_ms: Roll window; a unit whose times are inconsistent counts as damaged.
 
     Raises:
-        OSError: The disk refused a correction; call again.
+        OSError: A correction cannot be written; the call can be repeated.
     """
     total = sum((log.end_in(file) - file.base) // UNIT_BYTES for file in log.files)
     done, corrected = 0, 0
@@ -188,7 +188,7 @@ def _relink_part(
     into: kernels.Relinking,
     skip: Offsets,
 ) -> tuple[int, Offsets]:
-    """Link units of one file; return (position to go on at, what `log.patch` must correct)."""
+    """Link units of one file; return (position to continue from, corrections for `log.patch`)."""
     fixes = np.empty((min(FIXES_MAX, (part[1] - part[0]) // UNIT_BYTES), 2), np.int64)
     following, found = kernels.relink(
         file.data, (file.base, *part), wheel.data, wheel.pages, into, skip, fixes

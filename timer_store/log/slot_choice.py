@@ -5,8 +5,8 @@
                       ^ T = due - k * window, the only such time in [staged, staged + window)
 
 A timer due beyond the roll window is put into slot T and rolled when T is loaded. T depends only on
-the due time and the window in which it was put, so `candidates` gives the slots of a unit for its
-due time.
+the due time and the window in which the timer was enqueued, so `candidates` returns the possible
+slots of a unit for its due time.
 
     read     the first slot that is not completely delivered
     staged   slots before are loaded for delivery
@@ -40,9 +40,9 @@ def place(rows: Rows, read_ms: int, staged_ms: int, window_ms: int) -> None:
 
 
 def candidates(due_ms: Times, read_ms: int, window_ms: int) -> tuple[Times, Times]:
-    """Return the two slots that a unit may be in that was placed at any read time up to now.
+    """Return the two slots that may contain a unit, whenever it was enqueued.
 
-    The second is one window after the first, or the same where the first is the timer's own.
+    The second is one window after the first, or the same if the first is the timer's own slot.
     """
     first = slot_times(due_ms, read_ms, read_ms, window_ms)
     return first, np.minimum(first + window_ms, np.maximum(due_ms - 1, first))

@@ -3,10 +3,10 @@
     timerlog/00000000000000000000   [unit][unit]...[blank]
     timerlog/00000000000104857600   [unit]...             <- `end`: known from the snapshot
 
-A file is closed with a blank record of 16 bytes when less than a unit and a blank fit. A written
-unit never changes, except for three fields: `due_ms` becomes negative and `magic` a marker's when
-the timer is settled early (`bury`), and `prev_pos` is corrected when a broken chain is linked again
-(`patch`).
+A file is closed with a blank record of 16 bytes when it has no room for a unit and a blank. A
+written unit never changes, except for three fields: when a timer is settled early, `due_ms` becomes
+negative and `magic` that of a marker (`write_tombstones`); when a broken chain is linked again,
+`prev_pos` is corrected (`patch`).
 
 Reads go through a shared mapping of each file; what pwrite wrote is visible there at once.
 
@@ -43,7 +43,7 @@ REMEDY: Final = "The wheel is linked again from the timer log at the next start.
 PATCH_GAP_BYTES: Final = 512  # fields with smaller gaps between them are written by one call
 PATCH_BYTES_MAX: Final = 1 << 20
 BURY_UNITS: Final = (
-    8_192  # per call; a longer call would block the event loop, as it holds the interpreter's lock
+    8_192  # per call; a longer call would block the event loop, because it holds the GIL
 )
 
 
@@ -63,7 +63,7 @@ class TimerLog(NumberedLog[UnitFile]):
     Args:
         file_bytes: mappedFileSizeTimerLog.
     Attributes:
-        failure: Error of a failed sync; no checkpoint may rely on this log until it is reopened.
+        failure: Error of a failed sync; no checkpoint may be written until the log is reopened.
     """
 
     def __init__(self, directory: Path, file_bytes: int = FILE_BYTES_DEFAULT) -> None:
@@ -87,7 +87,7 @@ class TimerLog(NumberedLog[UnitFile]):
         The next `sync` covers all of them: a killed process may not have synced them.
 
         Raises:
-            CorruptStore: A file of another size, a stray name, a gap between files.
+            CorruptStore: A file has a wrong size or name, or a file is missing in between.
         """
         paths = numbered_files(self.directory)
         for path in paths:
@@ -108,14 +108,14 @@ class TimerLog(NumberedLog[UnitFile]):
         size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
-                path, 0, f"it has {size} bytes, mappedFileSizeTimerLog says {self.file_bytes}",
-                "Set mappedFileSizeTimerLog to the size the store was written with.",
+                path, 0, f"it has {size} bytes, mappedFileSizeTimerLog is {self.file_bytes}",
+                "Set mappedFileSizeTimerLog to the size with which the store was written.",
             )  # fmt: skip
         wanted = self.files[-1].base + self.file_bytes if self.files else int(path.name)
         if int(path.name) != wanted or wanted % self.file_bytes:
             raise CorruptStore(
-                path, 0, f"a file that starts at {wanted} should come here",
-                f"Restore the missing file, or remove {self.directory}: it is built again from "
+                path, 0, f"the file that starts at {wanted} is missing before it",
+                f"Restore the missing file, or remove {self.directory}: it is rebuilt from "
                 f"the timer queue.",
             )  # fmt: skip
 
@@ -125,9 +125,9 @@ class TimerLog(NumberedLog[UnitFile]):
         return self.files[0].base if self.files else self.end
 
     def find_end(self, from_pos: int) -> int:
-        """Return the end of the units, walking from the file of `from_pos`.
+        """Return the end of the units, searching from the file of `from_pos` on.
 
-        Used where the end of the log is unknown. Source: TimerMessageStore.recoverAndRevise
+        Used if the end of the log is unknown. Source: TimerMessageStore.recoverAndRevise
         """
         for file in self.files:
             if file.base + file.size <= from_pos:
@@ -141,10 +141,10 @@ class TimerLog(NumberedLog[UnitFile]):
     # -- read -----------------------------------------------------------------------------------
 
     def index_of(self, pos: int) -> int:
-        """Return the index of the file with `pos`; -1 if it was removed.
+        """Return the index of the file that contains `pos`, -1 if it was removed.
 
         Raises:
-            CorruptStore: Nothing was written there.
+            CorruptStore: The position is after the end of the log.
         """
         if pos >= self.end:
             raise self.fault(pos, f"the log ends at {self.end}")
@@ -190,7 +190,7 @@ class TimerLog(NumberedLog[UnitFile]):
 
         Args:
             pos: Position of a unit; not before `min_pos`.
-            out: (n,) `layout.LOGGED` that the result is a part of.
+            out: (n,) `layout.LOGGED`; the result is a view of it.
         """
         file = self.files[self.index_of(pos)]
         file_end = min(self.end_in(file), end)
@@ -202,7 +202,7 @@ class TimerLog(NumberedLog[UnitFile]):
         return out[:found], following
 
     def end_in(self, file: UnitFile) -> int:
-        """Return the position after the last unit of a file, blank left out."""
+        """Return the position after the last unit of a file, without its blank."""
         return min(self.end, file.base + self.units_per_file * UNIT_BYTES)
 
     def fault(self, pos: int, why: str) -> CorruptStore:
@@ -254,7 +254,7 @@ class TimerLog(NumberedLog[UnitFile]):
         self.end = file.base + file.size
 
     def patch(self, positions: Offsets, column: str, values: Offsets) -> None:
-        """Write a field of existing units. A thread may do it.
+        """Write a field of existing units. May run in any thread.
 
         Args:
             positions: (n,) of the units, ascending.
@@ -274,8 +274,8 @@ class TimerLog(NumberedLog[UnitFile]):
                 _patch_file(file, places, data[low:high])
                 self._note_changed(file.base)
 
-    def bury(self, positions: Offsets, due: Offsets) -> None:
-        """Write that units are settled, a piece of each file at a time. A thread may do it.
+    def write_tombstones(self, positions: Offsets, due: Offsets) -> None:
+        """Write tombstones to units, a bounded piece at a time. May run in any thread.
 
         Args:
             positions: (n,) of the units, ascending.
@@ -289,7 +289,7 @@ class TimerLog(NumberedLog[UnitFile]):
             for file in list(self.files):
                 low, high = np.searchsorted(mine, [file.base, file.base + file.size]).tolist()
                 if low < high:
-                    _bury(file, mine[low:high], left[low:high])
+                    _write_tombstones(file, mine[low:high], left[low:high])
                     self._note_changed(file.base)
 
     def _note_changed(self, base: int) -> None:
@@ -298,14 +298,14 @@ class TimerLog(NumberedLog[UnitFile]):
                 self._changed.add(base)
 
     def sync(self, until_pos: int | None = None) -> None:
-        """Wait until everything written before `until_pos` (None: all) is on the disk.
+        """Wait until the bytes before `until_pos` (None: all) are on the disk.
 
-        A thread may do it while another writes on.
+        May run in a thread while another thread appends.
 
         Raises:
-            OSError: The disk refused it, now or before. The operating system drops pages that it
-                could not write, and its next sync succeeds, so only a start from the last
-                checkpoint writes them again.
+            OSError: This sync or an earlier one failed. Linux drops pages that it could not write,
+                and the next sync succeeds without them, so only a start from the last checkpoint
+                writes them again.
         """
         if self.failure is not None:
             raise OSError(self.failure.errno, f"a sync has failed before: {self.failure}")
@@ -327,11 +327,11 @@ class TimerLog(NumberedLog[UnitFile]):
                 self._changed |= (changed - done) | later
 
 
-def _bury(file: UnitFile, positions: Offsets, due: Offsets) -> None:
+def _write_tombstones(file: UnitFile, positions: Offsets, due: Offsets) -> None:
     for start, end in _groups(positions - file.base):
         first, last = int(positions[start]), int(positions[end - 1])
         block = file.data[first - file.base : last - file.base + UNIT_BYTES].copy()
-        kernels.bury(block, first, positions[start:end], due[start:end])
+        kernels.write_tombstones(block, first, positions[start:end], due[start:end])
         file.write(first - file.base, block.data)
 
 
@@ -346,7 +346,7 @@ def _patch_file(file: UnitFile, places: Offsets, data: npt.NDArray[np.uint8]) ->
 
 
 def _groups(places: Offsets) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of those ascending file positions that are written at once."""
+    """Yield (start, end) of groups of ascending file positions that are written by one call."""
     apart = (np.diff(places) > PATCH_GAP_BYTES) | (np.diff(places // PATCH_BYTES_MAX) > 0)
     edges = (np.flatnonzero(apart) + 1).tolist()
     yield from pairwise([0, *edges, places.size])

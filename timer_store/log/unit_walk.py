@@ -1,6 +1,6 @@
-"""Walk through the timer log in bounded pieces: units of timers in old log files.
+"""Walk through the timer log in bounded pieces, to find timers with records in old log files.
 
-It returns only units of slots that are not loaded yet: loaded timers are delivered soon, and rolled
+It returns only units in slots that are not loaded yet: loaded timers are delivered soon, and rolled
 timers have another unit in a later slot.
 """
 
@@ -34,22 +34,25 @@ class UnitWalk:
 
     @property
     def left(self) -> bool:
-        """Whether there is more."""
+        """Whether units remain to be read."""
         return self._pos < self._end and self.valid
 
     @property
     def valid(self) -> bool:
-        """Whether the timer log was not rebuilt since the walk began."""
+        """Whether positions are still valid: the timer log was not rebuilt since the start."""
         return self._remade == self._state.rebuilds
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Units passed, and all of them."""
+        """Number of processed units and of all units."""
         whole = self._end - self._first
         return (min(self._pos, self._end) - self._first) // UNIT_BYTES, whole // UNIT_BYTES
 
     def piece(self) -> Rows:
-        """Return the pending ones of the next units, (n,) `layout.LOGGED`, until the next call."""
+        """Return the pending units among the next ones, (n,) `layout.LOGGED`.
+
+        The rows are valid until the next call.
+        """
         log = self._state.units.log
         self._pos = max(self._pos, log.min_pos)
         if not self.left:

@@ -1,12 +1,12 @@
-"""Timer log and wheel together: link, find, read and settle units.
+"""Units of timers in timer log and wheel: link, find, read and settle.
 
     wheel   slot --last_pos--> unit --prev_pos--> unit --prev_pos--> -1       newest first
     log     | a | b | a | c | b | a |...                                      `add` appends
 
 `add` changes slots in memory and appends to the log: both or neither. Units are checked when they
-are read (`kernels.chain`); a broken chain is an error with its position, and the units before it
-are still returned. Units of another lap, units of settled timers and second units of one record are
-never returned.
+are read (`kernels.chain`); a broken chain is reported as an error with its position, and the units
+before it are returned. Units of another lap, of settled timers, and duplicate units of a record are
+not returned.
 
 Source: org.apache.rocketmq.store.timer.TimerMessageStore
 """
@@ -36,7 +36,7 @@ from timer_store.log.repair import Progress, Relinked
 from timer_store.log.timer_log import SCAN_UNITS, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 
-ADD_ROWS: Final = 16_384  # linked and written at once
+ADD_ROWS: Final = 16_384  # maximum rows that are linked and written at once
 PART_UNITS: Final = 1 << 20  # units of a slot per part
 
 
@@ -44,13 +44,13 @@ class SlotRows(NamedTuple):
     """Timers of one slot.
 
     Attributes:
-        rows: (n,) `layout.STAGED`. due_ms 0: a rolled unit of Apache's; only its record has the
-            due time.
-        markers: The same: units that cancel others of this slot, without those that roll.
+        rows: (n,) `layout.STAGED`; due_ms is 0 for a rolled unit of an Apache broker, because only
+            its record has the due time.
+        markers: (n,) `layout.STAGED`: markers of this slot, without those that roll.
         complete: Whether the slot has no pending units after these.
-        broken: Error of a chain that ends too early, None if it does not.
-        doubtful: Whether times of some unit do not fit together, or a marker rolls: compare the
-            rows with the records.
+        broken: Error of a chain that ends too early, None for a complete chain.
+        doubtful: Whether rows must be compared with their records, because the times of a unit are
+            inconsistent or a marker rolls.
     """
 
     rows: Rows
@@ -65,7 +65,7 @@ class TimerUnits:
 
     Args:
         log: Timer log; the caller loads it.
-        window_ms: Roll window; 1: unknown, so that no rolled timer is doubtful.
+        window_ms: Roll window; 1 if unknown, so that no rolled timer is doubtful.
     """
 
     def __init__(self, log: TimerLog, wheel: TimerWheel, window_ms: int = 1) -> None:
@@ -83,11 +83,11 @@ class TimerUnits:
     def add(self, rows: Rows, *, write_ms: int, read_ms: int) -> int:
         """Append a unit for each row and link it into its slot; return the number of rows done.
 
-        It stops before a row whose slot another lap still needs, and before a row a whole lap
-        ahead. A row before `read_ms` joins that slot and keeps its due time.
+        It stops before a row whose slot has undelivered timers of another lap, and before a row a
+        whole lap ahead. A row before `read_ms` is linked into that slot and keeps its due time.
 
         Args:
-            rows: (n,) `layout.TIMED`; broken ones are counted and get no unit.
+            rows: (n,) `layout.TIMED`; broken rows are counted and get no unit.
             write_ms: Current time, written into the units rounded down to the precision.
             read_ms: Start of the first slot that is not completely delivered.
 
@@ -153,13 +153,13 @@ class TimerUnits:
         after: tuple[int, int] | None = None,
         skip: Offsets = NO_OFFSETS,
     ) -> SlotRows:
-        """Return a slot as a whole if it has at most `count_max` units, else in parts.
+        """Return a complete slot if it has at most `count_max` units, otherwise its next part.
 
         A part has the timers that are due first, by (due_ms, phys_offset), and no markers. Each
-        costs a walk over the whole slot, and memory only for itself.
+        part needs a walk over the complete slot, and memory for this part only.
 
         Args:
-            after: Last timer of the part before.
+            after: Last timer of the previous part.
         """
         assert count_max > 0
         if after is None:
@@ -183,7 +183,7 @@ class TimerUnits:
             after = int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])
 
     def _read_up_to(self, slot_ms: int, skip: Offsets, count_max: int) -> tuple[SlotRows, bool]:
-        """Return a slot's units, and whether there are more than `count_max`."""
+        """Return a slot's units, and whether the slot has more than `count_max`."""
         slot = self.wheel.slot(slot_ms)
         out = np.empty(min(max(slot.num, 0) + 16, count_max), layout.STAGED)
         walk = new_walk(slot.last_pos)
@@ -199,11 +199,14 @@ class TimerUnits:
                 out = _grown(out, min(out.size * 2, count_max))
         if walk[chain.WALK_FAULT]:
             broken = self._broken(walk)
-        rows, markers = _waiting(out[out.size - int(walk[chain.WALK_ROWS]) :], walk)
+        rows, markers = _pending_rows(out[out.size - int(walk[chain.WALK_ROWS]) :], walk)
         return SlotRows(rows, markers, True, broken, bool(walk[chain.WALK_DOUBT])), False
 
     def _file_at(self, walk: Offsets) -> UnitFile | None:
-        """Return the file in which a walk continues, None at its end. Past the log is a fault."""
+        """Return the file in which a walk continues, None at its end.
+
+        A position after the log is a fault.
+        """
         pos = int(walk[chain.WALK_POS])
         if pos < self.log.min_pos:
             return None
@@ -220,7 +223,7 @@ class TimerUnits:
     ) -> SlotRows:
         heap = np.empty((count_max, 3), np.int64)
         walk = self._walk_least(slot_ms, after, skip, heap)
-        if walk[chain.WALK_MIXED] and walk[chain.WALK_SETTLED]:  # is it of a record with two units?
+        if walk[chain.WALK_MIXED] and walk[chain.WALK_SETTLED]:  # a record may have two units
             skip = distinct(skip, self._settled_in(slot_ms))
             walk = self._walk_least(slot_ms, after, skip, heap)
         count = int(walk[chain.WALK_ROWS])
@@ -285,17 +288,17 @@ class TimerUnits:
     def find(self, phys_offsets: Offsets, slot_ms: Offsets | int) -> Offsets:
         """Return the positions of timers' units in the timer log, -1 for timers without one.
 
+        Settled units are not found. Each slot is walked at most once.
+
         Args:
             phys_offsets: (n,) log offsets of their records, in any order.
-            slot_ms: (n,) or one for all: a time that the unit's slot covers.
-
-        A settled unit is not found. Each slot is walked once at most.
+            slot_ms: (n,) or a single value: a time that the unit's slot covers.
         """
         ticks = np.broadcast_to(np.asarray(slot_ms, np.int64), phys_offsets.shape)
         ticks = ticks // self.precision_ms
         order = np.lexsort((phys_offsets, ticks))
         wanted, ticks = phys_offsets[order], ticks[order]
-        other = np.ones(wanted.size, np.bool_)  # than the one before
+        other = np.ones(wanted.size, np.bool_)  # differs from the previous one
         other[1:] = (np.diff(wanted) != 0) | (np.diff(ticks) != 0)
         out = np.empty(wanted.size, np.int64)
         out[order] = self._find_ordered(wanted[other], ticks[other])[np.cumsum(other) - 1]
@@ -311,7 +314,7 @@ class TimerUnits:
         return found
 
     def _guess(self, wanted: Offsets, ticks: Offsets, found: Offsets) -> None:
-        """Find units by the order of their records, which most units are in."""
+        """Find units by binary search, because most units are in the order of their records."""
         files = [file for file in self.log.files if self.log.end_in(file) > file.base]
         firsts = [self._first_record(file) for file in files]
         which = np.searchsorted(np.maximum.accumulate(firsts), wanted, "right") - 1
@@ -325,7 +328,7 @@ class TimerUnits:
             found[mine] = hits
 
     def _first_record(self, file: UnitFile) -> int:
-        """Return the record of a file's first unit, 0 if that is damaged."""
+        """Return the log offset of the first unit's record in a file, 0 if the unit is damaged."""
         try:
             return int(self.log.unit(file.base)["phys_offset"])
         except CorruptStore:
@@ -345,19 +348,19 @@ class TimerUnits:
     def settle(self, positions: Offsets, *, copied: bool = False) -> int:
         """Mark units as settled early, and decrease the counts of their slots; return the number.
 
-        Markers are marked too, but do not count. Units that are settled already and units in
-        removed files stay as they are. It is on the disk after the next `log.sync`.
+        Markers are marked, too, but not counted. Settled units and units in removed files are not
+        changed. The next `log.sync` writes the marks to the disk.
 
         Args:
             positions: (n,) in the timer log, in any order.
-            copied: A copy of the unit was added to its slot, and stands for the timer.
+            copied: A copy of the unit was added to its slot and represents the timer.
 
         Raises:
-            OSError: The disk refused it; some may be marked, the slots' numbers are as before.
+            OSError: The log cannot be written; some units may be marked, counts are unchanged.
             CorruptStore: There is no unit at one of the positions; nothing was written.
         """
         positions, due, ticks = self._settled(positions, copied=copied)
-        self.log.bury(positions, due)
+        self.log.write_tombstones(positions, due)
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
         return int(np.count_nonzero(ticks))
 
@@ -370,8 +373,8 @@ class TimerUnits:
         _, _, ticks = self._settled(positions, copied=False)
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
 
-    def bury(self, positions: Offsets, *, copied: bool = False) -> None:
-        """Mark the units as settled: the second step of `settle`. Any thread may do it.
+    def write_tombstones(self, positions: Offsets, *, copied: bool = False) -> None:
+        """Write tombstones to units, the second step of `settle`. May run in any thread.
 
         Args:
             copied: as in `settle`.
@@ -380,12 +383,12 @@ class TimerUnits:
             OSError, CorruptStore: As `settle`.
         """
         positions, due, _ = self._settled(positions, copied=copied)
-        self.log.bury(positions, due)
+        self.log.write_tombstones(positions, due)
 
     def _settled(self, positions: Offsets, *, copied: bool) -> tuple[Offsets, Offsets, Offsets]:
         """Return (positions ascending, their new due_ms, the ticks to decrease)."""
         positions = positions[positions >= self.log.min_pos]
-        if (np.diff(positions) <= 0).any():  # often they are in order already
+        if (np.diff(positions) <= 0).any():  # they are often already in order
             positions = distinct(positions)
         due, ticks = np.zeros(positions.size, np.int64), np.zeros(positions.size, np.int64)
         if positions.size and int(positions[-1]) >= self.log.end:
@@ -403,9 +406,9 @@ class TimerUnits:
     # -- after a crash --------------------------------------------------------------------------
 
     def repair(self, log_end: int, *, skip: Offsets = NO_OFFSETS) -> list[CorruptStore]:
-        """Cut the timer log at `log_end` and move slots back that point after it.
+        """Truncate the timer log to `log_end` and walk back the slots that point after it.
 
-        See `timer_store.log.repair`, as for the next three.
+        For this and the next three methods, see `timer_store.log.repair`.
         """
         return repair.repair(self.log, self.wheel, log_end, skip)
 
@@ -435,7 +438,7 @@ class TimerUnits:
         self.log.truncate(self.log.min_pos)
 
     def close(self) -> None:
-        """Close both; changes that were not written back are lost."""
+        """Close log and wheel; changes that were not written back are lost."""
         self.log.close()
         self.wheel.close()
 
@@ -447,11 +450,11 @@ def _grown(out: Rows, size: int) -> Rows:
     return larger
 
 
-def _waiting(rows: Rows, walk: Offsets) -> tuple[Rows, Rows]:
-    """Return (timers, markers) of the units of a walk, without settled and second units."""
+def _pending_rows(rows: Rows, walk: Offsets) -> tuple[Rows, Rows]:
+    """Return (timers, markers) of the units of a walk, without settled and duplicate units."""
     markers = rows[:0]
     if walk[chain.WALK_MIXED]:
-        rows = _without_seconds(rows)
+        rows = _without_duplicates(rows)
     if walk[chain.WALK_SETTLED]:
         rows = rows[rows["state"] == layout.STAGED_PENDING]
     if walk[chain.WALK_MARKERS]:
@@ -461,7 +464,7 @@ def _waiting(rows: Rows, walk: Offsets) -> tuple[Rows, Rows]:
     return rows, markers
 
 
-def _without_seconds(rows: Rows) -> Rows:
+def _without_duplicates(rows: Rows) -> Rows:
     """Return the first unit of each record, without records that have a settled unit."""
     settled = rows["state"] == layout.STAGED_SETTLED
     if settled.any():

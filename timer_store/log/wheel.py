@@ -1,15 +1,15 @@
 """Timer wheel: one slot per second (or less) over two weeks; later times wrap around.
 
-    slot = time / precision mod 1,209,600      tick = time / precision: which lap the slot is of
+    slot = time / precision mod 1,209,600      tick = time / precision: shows the lap of the slot
     tick | first_pos | last_pos | num          the two ends of a chain of units in the timer log
 
-A slot with another tick is empty for that time. Slots are not cleared after their time; the next
+A slot with another tick counts as empty. Slots are not cleared after their time; the next
 lap reuses them.
 
-The slots are in memory in the disk's layout. A start reads the pages with data; other pages take no
-memory until they are used. The file is not mapped, because an unreadable sector or a hole on a full
-tmpfs would kill the process within a kernel. Only a write-back changes the file: `capture` copies
-the changed pages, `write` writes them to the disk.
+The slots are in memory in the layout of the disk. A start reads the pages with data; other pages
+use no memory until they are used. The file is not mapped, because an unreadable sector or a hole on
+a full tmpfs would end the process inside a kernel. Only a write-back changes the file: `capture`
+copies the changed pages, `write` writes them to the disk.
 
 Source: org.apache.rocketmq.store.timer.TimerWheel, Slot
 """
@@ -101,11 +101,11 @@ class TimerWheel:
         elif size != WHEEL_BYTES:
             raise CorruptStore(
                 self.path, 0, f"it has {size} bytes; a wheel has {WHEEL_BYTES}",
-                "Restore it from a copy, or remove it: it is built again from the timer log.",
+                "Restore it from a copy, or remove it: it is rebuilt from the timer log.",
             )  # fmt: skip
 
     def _read(self) -> npt.NDArray[np.uint8]:
-        """Read the pages with data into `data`; return which they are."""
+        """Read the pages with data into `data`; return the page flags."""
         used = np.zeros(WHEEL_PAGES, np.uint8)
         data = self.data.reshape(WHEEL_PAGES, PAGE_BYTES)
         pos = 0
@@ -129,7 +129,7 @@ class TimerWheel:
         except OSError as error:
             raise CorruptStore(
                 self.path, pos, f"it cannot be read: {error.strerror}",
-                "Check the disk; the wheel is built again from the timer log.",
+                "Check the disk; the wheel is rebuilt from the timer log.",
             ) from error  # fmt: skip
         return np.frombuffer(block, np.uint8).reshape(-1, PAGE_BYTES)
 
@@ -220,10 +220,10 @@ class TimerWheel:
         return Captured(pages, data)
 
     def write(self, captured: Captured) -> None:
-        """Write captured pages to the disk. A thread may do it.
+        """Write captured pages to the disk. May run in any thread.
 
         Raises:
-            OSError: The disk refused it; the next capture has these pages again.
+            OSError: The file cannot be written; the next capture has these pages again.
         """
         pages, data = captured
         if not pages.size and self._durable:
@@ -235,10 +235,10 @@ class TimerWheel:
             os.fdatasync(self._fd)
             self._durable = True
         except OSError:
-            self.give_back(captured)
+            self.mark_changed(captured)
             raise
 
-    def give_back(self, captured: Captured) -> None:
+    def mark_changed(self, captured: Captured) -> None:
         """Mark pages as changed again, because they were not written to the disk."""
         self.pages[captured.pages] |= PAGE_CHANGED
 
@@ -266,7 +266,7 @@ def _write_all(fd: int, data: memoryview, pos: int) -> None:
 
 
 def open_wheel(path: Path, precision_ms: int, findings: list[str]) -> TimerWheel:
-    """Open a wheel; a file that cannot be one is moved aside and replaced.
+    """Open a wheel; an invalid file is renamed and replaced.
 
     Args:
         findings: Gets a line for the operator if that happens.

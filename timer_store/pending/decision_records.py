@@ -1,8 +1,8 @@
 """Records that settle timers without a delivery: markers, and copies that replace a timer.
 
-    marker   the timer is cancelled
-    copy     it is moved to another due time; rolled by `timerRollMode=message`, as in an Apache
-             broker; or copied out of a log file that compaction frees
+    marker   cancels the timer
+    copy     moves it to another due time; rolls it with `timerRollMode=message`, as Apache's broker
+             does; or replaces a record in a log file that compaction frees
 
 A copy names the old record as its origin, so one append settles the old timer and adds the new one.
 A copy that is not moved keeps all properties of the client, and the exact due time.
@@ -23,7 +23,7 @@ from timer_store.names import TIMER_TOPIC
 from timer_store.pending.records import RecordReader
 
 BATCH_ROWS = 4_096
-BATCH_BYTES_MAX = 8 << 20  # of the source records; a single record may exceed it
+BATCH_BYTES_MAX = 8 << 20  # maximum bytes of source records; a single record may exceed it
 WHY_DAMAGED = "its record in the commit log is damaged"
 NOT_WRITABLE = "the store is not writable"
 
@@ -53,11 +53,11 @@ class DecidingRecords:
     def put_again(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
         """Append a copy of each pending timer; return the refusals, by index.
 
-        A copy passes through the timer queue again and keeps all properties of its client. It has
-        its exact due time, because TIMER_DELAY_* count from the store time of the first record.
+        A copy goes through the timer queue again and keeps all properties of its client. It has the
+        exact due time as a property; TIMER_DELAY_* count from the first record's store time.
 
         Args:
-            due_ms: (n,) i8: due times in their units.
+            due_ms: (n,) i8: due times of their units.
 
         Source: TimerMessageStore.convert, with needRoll
         """
@@ -69,7 +69,7 @@ class DecidingRecords:
         """Append markers (`due_ms` None) or copies; return the refusals, by index.
 
         Args:
-            keeps: Markers have the keys of their targets; copies keep their due time.
+            keeps: Whether markers have the keys of their targets, or copies keep their due time.
         """
         refused: dict[int, str] = {}
         first = 0
@@ -118,14 +118,14 @@ class TimerCopies:
         self._records, self._deciding = records, deciding
 
     def put(self, rows: Rows, now_ms: int) -> tuple[Rows, Mask]:
-        """Append a copy of each timer; the caller settles those that have one.
+        """Append a copy of each timer; the caller settles the copied ones.
 
         Args:
-            rows: (n,) `layout.STAGED`, each of another record.
+            rows: (n,) `layout.STAGED` of different records.
 
         Returns:
-            Their records, (n,) `layout.TIMED`, and which have a copy now. The others are damaged
-            or too long for one more property, or the store refuses writes.
+            Records of the timers, (n,) `layout.TIMED`, and which were copied. The others are
+            damaged or too long for one more property, or the store refuses writes.
         """
         timed = self._records.read(np.ascontiguousarray(rows["phys_offset"]))
         taken = timed["kind"] == layout.TIMED_PLAIN

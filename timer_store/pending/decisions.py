@@ -12,9 +12,9 @@ Check and decision happen on one thread without an await in between, so a cancel
 delivered, and a delivered one is never reported as cancelled. If the store refuses a record, its
 timer does not change.
 
-A move and a fire also append a marker with the same origin, by which an Apache broker that opens
-the store cancels the old unit. The marker follows the deciding record; a crash between the two
-affects an Apache broker only, because DueMQ's recovery reads origins. A move inside one slot
+A move and a fire also append a marker with the same origin. An Apache broker that opens the store
+cancels the old unit by this marker. The marker follows the deciding record; a crash between the two
+affects an Apache broker only, because DueMQ's recovery reads origins. A move within one slot
 appends no marker, because the marker would cancel the copy.
 """
 
@@ -30,7 +30,7 @@ from delivery.pending import Decided, Verdict
 from message_store.config import INT_MAX
 from message_store.ranges import distinct, is_among
 from timer_store import layout
-from timer_store.enqueue.flow_control import beyond, crowded
+from timer_store.enqueue.flow_control import full_slot_refusal, over_limit
 from timer_store.layout import Mask, Offsets, Rows
 from timer_store.log.slot_choice import candidates
 from timer_store.state import TimerState
@@ -66,7 +66,7 @@ class Decisions:
         found[staged] = STAGED
         rest = plain & ~queued & ~staged
         found[rest] = self._in_slots(rows if rest.all() else rows[rest])
-        found[state.claims.has(rows["phys_offset"])] = NOWHERE
+        found[state.settled_timers.has(rows["phys_offset"])] = NOWHERE
         return found
 
     def _in_queue(self, rows: Rows) -> Mask:
@@ -81,7 +81,7 @@ class Decisions:
     def _in_slots(self, rows: Rows) -> Offsets:
         """Return the positions of units in slots that are not loaded yet.
 
-        A timer whose slot is being rolled may have two units; the later one counts and is returned.
+        A timer whose slot is being rolled may have two units; the later one is returned.
         """
         state, position = self._state, self._state.position
         precision_ms = state.config.precision_ms
@@ -119,28 +119,32 @@ class Decisions:
         state.units.discount(places[places >= 0])
         if staged.any():
             state.stage.settle(rows["phys_offset"][staged], rows["due_ms"][staged])
-        (state.claims.add_returned if returned else state.claims.add)(rows["phys_offset"], places)
+        (state.settled_timers.add_returned if returned else state.settled_timers.add)(
+            rows["phys_offset"], places
+        )
         if state.dequeue.is_rolling:
             self._settle_rolled(rows, places)
         state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
 
-    def give_back(self, entry: JournalEntry, rows: Rows, places: Offsets, name_at: Offsets) -> None:
+    def return_units(
+        self, entry: JournalEntry, rows: Rows, places: Offsets, name_at: Offsets
+    ) -> None:
         """Return messages to their level, after their ownership record was appended.
 
         Args:
-            rows, places: All pending messages that the record names; see `places`.
+            rows, places: All pending messages of the record's ranges; see `places`.
             name_at: (n,) i8: see `LevelRecords.read`.
         """
         self.settle(rows, places, entry.phys_offset, returned=True)
         self._state.transfers.note_returned(entry, rows, name_at)
 
     def _settle_rolled(self, rows: Rows, places: Offsets) -> None:
-        """Settle the units that such timers still have in the slot that is being rolled."""
+        """Settle the units that timers still have in a slot that is being rolled."""
         state = self._state
         first, _ = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
         passed = state.units.find(rows["phys_offset"], first)
         left = (passed >= 0) & (passed != places)
-        state.claims.add_returned(rows["phys_offset"][left], passed[left])
+        state.settled_timers.add_returned(rows["phys_offset"][left], passed[left])
 
     def _skip(self, rows: Rows, log_end: int) -> None:
         """Exclude timers of the queue from later enqueueing."""
@@ -149,9 +153,9 @@ class Decisions:
         self._queued.append((int(rows["queue_offset"].max()), log_end))
 
     def scan_from(self) -> int:
-        """Return the log offset after which the decisions about unenqueued timers are.
+        """Return a log offset before all decisions about timers that are not enqueued.
 
-        A start enqueues the queue from the checkpoint on again, and with it those timers.
+        A start enqueues these timers again, because it enqueues the queue from the checkpoint on.
         """
         state = self._state
         while self._queued and self._queued[0][0] < state.position.queue_offset:
@@ -174,7 +178,7 @@ class Decisions:
 
     def cancel(self, offsets: Offsets) -> Decided:
         """Cancel timers. See `delivery.pending.PendingMessages`."""
-        rows, places, decided = self._look(offsets)
+        rows, places, decided = self._read_pending(offsets)
         at = np.flatnonzero(places != NOWHERE)
         log_end, now_ms = self._state.store.max_offset, self._state.clock.now_ms()
         refused = self._records.put_markers(rows[at], now_ms, named=True)
@@ -184,7 +188,7 @@ class Decisions:
     def move(self, offsets: Offsets, due_ms: Offsets, hooks: Any = None) -> Decided:
         """Move timers to other due times; a timer with a due time in the past is delivered now."""
         state = self._state
-        rows, places, decided = self._look(offsets)
+        rows, places, decided = self._read_pending(offsets)
         now_ms = state.clock.now_ms()
         waits = places != NOWHERE
         too_far = waits & (due_ms - now_ms > state.config.max_delay_ms)
@@ -219,21 +223,21 @@ class Decisions:
         coming = np.flatnonzero((was_ms[at] - 1) // width_ms * width_ms != slots_ms)
         room = np.ones(at.size, np.bool_)
         limit = config.slot_timers_max
-        for index, slot_ms, count in beyond(slots_ms[coming], self._state.slot_count, limit):
+        for index, slot_ms, count in over_limit(slots_ms[coming], self._state.slot_count, limit):
             refused = coming[index]
             room[refused] = False
             decided.verdicts[at[refused]] = Verdict.REFUSED
-            decided.remarks[int(at[refused])] = crowded(slot_ms, count, limit)
+            decided.remarks[int(at[refused])] = full_slot_refusal(slot_ms, count, limit)
         return at[room]
 
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver timers now."""
-        rows, places, decided = self._look(offsets)
+        rows, places, decided = self._read_pending(offsets)
         self._fire(rows, places, np.flatnonzero(places != NOWHERE), decided)
         return decided
 
-    def _look(self, offsets: Offsets) -> tuple[Rows, Offsets, Decided]:
-        """Return the records and places of timers, and the verdicts of those not pending."""
+    def _read_pending(self, offsets: Offsets) -> tuple[Rows, Offsets, Decided]:
+        """Return records and places of timers, and verdicts of timers that are not pending."""
         assert distinct(offsets).size == offsets.size, "each timer once"
         rows = self._state.records.read(offsets)
         places = self.places(rows)

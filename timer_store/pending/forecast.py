@@ -3,9 +3,9 @@
     | before | bin 1 | bin 2 | ... | bin n | later |      bin k: due after its start, up to its end
            from_ms  + width_ms
 
-The count of a slot includes timers that will be rolled; the scan over the timer log moves these to
-the bin of their due time. It reads the log in bounded pieces: the first piece returns the bins of
-the slots, every further one returns corrections to be added, and the position to continue from.
+The count of a slot includes timers that will be rolled; a scan of the timer log moves these to
+the bin of their due time. It reads the log in bounded pieces: the first call returns the bins of
+the slots, every further call returns corrections to add, and the position to continue from.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Bins = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Requested bins: `count` of `width_ms`, from `from_ms` on, where a slot begins."""
+    """Requested bins: `count` bins of `width_ms` from `from_ms` on, which is a slot's start."""
 
     from_ms: int
     width_ms: int
@@ -41,7 +41,7 @@ def forecast(timers: TimerStore, span: Span, pos: int | None = None) -> tuple[Bi
 
     Args:
         span: Bins; the width is at least the precision.
-        pos: None at first, then the returned position; the bins are corrections then.
+        pos: None in the first call, then the returned position; the result is a correction then.
     """
     bins: Bins = np.zeros(span.count + 2, np.int64)
     if pos is None:
@@ -92,7 +92,7 @@ def _move_rolled(timers: TimerStore, span: Span, bins: Bins, pos: int) -> int | 
     numbers = np.array(
         [span.from_ms, span.width_ms, timers.config.precision_ms, position.staged_ms], np.int64
     )
-    skip, left = timers.claims.offsets, SCAN_UNITS
+    skip, left = timers.settled_timers.offsets, SCAN_UNITS
     for file in list(log.files):
         start, file_end = max(pos, file.base), log.end_in(file)
         if start >= file_end:

@@ -1,11 +1,11 @@
-"""Pending timers page by page in due order, without loading all of them.
+"""List of pending timers in due order, page by page, without loading all of them.
 
     lap 0    near stage, then the slots after it: timers that are due in their slot
     lap k    the same slots again: timers that roll and are due k windows later
 
 A timer that rolls is in slot T = due - k windows, so each lap is in due order, and so is the
 sequence of laps. A cursor is the last timer returned. Timers that are enqueued, delivered or rolled
-between two pages may be in a page or not; all others are returned once. (Timers that were rolled
+between two pages may or may not be listed; all others are returned once. (Timers that were rolled
 before timerRollWindowSlot was changed are listed by their current slot.)
 
 One call reads a bounded number of units. It may return fewer timers than requested, even none, and
@@ -56,9 +56,9 @@ FOUND = np.dtype(
 
 
 class Cursor(NamedTuple):
-    """Position of a list: in this slot, after this timer (-1: before its first).
+    """Position in a list: in a slot, after a timer (-1: before the first one).
 
-    `next_lap` is the next lap that is known to have timers, 0 if none is.
+    `next_lap` is the next lap that is known to have timers, 0 if there is none.
     """
 
     lap: int = 0
@@ -69,7 +69,7 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the cursor of a text; empty: the beginning.
+        """Return the cursor of a text; an empty text is the beginning of the list.
 
         Raises:
             ValueError: The text is not a cursor.
@@ -115,7 +115,7 @@ class Query:
         return self.from_ms > 0 or self.to_ms < LONG_MAX
 
     def matches(self, rows: Rows) -> Mask:
-        """Return which rows may match; the record decides if the due time is unknown."""
+        """Return which rows may match; rows without a due time match until the record is read."""
         due_ms = rows["due_ms"]
         fits = (due_ms == 0) | ((due_ms >= self.from_ms) & (due_ms < self.to_ms))
         if self.topic:
@@ -152,7 +152,9 @@ def list_timers(timers: TimerStore, query: Query) -> Page:
         return _by_key(timers, query)
     walk = Walk(timers, query)
     shown = [describe(timers, row) for row in walk.run()]
-    return Page([t for t in shown if query.includes(t)], walk.skipped, walk.goes_on, walk.damage)
+    return Page(
+        [t for t in shown if query.includes(t)], walk.skipped, walk.next_cursor, walk.damage
+    )
 
 
 def next_due_ms(timers: TimerStore) -> int | None:
@@ -168,7 +170,7 @@ class Walk:
     """Walk of one call through stage and slots.
 
     Attributes:
-        goes_on: Position of the next call; None at the end.
+        next_cursor: Cursor for the next call, None at the end.
     """
 
     def __init__(self, timers: TimerStore, query: Query) -> None:
@@ -180,7 +182,7 @@ class Walk:
         self._left = query.limit
         self._looked_at, self._size = 0, PART_ROWS_MIN // 2
         self.skipped = 0
-        self.goes_on: Cursor | None = None
+        self.next_cursor: Cursor | None = None
         self.damage: list[str] = []
 
     def run(self) -> Rows:
@@ -196,7 +198,7 @@ class Walk:
                 self._visit(int(slots["tick"][0]) * self._precision_ms)
             else:
                 self._visit_many(slots)
-        self.goes_on = self._at if going else None
+        self.next_cursor = self._at if going else None
         return np.concatenate(self._taken)
 
     def _take_staged(self) -> None:
@@ -236,7 +238,7 @@ class Walk:
         return True
 
     def _count(self, most: int) -> int:
-        """Return the number of units to read next: few at first, if few are requested."""
+        """Return the number of units to read next; begin with few if few are requested."""
         self._size = max(self._size * 2, self._query.skip - self.skipped + self._left)
         return min(self._size, most)
 
@@ -244,7 +246,9 @@ class Walk:
         """Add the matching timers of the next part of a slot."""
         timers = self._timers
         count, after = self._count(PART_ROWS), self._after(slot_ms)
-        part = timers.units.read_slot_part(slot_ms, count, after=after, skip=timers.claims.offsets)
+        part = timers.units.read_slot_part(
+            slot_ms, count, after=after, skip=timers.settled_timers.offsets
+        )
         self._looked_at += max(timers.units.wheel.num(slot_ms), int(part.rows.size), 1)
         if part.broken is not None:
             self.damage.append(str(part.broken))
@@ -269,7 +273,7 @@ class Walk:
         laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
         self._note_laps(laps)
         here = (laps == self._at.lap) & self._query.matches(rows)
-        for mine in np.unique(slots["tick"][[0, -1]]).tolist():  # the others wait for the next step
+        for mine in np.unique(slots["tick"][[0, -1]]).tolist():  # others are read in the next step
             after = self._after(mine * self._precision_ms)
             if after is not None:
                 here &= is_after(rows, after) | (slot_ms != mine * self._precision_ms)
@@ -279,7 +283,7 @@ class Walk:
 
     def read(self, slots: Rows) -> Rows:
         """Return the timers of some slots, (n,) FOUND, slot by slot in due order."""
-        units, skip = self._timers.units, self._timers.claims.offsets
+        units, skip = self._timers.units, self._timers.settled_timers.offsets
         out = np.zeros(int(np.maximum(slots["num"], 0).sum()) + 256, FOUND)
         count = -1
         while count < 0:
@@ -296,7 +300,7 @@ class Walk:
         for cursor in cursors[cursors["fault"] != 0]:
             error = chain_error(units.log, int(cursor["pos"]), int(cursor["fault"]))
             self.damage.append(str(error))
-        return without_seconds(out[:count])
+        return without_duplicates(out[:count])
 
     def _after(self, slot_ms: int) -> tuple[int, int] | None:
         """Return the timer of a slot after which the walk continues."""
@@ -338,8 +342,8 @@ def _found(rows: Rows, *, staged: bool) -> Rows:
     return found
 
 
-def without_seconds(rows: Rows) -> Rows:
-    """Return timers slot by slot in due order; second units and settled timers are left out."""
+def without_duplicates(rows: Rows) -> Rows:
+    """Return timers slot by slot in due order, without duplicate units and settled timers."""
     settled = rows["due_ms"] < 0
     if settled.any():
         rows = rows[~settled & ~is_in(rows["phys_offset"], rows["phys_offset"][settled])]
@@ -382,7 +386,7 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
 
 
 def describe(timers: TimerStore, row: Row) -> dict[str, Any]:
-    """Return the facts of one timer and its record for an operator."""
+    """Return the data of one timer and its record for an operator."""
     phys_offset, due_ms = int(row["phys_offset"]), int(row["due_ms"])
     shown: dict[str, Any] = {
         "due_ms": due_ms or None,

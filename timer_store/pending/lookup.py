@@ -1,12 +1,12 @@
-"""Pending timers found by key, id or topic: the timer store's `PendingMessages`.
+"""Lookup of pending timers by id, key or topic: the timer store's `PendingMessages`.
 
-    log offset   of any record of the timer: the copies of a moved timer are followed
+    log offset   of any record of the timer; copies of a moved timer are followed
     key          UNIQ_KEY or one of KEYS, from the key index of the timer topic
     topic        from the timer queue, piece by piece
 
 Timers that are no longer pending have a verdict. The marker of a cancel has the keys of its target;
-markers of moves and fires have none. A marker of a client does not prove a cancel, so the delivery
-of its target is looked up.
+markers of moves and fires have no keys. A client's marker does not prove a cancellation, so the
+delivery of its target is looked up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 PIECE_UNITS = 8_192
-MOVES_MAX = 10_000  # maximum moves of one timer that are followed
+MOVES_MAX = 10_000  # maximum number of followed moves of one timer
 
 
 class PendingTimers:

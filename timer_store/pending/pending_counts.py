@@ -1,7 +1,7 @@
 """Counts of pending timers by real topic and by commit log file; exact, also after a crash.
 
-Counts change where a timer is enqueued or settled, always on the loop's thread; a checkpoint takes
-them together with the positions they belong to.
+Counts change when a timer is enqueued or settled, always in the event loop's thread; a checkpoint
+copies them together with the positions of the same instant.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.queues.topic_table import TopicTable
-from timer_store.layout import Offsets
+from timer_store.kernels.survey import count_pending
+from timer_store.layout import Offsets, Rows
 
 Counts = npt.NDArray[np.int64]
 
@@ -46,6 +47,17 @@ class PendingCounts:
         self._by_topic += sign * counts
         self._note_files(phys_offset // self._file_bytes, sign)
 
+    def note_rows(self, rows: Rows) -> None:
+        """Add timers, (n,) `layout.TIMED`, with their real topics and log offsets."""
+        if not rows.size:
+            return
+        base = count_pending(rows, self._by_topic, 1, self._file_bytes)
+        if base < 0:
+            self.note(rows["topic_index"], rows["phys_offset"], 1)
+            return
+        self.total += rows.size
+        self._by_file[base] = self._by_file.get(base, 0) + rows.size
+
     def _note_files(self, numbers: Offsets, sign: int) -> None:
         first = int(numbers.min())
         counts = np.bincount(numbers - first)
@@ -61,7 +73,7 @@ class PendingCounts:
         return int(self._by_topic[at]) if at < self._by_topic.size else 0
 
     def by_topic(self) -> dict[str, int]:
-        """Return pending timers by the name of their topic, those that have any."""
+        """Return the number of pending timers by topic name, without topics that have none."""
         found = np.flatnonzero(self._by_topic).tolist()
         return {self._name(at - 1): int(self._by_topic[at]) for at in found}
 

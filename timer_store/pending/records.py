@@ -80,7 +80,7 @@ def name_topics(store: MessageStore, timed: Rows) -> None:
     if not unknown.any():
         return
     unknown &= timed["kind"] != layout.TIMED_BROKEN
-    known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, what a record of it has
+    known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, name in a record
     for at in np.flatnonzero(unknown).tolist():
         row = timed[at]
         alike = known.setdefault(int(row["topic_hash"]), [])

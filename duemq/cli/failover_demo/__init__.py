@@ -1,1 +1,1 @@
-"""`make demo-ha`: a master is killed under load, and every message arrives exactly once."""
+"""`make demo-ha`: failover demo that kills a master under load and counts every delivery."""

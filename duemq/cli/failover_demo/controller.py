@@ -1,7 +1,6 @@
-"""Apache's controller and name server as one process, fetched by Maven.
+"""Apache's controller and name server in one process, fetched by Maven.
 
-The jars are kept in the user's cache directory. Consensus is Apache's: this is the engine that
-operators of RocketMQ run already.
+The jars are stored in the user's cache directory.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ LOGGING: Final = """\
   <root level="WARN"><appender-ref ref="C"/></root>
 </configuration>
 """
-# What the JDK has to open for the libraries of this version.
+# JDK packages that the libraries of this version need.
 OPEN_JDK: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -61,7 +60,7 @@ OPEN_JDK: Final = (
 
 
 def fetch_jars() -> Path:
-    """Return the directory of the jars; Maven fetches them once."""
+    """Return the directory of the jars; fetch them with Maven if it is missing."""
     jars = (user_cache() or Path(tempfile.gettempdir())) / f"controller-{VERSION}"
     if jars.is_dir():
         return jars

@@ -1,8 +1,8 @@
-"""The demo: a controller, a group of two brokers, a load; the master is killed in the middle.
+"""Failover demo: a controller, a group of two brokers, and a load during which the master dies.
 
- 0 s   both brokers run, the load begins
+ 0 s   the load begins
  8 s   kill -9 of the master; the controller elects the other broker
-14 s   the killed broker starts again and becomes a replica
+14 s   the killed broker restarts as a replica
 20 s   the load ends; the demo waits for all deliveries and compares
 """
 
@@ -25,8 +25,8 @@ from duemq.cli.failover_demo.processes import (
     Member,
     Process,
     free_ports,
-    looks,
     new_member,
+    poll,
 )
 from duemq.cli.kernels import compile_for_demo
 from duemq.cli.output import console, print_json, table
@@ -47,12 +47,12 @@ View = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Scene:
-    """What the demo shows.
+class DemoState:
+    """State of the demo's display.
 
     Attributes:
-        views: Replication state of each member; None: it does not answer.
-        events: What was done, with the seconds since the load began.
+        views: Replication state of each member; None: it does not respond.
+        events: Event texts with seconds since the load began.
     """
 
     views: list[View | None] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Group:
         self.members, self._cluster = members, cluster
 
     async def view(self, member: Member) -> View | None:
-        """Return the replication state of a member, None if it does not answer."""
+        """Return the replication state of a member; None if it does not respond."""
         if member.process.is_running:
             with suppress(ConnectionError, DueMQError):
                 found: View = await self._cluster.view(member.address, VIEW)
@@ -79,7 +79,7 @@ class Group:
         return [await self.view(member) for member in self.members]
 
     async def master(self) -> Member | None:
-        """Return the member that is the master now."""
+        """Return the current master."""
         for member in self.members:
             view = await self.view(member)
             if view is not None and view["role"] == MASTER and view.get("leaseMs"):
@@ -87,11 +87,11 @@ class Group:
         return None
 
     async def wait_in_sync(self) -> None:
-        """Return when one member is the master and all others are in its sync state set.
+        """Wait until there is one master with all members in its sync state set.
 
-        A member that was paused takes itself for the master until it hears of the other.
+        A paused member reports itself as master until it learns about the new one.
         """
-        async for _ in looks(LOOK_S):
+        async for _ in poll(LOOK_S):
             views = [view for view in await self.views() if view]
             masters = [view for view in views if view["role"] == MASTER and view.get("leaseMs")]
             in_sync = masters[0].get("syncStateSet") or () if len(masters) == 1 else ()
@@ -102,34 +102,35 @@ class Group:
 
 
 def run_failover_demo(*, as_json: bool) -> None:
-    """Run the demo; exit 1 unless every acknowledged message came exactly once, none early."""
+    """Run the demo; exit 1 unless every acknowledged message arrived exactly once, none early."""
     compile_for_demo(shown=not as_json)
     jars = fetch_jars()
-    scene = asyncio.run(_run(jars, shown=not as_json))
-    account = scene.account
+    state = asyncio.run(_run(jars, shown=not as_json))
+    account = state.account
     assert account is not None
     if as_json:
-        print_json({"account": asdict(account), "events": scene.events})
+        print_json({"account": asdict(account), "events": state.events})
     elif account.is_exact:
         print(
-            f"{account.acknowledged} acknowledged messages came exactly once, none early; "
-            f"{account.unknown} sends had no answer. The outage was {account.gap_ms} ms, the "
-            f"latest delivery {account.late_ms} ms after its time."
+            f"{account.acknowledged} acknowledged messages arrived exactly once, none early; "
+            f"{account.unknown} sends had no response. The outage took "
+            f"{account.gap_ms} ms; "
+            f"the latest delivery was {account.late_ms} ms late."
         )
     if not account.is_exact:
         faults = f"{account.pending} missing, {account.doubled} doubled, {account.early} early"
         fail(faults, Exit.FOUND_FAULT)
 
 
-async def _run(jars: Path, *, shown: bool) -> Scene:
+async def _run(jars: Path, *, shown: bool) -> DemoState:
     with tempfile.TemporaryDirectory(prefix="duemq-failover-") as directory:
         async with _group(jars, Path(directory)) as (group, namesrv):
             load = GroupLoad(namesrv, TOPIC, rate=RATE)
-            scene = Scene()
+            state = DemoState()
             async with asyncio.timeout(START_S_MAX):
                 await load.prepare()
-            watching = asyncio.create_task(_watch(scene, group, load, shown=shown))
-            failing = asyncio.create_task(_fail_over(scene, group))
+            watching = asyncio.create_task(_watch(state, group, load, shown=shown))
+            failing = asyncio.create_task(_fail_over(state, group))
             try:
                 await load.run(SEND_S, DRAIN_S)
                 await failing
@@ -138,13 +139,13 @@ async def _run(jars: Path, *, shown: bool) -> Scene:
                     task.cancel()
                 await asyncio.gather(watching, failing, return_exceptions=True)
                 await load.close()
-            scene.account = load.account()
-            return scene
+            state.account = load.account()
+            return state
 
 
 @asynccontextmanager
 async def _group(jars: Path, home: Path) -> AsyncIterator[tuple[Group, str]]:
-    """Run controller and brokers; yield the group, in sync, and the name server's address."""
+    """Run controller and brokers; yield the group and the name server's address when in sync."""
     namesrv_port, controller_port = free_ports(2)
     namesrv, controller = f"{LOOPBACK}:{namesrv_port}", f"{LOOPBACK}:{controller_port}"
     command = controller_command(
@@ -166,50 +167,50 @@ async def _group(jars: Path, home: Path) -> AsyncIterator[tuple[Group, str]]:
         yield group, namesrv
 
 
-async def _fail_over(scene: Scene, group: Group) -> None:
-    """Kill the master, and start it again later."""
+async def _fail_over(state: DemoState, group: Group) -> None:
+    """Kill the master and restart it later."""
     await asyncio.sleep(KILL_AFTER_S)
     master = await group.master()
     assert master is not None
     await master.process.kill()
-    scene.events.append(f"{KILL_AFTER_S:.0f} s: kill -9 of the master, {master.process.name}")
+    state.events.append(f"{KILL_AFTER_S:.0f} s: kill -9 of the master, {master.process.name}")
     await asyncio.sleep(RESTART_AFTER_S)
     await master.process.start()
     after_s = KILL_AFTER_S + RESTART_AFTER_S
-    scene.events.append(f"{after_s:.0f} s: {master.process.name} starts again")
+    state.events.append(f"{after_s:.0f} s: {master.process.name} starts again")
 
 
-async def _watch(scene: Scene, group: Group, load: GroupLoad, *, shown: bool) -> None:
-    """Keep the scene current; show it while it changes."""
+async def _watch(state: DemoState, group: Group, load: GroupLoad, *, shown: bool) -> None:
+    """Update the scene and redraw it."""
     from rich.live import Live
 
     with Live(console=console(), refresh_per_second=4, auto_refresh=False) as live:
-        async for _ in looks(LOOK_S):
-            scene.views, scene.account = await group.views(), load.account()
+        async for _ in poll(LOOK_S):
+            state.views, state.account = await group.views(), load.account()
             if shown:
-                live.update(_drawn(scene, group), refresh=True)
+                live.update(_rendered(state, group), refresh=True)
 
 
-def _drawn(scene: Scene, group: Group) -> Any:
+def _rendered(state: DemoState, group: Group) -> Any:
     from rich.console import Group as Stack
 
     columns = ("member", "role", "#epoch", "#log end", "#lag bytes", "state")
-    members = table("DueMQ: a group of two brokers", columns, _member_rows(scene, group))
-    account = scene.account
+    members = table("DueMQ: a group of two brokers", columns, _member_rows(state, group))
+    account = state.account
     assert account is not None
     numbers = [
         (account.sent, account.acknowledged, account.unknown, account.arrived, account.pending,
          account.doubled, account.early),
     ]  # fmt: skip
     headings = ("#sent", "#acknowledged", "#unknown", "#arrived", "#pending", "#doubled", "#early")
-    return Stack(members, table("messages", headings, numbers), *scene.events)
+    return Stack(members, table("messages", headings, numbers), *state.events)
 
 
-def _member_rows(scene: Scene, group: Group) -> list[tuple[object, ...]]:
+def _member_rows(state: DemoState, group: Group) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
-    for member, view in zip(group.members, scene.views, strict=False):
+    for member, view in zip(group.members, state.views, strict=False):
         if view is None:
-            rows.append((member.process.name, UNKNOWN, "", "", "", "does not answer"))
+            rows.append((member.process.name, UNKNOWN, "", "", "", "does not respond"))
             continue
         lag = view.get("lagBytes")
         values = (view["role"], view.get("masterEpoch") or "", view.get("logEnd", ""))

@@ -1,10 +1,10 @@
-"""A load of delayed messages on a broker group, and the account of each message.
+"""Load of delayed messages on a broker group, with a record of each message.
 
-    send lanes -- to the master by the name server's route --> acknowledged | unknown
-    one reader a queue -- pulls, finds the new master after a failover --> arrivals
+    sends    to the master in the name server's route       --> acknowledged or unknown
+    pulls    one task per queue, follows a failover         --> arrivals
 
-Of each message is known when it was sent, whether it was acknowledged, when it is due, and each
-of its arrivals. An acknowledged message arrives exactly once; one without an answer at most once.
+The record of a message has its due time, its acknowledgement and its arrivals. An acknowledged
+message must arrive exactly once, a message without a response at most once.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import asyncio
 import itertools
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
-from duemq.cli.failover_demo.processes import looks
+from duemq.cli.failover_demo.processes import poll
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import DueMQError
@@ -34,6 +34,7 @@ SUSPEND_MS: Final = 1_000
 PULL_COUNT: Final = 32
 PULL_FLAGS: Final = 2 | 4  # hold the pull; the subscription is in the request
 RETRY_S: Final = 0.1
+DOUBLES_S: Final = 1.0
 PULLED: Final = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -44,13 +45,13 @@ PULLED: Final = (
 
 @dataclass(slots=True)
 class Message:
-    """The account of one message. Times in ms since 1970.
+    """Record of one message; times in ms since the epoch.
 
     Attributes:
-        level: 0 for a timer.
-        due_ms: When it is due; of a level: at the earliest.
-        acknowledged_ms: When its send was answered with success; None: it was not.
-        arrivals: Store time of each delivery that a consumer received.
+        level: Delay level; 0 for a timer.
+        due_ms: Due time; for a level, the earliest possible one.
+        acknowledged_ms: Time of the successful response; None: not acknowledged.
+        arrivals: Store time of each received delivery.
     """
 
     level: int
@@ -61,11 +62,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Numbers of all messages of a load.
+    """Counts over all messages of a load.
 
     Attributes:
-        unknown: Sends without an acknowledgement; each may have been stored.
-        gap_ms: Longest time between two acknowledgements: the outage that producers saw.
+        unknown: Sends without an acknowledgement, stored or not.
+        gap_ms: Longest time between two acknowledgements, the outage for producers.
         late_ms: Largest lateness of a delivery.
     """
 
@@ -81,22 +82,31 @@ class Account:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every acknowledged message arrived, none twice and none early."""
+        """Whether every acknowledged message arrived, and none arrived twice or early."""
         return not (self.pending or self.doubled or self.early)
 
 
 class GroupLoad:
-    """Sends delayed messages to one topic of a cluster and consumes them.
+    """Producer and consumer of delayed messages of one topic.
 
     Args:
         rate: Sends per second.
+        delays_ms: Delays of the levels to send with; the same as the group's.
     Attributes:
-        messages: Account by key.
+        messages: Records by key.
         failure: Text of the last error of a send or a pull.
     """
 
-    def __init__(self, namesrv: str, topic: str, *, rate: int, seed: int = 0) -> None:
-        self._topic, self._rate = topic, rate
+    def __init__(
+        self,
+        namesrv: str,
+        topic: str,
+        *,
+        rate: int,
+        seed: int = 0,
+        delays_ms: Mapping[int, int] = LEVEL_DELAYS_MS,
+    ) -> None:
+        self._topic, self._rate, self._delays_ms = topic, rate, delays_ms
         self._random = random.Random(seed)
         self._clock = SystemClock()
         self._cluster = Cluster(namesrv)
@@ -108,8 +118,8 @@ class GroupLoad:
         self.failure = ""
 
     async def prepare(self) -> None:
-        """Create the topic by a first message; return when the name server has its route."""
-        async for _ in looks(RETRY_S):
+        """Create the topic by sending to it; wait until the name server has its route."""
+        async for _ in poll(RETRY_S):
             await self._find_queues(WRITE)
             for queue in self._queues:
                 await self._send(queue)
@@ -119,27 +129,28 @@ class GroupLoad:
 
     @property
     def acknowledged_count(self) -> int:
-        """Sends that were answered with success."""
+        """Number of acknowledged sends."""
         return len(self._acknowledged_ms)
 
     def end(self) -> None:
-        """Send nothing from now on; `run` returns when all has arrived."""
+        """Stop sending; `run` returns after all messages have arrived."""
         self._ended.set()
 
     async def run(self, send_s: float | None, drain_s: float) -> None:
-        """Send for `send_s` seconds; return when all has arrived, at most `drain_s` later.
+        """Send for `send_s` seconds; wait at most `drain_s` seconds until all messages have
+        arrived.
 
         Args:
-            send_s: None: until `end` is called.
+            send_s: Seconds to send; None: until `end` is called.
         """
         readers = [asyncio.create_task(self._read(queue)) for queue in self._queues]
         try:
             await self._send_for(send_s)
             until_ms = self._clock.now_ms() + int(drain_s * 1_000)
-            async for _ in looks(RETRY_S):
+            async for _ in poll(RETRY_S):
                 if not self.account().pending or self._clock.now_ms() >= until_ms:
                     break
-            await asyncio.sleep(LEVEL_DELAYS_MS[1] / 1_000)  # to notice a duplicate
+            await asyncio.sleep(DOUBLES_S)  # time for duplicates to arrive
         finally:
             for reader in readers:
                 reader.cancel()
@@ -150,7 +161,7 @@ class GroupLoad:
         await self._cluster.__aexit__()
 
     def account(self) -> Account:
-        """Return the numbers as they are now."""
+        """Return the current counts."""
         found = self.messages.values()
         acknowledged = [each for each in found if each.acknowledged_ms is not None]
         arrived = [each for each in found if each.arrivals]
@@ -172,7 +183,7 @@ class GroupLoad:
     # -- sends --------------------------------------------------------------------------------
 
     async def _send_for(self, seconds: float | None) -> None:
-        """Start sends at the rate, whatever becomes of those before."""
+        """Start sends at the rate, independent of earlier responses."""
         loop = asyncio.get_running_loop()
         began, count = loop.time(), 0
         end_s = math.inf if seconds is None else seconds
@@ -210,8 +221,9 @@ class GroupLoad:
 
     def _next(self) -> tuple[str, Message]:
         now_ms, number = self._clock.now_ms(), len(self.messages)
-        level = self._random.choice((0, 0, *LEVEL_DELAYS_MS))
-        delay_ms = LEVEL_DELAYS_MS[level] if level else self._random.randint(*TIMER_DELAYS_MS)
+        levels = list(self._delays_ms)
+        level = self._random.choice([0] * len(levels) + levels)
+        delay_ms = self._delays_ms[level] if level else self._random.randint(*TIMER_DELAYS_MS)
         return f"{GROUP}-{number}", Message(level, now_ms + delay_ms)
 
     def _fields(self, queue: Queue, key: str, message: Message) -> dict[str, object]:
@@ -238,14 +250,14 @@ class GroupLoad:
     # -- the master ---------------------------------------------------------------------------
 
     def _address(self, queue: Queue) -> str:
-        """Return the present address of the queue's broker."""
+        """Return the current address of the queue's master."""
         for each in self._queues:
             if each.queue_id == queue.queue_id and each.broker_name == queue.broker_name:
                 return each.address
         return queue.address
 
     async def _find_master(self) -> None:
-        """Read the route again; one task at a time does."""
+        """Refresh the route, in one task at a time."""
         if not self._looking_up.is_set():
             self._looking_up.set()
             try:

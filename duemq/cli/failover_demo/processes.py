@@ -1,4 +1,4 @@
-"""Processes of the demo: controller, name server and brokers, on free ports of loopback."""
+"""Child processes of the failover demo: controller, name server and brokers on loopback."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from duemq.cli.exits import Exit, fail
@@ -40,15 +41,15 @@ defaultTopicQueueNums = 4
 """
 
 
-async def looks(pause_s: float) -> AsyncIterator[None]:
-    """Yield at once, and again after every pause: for loops that poll."""
+async def poll(pause_s: float) -> AsyncIterator[None]:
+    """Yield now and after every pause, for polling loops."""
     while True:
         yield
         await asyncio.sleep(pause_s)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on; all differ."""
+    """Return `count` different free ports."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -57,7 +58,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Process:
-    """A child process with a log file; it can be killed and started again."""
+    """Restartable child process with a log file."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -82,13 +83,13 @@ class Process:
             self._process.send_signal(number)
 
     async def kill(self) -> None:
-        """End the process as `kill -9` does."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self.send_signal(signal.SIGKILL)
             await self._process.wait()
 
     async def stop(self) -> None:
-        """End the process; kill it if it does not end in time."""
+        """Terminate the process; kill it after a timeout."""
         if self._process is None or not self.is_running:
             return
         self._process.terminate()
@@ -99,7 +100,7 @@ class Process:
             await self.kill()
 
     def check(self) -> None:
-        """Exit with the end of the log if the process has ended."""
+        """Exit with the tail of the log if the process has ended."""
         if not self.is_running:
             text = self._log.read_text(errors="replace")[-LOG_SHOWN_CHARS:]
             fail(f"{self.name} has ended:\n{text}", Exit.FOUND_FAULT)
@@ -113,8 +114,16 @@ class Member:
     address: str
 
 
-def new_member(name: str, number: int, home: Path, *, namesrv: str, controller: str) -> Member:
-    """Return a broker of the group `name`, not started."""
+def new_member(
+    name: str,
+    number: int,
+    home: Path,
+    *,
+    namesrv: str,
+    controller: str,
+    keys: Mapping[str, str] = MappingProxyType({}),
+) -> Member:
+    """Return a broker of the group `name`, not started; `keys`: more of its configuration."""
     directory = home / f"broker-{number}"
     directory.mkdir()
     port, ha_port = free_ports(2)
@@ -128,6 +137,7 @@ def new_member(name: str, number: int, home: Path, *, namesrv: str, controller: 
             controller=controller,
             store=directory / "store",
         )
+        + "".join(f"{key} = {value}\n" for key, value in keys.items())
     )
     command = [sys.executable, "-m", "duemq", "broker", "-c", str(conf)]
     process = Process(f"broker {number}", command, directory / "broker.log")

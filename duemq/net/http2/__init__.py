@@ -1,1 +1,1 @@
-"""gRPC: calls on HTTP/2 connections. No service is known here."""
+"""gRPC server on HTTP/2, independent of any service definition."""

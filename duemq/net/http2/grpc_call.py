@@ -1,7 +1,7 @@
-"""One gRPC call: its metadata, the messages of both sides, its status.
+"""gRPC call: metadata, messages of both directions, status.
 
-A message is five bytes (whether it is compressed, its length) and its bytes. A call without
-streams is handled when its client has ended its side: then `receive` returns its message at once.
+A message is prefixed by five bytes, a compression flag and a length. The handler of a unary call
+starts after the client has sent everything, so `receive` returns the message at once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class GrpcLimits:
     """Limits of one connection.
 
     Attributes:
-        message_bytes_max: Maximum bytes of one message of a client.
-        messages_unread_max: Messages of a stream that its handler has not received yet.
-        calls_max: Calls in flight.
+        message_bytes_max: Maximum bytes of one message of the client.
+        messages_unread_max: Maximum messages of a stream that its handler has not received.
+        calls_max: Maximum calls in flight.
     """
 
     message_bytes_max: int = 5 << 20
@@ -41,19 +41,29 @@ class GrpcLimits:
     close_wait_s: float = 5.0
 
 
+class CallTurns(Protocol):
+    """Serves the calls of one turn of the event loop together, without a task for each."""
+
+    def take(self, call: GrpcCall) -> None:
+        """Add a call whose client has sent all messages."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GrpcMethod:
     """A method of a service.
 
     Attributes:
-        name: Its name, for the log.
-        handler: Handles one call; returns when the call has ended, or raises GrpcError.
-        streams: Whether the client may send several messages: the handler begins before the first.
+        name: Method name, for the log.
+        handler: Coroutine function that serves one call; may raise GrpcError.
+        streams: Whether the client streams; the handler then starts before the first message.
+        turns: Takes the calls; those that it cannot serve at once are left to the handler.
     """
 
     name: str
     handler: Callable[[GrpcCall], Awaitable[None]]
     streams: bool = False
+    turns: CallTurns | None = None
 
 
 class CallConnection(Protocol):
@@ -64,12 +74,20 @@ class CallConnection(Protocol):
         """Address of the client."""
         ...
 
-    def has_output(self, call: GrpcCall) -> None:
-        """Send what a call has."""
+    def schedule_output(self, call: GrpcCall) -> None:
+        """Schedule the output of a call."""
         ...
 
     def count_bytes(self, more: int) -> None:
-        """Add to the bytes that calls hold."""
+        """Add `more` to the bytes held by calls."""
+        ...
+
+    def start(self, call: GrpcCall, work: Awaitable[None]) -> None:
+        """Serve a call by a task; the call ends when `work` is done."""
+        ...
+
+    def fail(self, call: GrpcCall, error: BaseException) -> None:
+        """End a call whose handler has failed."""
         ...
 
 
@@ -77,11 +95,11 @@ class GrpcCall:
     """One call.
 
     Attributes:
-        metadata: Header fields by their names.
-        deadline_s: When the client gives up, on the loop's clock; None: it does not say.
+        metadata: Header fields by name.
+        deadline_s: Deadline of the client in loop time; None: no deadline.
         is_ended: Whether the client has sent everything.
-        unsent: Bytes of messages that are not sent yet.
-        trailers: Header fields that end the call; None: it goes on.
+        unsent: Encoded messages that are not sent yet.
+        trailers: Header fields that end the call; None while it is in progress.
     """
 
     __slots__ = (
@@ -113,62 +131,71 @@ class GrpcCall:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the call has its status, or its client has gone."""
+        """Whether the call has a status, or the client has disconnected."""
         return self.trailers is not None or self.is_lost
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of the client that no handler has received."""
+        """Bytes of the client that the handler has not received."""
         return len(self.buffer) + sum(map(len, self._received))
 
     def text(self, name: bytes) -> str:
-        """Return a header field as text; empty if it is missing."""
+        """Return a header field as text; empty if absent."""
         return self.metadata.get(name, b"").decode("utf-8", "replace")
 
     # From the client.
 
-    def start_deadline(self, now_s: float) -> None:
-        """Read the time that the client waits."""
+    def set_deadline(self, now_s: float) -> None:
+        """Set the deadline from the header field grpc-timeout."""
         timeout = self.metadata.get(b"grpc-timeout", b"")
         digits, unit = timeout[:-1], _SECONDS_OF_UNIT.get(timeout[-1:])
         if unit is not None and digits.isdigit() and len(digits) <= TIMEOUT_DIGITS_MAX:
             self.deadline_s = now_s + int(digits) * unit
 
     def feed(self, data: bytes, limits: GrpcLimits) -> None:
-        """Take bytes of the client.
+        """Add received bytes.
 
         Raises:
-            GrpcError: They are no messages, or too many or too large ones.
+            GrpcError: A message is compressed or too large, or there are too many.
         """
-        self.buffer += data
-        while len(self.buffer) >= PREFIX_BYTES:
-            size = int.from_bytes(self.buffer[1:PREFIX_BYTES], "big")
-            if self.buffer[0]:
-                raise GrpcError(GrpcStatus.UNIMPLEMENTED, "compressed messages are not served")
+        source: bytes | bytearray = data
+        if self.buffer:
+            self.buffer += data
+            source = self.buffer
+        at = 0
+        while len(source) - at >= PREFIX_BYTES:
+            size = int.from_bytes(source[at + 1 : at + PREFIX_BYTES], "big")
+            if source[at]:
+                raise GrpcError(GrpcStatus.UNIMPLEMENTED, "compressed messages are not supported")
             if size > limits.message_bytes_max:
                 text = f"a message of {size} bytes; the limit is {limits.message_bytes_max}"
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
-            if len(self.buffer) < PREFIX_BYTES + size:
-                return
+            first = at + PREFIX_BYTES
+            if len(source) < first + size:
+                break
             if len(self._received) >= (limits.messages_unread_max if self.method.streams else 1):
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many messages in one call")
-            self._received.append(bytes(self.buffer[PREFIX_BYTES : PREFIX_BYTES + size]))
-            del self.buffer[: PREFIX_BYTES + size]
+            at = first + size
+            self._received.append(bytes(source[first:at]))
+        if source is self.buffer:
+            del self.buffer[:at]
+        elif at < len(data):
+            self.buffer += data[at:]
         if self._received:
             self._wake()
 
     def end(self) -> None:
-        """Note that the client has sent everything."""
+        """Handle the end of the client's messages."""
         self.is_ended = True
         self._wake()
 
     def stop(self) -> None:
-        """End a stream that would go on; other calls end by themselves."""
+        """End a streaming call; unary calls end by themselves."""
         if self.method.streams:
             self.end()
 
-    def lose(self) -> None:
-        """Note that the client has gone: cancel the handler."""
+    def cancel(self) -> None:
+        """Cancel the handler after the client has disconnected."""
         self.is_lost = True
         if self.task is not None:
             self.task.cancel()
@@ -177,8 +204,24 @@ class GrpcCall:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def received(self) -> bytes | None:
+        """Return the client's next message without removing it; None: no message is complete."""
+        return self._received[0] if self._received else None
+
+    def serve(self) -> None:
+        """Serve the call by a task of its handler."""
+        self._connection.start(self, self.method.handler(self))
+
+    def complete(self, work: Awaitable[None]) -> None:
+        """Serve the call by a task; it ends when `work` is done."""
+        self._connection.start(self, work)
+
+    def fail(self, error: BaseException) -> None:
+        """End the call with the status of an error."""
+        self._connection.fail(self, error)
+
     async def receive(self) -> bytes | None:
-        """Return the client's next message; None: it has sent everything."""
+        """Return the client's next message, or None after the last."""
         while not self._received:
             if self.is_ended:
                 return None
@@ -191,16 +234,16 @@ class GrpcCall:
     # To the client.
 
     def send(self, message: bytes) -> None:
-        """Send a message; dropped when the call has ended."""
+        """Send a message; drop it if the call has ended."""
         if self.is_finished:
             return
         self.unsent += b"\0" + len(message).to_bytes(4, "big")
         self.unsent += message
         self._connection.count_bytes(PREFIX_BYTES + len(message))
-        self._connection.has_output(self)
+        self._connection.schedule_output(self)
 
     def finish(self, status: GrpcStatus, text: str = "") -> None:
-        """End the call; only the first status counts."""
+        """End the call with a status; ignored if it has ended already."""
         if not self.is_finished:
             self.trailers = trailers_of(status, text)
-            self._connection.has_output(self)
+            self._connection.schedule_output(self)

@@ -1,4 +1,4 @@
-"""The listening end of gRPC: HTTP/2, with TLS or without it, on one port."""
+"""gRPC server: HTTP/2 on one port, with or without TLS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from duemq.net.accepting import AcceptingServer
+from duemq.net.accepting_server import AcceptingServer
 from duemq.net.allowed_networks import Sources
 from duemq.net.http2.grpc_call import GrpcLimits, GrpcMethod
 from duemq.net.http2.grpc_connection import GrpcConnection
@@ -17,17 +17,17 @@ from message_store.clock import Clock
 from message_store.errors import UsageError
 
 PREFACE = b"PRI"
-"""The first bytes of HTTP/2; a PROXY header begins with the same byte."""
+"""First bytes of HTTP/2; a PROXY header begins with the same byte."""
 
 
 class GrpcServer(AcceptingServer[GrpcConnection]):
-    """Serves gRPC calls on one port; a context manager that stops on exit.
+    """gRPC server on one port; a context manager that stops on exit.
 
     Args:
-        methods: Methods by their paths.
-        memory: Budget that the connections share with others.
+        methods: Methods by path.
+        memory: Memory budget, shared with other servers.
         tls: Mode and certificates; None: plaintext only.
-        proxies: Peers whose PROXY header is believed.
+        proxies: Peers whose PROXY header is trusted.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class GrpcServer(AcceptingServer[GrpcConnection]):
         """Listen on a bound socket.
 
         Raises:
-            UsageError: The port cannot be had.
+            UsageError: The socket cannot listen.
         """
         try:
             self.listen(bound, preface=PREFACE)
@@ -57,7 +57,7 @@ class GrpcServer(AcceptingServer[GrpcConnection]):
     def new_connection(
         self, client: tuple[str, int], on_open: Callable[[], None]
     ) -> GrpcConnection:
-        """Return the protocol of a connection that begins."""
+        """Return the protocol of a new connection."""
         return GrpcConnection(
             self._methods,
             limits=self._call_limits,
@@ -69,7 +69,7 @@ class GrpcServer(AcceptingServer[GrpcConnection]):
         )
 
     async def stop(self) -> None:
-        """Stop listening, finish the calls in hand, close every connection."""
+        """Stop listening, finish the calls in flight, close every connection."""
         self.close_listeners()
         wait_s = self._call_limits.close_wait_s
         await asyncio.gather(*(each.drain(wait_s) for each in self.connections))

@@ -1,4 +1,4 @@
-"""Status of a gRPC call: codes, and how the text of one is written in a header."""
+"""gRPC status codes, and their encoding in trailers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GrpcStatus(IntEnum):
 
 
 class GrpcError(Exception):
-    """The end of a call with another status than OK."""
+    """Error that ends a call with a status other than OK."""
 
     def __init__(self, status: GrpcStatus, text: str) -> None:
         self.status, self.text = status, text
@@ -31,10 +31,10 @@ _PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}
 
 
 def trailers_of(status: GrpcStatus, text: str = "") -> tuple[tuple[bytes, bytes], ...]:
-    """Return the header fields that end a call; bytes that a field may not hold are escaped."""
+    """Return the header fields that end a call; `text` is percent-encoded."""
     code = (b"grpc-status", b"%d" % status)
     if not text:
         return (code,)
-    data = text[:TEXT_CHARACTERS_MAX].encode("utf-8", "replace")
+    data = text[:TEXT_CHARACTERS_MAX].strip(" ").encode("utf-8", "replace")
     escaped = "".join(chr(each) if each in _PLAIN else f"%{each:02X}" for each in data)
     return code, (b"grpc-message", escaped.encode())

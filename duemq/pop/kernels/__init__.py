@@ -1,4 +1,4 @@
-"""Compiled loops of POP."""
+"""Kernels of POP."""
 
 from __future__ import annotations
 

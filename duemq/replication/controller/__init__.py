@@ -1,1 +1,1 @@
-"""Broker side of Apache's controller protocol: member of a group, election, fencing."""
+"""Broker side of Apache's controller protocol: group membership, election, fencing."""

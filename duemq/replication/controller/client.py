@@ -1,14 +1,15 @@
-"""Client of Apache's controllers: finds their leader and asks it over one connection.
+"""Client of Apache's controllers: finds their leader and sends it requests over one connection.
 
     addresses --1005 to all--> leader --requests, heartbeats--> answers
                                   |
-                                  +-- connection lost: `lost` is called in the same turn
+                                  +-- connection lost: `lost` is called in the same loop turn
 
-The controllers agree on a leader by DLedger or jRaft. A controller that is not the leader answers
-2007, and the next request looks for the leader again.
+The controllers elect a leader by DLedger or jRaft. A controller that is not the leader answers
+2007; the client then searches for the leader before its next request.
 
-RemotingClient closes a connection that is dead without a sign after `SILENT_CALLS_MAX` calls; the
-time limits of as many are the heartbeat limit: the leader counts this member as dead anyway.
+RemotingClient closes a connection on which `SILENT_CALLS_MAX` consecutive calls time out. The time
+limits of these calls add up to about the heartbeat limit, after which the leader counts this member
+as dead anyway.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from message_store.errors import PeerError
 log = logging.getLogger(__name__)
 
 
-class Outbound(Protocol):
-    """A client of one address: RemotingClient."""
+class AddressClient(Protocol):
+    """Client of one address, such as RemotingClient."""
 
     async def connect(self) -> Peer: ...
     async def call(self, request: Request, *, timeout_s: float) -> Response: ...
@@ -44,42 +45,44 @@ class Outbound(Protocol):
 
 
 class ControllerClient:
-    """Asks the leader of the controllers.
+    """Sends requests to the leader of the controllers.
 
     Args:
-        addresses: The controllers of the configuration.
+        addresses: `host:port` of each configured controller.
         connect: Returns a client of an address.
-        lost: Called when the connection to the leader is lost, or another leader is asked.
+        lost: Called when the connection to the leader is lost, and when the leader changes.
 
     Attributes:
-        leader: Address of the controller that leads, as far as known; empty: unknown.
+        leader: `host:port` of the leader; empty: unknown.
     """
 
     def __init__(
         self,
         addresses: Sequence[str],
-        connect: Callable[[str], Outbound],
+        connect: Callable[[str], AddressClient],
         lost: Callable[[], None],
     ) -> None:
         self._addresses, self._connect, self._lost = tuple(addresses), connect, lost
-        self._clients: dict[str, Outbound] = {}
+        self._clients: dict[str, AddressClient] = {}
         self._peer: Peer | None = None
         self._search = asyncio.Lock()
         self.leader = ""
 
     async def ask(self, request: Request, *, timeout_s: float) -> Response:
-        """Send a request to the leader; return its answer, whatever its code.
+        """Send a request to the leader; return its answer, also one with an error code.
 
         Raises:
-            ControllerFault: No controller leads, or the leader does not answer.
-            ControllerRefusal: The leader has changed; the request had no effect.
+            ControllerFault: No leader is found, or it does not answer within `timeout_s`.
+            ControllerRefusal: The controller is no longer the leader; the request had no effect.
         """
         address = self.leader or await self.find_leader(timeout_s=timeout_s)
         name = RequestCode(request.code).name
         try:
             answer = await self._call(address, request, timeout_s)
         except TimeoutError:
-            raise ControllerFault(f"controller {address} does not answer {name}") from None
+            raise ControllerFault(
+                f"controller {address} does not answer {name} within {timeout_s:g} s"
+            ) from None
         except OSError as error:
             self._forget(address)
             raise ControllerFault(f"controller {address}: {error}") from error
@@ -89,10 +92,10 @@ class ControllerClient:
         return answer
 
     async def find_leader(self, *, timeout_s: float) -> str:
-        """Return the address of the leader, which every controller is asked for.
+        """Request the leader's address from every controller; return it.
 
         Raises:
-            ControllerFault: No controller that can be reached leads.
+            ControllerFault: None of the reachable controllers is the leader.
         """
         async with self._search:
             found = await self._leaders(self._addresses, timeout_s)
@@ -105,8 +108,12 @@ class ControllerClient:
                 found |= more
             if not leading:
                 known = ", ".join(self._addresses)
-                raise ControllerFault(f"no controller of {known} is reached that leads")
-            # Of two that claim it, one was cut off: the others name the other.
+                raise ControllerFault(
+                    f"no leader among the controllers {known}: start them, or correct "
+                    f"controllerAddr"
+                )
+            # After a network partition, two controllers may answer that they lead. Take the one
+            # that more controllers name.
             leading.sort(key=lambda each: (votes[found[each].address], each == self.leader))
             if leading[-1] != self.leader:
                 self._forget(self.leader)
@@ -116,8 +123,11 @@ class ControllerClient:
                 self._clients.pop(address).abort()
             return self.leader
 
-    async def announce(self, address: str, request: Request) -> None:
-        """Send a heartbeat to a controller that does not lead; it may lead next."""
+    async def send_heartbeat(self, address: str, request: Request) -> None:
+        """Send a heartbeat to a controller unless it is the leader; ignore failures.
+
+        A controller that becomes the leader then already knows that this member is alive.
+        """
         if address == self.leader:
             return
         try:
@@ -140,7 +150,7 @@ class ControllerClient:
         self._forget(self.leader)
         await asyncio.gather(*(client.close() for client in clients))
 
-    def _client(self, address: str) -> Outbound:
+    def _client(self, address: str) -> AddressClient:
         if address not in self._clients:
             self._clients[address] = self._connect(address)
         return self._clients[address]
@@ -150,7 +160,7 @@ class ControllerClient:
         async with asyncio.timeout(timeout_s):
             peer = await client.connect()
         if address == self.leader and peer is not self._peer:
-            if self._peer is not None:  # it is closed, and not reported yet
+            if self._peer is not None:  # closed, but `_closed` was not called yet
                 self._lost()
             self._peer = peer
             peer.on_close(self._closed)
@@ -162,13 +172,13 @@ class ControllerClient:
             self._lost()
 
     def _forget(self, address: str) -> None:
-        """Look for the leader before the next request."""
+        """Forget the leader if it has this address; the next request searches for it again."""
         if address and address == self.leader:
             self.leader, self._peer = "", None
             self._lost()
 
     async def _leaders(self, addresses: Sequence[str], timeout_s: float) -> dict[str, Leader]:
-        """Return what each controller that answers says about the leader."""
+        """Return the answer to 1005 of each controller that answers."""
         tasks: Mapping[str, asyncio.Task[Leader | None]]
         async with asyncio.TaskGroup() as group:
             tasks = {

@@ -1,4 +1,4 @@
-"""Configuration section of a broker whose role Apache's controller decides.
+"""Configuration section of controller mode: Apache's controller decides the broker's role.
 
 Source: BrokerConfig, MessageStoreConfig
 """
@@ -16,12 +16,12 @@ from message_store.errors import ConfigError
 EPOCH_FILE: Final = "epochFileCheckpoint"
 IDENTITY_FILE: Final = "brokerIdentity"
 CONTROLLERS_MAX: Final = 16
-BEATS_MIN: Final = 2  # heartbeats within the time limit, so that one may be lost
+BEATS_MIN: Final = 2  # minimum heartbeats within the time limit, so that one may be lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:
-    """Membership in a group of brokers of one name, whose master a controller elects."""
+    """Membership in a group: brokers of one name, of which a controller elects a master."""
 
     enabled: bool = option(
         False,
@@ -43,20 +43,20 @@ class ControllerConfig:
     leader_check_ms: int = option(
         10_000,
         "syncControllerMetadataPeriod",
-        "Period at which the broker asks which controller leads.",
+        "Period at which the broker searches for the leader of the controllers.",
         minimum=100,
     )
     heartbeat_limit_ms: int = option(
         10_000,
         "controllerHeartBeatTimeoutMills",
         "Time without a heartbeat after which the controller elects another master; this broker "
-        "stops to acknowledge before.",
+        "stops acknowledging before that.",
         minimum=500,
     )
     heartbeat_ms: int = option(
         1_000,
         "brokerHeartbeatInterval",
-        "Period of heartbeats to the controllers, and of the question for the group's master.",
+        "Period of heartbeats to the controllers, and of requests for the group's master.",
         minimum=50,
     )
     election_priority: int = option(
@@ -68,7 +68,8 @@ class ControllerConfig:
     is_learner: bool = option(
         False,
         "asyncLearner",
-        "Copy the log without ever joining the sync state set: never elected, never waited for.",
+        "Copy the log without joining the sync state set: this broker is never elected, and no "
+        "message waits for it.",
     )
     catch_up_ms_max: int = option(
         15_000,

@@ -1,4 +1,4 @@
-"""What a group service needs of the broker whose role it decides."""
+"""Interface between the group service and the broker whose role it changes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Protocol
 
 
 class GroupHost(Protocol):
-    """The broker whose role the group decides.
+    """Broker whose role the group service changes.
 
     Attributes:
-        address: `host:port` that clients connect to; never changes.
+        address: `host:port` that clients connect to; constant.
         max_offset: End of the log.
-        confirm_offset: End of what every required member has.
-        last_epoch: Last epoch of the log, of the epoch file; 0: it has none.
-        caught_up: Ids of the connected replicas that belong into the sync state set: those that
-            have everything up to `confirm_offset` and no learners.
+        confirm_offset: End of the log that every required member has.
+        last_epoch: Last epoch in the epoch file; 0: none.
+        caught_up: Ids of the connected replicas that the sync state set should contain; no
+            learners.
     """
 
     @property
@@ -29,19 +29,20 @@ class GroupHost(Protocol):
     def caught_up(self) -> frozenset[int]: ...
 
     def require(self, ids: frozenset[int]) -> None:
-        """Confirm from now on only what all these members have; called before `become_master`.
+        """Confirm from now on only log bytes that all these members have.
 
-        The own id is one of them. `confirm_offset` must not go back.
+        Called before `become_master`, and when the set changes. `ids` includes the id of this
+        broker. `confirm_offset` must not decrease.
         """
         ...
 
     async def become_master(self, epoch: int) -> None:
-        """Return when the broker serves as master of this epoch.
+        """Make the broker the master of this epoch; return when it serves.
 
-        It may acknowledge and deliver only while `GroupService.holds(epoch)`.
+        It may acknowledge and deliver only while `GroupService.holds(epoch)` is true.
         """
         ...
 
     async def become_replica(self, master_id: int, address: str, epoch: int) -> None:
-        """Return when the broker copies, or tries to copy, the log of this master."""
+        """Make the broker a replica of this master; return when it copies, or tries to."""
         ...

@@ -1,9 +1,10 @@
-"""The id that the controller assigned to this broker, in a file of the store.
+"""Identity files: the id that the controller assigned to this broker.
 
-    no file --> brokerIdentity-temp (an id that is applied for) --> brokerIdentity (it is ours)
+    no file --> brokerIdentity-temp (id that is applied for) --> brokerIdentity (assigned id)
 
-A broker that loses the answer to its application repeats it after any crash with the check code in
-the temporary file, and gets the same id. Text of both files, Apache's: fields separated by `#`.
+If the answer to the application is lost, also by a crash, the broker applies again with the check
+code in the temporary file, and gets the same id. Both files have Apache's format: fields separated
+by `#`.
 
 Source: BrokerMetadata, TempBrokerMetadata
 """
@@ -26,10 +27,13 @@ FILE_BYTES_MAX: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An id of a group.
+    """Id of a member of a group, assigned or applied for.
 
     Attributes:
-        check_code: Proves to the controller who applied for the id; empty: it is assigned.
+        group: The group.
+        broker_id: The id, 1 or more.
+        check_code: Text by which the controller recognizes the applicant; empty: the id is
+            assigned.
     """
 
     group: GroupName
@@ -38,15 +42,18 @@ class Identity:
 
     @property
     def is_assigned(self) -> bool:
-        """Whether the id is this broker's."""
+        """Whether the controller has assigned the id to this broker."""
         return not self.check_code
 
 
 class IdentityFiles:
-    """The two files. Methods block: call them in a thread.
+    """The two identity files. Methods block: call them in a thread.
 
     Args:
         path: Path of the file of an assigned id.
+
+    Attributes:
+        temporary_path: Path of the file of an id that is applied for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,11 +61,11 @@ class IdentityFiles:
         self.temporary_path = path.with_name(path.name + TEMPORARY)
 
     def load(self, group: GroupName) -> Identity | None:
-        """Return the assigned id, else the one that is applied for; None: neither.
+        """Return the assigned id, else the id that is applied for; None: neither.
 
         Raises:
             CorruptStore: A file is damaged.
-            ConfigError: The files are of another group.
+            ConfigError: The files belong to another group.
         """
         found = self._read(self.path, 3) or self._read(self.temporary_path, 4)
         if found is not None and found.group != group:
@@ -71,10 +78,10 @@ class IdentityFiles:
         return found
 
     def store(self, identity: Identity) -> None:
-        """Write an id; one that is assigned replaces the temporary file.
+        """Write an id to its file; for an assigned id, remove the temporary file.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: A file cannot be written.
         """
         group = identity.group
         words = [group.cluster, group.broker_name, str(identity.broker_id)]
@@ -86,10 +93,10 @@ class IdentityFiles:
         self.drop_application()
 
     def drop_application(self) -> None:
-        """Remove the id that was applied for.
+        """Remove the temporary file.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: The file cannot be removed.
         """
         self.temporary_path.unlink(missing_ok=True)
 
@@ -113,14 +120,14 @@ class IdentityFiles:
     def _corrupt(self, path: Path) -> CorruptStore:
         what = "cluster#brokerName#brokerId"
         return CorruptStore(
-            path, 0, f"the file is not {what}",
+            path, 0, f"the content of the file is not {what}",
             f"Write {what} with this broker's id into it (mqadmin getSyncStateSet shows the ids), "
-            "or delete it: the broker then joins its group with a new id",
+            "or delete it: the broker then joins its group with a new id.",
         )  # fmt: skip
 
 
 def check_group(group: GroupName) -> None:
-    """Do nothing if the files can hold the names of a group.
+    """Check that the names of a group can be stored in the identity files.
 
     Raises:
         ConfigError: A name contains the separator.

@@ -1,46 +1,49 @@
-"""Fencing lease: how long a master may acknowledge without another word from the controller.
+"""Fencing lease: time for which a master may acknowledge without an answer from the controller.
 
-What the controller does (DefaultBrokerHeartbeatManager, DefaultElectPolicy, ReplicasInfoManager):
+Controller (DefaultBrokerHeartbeatManager, DefaultElectPolicy, ReplicasInfoManager):
 
     heartbeat (904) of a member      stored with its time of arrival; answered with success
-    no heartbeat for `limit_ms`      the member is not alive: scanNotActiveBroker elects another
-    the channel of a member closes   the member is not alive at once: another is elected in ms
+    no heartbeat for `limit_ms`      the member is dead: scanNotActiveBroker elects another
+    the channel of a member closes   the member is dead at once: another is elected within ms
     mqadmin electMaster              another is elected although the master is alive
     every election                   masterEpoch + 1; the master is of the sync state set (unless
-                                     enableElectUncleanMaster); its new set is itself alone
+                                     enableElectUncleanMaster), and is its only member afterwards
 
-Rule 1, time. The controller counts the limit from the arrival of a heartbeat, this side from the
-instant before it was sent, which is earlier. So until `sent + limit`, the controller elects no
-other member for want of heartbeats. A margin covers clocks of different rates: 10 %, as a time
-daemon may slew a clock by 8.3 %. The clock is CLOCK_BOOTTIME: it counts while the machine sleeps,
-and SIGSTOP does not stop it. A process that was paused finds the lease expired at its next check.
+Rule 1, time. The controller counts the limit from the arrival of a heartbeat, the lease from the
+instant before it was sent, which is earlier. Until `sent + limit`, the controller therefore elects
+no other member for lack of heartbeats. A margin of 10 % covers clocks of different rates: a time
+daemon may slew a clock by 8.3 %. The clock is CLOCK_BOOTTIME, which advances while the machine is
+suspended and while SIGSTOP stops the process. A paused process finds the lease expired at its next
+check.
 
-Rule 2, elections that do not wait. With each heartbeat the master asks the controllers' leader for
-the group (1004). The lease ends `limit` after the last heartbeat or the last question that was
-answered in its favour was sent, whichever is earlier, and at once when
-    - the connection to the leader is lost: the controller may have elected another already. After
-      that only answers to questions of a new connection count;
-    - any answer names a newer epoch (a notification, 1008, is a reason to ask).
+Rule 2, elections without a wait. With each heartbeat, the master requests the view of the group
+(1004) from the controllers' leader. The lease ends `limit` after the sending of the last answered
+heartbeat, or of the last request whose answer confirmed this master, whichever was sent earlier. It
+ends at once when
+    - the connection to the leader is lost: the controller may already have elected another. After
+      that only answers to requests on a new connection extend the lease;
+    - any answer has a newer epoch (a notification, 1008, only triggers a request).
 The lease of a former master may still be valid
     - between such an election and the next answer: a heartbeat period and the time of one call;
     - when the controller's wall clock, by which it counts, jumps forward;
-    - when a leader that was cut off from its peers still answers, or a new leader begins that
-      received no heartbeats itself;
+    - when a leader that is partitioned from its peers still answers, or a new leader has received
+      no heartbeats itself;
     - with controllerType=jRaft, which answers a heartbeat with success before it is stored;
     - when a hypervisor stops the clocks of a paused machine.
-Rule 3 covers these.
+Rule 3 covers these cases.
 
-Rule 3, the sync state set. The lease alone is not a proof; this is: a master acknowledges, and
-shows to consumers, only bytes that every id of `GroupMember.required_ids` has. These contain the
-controller's sync state set at every instant, as a changed set is required from before the request
-(1001) until its outcome is known. A member that is elected is of that set, therefore has every byte
-that was acknowledged, and takes no more from the former master once it is master itself: from then
-on no byte of the former master reaches all required ids, whatever its lease is. A paused master
-that sends an answer which it decided before the pause sends one that is true.
+Rule 3, the sync state set. The lease alone does not prove safety; this rule does: a master
+acknowledges, and makes visible to consumers, only bytes that every id of `GroupMember.required_ids`
+has. These ids include the controller's sync state set at every instant, because the ids of a new
+set are required from before the request (1001) until its outcome is known. An elected member is of
+that set. It therefore has every acknowledged byte, and accepts no bytes from the former master once
+it is the master: from then on no byte of the former master reaches all required ids, valid lease or
+not. An answer that a paused master decided before its pause and sends after it is still correct.
 
-With fewer acknowledgements than that (`inSyncReplicas` below the size of the set, and not
-`allAckInSyncStateSet`) and with unclean elections, rules 1 and 2 are all there is: the operator has
-chosen to lose messages with a machine, and the lease bounds the time in which two masters accept.
+If fewer acknowledgements are required (`inSyncReplicas` below the size of the set, and not
+`allAckInSyncStateSet`), or elections may be unclean, only rules 1 and 2 apply: the operator accepts
+the loss of messages with a machine, and the lease bounds the time in which two masters accept
+messages.
 
 Source: DefaultBrokerHeartbeatManager, BrokerHousekeepingService, ControllerManager
 """
@@ -55,11 +58,11 @@ MARGIN_DIVISOR: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A question to the controller that may extend the lease.
+    """State before a request whose answer may extend the lease.
 
     Attributes:
-        sent_ms: Steady time before it was sent.
-        revocations: Count of revocations before it was sent.
+        sent_ms: Steady time before the request was sent, in ms.
+        revocations: Number of revocations before the request was sent.
     """
 
     sent_ms: int
@@ -70,12 +73,13 @@ class Lease:
     """The lease of one member. Times are of `Clock.steady_ms`.
 
     Args:
-        limit_ms: Time limit of heartbeats, as the controller knows it.
+        limit_ms: Time limit of heartbeats at the controller, in ms.
 
     Attributes:
-        epoch: Epoch that is confirmed; 0: none.
-        valid_until_ms: End of the lease.
-        revocations: How often it was revoked.
+        length_ms: Duration of the lease: `limit_ms` without the margin.
+        epoch: Confirmed master epoch; 0: none.
+        valid_until_ms: End of the lease, in steady ms.
+        revocations: Number of revocations.
     """
 
     def __init__(self, limit_ms: int) -> None:
@@ -91,17 +95,17 @@ class Lease:
         return epoch == self.epoch and now_ms < self.valid_until_ms
 
     def ticket(self, now_ms: int) -> Ticket:
-        """Return the ticket of a question that is sent now."""
+        """Return the ticket of a request that is sent now."""
         return Ticket(now_ms, self.revocations)
 
     def heartbeat_answered(self, ticket: Ticket) -> None:
-        """Note that the leader has answered a heartbeat."""
+        """Extend the lease after the leader's answer to a heartbeat."""
         if ticket.revocations == self.revocations:
             self._beat_ms = max(ticket.sent_ms, self._beat_ms or 0)
             self._extend()
 
     def epoch_confirmed(self, epoch: int, ticket: Ticket) -> None:
-        """Note that the leader has answered that this member is the master of `epoch`."""
+        """Extend the lease after the leader's answer that this member is master of `epoch`."""
         if ticket.revocations != self.revocations or epoch < self.epoch:
             return
         if epoch > self.epoch:
@@ -110,7 +114,7 @@ class Lease:
         self._extend()
 
     def revoke(self) -> None:
-        """End the lease; only questions that are sent from now on extend it again."""
+        """End the lease; only answers to requests that are sent from now on extend it again."""
         self.epoch, self.valid_until_ms = 0, 0
         self.revocations += 1
         self._beat_ms = self._confirmed_ms = None

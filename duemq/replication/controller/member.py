@@ -1,4 +1,4 @@
-"""Member of a group as a state machine: answers of the controller in, commands out; no I/O.
+"""State machine of a group member: turns answers of the controller into commands, without I/O.
 
     INITIAL --id offered--> APPLYING_ID --granted--> REGISTERING --registered--> WAITING_FOR_MASTER
        ^                        | taken                  ^                          |  ^      |
@@ -7,18 +7,18 @@
                                    REPLICA <---- another is master ---------------+----+------+
                                    MASTER  <---- this member is master -----------+
 
-The shell asks what `question` names and hands the answer to `receive`. An answer may come late,
-twice or never: a pair of state and event without a row in `MOVES` is such an answer and changes
-nothing.
+`GroupService` sends the request that `question` names, and passes the answer to `receive` as an
+event. An answer may arrive late, twice or never: an event without a row in `MOVES` for the current
+state is ignored.
 
-Master epochs order everything. The controller increments the epoch at every election, also at one
-that finds no master, so an epoch has at most one master. A view of an older epoch than the newest
-one seen is ignored. A member becomes master of an epoch only if the view names its id and its
-address, and only once: a process that starts after it was master of the epoch in its log must be
-elected again (`Resign`): its log may have lost its end with the machine, and in one epoch replicas
-cannot distinguish the bytes written afterwards from the lost ones.
+Views are ordered by master epoch. The controller increments the epoch at every election, also at an
+election without a result, so an epoch has at most one master. A view with an epoch older than the
+newest one seen is ignored. A member becomes master of an epoch only if the view has its id and its
+address, and only once. A broker that restarts as the master of the last epoch in its log must be
+elected again (`Resign`): the end of its log may have been lost with the machine, and within one
+epoch replicas cannot distinguish bytes written afterwards from the lost ones.
 
-The sync state set may change at the controller before its answer is here. Until the outcome of a
+The controller may change the sync state set before its answer arrives. Until the outcome of a
 request is known, `required_ids` has the members of both sets; see `lease.py`.
 
 Source: ReplicasManager, AutoSwitchHAService.getSyncStateSet
@@ -65,22 +65,22 @@ PROPOSALS_MAX: Final = 8
 
 
 class GroupMember:
-    """One member.
+    """State of this member.
 
     Args:
         group: The group.
         address: `host:port` that clients of this broker connect to.
-        identity: What the identity files hold.
-        last_epoch: Last epoch of the log; 0: it has none.
-        is_learner: Never be elected.
+        identity: Content of the identity files; None: no files.
+        last_epoch: Last epoch of the log; 0: none.
+        is_learner: Whether this member must never be elected.
 
     Attributes:
-        state: What it is.
-        identity: Its id, or the id that it applies for; None: neither.
-        epoch: Newest master epoch that it has seen.
-        master: The master that it follows, or BecomeMaster of itself; None: there is none.
-        in_sync: The sync state set, of a master.
-        failure: Why the last answer was ignored; empty: it was not.
+        state: Current state.
+        identity: Id of this member, assigned or applied for; None: neither.
+        epoch: Newest master epoch that this member has seen.
+        master: Last role: `BecomeReplica` of the current master, or `BecomeMaster`; None: no role.
+        in_sync: On a master, the sync state set; else `NO_SET`.
+        failure: Reason why the last view was ignored, or why no master can be elected; else empty.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class GroupMember:
         is_learner: bool = False,
     ) -> None:
         self.group, self.address, self.identity = group, address, identity
-        self.epoch = self._begun = last_epoch
+        self.epoch = self._last_role_epoch = last_epoch
         self.is_learner = is_learner
         self.master: BecomeMaster | BecomeReplica | None = None
         self.in_sync = NO_SET
         self.failure = ""
         self.state = State.INITIAL
-        self._is_alive = self._elects = self._holds_views = self._resigns = False
+        self._is_alive = self._needs_election = self._ignores_views = self._resigns = False
         self._vacant_epoch = -1
         self._proposals: list[Proposal] = []
         self._proposal_count = 0
@@ -108,32 +108,32 @@ class GroupMember:
         if identity is not None:
             self.state = State.REGISTERING if identity.is_assigned else State.APPLYING_ID
 
-    # -- what the shell reads ---------------------------------------------------------------------
+    # -- state for the service --------------------------------------------------------------------
 
     @property
     def broker_id(self) -> int:
-        """Id in the group; 0: none is assigned yet."""
+        """Assigned id in the group; 0: none."""
         assigned = self.identity is not None and self.identity.is_assigned
         return self.identity.broker_id if self.identity is not None and assigned else 0
 
     @property
     def sends_heartbeats(self) -> bool:
-        """Whether the controller is to count this member as alive."""
+        """Whether to send heartbeats, so that the controller counts this member as alive."""
         return self.sees_group and not self._resigns
 
     @property
     def sees_group(self) -> bool:
-        """Whether the shell is to ask for the view of the group."""
+        """Whether to request the view of the group periodically."""
         return self.state in (State.WAITING_FOR_MASTER, State.REPLICA, State.MASTER)
 
     @property
     def is_master(self) -> bool:
-        """Whether this member is the master of `epoch`, as far as it knows."""
+        """Whether this member is the master of `epoch` according to the last view."""
         return self.state is State.MASTER
 
     @property
     def required_ids(self) -> frozenset[int]:
-        """Members that must have a byte before it is acknowledged; empty: it is no master."""
+        """Ids that must have a byte before it is acknowledged; empty: this member is no master."""
         if not self.is_master:
             return frozenset()
         sent = [each.wanted.ids for each in self._proposals if each.is_sent]
@@ -141,7 +141,7 @@ class GroupMember:
 
     @property
     def question(self) -> Question | None:
-        """What to ask the controller now; None: nothing."""
+        """Next request to the controller, apart from the view; None: none."""
         match self.state:
             case State.INITIAL:
                 return Question.NEXT_ID
@@ -149,7 +149,7 @@ class GroupMember:
                 return Question.APPLY_ID
             case State.REGISTERING:
                 return Question.REGISTER
-            case State.WAITING_FOR_MASTER if self._elects and self._is_alive:
+            case State.WAITING_FOR_MASTER if self._needs_election and self._is_alive:
                 return Question.ELECT
             case State.MASTER if self.proposal is not None:
                 return Question.ALTER_SYNC_STATE_SET
@@ -157,11 +157,11 @@ class GroupMember:
 
     @property
     def proposal(self) -> Proposal | None:
-        """The sync state set to propose now; None: none."""
+        """Next sync state set to propose to the controller; None: none."""
         return next((each for each in self._proposals if not each.is_sent), None)
 
     def confirms(self, view: GroupView) -> bool:
-        """Return whether a view says that this member is the master of its epoch."""
+        """Return whether a view confirms this member as the master of `epoch`."""
         return (
             self.is_master
             and view.epoch == self.epoch
@@ -172,7 +172,7 @@ class GroupMember:
     # -- events -----------------------------------------------------------------------------------
 
     def receive(self, event: Event) -> list[Command]:
-        """Apply an event; return what the shell has to do, in order."""
+        """Apply an event; return the commands to execute, in order."""
         move = MOVES.get((self.state, type(event)))
         if move is None:
             return []
@@ -180,7 +180,7 @@ class GroupMember:
         return [*self._changed_requirement(), *commands]
 
     def send_proposal(self) -> tuple[Proposal, list[Command]]:
-        """Return the proposal to send, and what the shell has to do before."""
+        """Return the proposal to send, and the commands to execute before it is sent."""
         proposal = self.proposal
         assert proposal is not None
         assert self.is_master
@@ -215,7 +215,8 @@ class GroupMember:
     def _registered(self, event: Registered) -> list[Command]:
         self.state = State.WAITING_FOR_MASTER
         self._is_alive = False
-        self._elects = self._holds_views = not event.has_master and not self.is_learner
+        self._needs_election = not event.has_master and not self.is_learner
+        self._ignores_views = self._needs_election
         self.failure = ""
         return []
 
@@ -230,37 +231,41 @@ class GroupMember:
     def _unknown(self, event: GroupUnknown) -> list[Command]:
         self.failure = (
             f"the controller does not know id {self.broker_id} of {self.group.broker_name}: its "
-            "data was lost or cleaned"
+            "data was lost or cleaned; the broker registers again"
         )
         return self._leave_role(State.REGISTERING)
 
     def _elected(self, event: Elected) -> list[Command]:
-        self._elects = self._holds_views = False
+        self._needs_election = self._ignores_views = False
         return self._seen(GroupSeen(event.view))
 
     def _not_elected(self, event: ElectionFailed) -> list[Command]:
-        self._elects = self._holds_views = False  # the next view shows whether there is a master
+        # The next view shows whether another election is needed.
+        self._needs_election = self._ignores_views = False
         return []
 
     # -- views ------------------------------------------------------------------------------------
 
     def _seen(self, event: GroupSeen) -> list[Command]:
         view = event.view
-        if self._holds_views:
-            return []  # the master that it names is not alive
+        if self._ignores_views:
+            return []  # an election is due: the master in this view is not alive
         self.failure = self._fault_of(view)
         if self.failure:
             return []
         if view.master_id is None:
-            return self._vacant(view)
+            return self._seen_without_master(view)
         if view.master_id == self.broker_id:
             return self._seen_as_master(view)
         return self._follow(view.master_id, view)
 
     def _fault_of(self, view: GroupView) -> str:
-        """Return why a view cannot be true, or is not new; empty: it can."""
+        """Return the reason to ignore a view: outdated, or contradictory; empty: none."""
         if view.epoch < self.epoch:
-            return f"the controller answers epoch {view.epoch}, after epoch {self.epoch}"
+            return (
+                f"the controller's view has epoch {view.epoch}, older than epoch {self.epoch} seen "
+                "before: it is ignored"
+            )
         if view.epoch > self.epoch:
             return ""
         known = view.master_id
@@ -272,37 +277,46 @@ class GroupMember:
             known = self.master.master_id
         if known != view.master_id:
             return (
-                f"the controller names master {view.master_id} of epoch {view.epoch}, after "
-                f"master {known}"
+                f"the controller's view has master {view.master_id} in epoch {view.epoch}, which "
+                f"had master {known} before: it is ignored"
             )
         return ""
 
-    def _vacant(self, view: GroupView) -> list[Command]:
+    def _seen_without_master(self, view: GroupView) -> list[Command]:
         self.epoch = self._vacant_epoch = view.epoch
-        self._elects = not self.is_learner
+        self._needs_election = not self.is_learner
         self._resigns = False
+        ids = view.in_sync.ids
+        if ids and self.broker_id not in ids:
+            self.failure = (
+                f"only a member of the sync state set ({_listed(ids)}) can be elected. This broker "
+                f"({self.broker_id}) is not a member, and may lack messages: start a member. If "
+                "each member lost its disk, elect this broker by hand (docs: Run a group with "
+                "automatic failover, Lost disks)"
+            )
         return self._leave_role(State.WAITING_FOR_MASTER)
 
     def _seen_as_master(self, view: GroupView) -> list[Command]:
         if view.master_address != self.address:
             self.failure = (
                 f"the controller has id {self.broker_id} of {self.group.broker_name} at "
-                f"{view.master_address}, this broker is {self.address}: two processes use one "
-                "brokerIdentity file. Stop one, remove its file, and start this broker again"
+                f"{view.master_address}, but the address of this broker is {self.address}: two "
+                "brokers have the same brokerIdentity file. Stop one, remove its file, and start "
+                "this broker again"
             )
             return self._leave_role(State.CONFLICT)
-        if view.epoch > self._begun:
-            return self._take_office(view)
+        if view.epoch > self._last_role_epoch:
+            return self._become_master(view)
         if self.is_master:
             self._update_in_sync(view.in_sync)
             return []
         self._resigns, self._is_alive = True, False
         return [Resign()]
 
-    def _take_office(self, view: GroupView) -> list[Command]:
-        self.epoch = self._begun = view.epoch
+    def _become_master(self, view: GroupView) -> list[Command]:
+        self.epoch = self._last_role_epoch = view.epoch
         self.state = State.MASTER
-        self._elects = self._resigns = False
+        self._needs_election = self._resigns = False
         self._proposals, self.in_sync = [], NO_SET
         self._update_in_sync(view.in_sync)
         self.master = BecomeMaster(view.epoch)
@@ -314,8 +328,8 @@ class GroupMember:
             return []
         commands = self._leave_role(State.REPLICA)
         self.epoch = view.epoch
-        self._begun = max(self._begun, view.epoch)
-        self._elects = self._resigns = False
+        self._last_role_epoch = max(self._last_role_epoch, view.epoch)
+        self._needs_election = self._resigns = False
         self.master = role
         return [*commands, role]
 
@@ -329,7 +343,7 @@ class GroupMember:
     def _update_in_sync(self, found: SyncStateSet) -> None:
         if found.epoch > self.in_sync.epoch:
             self.in_sync = replace(found, ids=found.ids | {self.broker_id})
-            self._proposals = []  # they were made to change an older set
+            self._proposals = []  # they would change an older set
 
     def _wanted(self, event: InSyncWanted) -> list[Command]:
         self._proposals = [each for each in self._proposals if each.is_sent]
@@ -341,11 +355,11 @@ class GroupMember:
         return []
 
     def _next_set(self, ids: frozenset[int]) -> frozenset[int]:
-        """Return the set to propose next on the way to these ids.
+        """Return the set to propose next, as a step towards these ids.
 
-        The controller refuses a set as a whole for one id that it does not know, or counts as
-        dead, and a replica may name any id. So members leave first, and after a refusal others
-        join one at a time, in turn.
+        The controller refuses a whole set if it does not know one of its ids, or counts one as
+        dead, and a replica may send any id in its handshake. Members are therefore removed first,
+        and after a refusal others are added one at a time, in turn.
         """
         known = self.in_sync.ids
         joining = sorted(ids - known)
@@ -370,6 +384,10 @@ class GroupMember:
         return []
 
 
+def _listed(ids: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(ids)))
+
+
 MOVES: Final[Mapping[tuple[State, type], Callable[..., list[Command]]]] = {
     (State.INITIAL, IdOffered): GroupMember._offered,
     (State.APPLYING_ID, IdGranted): GroupMember._granted,
@@ -392,4 +410,4 @@ MOVES: Final[Mapping[tuple[State, type], Callable[..., list[Command]]]] = {
     (State.MASTER, InSyncAltered): GroupMember._altered,
     (State.MASTER, ProposalEnded): GroupMember._ended,
 }
-"""Every legal move; an event without one is an answer that came late or twice."""
+"""Every legal move; an event without a move is a late or repeated answer, and is ignored."""

@@ -1,6 +1,6 @@
 """States of a group member, its events and its commands.
 
-A question is what the shell asks the controller; its answer becomes an event.
+A question is a request to the controller that depends on the state; its answer becomes an event.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from duemq.replication.controller.requests import GroupView, SyncStateSet
 
 
 class State(Enum):
-    """What a member is."""
+    """State of a member; the value is the text for operators."""
 
     INITIAL = "has no id"
     APPLYING_ID = "applies for an id"
@@ -25,7 +25,7 @@ class State(Enum):
 
 
 class Question(Enum):
-    """What the shell asks the controller next, apart from the view, which it asks periodically."""
+    """Request to the controller, by request code; the view (1004) is requested periodically."""
 
     NEXT_ID = 1012
     APPLY_ID = 1013
@@ -39,7 +39,7 @@ class Question(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IdOffered:
-    """An id that no member has; the check code will prove who applied for it."""
+    """The controller offers an id that no member has; the check code identifies the applicant."""
 
     broker_id: int
     check_code: str
@@ -47,21 +47,21 @@ class IdOffered:
 
 @dataclass(frozen=True, slots=True)
 class IdGranted:
-    """The id is this member's."""
+    """The controller has assigned the id to this member."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class IdTaken:
-    """The id belongs to another member."""
+    """The controller has assigned the id to another member."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The controller has stored the address; `has_master`: a master is alive."""
+    """The controller has stored the address; `has_master`: whether a master is alive."""
 
     has_master: bool
 
@@ -80,7 +80,7 @@ class GroupSeen:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The answer to 1002 that names a master, new or still alive."""
+    """The answer to 1002 that has a master: a new one, or the former one if it is alive."""
 
     view: GroupView
 
@@ -102,7 +102,7 @@ class ConnectionLost:
 
 @dataclass(frozen=True, slots=True)
 class InSyncWanted:
-    """The members that should be in the sync state set, as replication sees them."""
+    """Ids of the replicas that the sync state set should contain."""
 
     ids: frozenset[int]
 
@@ -117,7 +117,7 @@ class InSyncAltered:
 
 @dataclass(frozen=True, slots=True)
 class ProposalEnded:
-    """A proposal was refused, or can no longer be accepted."""
+    """A proposal was refused, or was sent so long ago that it will not be accepted."""
 
     proposal: int
 
@@ -133,26 +133,26 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """Write the identity before anything else is asked."""
+    """Write the identity to its file before the next request."""
 
     identity: Identity
 
 
 @dataclass(frozen=True, slots=True)
 class DropApplication:
-    """Remove the id that was applied for."""
+    """Remove the file of the id that was applied for."""
 
 
 @dataclass(frozen=True, slots=True)
 class BecomeMaster:
-    """Be the master of this epoch, whose log begins at the end of this member's log."""
+    """Become the master of this epoch, which starts at the end of this member's log."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class BecomeReplica:
-    """Copy the log of this master."""
+    """Become a replica of this master."""
 
     master_id: int
     address: str
@@ -166,12 +166,12 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Have the controller count this member as dead: heartbeat, then close the connection."""
+    """Send a heartbeat and close the connection: the controller then counts the member as dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Require:
-    """Acknowledge only what all these members have."""
+    """Acknowledge only log bytes that all these members have."""
 
     ids: frozenset[int]
 
@@ -183,12 +183,12 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A sync state set that this master has proposed, or is about to.
+    """A sync state set that this master has proposed, or will propose.
 
     Attributes:
-        number: Names the proposal in events.
+        number: Number by which events refer to the proposal.
         wanted: The new ids, with the epoch of the set that they replace.
-        is_sent: Whether the outcome is unknown.
+        is_sent: Whether the proposal was sent; its outcome is then unknown.
     """
 
     number: int

@@ -1,6 +1,6 @@
 """Requests that a member of a group answers: controllers, other members and mqadmin send them.
 
-    1008 the role has changed     the controller's word is asked for; the request is not believed
+    1008 the role has changed     triggers a request to the controller; its content is ignored
     1007 epochs of the log        mqadmin getBrokerEpoch
     906  replication address      of a master, for its replicas
 
@@ -27,11 +27,12 @@ class ControllerNotifications:
     """Handlers of a member.
 
     Args:
-        notify: Asks the controller for the group soon: `GroupService.notify`.
-        epochs: Returns (epoch, first log offset) of each epoch of the log, the oldest first.
+        group: The group.
+        notify: Triggers a request for the view of the group (`GroupService.notify`).
+        epochs: Returns (epoch, start offset) of each epoch of the log, oldest first.
         max_offset: Returns the end of the log.
-        addresses: Answers 906.
-        broker_id: Returns the id that the name server knows: 0 of a master.
+        addresses: Handler of 906.
+        broker_id: Returns the id with which this broker registers with name servers; 0: a master.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class ControllerNotifications:
         return Response()
 
     def epoch_cache(self, request: Request) -> Response:
-        """Answer 1007: every epoch of the log; the last one has no end."""
+        """Answer 1007: the epochs of the log; the end of the last one is `LONG_MAX`."""
         found = self._epochs()
         ends = [start for _, start in found[1:]] + [LONG_MAX]
         entries = (

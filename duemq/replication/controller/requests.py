@@ -1,11 +1,11 @@
 """Requests to Apache's controller, and the values in its answers.
 
-    1005 which controller leads         1003 register this member: its address
-    1012 next id of the group           1004 master, epoch and sync state set of the group
-    1013 take an id                     1002 elect a master
+    1005 leader of the controllers      1003 register the address of this member
+    1012 next free id of the group      1004 master, epoch and sync state set of the group
+    1013 apply for an id                1002 elect a master
     904  heartbeat                      1001 change the sync state set
 
-Answers come from the network: whatever is no id, epoch or address raises `ControllerFault`.
+Answers come from the network: an invalid id, epoch or address raises `ControllerFault`.
 
 Source: BrokerOuterAPI, ControllerRequestProcessor, header.controller
 """
@@ -44,21 +44,23 @@ MEANINGS: Final[Mapping[int, str]] = {
     ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR: "the controllers cannot agree",
     ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS: "the controller has no heartbeat of it",
 }
-"""The controller's answer codes."""
+"""Meanings of the controller's response codes, for messages."""
 
 
 class ControllerFault(PeerError):
-    """A controller answers what no controller may answer, or cannot be reached."""
+    """A controller cannot be reached, or its answer is invalid."""
 
 
 class ControllerRefusal(PeerError):
-    """A controller refuses a request; `code` is its answer code."""
+    """A controller refuses a request; `code` is its response code."""
 
     def __init__(self, request: int, code: int, remark: str | None) -> None:
         self.code = code
         meaning = MEANINGS.get(code, "an error of the controller")
         name = RequestCode(request).name
-        super().__init__(f"{name} is answered {code} ({meaning}): {(remark or '')[:200]!r}")
+        super().__init__(
+            f"the controller refuses {name} with code {code} ({meaning}): {(remark or '')[:200]!r}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class GroupName:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The header fields that name the group."""
+        """Header fields that identify the group."""
         return {"clusterName": self.cluster, "brokerName": self.broker_name}
 
 
@@ -79,8 +81,8 @@ class Leader:
     """Answer to 1005.
 
     Attributes:
-        is_leader: Whether the controller that answered leads.
-        address: Address of the leader as the controllers know it; empty: unknown.
+        is_leader: Whether the controller that answered is the leader.
+        address: `host:port` of the leader according to this controller; empty: unknown.
     """
 
     is_leader: bool
@@ -89,7 +91,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class SyncStateSet:
-    """Members that have every acknowledged byte; each change has a greater epoch."""
+    """Ids of the members that have every acknowledged byte; each change increments the epoch."""
 
     ids: frozenset[int]
     epoch: int
@@ -97,12 +99,13 @@ class SyncStateSet:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as its controller sees it.
+    """A controller's view of a group.
 
     Attributes:
-        epoch: Master epoch: grows with every election, also with one that finds no master.
-        master_id: Id of the master; None: there is none.
-        master_address: `host:port` that clients of the master connect to.
+        epoch: Master epoch; every election increments it, also one without a result.
+        master_id: Id of the master; None: no master.
+        master_address: `host:port` that clients of the master connect to; empty: no master.
+        in_sync: The sync state set.
     """
 
     epoch: int
@@ -113,11 +116,16 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a member reports about itself.
+    """Content of a heartbeat.
 
     Attributes:
-        epoch: Last epoch of its log; 0: it has none.
-        limit_ms: Time without a heartbeat after which it counts as dead.
+        address: `host:port` that clients of this broker connect to.
+        broker_id: Id of this broker at the controller.
+        epoch: Last epoch of the log; 0: none.
+        max_offset: End of the log.
+        confirm_offset: End of the log that every required member has.
+        limit_ms: Time in ms without a heartbeat after which the member counts as dead.
+        election_priority: The lowest value is elected among members with the same log.
     """
 
     address: str
@@ -135,10 +143,10 @@ def ask_leader() -> Request:
 
 
 def leader_of(answer: Response) -> Leader:
-    """Return the leader that an answer to 1005 names.
+    """Return the leader in an answer to 1005.
 
     Raises:
-        PeerError: It is refused or malformed.
+        PeerError: The answer is a refusal or malformed.
     """
     fields = _fields(RequestCode.CONTROLLER_GET_METADATA_INFO, answer)
     text = fields.get("controllerLeaderAddress", "")
@@ -154,14 +162,14 @@ def next_id_of(answer: Response) -> int:
     """Return the id in an answer to 1012.
 
     Raises:
-        PeerError: It is refused or malformed.
+        PeerError: The answer is a refusal or malformed.
     """
     fields = _fields(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, answer)
     return _number(fields, "nextBrokerId", 1, LONG_MAX)
 
 
 def apply_id(group: GroupName, broker_id: int, check_code: str) -> Request:
-    """Return the request that takes an id; with the same check code it may be repeated."""
+    """Return the application for an id; it may be repeated with the same check code."""
     fields = {"appliedBrokerId": str(broker_id), "registerCheckCode": check_code}
     return Request(RequestCode.CONTROLLER_APPLY_BROKER_ID, group.fields | fields)
 
@@ -173,10 +181,10 @@ def register(group: GroupName, broker_id: int, address: str, now_ms: int) -> Req
 
 
 def has_master(answer: Response) -> bool:
-    """Return whether an answer to 1003 names a master that is alive.
+    """Return whether an answer to 1003 has a master that is alive.
 
     Raises:
-        PeerError: It is refused.
+        PeerError: The answer is a refusal.
     """
     fields = _fields(RequestCode.CONTROLLER_REGISTER_BROKER, answer)
     return bool(fields.get("masterBrokerId"))
@@ -188,7 +196,7 @@ def ask_replicas(group: GroupName) -> Request:
 
 
 def elect(group: GroupName, broker_id: int, now_ms: int) -> Request:
-    """Return a member's request for an election; a master that is alive stays."""
+    """Return a member's request for an election; it has no effect while a master is alive."""
     fields = {"brokerId": str(broker_id), "designateElect": "false", "invokeTime": str(now_ms)}
     return Request(RequestCode.CONTROLLER_ELECT_MASTER, group.fields | fields)
 
@@ -197,7 +205,7 @@ def view_of(code: RequestCode, answer: Response) -> GroupView:
     """Return the view in an answer to 1002 or 1004.
 
     Raises:
-        PeerError: It is refused or malformed.
+        PeerError: The answer is a refusal or malformed.
     """
     fields = _fields(code, answer, also=ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
     body = _object(answer)
@@ -207,7 +215,7 @@ def view_of(code: RequestCode, answer: Response) -> GroupView:
         master_id = _number(fields, "masterBrokerId", 1, LONG_MAX)
         address = _address(fields.get("masterAddress", ""))
     set_epoch = body.get("syncStateSetEpoch")
-    if set_epoch is None:  # of an election: in the header
+    if set_epoch is None:  # in an answer to 1002, it is in the header
         set_epoch = _number(fields, "syncStateSetEpoch", 0, INT_MAX)
     return GroupView(epoch, master_id, address, _sync_state_set(body, set_epoch))
 
@@ -215,9 +223,10 @@ def view_of(code: RequestCode, answer: Response) -> GroupView:
 def alter_sync_state_set(
     group: GroupName, broker_id: int, epoch: int, wanted: SyncStateSet, now_ms: int
 ) -> Request:
-    """Return a master's request for another sync state set.
+    """Return a master's request to change the sync state set.
 
     Args:
+        broker_id: Id of the master.
         epoch: Epoch of the master.
         wanted: The new set, with the epoch of the set that it replaces.
     """
@@ -233,7 +242,7 @@ def alter_sync_state_set(
 
 
 def body_of(ids: Collection[int], epoch: int) -> bytes:
-    """Return the body that describes a sync state set."""
+    """Return the JSON body of a sync state set."""
     return wire_json.encode({"syncStateSet": sorted(ids), "syncStateSetEpoch": epoch})
 
 
@@ -241,7 +250,7 @@ def altered_of(answer: Response) -> SyncStateSet:
     """Return the sync state set in an answer to 1001.
 
     Raises:
-        PeerError: It is refused or malformed.
+        PeerError: The answer is a refusal or malformed.
     """
     _fields(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, answer)
     body = _object(answer)
@@ -263,10 +272,10 @@ def heartbeat(group: GroupName, beat: Heartbeat) -> Request:
 
 
 def check(code: RequestCode, answer: Response) -> None:
-    """Do nothing if the answer is a success.
+    """Check that an answer is a success.
 
     Raises:
-        ControllerRefusal: It is not.
+        ControllerRefusal: It has an error code.
     """
     _fields(code, answer)
 
@@ -283,7 +292,9 @@ def _number(fields: Mapping[str, str], name: str, least: int, most: int) -> int:
     text = fields.get(name, "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else -1
     if not least <= number <= most:
-        raise ControllerFault(f"the controller's answer has {name}={text[:40]!r}")
+        raise ControllerFault(
+            f"the controller's answer has {name}={text[:40]!r}, not a number from {least} to {most}"
+        )
     return number
 
 
@@ -293,7 +304,9 @@ def _address(text: str) -> str:
     except ValueError:
         host, port = "", 0
     if not host or not 0 < port <= 65_535:
-        raise ControllerFault(f"the controller names an address {text[:80]!r}, not host:port")
+        raise ControllerFault(
+            f"the controller's answer has the address {text[:80]!r}, not host:port"
+        )
     return text
 
 
@@ -308,9 +321,9 @@ def _object(answer: Response) -> dict[str, object]:
 def _sync_state_set(body: Mapping[str, object], epoch: object) -> SyncStateSet:
     ids = body.get("syncStateSet")
     if not isinstance(ids, list) or len(ids) > MEMBERS_MAX:
-        raise ControllerFault("the controller's answer has no sync state set")
+        raise ControllerFault("the controller's answer has no valid sync state set")
     if not all(type(each) is int and 0 < each <= LONG_MAX for each in ids):
-        raise ControllerFault("the controller's sync state set has an id that is none")
+        raise ControllerFault("the controller's sync state set has an invalid id")
     if type(epoch) is not int or not 0 <= epoch <= INT_MAX:
-        raise ControllerFault("the controller's sync state set has no epoch")
+        raise ControllerFault("the controller's sync state set has no valid epoch")
     return SyncStateSet(frozenset(ids), epoch)

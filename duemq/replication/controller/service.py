@@ -1,11 +1,11 @@
-"""Membership of this broker in its group: the shell around member, lease and client.
+"""Group service: sends the requests of member and lease, and executes the member's commands.
 
     heartbeats   every heartbeat_ms: 904 and 1004 to the leader, 904 to the other controllers
                      |  answers --> lease;  views --> member --> commands
-    questions    1012, 1013, 1003, 1002, 1001, as the member asks them
+    questions    1012, 1013, 1003, 1002, 1001, as `GroupMember.question` requires
     roles        GroupHost.become_master, become_replica: one at a time, always the newest
 
-A notification (1008) is a reason to ask the leader at once and nothing else; it may be forged.
+A notification (1008) only makes the service send 1004 at once: it may be forged.
 
 Source: ReplicasManager
 """
@@ -21,7 +21,7 @@ from typing import Final
 from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.controller import requests
-from duemq.replication.controller.client import ControllerClient, Outbound
+from duemq.replication.controller.client import AddressClient, ControllerClient
 from duemq.replication.controller.config import ControllerConfig
 from duemq.replication.controller.host import GroupHost
 from duemq.replication.controller.identity import IdentityFiles, check_group
@@ -62,28 +62,35 @@ from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
 CALL_MS_MAX: Final = 3_000
-CALLS_IN_LIMIT: Final = 3  # calls that may hang one after the other within the heartbeat limit
-HINT_PAUSE_MS: Final = 50  # between two questions that notifications cause
-PROPOSAL_MS_MAX: Final = 10_000  # Apache's controller gives a request up after 5 s
+CALLS_IN_LIMIT: Final = 3  # consecutive calls that may time out within the heartbeat limit
+VIEW_PAUSE_MS: Final = 50  # minimum pause between two requests for the view
+PROPOSAL_MS_MAX: Final = 10_000  # Apache's controller abandons a request after 5 s
 UNKNOWN: Final = frozenset(
     {
         ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
         ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
     }
 )
-GroupFigures = dict[str, str | int | list[int] | None]
+GroupState = dict[str, str | int | list[int] | None]
 
 
 class GroupService:
     """The membership of one broker; `running` is a context manager around its tasks.
 
     Args:
+        host: The broker whose role is changed.
+        group: The group.
+        files: The identity files.
         connect: Returns a client of an address.
 
     Attributes:
         member: State of the member.
-        lease: What the master needs for every acknowledgement.
-        failure: Why the last question failed; empty after a good one.
+        lease: Fencing lease: a master may acknowledge only while it is valid.
+        failure: Reason why the last request failed; empty after a success.
+
+    Raises:
+        ConfigError: The name of the group is invalid, or the identity files are another group's.
+        CorruptStore: An identity file is damaged.
     """
 
     def __init__(
@@ -93,7 +100,7 @@ class GroupService:
         config: ControllerConfig,
         files: IdentityFiles,
         clock: Clock,
-        connect: Callable[[str], Outbound],
+        connect: Callable[[str], AddressClient],
     ) -> None:
         check_group(group)
         self.group = group
@@ -110,7 +117,7 @@ class GroupService:
         self._client = ControllerClient(config.controllers, connect, self._connection_lost)
         self._call_s = min(CALL_MS_MAX, config.heartbeat_limit_ms // CALLS_IN_LIMIT) / 1_000
         self._stopping = asyncio.Event()
-        self._hint, self._asks = asyncio.Event(), asyncio.Event()
+        self._view_due, self._question_due = asyncio.Event(), asyncio.Event()
         self._role_changed = asyncio.Event()
         self._role: BecomeMaster | BecomeReplica | None = None
         self._sent_proposals: dict[int, int] = {}
@@ -118,7 +125,7 @@ class GroupService:
         self._resigned_ms: int | None = None
         self.failure = ""
 
-    # -- what the broker uses ---------------------------------------------------------------------
+    # -- interface for the broker -----------------------------------------------------------------
 
     def holds(self, epoch: int) -> bool:
         """Return whether the master of `epoch` may acknowledge and deliver now."""
@@ -126,24 +133,24 @@ class GroupService:
 
     @property
     def required_ids(self) -> frozenset[int]:
-        """Members that must have a byte before it is acknowledged; empty: no master."""
+        """Ids that must have a byte before it is acknowledged; empty: no master."""
         return self.member.required_ids
 
     def notify(self) -> None:
-        """Ask the controller for the group soon (1008)."""
-        self._hint.set()
+        """Request the view of the group soon; called for a notification (1008)."""
+        self._view_due.set()
 
     def check_in_sync(self) -> None:
-        """Compare the sync state set with `GroupHost.caught_up` now."""
+        """Compare the sync state set with `GroupHost.caught_up`, and propose a change if needed."""
         if self.member.is_master:
             self._receive(InSyncWanted(self._host.caught_up))
 
     async def close_connections(self) -> None:
-        """Give up the office, if any: the controller elects another member of the set at once."""
+        """Close all connections; if this is the master, the controller then elects another."""
         await self._client.close()
 
-    def figures(self) -> GroupFigures:
-        """Return the state for `duemq replicas` and tools; what is not known is None."""
+    def view(self) -> GroupState:
+        """Return the state for `duemq replicas` and the admin API; unknown values are None."""
         member = self.member
         left_ms = self.lease.valid_until_ms - self._clock.steady_ms()
         return {
@@ -160,43 +167,44 @@ class GroupService:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Be a member while the block is open."""
+        """Take part in the group until the block ends."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._beat(), name="controller heartbeats")
+            tasks.create_task(self._run_heartbeats(), name="controller heartbeats")
             tasks.create_task(self._ask_questions(), name="controller questions")
             tasks.create_task(self._change_roles(), name="roles")
             tasks.create_task(self._check_periodically(), name="sync state set")
             tasks.create_task(self._find_leader(), name="controller leader")
             for address in self._config.controllers:
-                tasks.create_task(self._announce(address), name=f"heartbeats to {address}")
+                tasks.create_task(self._send_heartbeats(address), name=f"heartbeats to {address}")
             try:
                 yield
             finally:
                 self._stop()
-                await self.close_connections()  # calls end, and the controller elects another
+                await self.close_connections()  # pending calls fail; the controller elects another
 
     def _stop(self) -> None:
         self.lease.revoke()
-        for event in (self._stopping, self._hint, self._asks, self._role_changed):
+        for event in (self._stopping, self._view_due, self._question_due, self._role_changed):
             event.set()
 
     # -- heartbeats -------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
+    async def _run_heartbeats(self) -> None:
+        """Contact the leader every `heartbeat_ms`, and when `notify` was called."""
         while not self._stopping.is_set():
             next_ms = self._clock.now_ms() + self._config.heartbeat_ms
-            self._hint.clear()
+            self._view_due.clear()
             if self.member.sees_group:
-                await self._pulse()
+                await self._contact_leader()
             if self._resigns:
                 await self._resign()
-            await self._pause(HINT_PAUSE_MS)
-            await self._clock.wait(self._hint, until_ms=next_ms)
+            await self._pause(VIEW_PAUSE_MS)
+            await self._clock.wait(self._view_due, until_ms=next_ms)
 
-    async def _pulse(self) -> None:
-        """Send a heartbeat to the leader, and ask it for the group, at once."""
+    async def _contact_leader(self) -> None:
+        """Send a heartbeat and a request for the view to the leader, concurrently."""
         async with asyncio.TaskGroup() as tasks:
-            work = [tasks.create_task(self._look(), name="view")]
+            work = [tasks.create_task(self._request_view(), name="view")]
             if self.member.sends_heartbeats:
                 work.append(tasks.create_task(self._send_heartbeat(), name="heartbeat"))
         if all(task.result() for task in work):
@@ -210,8 +218,8 @@ class GroupService:
             self._receive(HeartbeatAnswered())
         return answered is not None
 
-    async def _look(self) -> bool:
-        """Ask the leader for the group; return whether it answered with a view."""
+    async def _request_view(self) -> bool:
+        """Request the view of the group from the leader; return whether that succeeded."""
         ticket = self.lease.ticket(self._clock.steady_ms())
         try:
             answer = await self._ask(requests.ask_replicas(self._group))
@@ -239,17 +247,17 @@ class GroupService:
             election_priority=config.election_priority,
         )
 
-    async def _announce(self, address: str) -> None:
-        """Send heartbeats to one controller while it does not lead."""
+    async def _send_heartbeats(self, address: str) -> None:
+        """Send heartbeats to one controller while another one is the leader."""
         while not self._stopping.is_set():
             next_ms = self._clock.now_ms() + self._config.heartbeat_ms
             if self.member.sends_heartbeats and self._client.leader:
                 request = requests.heartbeat(self._group, self._heartbeat())
-                await self._client.announce(address, request)
+                await self._client.send_heartbeat(address, request)
             await self._clock.wait(self._stopping, until_ms=next_ms)
 
     async def _find_leader(self) -> None:
-        """Ask all controllers for the leader periodically: the one that is asked may be cut off."""
+        """Search for the leader periodically: the known one may be partitioned from its peers."""
         while not self._stopping.is_set():
             try:
                 await self._client.find_leader(timeout_s=self._call_s)
@@ -262,10 +270,10 @@ class GroupService:
 
     async def _ask_questions(self) -> None:
         while not self._stopping.is_set():
-            self._asks.clear()
+            self._question_due.clear()
             question = self.member.question
             if question is None:
-                await self._asks.wait()
+                await self._question_due.wait()
                 continue
             try:
                 await self._ask_question(question)
@@ -275,10 +283,10 @@ class GroupService:
                 await self._pause(self._config.heartbeat_ms)
 
     async def _ask_question(self, question: Question) -> None:
-        """Ask one question and apply its answer.
+        """Send the request of a question and apply its answer.
 
         Raises:
-            PeerError: There is no answer, or none that the member knows.
+            PeerError: The controller does not answer, refuses the request, or answers malformed.
         """
         match question:
             case Question.NEXT_ID:
@@ -316,7 +324,7 @@ class GroupService:
             self._receive(GroupUnknown())
             return
         self._receive(Registered(requests.has_master(answer)))
-        self._hint.set()
+        self._view_due.set()
 
     async def _elect(self) -> None:
         now_ms, broker_id = self._clock.now_ms(), self.member.broker_id
@@ -331,14 +339,14 @@ class GroupService:
             self._receive(ElectionFailed())
             return
         self._receive(Elected(view))
-        self._hint.set()
+        self._view_due.set()
 
     async def _alter(self) -> None:
-        self.check_in_sync()  # the log may have grown since: a member of the proposal may lag now
+        self.check_in_sync()  # since the proposal, the log may have grown and a member may lag
         if self.member.proposal is None:
             return
         proposal, commands = self.member.send_proposal()
-        self._carry_out(commands)
+        self._execute(commands)
         self._sent_proposals[proposal.number] = self._clock.steady_ms()
         wanted, now_ms = proposal.wanted, self._clock.now_ms()
         answer = await self._ask(
@@ -351,14 +359,14 @@ class GroupService:
         except ControllerRefusal:
             self._sent_proposals.pop(proposal.number, None)
             self._receive(ProposalEnded(proposal.number))
-            self._hint.set()  # the controller knows more than this member
+            self._view_due.set()  # the view of this member may be outdated
             raise
         self._sent_proposals.pop(proposal.number, None)
         self._receive(InSyncAltered(proposal.number, altered))
         self.check_in_sync()
 
     def _end_old_proposals(self) -> None:
-        """Give up proposals whose answers were lost so long ago that none will be applied."""
+        """End proposals without an answer that the controller will no longer apply."""
         now_ms = self._clock.steady_ms()
         for number, sent_ms in list(self._sent_proposals.items()):
             if now_ms - sent_ms > PROPOSAL_MS_MAX:
@@ -374,24 +382,24 @@ class GroupService:
     # -- commands ---------------------------------------------------------------------------------
 
     def _receive(self, event: Event) -> None:
-        """Apply an event, and all of its commands but those that write files."""
+        """Apply an event and execute its commands, except those that write files."""
         state = self.member.state
-        self._carry_out(self.member.receive(event))
+        self._execute(self.member.receive(event))
         if self.member.state is not state:
             log.info("group %s: %s", self._group.broker_name, self.member.state.value)
-            self._hint.set()
+            self._view_due.set()
         if self.member.question is not None:
-            self._asks.set()
+            self._question_due.set()
 
     async def _receive_and_store(self, event: Event) -> None:
-        """Apply an event of registration; return when its files are on the disk."""
+        """Apply an event about the id; return when the identity files are written."""
         for command in self.member.receive(event):
             if isinstance(command, StoreIdentity):
                 await asyncio.to_thread(self._files.store, command.identity)
             elif isinstance(command, DropApplication):
                 await asyncio.to_thread(self._files.drop_application)
 
-    def _carry_out(self, commands: list[Command]) -> None:
+    def _execute(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
                 case Require():
@@ -406,7 +414,10 @@ class GroupService:
                     self._resigns = True
 
     async def _resign(self) -> None:
-        """Have the controller count this member as dead, by a channel that it closes."""
+        """Send a heartbeat and close the channel: the controller counts this member as dead.
+
+        At most once in two heartbeat limits.
+        """
         self._resigns = False
         now_ms = self._clock.steady_ms()
         again_ms = 2 * self._config.heartbeat_limit_ms
@@ -417,7 +428,7 @@ class GroupService:
         await self._client.drop_leader()
 
     async def _change_roles(self) -> None:
-        """Change the role of the broker, one change after the other, to the newest one."""
+        """Change the role of the broker to the newest one; never two changes at the same time."""
         while not self._stopping.is_set():
             await self._role_changed.wait()
             self._role_changed.clear()
@@ -429,7 +440,7 @@ class GroupService:
             else:
                 await self._host.become_replica(role.master_id, role.address, role.epoch)
 
-    # -- small parts ------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------
 
     @property
     def _master_id(self) -> int | None:
@@ -442,7 +453,7 @@ class GroupService:
         return await self._client.ask(request, timeout_s=self._call_s)
 
     async def _attempt(self, request: Request) -> Response | None:
-        """Return the answer of the leader if it is a success."""
+        """Send a request to the leader; return its answer, None after a failure."""
         try:
             answer = await self._ask(request)
             requests.check(RequestCode(request.code), answer)
@@ -457,10 +468,10 @@ class GroupService:
         self.failure = str(error)
 
     def _connection_lost(self) -> None:
-        """The controller may have elected another already: ask before the next acknowledgement."""
+        """Revoke the lease: the controller may already have elected another master."""
         self.lease.revoke()
         self._receive(ConnectionLost())
-        self._hint.set()
+        self._view_due.set()
 
     async def _pause(self, pause_ms: int) -> None:
         until_ms = self._clock.now_ms() + pause_ms

@@ -4,11 +4,10 @@
     header       JSON header to spans of its fields
     properties   property text to PUT columns
     ingest       frames of one connection to rows of a batch
-    answers      rows of a batch to answer frames
+    answers      rows of a batch to response frames
 
-The kernels handle common frames. All others are left to the *plain way*, the handlers in Python.
-For a frame that both accept, columns and bytes are the same. No kernel reads or writes outside its
-arrays.
+The kernels handle common frames and leave all others to the *Python path*, the handlers in Python.
+Both paths produce the same columns and bytes. No kernel reads or writes outside its arrays.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Rows of a batch to response frames: one buffer, the responses of a connection adjacent.
+"""Kernel that encodes the responses to rows of a batch, contiguous per connection.
 
-The constant pieces of an answer are cut from one that the codec encoded:
+A response consists of constant pieces, cut from a response that the codec encoded, and of values:
 
     {"code":0,"extFields":{"queueId":"|","transactionId":"|","msgId":"|", ... "recallHandle":"|
     ","queueOffset":"|"},"flag":1,"language":"JAVA","opaque":|,"serializeTypeCurrentRPC":"JSON",...
 
-The handle stands in the answers to timers only; the last piece is the third without it.
+Only responses to timers have a recall handle. In others, the piece PIECE_OFFSET replaces the pieces
+before and after the handle.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from duemq.net.layout import PREFIX_BYTES, WORD_BYTES
-from duemq.send.layout import WIRE_ONEWAY, WIRE_PLAIN
+from duemq.send.layout import WIRE_DECODED, WIRE_ONEWAY
 from message_store.kernels.bytes import Bytes, copy, put_digits, put_i4
 from message_store.kernels.kernel import kernel
 from message_store.layout import PROP_WAIT_FALSE, SYS_STORE_IPV6
 
 WAIT_ANY, WAIT_YES, WAIT_NO = range(3)
-VARIABLE_BYTES_MAX = 2048  # of one answer, without its constant parts
+VARIABLE_BYTES_MAX = 2048  # variable bytes of one response
 UNIQ_BYTES_MAX = 255
 Offsets = npt.NDArray[np.int64]
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
@@ -30,19 +31,19 @@ _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 BASE64 = np.frombuffer(_BASE64, np.uint8).copy()
 HANDLE_VERSION = np.frombuffer(b"v1 ", np.uint8).copy()
 SCRATCH_BYTES = 1024
-HANDLE_REST_BYTES = 32  # of a recall handle: version, time and separators
+HANDLE_REST_BYTES = 32  # version, time and separators of a recall handle
 BLANK, PADDING = 32, 61
 
-# Constant pieces, by what follows them; the broker's name is kept as the last one.
+# Constant pieces, named by the value that follows; the last one is the broker name.
 PIECE_HEAD, PIECE_TRANSACTION_ID, PIECE_MESSAGE_ID, PIECE_HANDLE = range(4)
 PIECE_OFFSET_AFTER_HANDLE, PIECE_OPAQUE, PIECE_END, PIECE_OFFSET, PIECE_BROKER = range(4, 9)
 
 
 class AnswerText(NamedTuple):
-    """The constant pieces of an answer, and where the answers go."""
+    """Constant pieces of a response, and the output buffer."""
 
-    text: Bytes  # (n,) u1: the pieces, end to end; the last one is the broker's name
-    out: Bytes  # (n,) u1: SCRATCH_BYTES for a recall handle, then the answers
+    text: Bytes  # (n,) u1: the concatenated pieces; the last is the broker name
+    out: Bytes  # (n,) u1: SCRATCH_BYTES for a recall handle, then the responses
     turn: npt.NDArray[Any]  # (1,) layout.ANSWERS
 
 
@@ -76,7 +77,7 @@ def put_message_id(out: Bytes, at: int, row: Any) -> int:
 
 @kernel
 def put_base64(out: Bytes, at: int, data: Bytes, size: int) -> int:
-    """Write data[:size], URL-safe and padded; return the position behind it."""
+    """Write data[:size] as URL-safe padded Base64; return the position after it."""
     for pos in range(0, size, 3):
         word = np.int64(data[pos]) << 16
         word |= np.int64(data[pos + 1]) << 8 if pos + 1 < size else 0
@@ -98,7 +99,7 @@ def put_recall_handle(
 ) -> int:  # fmt: skip
     """Write the recall handle of a timer; `duemq.messages.recall_handle` is the readable twin."""
     topic = topics[row["real_topic_index"]]
-    # The handle before base64, in the first SCRATCH_BYTES: version, topic, broker, time, id.
+    # Assemble the handle in the first SCRATCH_BYTES: version, topic, broker, time, id.
     copy(out, 0, HANDLE_VERSION, 0, HANDLE_VERSION.size)
     size = np.int64(HANDLE_VERSION.size)
     copy(out, size, names, topic["name_pos"], topic["name_len"])
@@ -114,7 +115,7 @@ def put_recall_handle(
 
 @kernel
 def handle_fits(row: Any, topics: Any, cuts: Offsets) -> bool:
-    """Return whether the scratch space holds a row's recall handle, if it has one."""
+    """Return whether a row's recall handle, if any, fits into the scratch space."""
     if row["out_ms"] < 0 or row["real_topic_index"] < 0:
         return True
     size = np.int64(topics[row["real_topic_index"]]["name_len"])
@@ -126,7 +127,7 @@ def handle_fits(row: Any, topics: Any, cuts: Offsets) -> bool:
 def put_head(
     row: Any, wire: Any, staging: Bytes, text: Bytes, cuts: Offsets, out: Bytes, at: int
 ) -> int:
-    """Write an answer up to its message id; the first bytes, its lengths, are left out."""
+    """Write a response up to its message id; skip the length prefix, which `put_tail` writes."""
     at = put_piece(text, cuts, PIECE_HEAD, out, at + PREFIX_BYTES)
     at = put_digits(out, at, np.int64(wire["queue_id"]))
     at = put_piece(text, cuts, PIECE_TRANSACTION_ID, out, at)
@@ -139,7 +140,7 @@ def put_head(
 def put_tail(
     row: Any, wire: Any, text: Bytes, cuts: Offsets, out: Bytes, start: int, at: int
 ) -> int:
-    """Write what follows the queue offset, then the lengths at `start`."""
+    """Write the queue offset and the rest of a response, then its length prefix at `start`."""
     at = put_digits(out, at, np.int64(row["queue_offset"]))
     at = put_piece(text, cuts, PIECE_OPAQUE, out, at)
     at = put_digits(out, at, np.int64(wire["opaque"]))
@@ -154,16 +155,15 @@ def put_answers(
     rows: Any, wire: Any, staging: Bytes, topics: Any, names: Bytes, text: Bytes, out: Bytes,
     turn: Any,
 ) -> Any:  # fmt: skip
-    """Write the answers of rows that were stored; return (end in `out` or -1, refused rows).
+    """Write the responses to stored rows; return (end in `out` or -1, number of refused rows).
 
     Args:
-        rows, wire: (n,) PUT, WIRE; the first `count` of `turn`, connections ascending.
-        topics, names: Of TopicArrays.
-        text, out, turn: The members of `AnswerText`, one by one: a tuple costs some us a call.
+        rows, wire: (n,) PUT, WIRE; the first `count` of `turn` are used, connections ascending.
+        topics, names: Members of TopicArrays.
+        text, out, turn: Members of `AnswerText`, passed separately: a tuple costs time per call.
 
-    The ends of `turn` are filled up to the last connection that has a row. -1: `out` has no room
-    for the constant pieces and VARIABLE_BYTES_MAX of another row, or a row's id or topic is too
-    long.
+    The kernel sets `ends` of `turn` up to the last connection that has a row. It returns -1 if
+    `out` may be too small for another response, or an id or topic name is too long.
     """
     numbers = turn[0]
     cuts, ends, wait = numbers["cuts"], numbers["ends"], numbers["wait"]
@@ -171,7 +171,7 @@ def put_answers(
     at, connection, refused = np.int64(SCRATCH_BYTES), np.int64(0), 0
     for i in range(numbers["count"]):
         row, line = rows[i], wire[i]
-        # Answers of a connection end where those of the next connection begin.
+        # One connection's responses end where those of the next begin.
         while connection < line["connection"]:
             ends[connection] = at
             connection += 1
@@ -180,7 +180,7 @@ def put_answers(
             continue
         waits = row["prop_flags"] & PROP_WAIT_FALSE == 0
         skip = (wait == WAIT_YES and not waits) or (wait == WAIT_NO and waits)
-        if skip or line["flags"] & (WIRE_ONEWAY | WIRE_PLAIN):
+        if skip or line["flags"] & (WIRE_ONEWAY | WIRE_DECODED):
             continue
         fits = at + answer_bytes_max <= out.size and handle_fits(row, topics, cuts)
         if not fits or row["uniq_len"] > UNIQ_BYTES_MAX:

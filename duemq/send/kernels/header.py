@@ -1,9 +1,8 @@
-"""Compiled scan of a JSON header in one pass: positions of the field values of a send.
+"""Compiled one-pass scan of a JSON header: positions of the field values of a send.
 
-`spans` is (SLOT_COUNT + 1, 3) i8, filled for the slots whose bit is set in the result; other rows
-have no meaning, and the last one is scratch. The result is -1 for a header of the plain way: not
-JSON, a duplicate key, a nested value, a number with a fraction, or text outside the properties that
-needs decoding.
+`spans` is (SLOT_COUNT + 1, 3) i8. A row is valid if the bit of its slot is set in the result; the
+last row is scratch. The result is -1 for a header that Python must decode: malformed JSON,
+duplicate keys, nested values, fractions, or escaped text outside the properties.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from message_store.kernels.properties import equals
 Spans = npt.NDArray[np.int64]
 COLON, COMMA, OPEN, CLOSE = b":,{}"
 LETTER_A, LETTER_F, LETTER_N, LETTER_T = b"afnt"
-NAME_BYTES = 32  # of a row in a table of names
-SLOT_EXT = -2  # the key of the object with the fields
+NAME_BYTES = 32  # row size of a name table
+SLOT_EXT = -2  # the key extFields
 SLOT_NONE = -1  # an unknown key
 OTHER = np.int64(1) << SLOT_OTHER
 PROPERTIES = layout.SEND_FIELDS.index("properties")
@@ -103,7 +102,7 @@ def field_slot(data: Bytes, pos: int, size: int) -> int:
 
 @kernel
 def top_slot(data: Bytes, pos: int, size: int) -> int:
-    """Return the slot of a key of the header itself, SLOT_EXT, or SLOT_NONE."""
+    """Return the slot of a top-level key, SLOT_EXT, or SLOT_NONE."""
     if equals(data, pos, size, CODE):
         return SLOT_CODE
     if equals(data, pos, size, FLAG):
@@ -154,7 +153,7 @@ def read_value(data: Bytes, pos: int, end: int, span: Spans) -> int:
 
 @kernel
 def next_member(data: Bytes, pos: int, end: int) -> Any:
-    """Return (position of the next key, or after the object, or -1; whether a key is there)."""
+
     pos = skip_blank(data, pos, end)
     if pos >= end:
         return -1, False
@@ -177,7 +176,7 @@ def open_object(data: Bytes, pos: int, end: int) -> Any:
 
 
 @kernel
-def note(slot: int, seen: int, span: Spans, spans: Spans) -> int:
+def record_span(slot: int, seen: int, span: Spans, spans: Spans) -> int:
     """Copy `span` to `slot`; return the new bits, -1 for a duplicate key or text to decode."""
     is_properties = slot == PROPERTIES or slot == PROPERTIES + SLOT_LONG
     if span[SPAN_KIND] == KIND_RICH_TEXT and not is_properties:
@@ -205,7 +204,7 @@ def scan_fields(data: Bytes, pos: int, end: int, spans: Spans) -> Any:
         pos = read_value(data, value, end, span)
         if pos < 0:
             return -1, -1
-        seen = note(field_slot(data, start, stop - start), seen, span, spans)
+        seen = record_span(field_slot(data, start, stop - start), seen, span, spans)
         if seen < 0:
             return -1, -1
         pos, more = next_member(data, pos, end)
@@ -228,7 +227,7 @@ def scan_header(data: Bytes, pos: int, end: int, spans: Spans) -> int:
             pos, fields = scan_fields(data, value, end, spans)
         else:
             pos = read_value(data, value, end, span)
-            seen = note(slot, seen, span, spans) if pos >= 0 else np.int64(-1)
+            seen = record_span(slot, seen, span, spans) if pos >= 0 else np.int64(-1)
         if pos < 0 or seen < 0 or fields < 0 or ext_count > 1:
             return -1
         pos, more = next_member(data, pos, end)

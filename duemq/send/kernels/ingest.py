@@ -1,12 +1,11 @@
-"""Frames of one connection to rows of a batch: the hot path of every send.
+"""Kernel that converts the frames of one connection to rows of a batch: the hot path of sends.
 
     buffer   ...|prefix|{"code":310,"extFields":{"b":"T",...,"i":"UNIQ_KEY\\u0001..."}}|body|...
                           | spans of the fields   | unescaped             |
     batch    PUT row <----+    WIRE row           +--> staging <----------+ + broker's properties
 
-The kernel reads frame after frame until one is incomplete, broken, or for the plain way, or until
-the batch is full; it returns which of these, and the position. The batch contains nothing of the
-frame at which it stopped.
+The kernel reads frames until a frame is incomplete, malformed or must be decoded in Python, or the
+batch is full. It returns the reason and the position; no data of that frame is in the batch.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ from duemq.send.layout import (
     STATE_PROPERTIES_MAX,
     STATE_ROWS,
     STATE_STAGED,
-    STOP_BROKEN,
+    STOP_DECODE,
     STOP_FULL,
     STOP_INCOMPLETE,
-    STOP_PLAIN,
+    STOP_MALFORMED,
     WIRE_ONEWAY,
 )
 from message_store.kernels.bytes import Bytes, copy, get_i4, get_u4
@@ -61,7 +60,7 @@ REQUIRED = (1 << SEND_REQUIRED) - 1 | 1 << PROPERTIES
 CODE_SEND, CODE_SEND_V2 = 10, 310
 INT_MAX = 0x7FFF_FFFF
 NO_NUMBER = -(1 << 62)
-FRAME_INCOMPLETE, FRAME_BROKEN = -1, -2
+FRAME_INCOMPLETE, FRAME_MALFORMED = -1, -2
 HEADER_BYTES_MASK = 0xFFFFFF  # the highest byte of the header length is its encoding
 PERCENT = ord("%")  # first byte of %RETRY% and %DLQ% topics
 PERM_WRITE = 2  # PermName.PERM_WRITE
@@ -69,19 +68,19 @@ UPPER_CASE = 0xDF  # mask that makes a letter upper case
 TRUE_UPPER = np.frombuffer(b"TRUE", np.uint8).copy()
 
 
-class Into(NamedTuple):
-    """Output of the kernel, and values that all frames of a turn share."""
+class Output(NamedTuple):
+    """Output arrays of the kernel, and values shared by all frames of a turn."""
 
     rows: npt.NDArray[Any]  # (n,) PUT
     wire: npt.NDArray[Any]  # (n,) WIRE
     staging: Bytes  # (n,) u1
-    suffix: Bytes  # (n,) u1: the properties that the broker adds
-    turn: npt.NDArray[Any]  # (1,) TURN; inside the kernel: its record
+    suffix: Bytes  # (n,) u1: properties that the broker appends
+    turn: npt.NDArray[Any]  # (1,) TURN; inside the kernel, its only record
 
 
 @kernel
 def field_number(data: Bytes, spans: Spans, slot: int, limit: int) -> int:
-    """Return the integer in `slot`, NO_NUMBER if it is absent, invalid or above `limit`."""
+    """Return the integer in `slot`; NO_NUMBER if it is absent, invalid or out of range."""
     kind = spans[slot, SPAN_KIND]
     if kind != KIND_NUMBER and kind != KIND_TEXT:
         return NO_NUMBER
@@ -97,7 +96,7 @@ def optional_number(data: Bytes, spans: Spans, slot: int, seen: int) -> int:
 
 @kernel
 def is_false(data: Bytes, spans: Spans, slot: int, seen: int) -> bool:
-    """Return whether a boolean field is absent, or anything but the word true."""
+    """Return whether a boolean field is absent or not `true`."""
     if not seen >> slot & 1:
         return True
     kind, start, end = spans[slot, SPAN_KIND], spans[slot, SPAN_START], spans[slot, SPAN_END]
@@ -113,7 +112,7 @@ def is_false(data: Bytes, spans: Spans, slot: int, seen: int) -> bool:
 
 @kernel
 def set_hosts(row: Any, born: Any, store: Any, sys_flag: int) -> None:
-    """Set both hosts, and the system flags with the bits for their kinds."""
+    """Set both hosts, and the system flag with their IPv6 bits."""
     row["born_ip_hi"] = born["ip_hi"]
     row["born_ip_lo"] = born["ip_lo"]
     row["born_port"] = born["port"]
@@ -127,7 +126,7 @@ def set_hosts(row: Any, born: Any, store: Any, sys_flag: int) -> None:
 
 @kernel
 def set_defaults(row: Any) -> None:
-    """Set the columns that no client sets."""
+    """Set the columns that do not depend on the client."""
     row["real_topic_index"] = -1
     row["real_queue_id"] = 0
     row["prepared_offset"] = 0
@@ -139,7 +138,7 @@ def set_defaults(row: Any) -> None:
 
 @kernel
 def take_numbers(data: Bytes, spans: Spans, base: int, seen: int, row: Any) -> bool:
-    """Set the numeric fields; return False if one is missing, invalid, or for the plain way."""
+    """Set the numeric columns; return False if Python must decode the frame."""
     queue_id = field_number(data, spans, base + QUEUE_ID, INT_MAX)
     sys_flag = field_number(data, spans, base + SYS_FLAG, INT_MAX)
     born_ms = field_number(data, spans, base + BORN_MS, -NO_NUMBER - 1)
@@ -161,7 +160,7 @@ def take_numbers(data: Bytes, spans: Spans, base: int, seen: int, row: Any) -> b
 
 @kernel
 def take_topic(data: Bytes, spans: Spans, slot: int, row: Any, topics: TopicNames) -> bool:
-    """Find the topic; return False if it is unknown, closed, a retry topic, or lacks this queue."""
+    """Set the topic; return False if it is unknown, closed, a retry topic or lacks the queue."""
     start, end = spans[slot, SPAN_START], spans[slot, SPAN_END]
     if spans[slot, SPAN_KIND] != KIND_TEXT or start == end or data[start] == PERCENT:
         return False
@@ -175,9 +174,9 @@ def take_topic(data: Bytes, spans: Spans, slot: int, row: Any, topics: TopicName
 
 
 @kernel
-def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, into: Into) -> bool:
-    """Stage the properties, then those of the broker; return False for the plain way."""
-    staging, state = into.staging, into.turn["state"]
+def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, output: Output) -> bool:
+    """Stage the properties of client and broker; return False if Python must decode the frame."""
+    staging, state = output.staging, output.turn["state"]
     start = state[STATE_STAGED]
     if spans[slot, SPAN_KIND] > KIND_RICH_TEXT:
         return False
@@ -187,8 +186,8 @@ def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, into: Into) 
     if staging[end - 1] != ENTRY_END:
         staging[end] = ENTRY_END
         end += 1
-    copy(staging, end, into.suffix, 0, into.suffix.size)
-    end += into.suffix.size
+    copy(staging, end, output.suffix, 0, output.suffix.size)
+    end += output.suffix.size
     row["prop_pos"] = start
     row["prop_len"] = end - start
     state[STATE_STAGED] = end
@@ -206,11 +205,11 @@ def strings_are_present(spans: Spans, base: int) -> bool:
 
 @kernel
 def is_permitted(
-    data: Bytes, header: int, body: int, end: int, seen: int, into: Into, grant: Any
+    data: Bytes, header: int, body: int, end: int, seen: int, output: Output, grant: Any
 ) -> bool:
-    """Return whether the account of `grant` signed the frame and may send; else Python decides."""
-    turn = into.turn
-    topic_index = into.rows[turn["state"][STATE_ROWS]]["topic_index"]
+    """Return whether the account of `grant` signed the frame and may send to its topic."""
+    turn = output.turn
+    topic_index = output.rows[turn["state"][STATE_ROWS]]["topic_index"]
     if not may_send(topic_index, grant) or body - header > HEADER_BYTES_MAX:
         return False
     return is_signed(data, body, end, turn["spans"], seen, turn["signing"], grant)
@@ -218,10 +217,10 @@ def is_permitted(
 
 @kernel
 def take_send(
-    data: Bytes, header: int, body: int, end: int, sender: Any, into: Into, topics: TopicNames
+    data: Bytes, header: int, body: int, end: int, sender: Any, output: Output, topics: TopicNames
 ) -> bool:
-    """Fill the next row from one frame; return False for the plain way."""
-    spans, state = into.turn["spans"], into.turn["state"]
+    """Fill the next row from one frame; return False if Python must decode the frame."""
+    spans, state = output.turn["spans"], output.turn["state"]
     seen = scan_header(data, header, body, spans)
     code_and_opaque = np.int64(1) << SLOT_CODE | np.int64(1) << SLOT_OPAQUE
     if seen < 0 or seen & code_and_opaque != code_and_opaque:
@@ -236,29 +235,29 @@ def take_send(
         return False
     if (flag != 0 and flag != 2) or body == end or end - body > state[STATE_BODY_MAX]:
         return False
-    row = into.rows[state[STATE_ROWS]]
+    row = output.rows[state[STATE_ROWS]]
     if not take_numbers(data, spans, base, seen, row):
         return False
     if not take_topic(data, spans, base + TOPIC, row, topics):
         return False
-    if not take_properties(data, spans, base + PROPERTIES, row, into):
+    if not take_properties(data, spans, base + PROPERTIES, row, output):
         return False
     grant = sender["grant"]
-    if grant["check"] and not is_permitted(data, header, body, end, seen, into, grant):
+    if grant["check"] and not is_permitted(data, header, body, end, seen, output, grant):
         return False
-    set_hosts(row, sender["born"], into.turn["home"], row["sys_flag"])
+    set_hosts(row, sender["born"], output.turn["store_host"], row["sys_flag"])
     set_defaults(row)
-    stage_body(data, body, end, row, into)
-    set_wire(into.wire[state[STATE_ROWS]], opaque, row["queue_id"], flag, state)
+    stage_body(data, body, end, row, output)
+    set_wire(output.wire[state[STATE_ROWS]], opaque, row["queue_id"], flag, state)
     return True
 
 
 @kernel
-def stage_body(data: Bytes, body: int, end: int, row: Any, into: Into) -> None:
+def stage_body(data: Bytes, body: int, end: int, row: Any, output: Output) -> None:
     """Copy the body to the staging buffer."""
-    state = into.turn["state"]
+    state = output.turn["state"]
     at = state[STATE_STAGED]
-    copy(into.staging, at, data, body, end - body)
+    copy(output.staging, at, data, body, end - body)
     row["body_pos"] = at
     row["body_len"] = end - body
     state[STATE_STAGED] = at + end - body
@@ -275,62 +274,63 @@ def set_wire(wire: Any, opaque: int, queue_id: int, flag: int, state: Any) -> No
 
 @kernel
 def frame_end(data: Bytes, pos: int, end: int, frame_bytes_max: int) -> int:
-    """Return the end of the frame at `pos`, FRAME_INCOMPLETE or FRAME_BROKEN."""
+    """Return the end of the frame at `pos`, FRAME_INCOMPLETE or FRAME_MALFORMED."""
     if end - pos < WORD_BYTES:
         return FRAME_INCOMPLETE
     length = get_i4(data, pos)
     if length < WORD_BYTES or length > frame_bytes_max:
-        return FRAME_BROKEN
+        return FRAME_MALFORMED
     if end - pos < PREFIX_BYTES:
         return FRAME_INCOMPLETE
     if get_u4(data, pos + WORD_BYTES) & HEADER_BYTES_MASK > length - WORD_BYTES:
-        return FRAME_BROKEN
+        return FRAME_MALFORMED
     stop = pos + WORD_BYTES + length
     return stop if stop <= end else FRAME_INCOMPLETE
 
 
 @kernel
 def take_frames(
-    data: Bytes, pos: int, end: int, sender: Any, into: Into, topics: TopicNames
+    data: Bytes, pos: int, end: int, sender: Any, output: Output, topics: TopicNames
 ) -> Any:
-    """Read sends from data[pos:end] up to a STOP_*; return it with its position."""
-    state = into.turn["state"]
+    """Read sends from data[pos:end]; return the reason to stop (STOP_*) and the position."""
+    state = output.turn["state"]
     while True:
         stop = frame_end(data, pos, end, state[STATE_FRAME_MAX])
         if stop < 0:
-            return (STOP_INCOMPLETE if stop == FRAME_INCOMPLETE else STOP_BROKEN), pos
+            return (STOP_INCOMPLETE if stop == FRAME_INCOMPLETE else STOP_MALFORMED), pos
         state[STATE_FRAME_END] = stop
         staged = state[STATE_STAGED]
-        room = into.staging.size - staged - into.suffix.size - 1
-        if state[STATE_ROWS] >= into.rows.size or room < stop - pos:
+        room = output.staging.size - staged - output.suffix.size - 1
+        if state[STATE_ROWS] >= output.rows.size or room < stop - pos:
             return STOP_FULL, pos
         header = pos + PREFIX_BYTES
         body = header + (get_u4(data, pos + WORD_BYTES) & HEADER_BYTES_MASK)
-        # the first byte of the header length is the encoding; 0 is JSON
+        # the first byte of the header word is the encoding; 0 is JSON
         if data[pos + WORD_BYTES] != 0 or not take_send(
-            data, header, body, stop, sender, into, topics
+            data, header, body, stop, sender, output, topics
         ):
             state[STATE_STAGED] = staged
-            return STOP_PLAIN, pos
+            return STOP_DECODE, pos
         state[STATE_ROWS] += 1
         pos = stop
 
 
 @kernel
-def take_sends(data: Bytes, pos: int, end: int, sender: Any, into: Any, topics: Any) -> Any:
-    """Read sends from data[pos:end] up to a STOP_*.
+def take_sends(data: Bytes, pos: int, end: int, sender: Any, output: Any, topics: Any) -> Any:
+    """Read sends from data[pos:end] until a reason to stop (STOP_*).
 
     Args:
         sender: (1,) SENDER: the connection.
-        into: Members of `Into` as a plain tuple, because a named one takes about 5 us a call. Its
-            `state` has the used parts of rows and staging, and advances.
+        output: Members of `Output` as a plain tuple: a named tuple costs about 5 us per call.
+            `state` has the numbers of used rows and staging bytes, which the kernel advances.
         topics: Members of `TopicNames` as a plain tuple.
 
-    Returns (STOP_*, start of the frame at which it stopped). STATE_FRAME_END is the end of that
-    frame (STOP_PLAIN, STOP_FULL).
+    Returns:
+        STOP_*, and the start of the frame at which the kernel stopped. For STOP_DECODE and
+        STOP_FULL, STATE_FRAME_END is the end of that frame.
     """
-    (rows, wire, staging, suffix, turn) = into
+    (rows, wire, staging, suffix, turn) = output
     (routes, names, table) = topics
-    # Records are passed as one pointer, arrays as seven words each: that counts once a frame.
-    made = Into(rows, wire, staging, suffix, turn[0])
-    return take_frames(data, pos, end, sender[0], made, TopicNames(routes, names, table))
+    # Pass records, which are one pointer; an array is seven words, at every frame.
+    views = Output(rows, wire, staging, suffix, turn[0])
+    return take_frames(data, pos, end, sender[0], views, TopicNames(routes, names, table))

@@ -1,4 +1,4 @@
-"""Property text to PUT columns, in one pass. `message_store.log.batch` has the readable twin."""
+"""One-pass parser of property text into PUT columns; `message_store.log.batch` is its twin."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NUMBER_BYTES_MAX = 18
 NO_NUMBER = -(1 << 62)
 BLANK, QUOTE, BACKSLASH, DELETE = ord(" "), ord('"'), ord("\\"), 127
 
-# Index of a name here is its case in `take_property`.
+# Indexes into NAMES; each is a case of `take_property`.
 UNIQ_KEY, TAGS, DELAY, WAIT, SEC, MS, DELIVER, OUT, DEL = range(9)
 REAL_TOPIC, REAL_QID, INNER_NUM, SHARDING_KEY, DUE, ROLLS, ENQUEUE, DEQUEUE = range(9, 17)
-INNER_BASE = 17  # this case and all later ones are left to the plain way
+INNER_BASE = 17  # messages with this property or a later one are decoded in Python
 NAMES = name_table(
     (
         *("UNIQ_KEY", "TAGS", "DELAY", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
@@ -47,7 +47,7 @@ NAMES = name_table(
             "TIMER_DEQUEUE_MS",
         ),
         "INNER_BASE",
-        # From here on the plain way decides: transactions, and names that the broker itself adds.
+        # Decoded in Python: transactions, and properties that the broker adds.
         *("TRAN_MSG", "MSG_REGION", "CLUSTER", "TRACE_ON"),
     )
 )
@@ -55,8 +55,8 @@ FALSE = np.frombuffer(b"false", np.uint8).copy()
 
 
 @kernel
-def is_clean(data: Bytes, pos: int, end: int) -> bool:
-    """Return whether a text needs no escapes in the JSON of an answer."""
+def needs_no_escape(data: Bytes, pos: int, end: int) -> bool:
+    """Return whether a text needs no escapes in the JSON of a response."""
     for i in range(pos, end):
         if data[i] <= BLANK or data[i] >= DELETE or data[i] == QUOTE or data[i] == BACKSLASH:
             return False
@@ -65,11 +65,15 @@ def is_clean(data: Bytes, pos: int, end: int) -> bool:
 
 @kernel
 def take_timer(kind: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
-    """Note a timer property unless one that precedes it is noted; False: for the plain way."""
+    """Set the timer columns unless a property of higher precedence did.
+
+    Returns:
+        False if Python must decode the message.
+    """
     if end - pos > NUMBER_BYTES_MAX:
         return False
     known = row["timer_kind"]
-    if known == TIMER_ILLEGAL:  # the invalid one may be any of the three
+    if known == TIMER_ILLEGAL:  # any of the three properties may be the invalid one
         return False
     if known == TIMER_NONE or kind <= known:
         value = parse_number(data, pos, end, NO_NUMBER)
@@ -79,7 +83,7 @@ def take_timer(kind: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
 
 
 @kernel
-def flag_of(case: int) -> int:
+def property_flag(case: int) -> int:
     """Return the PROP_* bit of a property."""
     if case == OUT:
         return PROP_TIMER_OUT
@@ -94,11 +98,11 @@ def flag_of(case: int) -> int:
 
 @kernel
 def take_property(case: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
-    """Note one property in the columns; return False for the plain way."""
+    """Set the columns of one property; return False if Python must decode the message."""
     if case == UNIQ_KEY:
         row["uniq_pos"] = pos
         row["uniq_len"] = end - pos
-        return is_clean(data, pos, end)
+        return needs_no_escape(data, pos, end)
     if case == TAGS:
         row["tags_hash"] = java_hash(data, pos, end)
     elif case == DELAY:
@@ -116,7 +120,7 @@ def take_property(case: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
     elif case == DELIVER:
         return take_timer(TIMER_DELIVER_MS, data, pos, end, row)
     elif case < INNER_BASE:
-        row["prop_flags"] |= flag_of(case)
+        row["prop_flags"] |= property_flag(case)
     return case < INNER_BASE
 
 
@@ -133,10 +137,10 @@ def entry_cut(data: Bytes, pos: int, end: int) -> Any:
 
 @kernel
 def scan_properties(data: Bytes, pos: int, end: int, row: Any) -> bool:
-    """Fill the columns that come from the properties; False: not for certain.
+    """Set all columns that depend on properties; return False if Python must decode the message.
 
-    Refused here: entries without name or value, transactions, a missing or malformed UNIQ_KEY,
-    names that the broker adds itself, numbers of more than 18 digits.
+    Python decodes: entries without name or value, transactions, a missing or malformed UNIQ_KEY,
+    properties that the broker adds, numbers of more than 18 digits.
     """
     row["prop_flags"] = 0
     row["tags_hash"] = 0

@@ -1,7 +1,7 @@
-"""SHA-1 of byte arrays in whole blocks, for HMAC.
+"""Compiled SHA-1 for HMAC, block by block.
 
-HMAC begins and ends with a block that depends on the secret only, so the state after that block is
-kept: a signature costs the blocks of its content and one more.
+HMAC hashes a key block before the content and another before the inner digest. Both depend only on
+the secret, so the states after them are cached (`duemq.send.grants.key_states`).
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def add_block(state: Words, words: Words, data: Bytes, pos: int) -> None:
 
 @kernel
 def add_last(state: Words, words: Words, last: Bytes, used: int, total_bytes: int) -> None:
-    """Add the end of the content: last[:used], padding, and the length of all content.
+    """Add the last bytes of the content, last[:used], with padding and length.
 
     Args:
         last: (128,) scratch; `used` is less than 64.
-        total_bytes: Bytes of all content, blocks that are in `state` already included.
+        total_bytes: Length of the whole content, including the blocks already in `state`.
     """
     last[used] = 0x80
     end = BLOCK_BYTES if used + 9 <= BLOCK_BYTES else 2 * BLOCK_BYTES

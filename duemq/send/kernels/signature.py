@@ -1,9 +1,9 @@
-"""Signature and permission of a send, compiled: HMAC-SHA1 over the header values and the body.
+"""Signature and permission check of a send, compiled: HMAC-SHA1 of header values and body.
 
-    values of the fields, in the order of their names | body  --> digest --> Base64 == Signature
+    field values, sorted by field name | body  --> HMAC-SHA1 --> Base64 == Signature
 
-The kernel accepts only an account, a topic and a signature that Python has accepted before or would
-accept. All other frames are decoded and checked in Python (`duemq.auth.gate`).
+The kernel accepts a frame only if its account and topic are granted and its signature is valid.
+Python decodes and checks all other frames (`duemq.auth.gate`).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ LETTERS = np.frombuffer(
 
 @kernel
 def may_send(topic_index: int, grant: Any) -> bool:
-    """Return whether Python has found that the account may publish to a topic."""
+    """Return whether the grant includes a topic."""
     return grant["topics"][topic_index & (layout.GRANT_TOPICS - 1)] == topic_index
 
 
 @kernel
 def is_account(data: Bytes, spans: Any, seen: int, grant: Any) -> bool:
-    """Return whether a header names the account of `grant`, in fields that are all known."""
+    """Return whether a header has the account of `grant` and no unknown fields."""
     needed = np.int64(1) << SLOT_ACCESS_KEY | np.int64(1) << SLOT_SIGNATURE
     if seen & needed != needed or seen & NOT_SIGNED:
         return False
@@ -73,7 +73,7 @@ def is_account(data: Bytes, spans: Any, seen: int, grant: Any) -> bool:
 
 @kernel
 def gather_values(data: Bytes, spans: Any, seen: int, out: Bytes) -> int:
-    """Write the values in the order of their names; return the size, or -1: one is no text."""
+    """Write the values sorted by field name; return the size, or -1 if a value is not text."""
     at = 0
     for i in range(SIGNED_SLOTS.size):
         slot = SIGNED_SLOTS[i]
@@ -108,7 +108,7 @@ def digest_content(data: Bytes, body: int, end: int, size: int, signing: Any, gr
     while end - body >= BLOCK_BYTES:
         add_block(state, words, data, body)
         body += BLOCK_BYTES
-    used = size % BLOCK_BYTES  # above 0 if the body ended before a block was full
+    used = size % BLOCK_BYTES  # nonzero if the body ends inside a block
     copy(signing["last"], 0, values, size - used, used)
     copy(signing["last"], used, data, body, end - body)
     add_last(state, words, signing["last"], used + end - body, total)
@@ -140,7 +140,7 @@ def is_base64_of(data: Bytes, pos: int, digest: Bytes) -> bool:
 def is_signed(
     data: Bytes, body: int, end: int, spans: Any, seen: int, signing: Any, grant: Any
 ) -> bool:
-    """Return whether a frame is signed by the account of `grant`; False: Python must look at it."""
+    """Return whether the account of `grant` signed a frame; False: Python must check it."""
     start, stop = spans[SLOT_SIGNATURE, SPAN_START], spans[SLOT_SIGNATURE, SPAN_END]
     if not is_account(data, spans, seen, grant):
         return False

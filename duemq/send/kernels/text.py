@@ -1,4 +1,4 @@
-"""Compiled reader of JSON strings and numbers. A position of -1 stands for the plain way."""
+"""Compiled reader of JSON strings and numbers. Position -1: Python must decode the frame."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from message_store.kernels.memory import load_u8
 
 QUOTE, BACKSLASH, MINUS, ZERO, NINE = b'"\\-09'
 LETTER_U, UPPER_A, UPPER_F = b"uAF"
-BLANK, TAB, NEWLINE, RETURN = b" \t\n\r"  # lower bytes than BLANK are control characters
+BLANK, TAB, NEWLINE, RETURN = b" \t\n\r"  # bytes below BLANK are control characters
 ASCII_END = 128
 UPPER_CASE = 0xDF  # mask that makes a letter upper case
-DIGITS_MAX = 18  # such a number fits into 64 bits
+DIGITS_MAX = 18  # always fits into 64 bits
 ONES = np.uint64(0x0101010101010101)
 HIGHS = np.uint64(0x8080808080808080)
 QUOTES = np.uint64(0x2222222222222222)
 BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 BLANKS = np.uint64(0x2020202020202020)
-# By the byte after a backslash: the byte of this escape; 0: invalid.
+# Indexed by the byte after a backslash: the unescaped byte, or 0 if invalid.
 ESCAPES = np.zeros(256, np.uint8)
 for _name, _byte in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
     ESCAPES[_name] = _byte
@@ -33,8 +33,8 @@ def plain_run(data: Bytes, pos: int, end: int) -> int:
     """Return the position of the first quote, backslash, control or non-ASCII byte, or `end`."""
     while pos + 8 <= end:
         x = load_u8(data, np.int64(pos))
-        # The high bit of a byte in `found` is set if the byte is one of these: for ASCII by x
-        # itself, for the others by a borrow of the subtraction.
+        # Set the high bit of each byte in `found` that ends the run: non-ASCII bytes by x itself,
+        # the others by the borrow of a subtraction.
         quote, slash = x ^ QUOTES, x ^ BACKSLASHES
         found = x | ((x - BLANKS) & ~x) | ((quote - ONES) & ~quote) | ((slash - ONES) & ~slash)
         if found & HIGHS != np.uint64(0):
@@ -134,7 +134,7 @@ def utf8_size(data: Bytes, pos: int, end: int) -> int:
     for i in range(1, size):
         if data[pos + i] & 0xC0 != 0x80:
             return 0
-    # the first byte may restrict the second: no overlong forms, surrogates or points past the end
+    # no overlong forms, no surrogates, no code points above U+10FFFF
     second = np.int64(data[pos + 1])
     overlong = (first == 0xE0 and second < 0xA0) or (first == 0xF0 and second < 0x90)
     outside = (first == 0xED and second >= 0xA0) or (first == 0xF4 and second >= 0x90)
@@ -167,7 +167,7 @@ def unescape_one(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> Any:
 def unescape(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> int:
     """Write the text of a JSON string as UTF-8; return the position after it, or -1.
 
-    `out` has room for end - pos bytes, as no escape is shorter than its character.
+    `out` needs room for end - pos bytes: no escape is shorter than its character.
     """
     while True:
         run = plain_run(data, pos, end)

@@ -17,7 +17,7 @@ DESCRIPTORS: Final = Path(__file__).parent / "descriptors.binpb"
 
 @cache
 def _pool() -> DescriptorPool:
-    """Return the pool of all messages: one, as messages of two pools do not fit together."""
+    """Return the one pool of all files: messages of different pools cannot be combined."""
     pool = DescriptorPool()
     for each in FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
         pool.Add(each)
@@ -25,7 +25,7 @@ def _pool() -> DescriptorPool:
 
 
 def names_of(proto: str) -> Iterator[tuple[str, object]]:
-    """Yield what a generated module of a `.proto` file would hold."""
+    """Yield the names and values of the module that protoc would generate."""
     found = _pool().FindFileByName(proto)
     for name, message in found.message_types_by_name.items():
         yield name, GetMessageClass(message)

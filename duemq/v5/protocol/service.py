@@ -1,4 +1,4 @@
-"""Classes of `service.proto`; its stub names them."""
+"""Classes of `service.proto`, declared in the stub."""
 
 from duemq.v5.protocol.loading import names_of
 

@@ -286,7 +286,10 @@ def test_a_damaged_accounts_file_stops_the_start(tmp_path: Path) -> None:
         ({"initAuthenticationUser": '{"username":"a","password":" "}'}, "must be"),
         ({"innerClientAuthenticationCredentials": '{"accessKey":1,"secretKey":"x"}'}, "must be"),
         ({"aclEnable": "true"}, "rocketmqHome"),
-        ({"aclEnable": "true", "rocketmqHome": "/", "authenticationEnabled": "true"}, "one kind"),
+        (
+            {"aclEnable": "true", "rocketmqHome": "/", "authenticationEnabled": "true"},
+            "only one of them",
+        ),
         ({"migrateAuthFromV1Enabled": "true"}, "plain_acl"),
     ],
 )

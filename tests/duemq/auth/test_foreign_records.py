@@ -84,8 +84,8 @@ def keys_of(kind: str, tmp_path: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def world_of(kind: str, tmp_path: Path) -> AsyncIterator[World]:
-    keys = keys_of(kind, tmp_path)
+async def world_of(kind: str, tmp_path: Path, more: dict[str, str]) -> AsyncIterator[World]:
+    keys = keys_of(kind, tmp_path) | more
     async with (
         running(small(tmp_path, **keys)) as (broker, _),
         asking(broker.address, ADMINS[kind]) as root,
@@ -124,9 +124,9 @@ def heartbeat(group: str, topic: str, *, client: str = "c", producer: str = "p")
     return json.dumps(beat | {"producerDataSet": [{"groupName": producer}]}).encode()
 
 
-def run(kind: str, tmp_path: Path, work: Callable[[World], Awaitable[None]]) -> None:
+def run(kind: str, tmp_path: Path, work: Callable[[World], Awaitable[None]], **more: str) -> None:
     async def main() -> None:
-        async with world_of(kind, tmp_path) as world:
+        async with world_of(kind, tmp_path, more) as world:
             await work(world)
 
     asyncio.run(main())
@@ -243,7 +243,7 @@ def test_a_half_message_goes_only_to_producers_that_may_publish(kind: str, tmp_p
                 await was_asked.wait()
             assert asked == [BOB.access_key]
 
-    run(kind, tmp_path, work)
+    run(kind, tmp_path, work, transactionTimeOut="1")
 
 
 @pytest.mark.parametrize("code", [307, 309])

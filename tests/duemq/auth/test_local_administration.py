@@ -13,7 +13,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import ConfigError, RequestError
 from tests.support.loopback_broker import ask, loopback
 from tests.support.raw_connection import RawPeer
-from tests.support.send_front import send_request
+from tests.support.send_path import send_request
 
 TOPIC = {
     "topic": "New", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2",

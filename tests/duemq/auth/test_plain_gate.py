@@ -119,17 +119,17 @@ def test_the_query_flag_is_never_signed() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (("accounts:", "acounts:"), "acounts is not known"),
+        (("accounts:", "acounts:"), "acounts is unknown"),
         (("secretKey: alice-secret", "secretKey: short"), "at least 7"),
-        (("secretKey: alice-secret", "secretkey: alice-secret"), "secretkey is not known"),
+        (("secretKey: alice-secret", "secretkey: alice-secret"), "secretkey is unknown"),
         (("orders=PUB|SUB", "orders:PUB"), "orders:PUB"),
         (("orders=PUB|SUB", "orders=PUP"), "'PUP' is not PUB"),
         (("admin: false", "admin: maybe"), "admin must be"),
-        (("10.1.1.*", "10.1.1"), "is no IP address"),
+        (("10.1.1.*", "10.1.1"), "is not an IP address"),
         (("[orders=PUB|SUB, closed=DENY, sent = PUB]", "orders"), "not a list"),
         (("accounts:", "accounts: ["), "plain_acl.yml"),
-        ((TEXT, ""), "no members"),
-        ((TEXT, "- a"), "no members"),
+        ((TEXT, ""), "not a mapping"),
+        ((TEXT, "- a"), "not a mapping"),
     ],
 )
 def test_a_half_edited_file_stops_the_start(
@@ -184,7 +184,7 @@ def test_a_bad_file_changes_nothing_and_is_reported_once(
         files.poll()
     assert files.rules is rules
     assert (files.version, files.failure_count, len(caplog.records)) == (0, 1, 1)
-    assert "the accounts stay as they are" in caplog.text
+    assert "the accounts are not reloaded" in caplog.text
     write(tmp_path, TEXT.replace("alice12", "bob1234"))
     files.poll()
     files.poll()

@@ -193,10 +193,10 @@ def test_accounts_are_listed_as_plain_access_configs(tmp_path: Path) -> None:
         (50, NEW | {"topicPerms": "orders=PUP"}, (209, "permission error for orders=PUP")),
         (50, NEW | {"groupPerms": ""}, (209, "format error for .")),
         (50, NEW | {"defaultTopicPerm": "ALL"}, (209, "'ALL' is not PUB")),
-        (50, NEW | {"whiteRemoteAddress": "10.0.0"}, (209, "no IP address")),
+        (50, NEW | {"whiteRemoteAddress": "10.0.0"}, (209, "not an IP address")),
         (51, {}, (210, "The accesskey[null] corresponding")),
         (53, {}, (211, "The globalWhiteAddresses[null] has been")),
-        (53, {"globalWhiteAddrs": "10.0.0"}, (211, "no IP address")),
+        (53, {"globalWhiteAddrs": "10.0.0"}, (211, "not an IP address")),
         (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/x.yml"}, (211, "updated failed")),
         (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "{conf}/../evil.yml"},
          (211, "updated failed")),
@@ -261,7 +261,7 @@ def test_a_file_under_an_editor_is_not_overwritten(tmp_path: Path) -> None:
         edited = TEXT + "  - {accessKey: half1234, secretKey: half-secret}\n"
         write(path, edited)
         found = await admin.ask(50, NEW)
-        assert (found.code, "not in force yet" in (found.remark or "")) == (209, True)
+        assert (found.code, "not loaded yet" in (found.remark or "")) == (209, True)
         assert text_in(path) == edited
         assert broker.access is not None
         for _ in range(2):

@@ -8,9 +8,9 @@ import pytest
 
 from duemq.auth.request_rules import (
     ACCESSES_MAX,
-    OF_PLUGINS,
     OPEN,
     OWN_RULES,
+    PLUGIN_RULE,
     RULES,
     TooManyNames,
     accesses,
@@ -140,7 +140,7 @@ def test_every_code_that_is_served_has_a_rule() -> None:
 @pytest.mark.parametrize("fields", [{}, {"topic": "T"}])
 def test_a_code_without_a_rule_needs_an_administrator(fields: dict[str, str]) -> None:
     needs = accesses(77_001, fields, b"", CLUSTER)
-    assert needs == OF_PLUGINS.accesses(fields, CLUSTER)
+    assert needs == PLUGIN_RULE.accesses(fields, CLUSTER)
     assert [access.resource.key for access in needs] == [f"Cluster:{CLUSTER}"]
     assert all(accesses(code, fields, b"", CLUSTER) == [] for code in OPEN)
 

@@ -117,7 +117,7 @@ def test_commands_sign_with_the_account_that_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("user", "file", "why"),
-    [("root", None, "two parts"), ("", "secret", "two parts"), ("root", "none", "No such file"),
+    [("root", None, "give both"), ("", "secret", "give both"), ("root", "none", "No such file"),
      ("root", "empty", "is empty")],
 )  # fmt: skip
 def test_half_an_account_is_refused(tmp_path: Path, user: str, file: str | None, why: str) -> None:

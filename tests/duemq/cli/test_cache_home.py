@@ -47,7 +47,7 @@ def test_a_place_that_cannot_be_written_is_named(
     own = Path(os.environ[CACHE_VARIABLE])
     assert (own.parent, own.stat().st_mode & 0o777) == (temporary, 0o700)
     assert "cannot be written" in notice
-    assert f"kept in {own}" in notice
+    assert f"stored in {own}" in notice
     assert "Set DUEMQ_KERNEL_CACHE" in notice
     os.environ[CACHE_VARIABLE] = before
     use_writable_cache()

@@ -145,14 +145,14 @@ def test_message_show_of_a_pending_message_without_its_topic(broker: Running) ->
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("message", "show", "F" * 32), Exit.FOUND_FAULT, "no message"),
+        (("message", "show", "F" * 32), Exit.FOUND_FAULT, "no broker has a message"),
         pytest.param(
             ("message", "show", "nonsense"),
             Exit.FOUND_FAULT,
-            "no message nonsense",
+            "no broker has a message nonsense",
             marks=pytest.mark.finding("B6"),
         ),
-        (("consume", "NoSuchTopic"), Exit.REFUSED, "no topic NoSuchTopic"),
+        (("consume", "NoSuchTopic"), Exit.REFUSED, "topic NoSuchTopic does not exist"),
         (("send", "bad topic!", "x"), Exit.REFUSED, "refused with code"),
     ],
 )
@@ -167,7 +167,7 @@ def test_what_is_refused_or_missing(
 def test_no_peer_answers() -> None:
     done = duemq("levels", "--namesrv", "127.0.0.1:1")
     assert done.returncode == Exit.UNREACHABLE
-    assert "127.0.0.1:1 does not answer" in done.stderr
+    assert "127.0.0.1:1 does not respond" in done.stderr
 
 
 def test_a_second_broker_on_the_store_is_refused(broker: Running) -> None:
@@ -259,7 +259,7 @@ def test_config_show_names_sources_and_unknown_keys(tmp_path: Path) -> None:
     assert keys["messageDelayLevel"]["section"] == "ScheduleConfig"
     assert shown["notices"] == [
         "unknown key listenPorts (broker.conf line 2), ignored; did you mean listenPort?",
-        "keys of Apache's without effect here: brokerIP2",
+        "Apache's keys without effect: brokerIP2",
     ]
 
 
@@ -302,7 +302,7 @@ def test_a_signal_while_the_broker_starts_stops_it_cleanly(tmp_path: Path) -> No
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "configuration read again" in done.stderr
+    assert "configuration reloaded" in done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {"event": "stopped", "why": ""}
     assert not (tmp_path / "store" / "abort").exists()
     assert (tmp_path / "store" / "config" / "delayOffset.json").exists()

@@ -49,8 +49,8 @@ def test_what_is_printed_of_a_message_for_later(broker: Running) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("--level", "99"), Exit.DONE, "there is no level 99: the broker takes the highest, 2"),
-        (("--at", "2020-01-01T00:00"), Exit.DONE, "has passed: the message is delivered now"),
+        (("--level", "99"), Exit.DONE, "there is no level 99: the broker uses the highest, 2"),
+        (("--at", "2020-01-01T00:00"), Exit.DONE, "is in the past: the message is delivered now"),
         (("--at", "+1h", "--level", "1"), Exit.USAGE, "--at and --level exclude each other"),
     ],
 )
@@ -90,8 +90,8 @@ def test_a_broker_named_as_name_server_and_the_other_way_round(broker: Running) 
     for words in (("levels",), ("send", "T", "x"), ("consume", "T"), ("timers",)):
         done = duemq(*words, "-n", address)
         assert done.returncode == Exit.USAGE, done.stderr
-        assert f"name it with --broker (-b) {address}" in done.stderr
+        assert f"give it as --broker (-b) {address}" in done.stderr
         assert len(done.stderr.splitlines()) == 1
         done = duemq(*words, "-b", namesrv)
         assert done.returncode == Exit.REFUSED, done.stderr
-        assert f"name it with --namesrv (-n) {namesrv}" in done.stderr
+        assert f"give it as --namesrv (-n) {namesrv}" in done.stderr

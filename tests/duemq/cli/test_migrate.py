@@ -65,10 +65,10 @@ def test_history_of_the_ledger(broker: Running, root: Path) -> None:
     url = told(broker, "status")["ledger"]["url"]
     page = root / "run.html"
     for _ in range(100):
-        listed = duemq("migrate", "history", "--ledger", url, "--json")
-        if listed.returncode == 0 and json.loads(listed.stdout):
+        timers_table = duemq("migrate", "history", "--ledger", url, "--json")
+        if timers_table.returncode == 0 and json.loads(timers_table.stdout):
             break
-    [run] = json.loads(listed.stdout)
+    [run] = json.loads(timers_table.stdout)
     written = duemq("migrate", "history", "--ledger", url, "--html", str(page))
     assert written.returncode == 0, written.stderr
     assert run["migration_id"] in page.read_text()
@@ -78,7 +78,7 @@ def test_throttle_and_window_change_while_it_runs(broker: Running) -> None:
     status = told(broker, "throttle", "--rate", "500", "--lateness", "30")
     assert (status["throttle"]["rate_per_s"], status["throttle"]["target_p99_ms"]) == (500, 30)
     told_to_people = duemq("migrate", "throttle", "--rate", "600", *broker.where)
-    assert "also for later runs: migrationRate=600" in told_to_people.stdout
+    assert "saved in the broker's configuration: migrationRate=600" in told_to_people.stdout
     refused = duemq("migrate", "throttle", "--window", "25:00-26:00", *broker.where)
     assert refused.returncode == Exit.REFUSED
     assert "25:00 is not a time of day" in refused.stderr
@@ -88,11 +88,11 @@ def test_throttle_and_window_change_while_it_runs(broker: Running) -> None:
     ("words", "code", "why"),
     [
         (("plan", "--level", "99"), Exit.REFUSED, "no level 99 here; there are: 1, 2"),
-        (("start",), Exit.USAGE, "name a plan, or levels"),
+        (("start",), Exit.USAGE, "give a plan, or levels"),
         (("start", "plan-1"), Exit.REFUSED, "has no such plan"),
         (("start", "--level", "1", "--map", "T"), Exit.USAGE, "must be TOPIC=DELAY"),
         (("rollback", "--level", "1"), Exit.REFUSED, "no level 1 here"),
-        (("throttle",), Exit.USAGE, "name what to change"),
+        (("throttle",), Exit.USAGE, "nothing to change"),
     ],
 )
 def test_refusals_name_the_action(

@@ -59,7 +59,7 @@ def test_audits_that_a_ledger_records(tmp_path: Path) -> None:
     assert [(one["audit_id"], one["messages"]) for one in told] == [("audit-1", 1_002)]
     neither = duemq("reconcile", "history")
     assert neither.returncode == 2
-    assert "name either the store's directory or --ledger URL" in neither.stderr
+    assert "give either the store's directory or --ledger URL" in neither.stderr
 
 
 def test_an_audit_that_could_not_run_is_reported_too(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_file_is_never_written_over(tmp_path: Path) -> None:
     file.write_text("mine")
     ran = duemq("reconcile", "repair", str(tmp_path), "--to", str(file))
     assert ran.returncode == 2
-    assert "is there already" in ran.stderr
+    assert "already exists" in ran.stderr
     assert file.read_text() == "mine"
 
 

@@ -145,7 +145,7 @@ def test_without_pyspark_it_says_what_to_install(
     [
         (("forecast", "s", "--levels", "1x"), "'1x' is not a list of levels"),
         (("plan", "s", "--as-of", "yesterday"), "cannot read the time 'yesterday'"),
-        (("repair", "s", "--to", "none/f"), "there is no directory none"),
+        (("repair", "s", "--to", "none/f"), "directory none does not exist"),
         (("history", "none"), "there is no such file"),
     ],
 )
@@ -190,11 +190,11 @@ def test_a_watch_describes_itself(capsys: pytest.CaptureFixture[str]) -> None:
     progress = WatchProgress(clock.monotonic_s)
     for _ in range(25):  # nothing is known of the first batch yet
         clock.advance(1_000)
-        progress.look(query)
+        progress.report_batch(query)
     query.lastProgress = {"batchId": 0, "numInputRows": 1_234}
     for _ in range(25):
         clock.advance(1_000)
-        progress.look(query)
+        progress.report_batch(query)
     assert capsys.readouterr().err.splitlines() == [
         "duemq: still reading the log (10 s)",
         "duemq: still reading the log (20 s)",
@@ -224,7 +224,7 @@ def test_proof_of_one_migration_and_of_none(stores: Stores, ask: Asked, tmp_path
     words = ("reconcile", "proof", stores.sound, "--migration")
     proven = ask(*words, "run-1", "--out", out)
     assert proven.code == 0, proven.err
-    assert f"Each of {COUNT} messages came exactly once" in proven.out
+    assert f"Each of {COUNT} messages was delivered exactly once" in proven.out
     assert list(Path(out).glob("*.parquet"))
     unknown = ask(*words, "run-9")
     assert unknown.code == 1
@@ -261,7 +261,7 @@ def test_repair_writes_what_send_reads(stores: Stores, ask: Asked, tmp_path: Pat
     assert [one.body for one in lost] == [b"5/%d" % (2 * n + 1) for n in range(LOST)]
     assert {one.unique_id for one in lost} == {"u"}
     clean = ask("reconcile", "repair", stores.sound, "--to", str(none))
-    assert clean.out == f"Nothing to send again; {none} has no message.\n"
+    assert clean.out == f"No message to resend; {none} is empty.\n"
     assert list(read_file(none)) == []
 
 
@@ -272,7 +272,7 @@ def test_what_could_not_be_read_is_reported(job: str, stores: Stores, ask: Asked
     ran = ask("reconcile", job, stores.torn)
     assert ran.code == 1
     assert f"not read            {stores.torn}" in ran.out
-    assert ran.out.endswith("Not everything could be read: this is incomplete.\n")
+    assert ran.out.endswith("The result is incomplete: parts of the stores could not be read.\n")
 
 
 @pytest.mark.spark

@@ -36,6 +36,6 @@ def test_a_server_that_is_gone_is_retried(
     assert asyncio.run(work()) == "answer"
     assert pauses == [0.5, 1.0, 2.0, 4.0, PAUSE_S_MAX]
     assert capsys.readouterr().err.splitlines() == [
-        "duemq: it does not answer; trying again until Ctrl-C",
-        "duemq: it answers again",
+        "duemq: it does not answer; retrying until Ctrl-C",
+        "duemq: it responds again",
     ]

@@ -82,8 +82,8 @@ def test_a_file_is_sent_once(broker: Running, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        (["{"], ":2: not what"), (['{"topic": "T"}'], ":2: not what"),
-        ([line(1, 5), line(2, 5, body="!")], ":3: not what"),
+        (["{"], ":2: not an output"), (['{"topic": "T"}'], ":2: not an output of"),
+        ([line(1, 5), line(2, 5, body="!")], ":3: not an output"),
         ([line(1, 5, phys_offset="x")], ":2:"),
     ],
 )  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_damaged_line_is_named(lines: list[str], why: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("head", ["", "[]", '{"format": "other"}'])
 def test_another_file_is_refused(head: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=":1: not what `duemq reconcile repair` writes"):
+    with pytest.raises(UsageError, match=":1: not an output of `duemq reconcile repair`"):
         list(read_file(written(tmp_path / "f", line(1, 5), head=head)))
 
 
@@ -102,8 +102,8 @@ def test_another_file_is_refused(head: str, tmp_path: Path) -> None:
     ("content", "why"),
     [
         (None, "cannot be read: No such file or directory"),
-        (b"", "is empty: not what `duemq reconcile repair` writes"),
-        (b"\xff\xfe\x00", ":1: not what `duemq reconcile repair` writes"),
+        (b"", "is empty: not an output of `duemq reconcile repair`"),
+        (b"\xff\xfe\x00", ":1: not an output of `duemq reconcile repair`"),
     ],
 )
 def test_what_is_no_such_file_is_a_usage_error(
@@ -145,7 +145,7 @@ def test_where_nobody_can_look_nothing_is_sent(code: int, found: list[Any] | Non
 def test_a_message_needs_a_topic_and_a_body() -> None:
     ran = duemq("send", "T")
     assert ran.returncode == 2
-    assert "name a topic and a body, or use --from FILE" in ran.stderr
+    assert "give a topic and a body, or --from FILE" in ran.stderr
 
 
 @pytest.mark.parametrize("words", [("T",), ("T", "body"), ("", "body"), ("T", "-")])
@@ -156,7 +156,7 @@ def test_a_file_and_a_message_of_ones_own_are_not_sent_together(
     ran = duemq("send", *words, "--from", str(file), "--yes", "--broker", "127.0.0.1:1")
     assert ran.returncode == 2
     said = " ".join(ran.stderr.split())
-    assert "leave out TOPIC and BODY to put its messages again, or --from to send one" in said
+    assert "omit TOPIC and BODY to resend its messages, or omit --from to send" in said
 
 
 @pytest.mark.parametrize(
@@ -175,4 +175,4 @@ def test_what_a_file_names_cannot_be_said_otherwise(
     ran = duemq("send", *words, "--from", str(file), "--yes", "--broker", "127.0.0.1:1")
     assert ran.returncode == 2
     said = " ".join(ran.stderr.split())
-    assert f"names what its messages are sent with: leave out {named}" in said
+    assert f"contains the properties of its messages: omit {named}" in said

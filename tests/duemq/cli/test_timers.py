@@ -110,7 +110,7 @@ def test_follow_prints_repeatedly(broker: Running) -> None:
         (("forecast", "--count", "20000"), Exit.USAGE, "at most 10000"),
         (("list", "--from", "tomorrow"), Exit.USAGE, "cannot read the time 'tomorrow'"),
         (("--json", "list"), Exit.USAGE, "options go after the command"),
-        (("list", "--broker", "127.0.0.1:1"), Exit.UNREACHABLE, "does not answer"),
+        (("list", "--broker", "127.0.0.1:1"), Exit.UNREACHABLE, "does not respond"),
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], code: Exit, text: str) -> None:

@@ -74,7 +74,7 @@ def test_the_exit_code_shows_whether_it_can(broker, waits, code):
 
 def test_at_work_already(broker):
     broker["plan"] |= {"started": False, "running": True}
-    assert "at work already" in run().stdout
+    assert "already running" in run().stdout
 
 
 def test_another_broker_reports_it(broker):

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import pytest
 from typer.testing import CliRunner
 
-from duemq.cli.decision_client import DecisionClient, Named, combined, decide_and_show
+from duemq.cli.decision_client import DecisionClient, MessageSelection, combined, decide_and_show
 from duemq.cli.options import Target
 from duemq.cli.timers import timers_app
 from duemq.messages.decision_results import Result
@@ -78,7 +78,7 @@ def test_a_whole_topic_needs_confirmation_at_a_terminal(
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    named = Named(topic="T")
+    named = MessageSelection(topic="T")
     target = Target(namesrv="", broker="127.0.0.1:1", as_json=True)
     with nullcontext() if code == 0 else pytest.raises(SystemExit, match=str(code)):
         decide_and_show("cancel", named, target, dry_run=False, confirmed=False)

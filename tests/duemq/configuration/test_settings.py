@@ -42,7 +42,7 @@ def test_a_long_apache_configuration_loads_and_its_idle_keys_are_named() -> None
     text = "putMessageTimeout=8000\nsendMessageThreadPoolNums=16\ntransientStorePoolEnable=false"
     [notice] = key_notices(parse_properties(text), SECTIONS)
     assert notice == (
-        "keys of Apache's without effect here: putMessageTimeout, sendMessageThreadPoolNums, "
+        "Apache's keys without effect: putMessageTimeout, sendMessageThreadPoolNums, "
         "transientStorePoolEnable"
     )
 
@@ -112,7 +112,7 @@ def test_filters_over_properties_are_on_without_a_notice() -> None:
 def test_a_directory_that_cannot_be_made_is_named_with_its_key(key: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     values = {"storePathRootDir": str(tmp_path / "store"), key: str(tmp_path / "file" / "nope")}
-    with pytest.raises(ConfigError, match=f"{key}=.*cannot be made") as refused:
+    with pytest.raises(ConfigError, match=f"{key}=.*cannot be created") as refused:
         check_directories(settings_from(values).store)
     assert exit_code(refused.value) is Exit.USAGE
 

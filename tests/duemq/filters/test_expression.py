@@ -20,7 +20,7 @@ def test_an_error_is_raised_again() -> None:
 
 
 def test_the_least_recently_used_is_dropped_first() -> None:
-    compiler = Compiler(kept_max=2)
+    compiler = Compiler(cache_max=2)
     first, second = compiler.compile("a = 1"), compiler.compile("a = 2")
     assert compiler.compile("a = 1") is first
     compiler.compile("a = 3")

@@ -1,4 +1,4 @@
-"""Request 9002 at a running broker: any message by any of its names, its state and its history."""
+"""History request (9002) to a running broker: messages by each kind of name, states, events."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_message_without_a_key_is_found_by_its_offset_id(tmp_path):
     asyncio.run(work())
 
 
-def test_only_the_id_that_a_record_has_itself_finds_it(tmp_path):
+def test_an_offset_id_must_equal_that_of_its_record(tmp_path):
     async def work():
         async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
             inside = await asker.send("T", b"first", UNIQ_KEY="first")
@@ -138,7 +138,7 @@ async def found_record(asker, offset_id):
     return answer.body
 
 
-def test_a_half_message_shows_its_state_only(tmp_path):
+def test_the_history_of_a_half_message_contains_no_body(tmp_path):
     async def work():
         async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
             sent = {
@@ -196,7 +196,7 @@ def test_a_quarantined_message_names_the_reason(tmp_path):
         (b'{"name":"' + b"k" * 1_025 + b'"}', "at most 1024"), (b"[" * 100_000, "JSON"),
     ],
 )  # fmt: skip
-def test_a_malformed_request_is_refused_with_why(tmp_path, body, why):
+def test_a_malformed_request_is_refused_with_the_reason(tmp_path, body, why):
     async def work():
         async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
             answer = await asker.ask(FIND_MESSAGE, body=body)

@@ -1,11 +1,11 @@
-"""History of a message off its records: joined, named, and what the last one says."""
+"""History of a message from its records: groups, events, state."""
 
 from __future__ import annotations
 
 import pytest
 
 from delivery.pending import Verdict
-from duemq.messages.message_history import Event, Seen, State, chains, event_of, history_of
+from duemq.messages.message_history import Event, HistoryRecord, State, chains, event_of, history_of
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from schedule_service.names import SCHEDULE_TOPIC
@@ -14,9 +14,9 @@ from timer_store.names import TIMER_TOPIC
 pytestmark = pytest.mark.finding("B5")
 
 
-def seen(at, topic, *, origin=None, due_ms=None, verdict=Verdict.UNKNOWN, born_ms=1, **had):
+def entry(at, topic, *, origin=None, due_ms=None, verdict=Verdict.UNKNOWN, born_ms=1, **extra):
     """Return a record at log offset and store time `at`."""
-    properties = {"UNIQ_KEY": "U"} | ({"REAL_TOPIC": "T"} if due_ms is not None else {}) | had
+    properties = {"UNIQ_KEY": "U"} | ({"REAL_TOPIC": "T"} if due_ms is not None else {}) | extra
     record = Record(
         total_size=100, magic=0, body_crc=0, queue_id=0, flag=0, queue_offset=0, phys_offset=at,
         sys_flag=0, born_ms=born_ms, born_host=(b"\x7f\0\0\1", 1), store_ms=at,
@@ -24,51 +24,52 @@ def seen(at, topic, *, origin=None, due_ms=None, verdict=Verdict.UNKNOWN, born_m
         prepared_offset=0 if origin is None else -origin - 1, body=b"body", topic=topic,
         property_text=encode_properties({k: v for k, v in properties.items() if v}),
     )  # fmt: skip
-    return Seen(record, 4, due_ms, verdict)
+    return HistoryRecord(record, 4, due_ms, verdict)
 
 
-TIMER = seen(100, TIMER_TOPIC, due_ms=900, verdict=Verdict.DELIVERED)
+TIMER = entry(100, TIMER_TOPIC, due_ms=900, verdict=Verdict.DELIVERED)
 
 
 @pytest.mark.parametrize(
     ("records", "events", "state", "due_ms"),
     [
         pytest.param(
-            [TIMER, seen(950, "T")], [Event.SCHEDULED, Event.DELIVERED], State.DELIVERED, 900,
+            [TIMER, entry(950, "T")], [Event.SCHEDULED, Event.DELIVERED], State.DELIVERED, 900,
             id="apache's delivery names no origin",
         ),
         pytest.param(
-            [TIMER, seen(300, TIMER_TOPIC, origin=100, due_ms=900, verdict=Verdict.DONE)],
-            [Event.SCHEDULED, Event.PUT_AGAIN], State.PENDING, 900, id="a copy at the same time",
+            [TIMER, entry(300, TIMER_TOPIC, origin=100, due_ms=900, verdict=Verdict.DONE)],
+            [Event.SCHEDULED, Event.PUT_AGAIN], State.PENDING, 900, id="a copy with equal due time",
         ),
         pytest.param(
-            [TIMER, seen(300, TIMER_TOPIC, due_ms=900, verdict=Verdict.DONE, TIMER_ROLL_TIMES="1")],
+            [TIMER,
+             entry(300, TIMER_TOPIC, due_ms=900, verdict=Verdict.DONE, TIMER_ROLL_TIMES="1")],
             [Event.SCHEDULED, Event.PUT_AGAIN], State.PENDING, 900, id="apache's roll",
         ),
         pytest.param(
-            [seen(100, TIMER_TOPIC, due_ms=900, verdict=Verdict.CANCELLED),
-             seen(300, TIMER_TOPIC, due_ms=900, TIMER_DEL_UNIQKEY="T+U")],
-            [Event.SCHEDULED, Event.CANCEL_ASKED], State.CANCELLED, 900, id="a client's marker",
+            [entry(100, TIMER_TOPIC, due_ms=900, verdict=Verdict.CANCELLED),
+             entry(300, TIMER_TOPIC, due_ms=900, TIMER_DEL_UNIQKEY="T+U")],
+            [Event.SCHEDULED, Event.CANCEL_REQUESTED], State.CANCELLED, 900, id="a client's marker",
         ),
         pytest.param(
             [TIMER], [Event.SCHEDULED], State.DELIVERED, 900, id="the delivery was removed",
         ),
         pytest.param(
-            [seen(950, "T", origin=100, TIMER_DELIVER_MS="900")],
-            [Event.DELIVERED], State.DELIVERED, 900, id="the held record was removed",
+            [entry(950, "T", origin=100, TIMER_DELIVER_MS="900")],
+            [Event.DELIVERED], State.DELIVERED, 900, id="the scheduled record was removed",
         ),
         pytest.param(
-            [seen(100, "T"),
-             seen(200, SCHEDULE_TOPIC, due_ms=700, verdict=Verdict.DONE, REAL_TOPIC="%RETRY%g")],
+            [entry(100, "T"),
+             entry(200, SCHEDULE_TOPIC, due_ms=700, verdict=Verdict.DONE, REAL_TOPIC="%RETRY%g")],
             [Event.STORED, Event.SCHEDULED], State.PENDING, 700, id="sent back by a consumer",
         ),
         pytest.param(
-            [seen(100, TIMER_TOPIC, due_ms=900)], [Event.SCHEDULED], State.UNKNOWN, 900,
-            id="a timer of a broker whose timers are switched off",
+            [entry(100, TIMER_TOPIC, due_ms=900)], [Event.SCHEDULED], State.UNKNOWN, 900,
+            id="a timer of a broker without a timer store",
         ),
     ],
 )  # fmt: skip
-def test_what_records_say(records, events, state, due_ms):
+def test_events_state_and_due_time_of_records(records, events, state, due_ms):
     [chain] = chains(records)
     by_offset = {one.at: one for one in chain}
     assert [event_of(one, by_offset) for one in chain] == events
@@ -76,13 +77,16 @@ def test_what_records_say(records, events, state, due_ms):
     assert (history.state, history.due_ms) == (state, due_ms)
 
 
-def test_a_client_that_sent_twice_has_two_messages():
-    assert [len(chain) for chain in chains([seen(1, "T"), seen(2, "T", born_ms=2)])] == [1, 1]
+def test_two_sends_with_one_key_are_two_messages():
+    assert [len(chain) for chain in chains([entry(1, "T"), entry(2, "T", born_ms=2)])] == [
+        1,
+        1,
+    ]
 
 
-def test_records_without_a_key_are_joined_by_their_origin():
+def test_records_without_a_key_are_linked_by_origin():
     records = [
-        seen(1, SCHEDULE_TOPIC, due_ms=5, UNIQ_KEY=""), seen(2, "T", UNIQ_KEY=""),
-        seen(6, "T", origin=1, UNIQ_KEY=""),
+        entry(1, SCHEDULE_TOPIC, due_ms=5, UNIQ_KEY=""), entry(2, "T", UNIQ_KEY=""),
+        entry(6, "T", origin=1, UNIQ_KEY=""),
     ]  # fmt: skip
     assert [[one.at for one in chain] for chain in chains(records)] == [[2], [1, 6]]

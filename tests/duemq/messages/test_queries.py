@@ -14,7 +14,7 @@ KEYS = {"KEYS": "a b", "UNIQ_KEY": "u"}
 
 
 class FakeIndex:
-    """Answers `query_keys` of a real store with what a test says."""
+    """Replacement of `query_keys` in a real store; returns the offsets that a test sets."""
 
     def __init__(self, store):
         self.store, self.found, self.asked = store, [], []
@@ -52,13 +52,13 @@ def by_key(store, **changes):
         ({"_UNIQUE_KEY_QUERY": "false"}, 9),
     ],
 )
-def test_how_many_are_looked_for(run, store, changes, count):
+def test_count_of_a_key_query(run, store, changes, count):
     index = FakeIndex(store)
     run(by_key(store, **changes))
     assert index.asked == [("T", "b", count, 0, 99)]
 
 
-def test_messages_that_have_the_key_are_answered_in_index_order(run, store):
+def test_messages_with_the_key_are_returned_in_index_order(run, store):
     index = FakeIndex(store)
     rows = [put_one(store, "T", body=body, properties=KEYS) for body in (b"old", b"new")]
     other_key = put_one(store, "T", properties={"KEYS": "c"})
@@ -74,7 +74,7 @@ def test_messages_that_have_the_key_are_answered_in_index_order(run, store):
     assert run(by_key(store, key="u", _UNIQUE_KEY_QUERY="true")).body == answer.body
 
 
-def test_nothing_found_is_22(run, store):
+def test_a_query_without_matches_returns_22(run, store):
     FakeIndex(store)
     answer = run(by_key(store))
     assert (answer.code, answer.body) == (22, b"")
@@ -90,8 +90,8 @@ def test_a_log_offset_must_be_the_start_of_a_record(run, store, shift, code):
 
 
 @pytest.mark.finding("D5")
-def test_queue_units_are_shown_with_the_groups_subscription(run, store):
-    """`eval` is false as at Apache's: only units with an extension are evaluated there."""
+def test_queue_units_are_returned_with_the_groups_subscription(run, store):
+    """`eval` is false: Apache evaluates only units with an extension."""
     clients = ClientTable()
     told = (parse_expression("T", "a"),)
     entry = ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "x", told)
@@ -112,7 +112,7 @@ def test_queue_units_are_shown_with_the_groups_subscription(run, store):
     assert run(ask(store, 321, **(fields | {"topic": "none"}))).code == 1
 
 
-def test_queue_units_are_shown_with_the_groups_filter(run, store):
+def test_queue_units_are_returned_with_the_groups_filter(run, store):
     clients = ClientTable()
     entry = ConsumerEntry(
         "G", "CONSUME_PASSIVELY", "CLUSTERING", "x", (parse_expression("T", "a > 1", "SQL92", 7),)

@@ -1,4 +1,4 @@
-"""Recall (370): checks and their codes in order, the marker of Apache, a port that decides."""
+"""Recall (370): order and codes of the checks, Apache's marker, a recall port."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def refused(run, world, *args, **kwargs):
     return caught.value
 
 
-def test_apaches_way_a_marker_waits_in_the_slot_of_its_target(run, store):
+def test_without_a_recall_port_a_marker_is_stored_in_the_slot_of_its_timer(run, store):
     world = World(store)
     now_ms = store.clock.now_ms()
     answer = run(world.recall(world.handle(late_ms=9_501 - now_ms % 1_000)))
@@ -82,7 +82,7 @@ def test_apaches_way_a_marker_waits_in_the_slot_of_its_target(run, store):
     }
 
 
-def test_the_time_of_a_handle_lies_in_the_slot_that_it_was_made_for(run, store):
+def test_the_time_of_a_handle_is_in_the_slot_of_its_timer(run, store):
     world, out_ms = World(store), store.clock.now_ms() // 1_000 * 1_000 + 7_000
     run(world.recall(world.handle(late_ms=out_ms + 1 - store.clock.now_ms())))
     record = store.read_record(int(store.units(TIMER_TOPIC, 0, 0, 1)[0]["phys_offset"]))
@@ -97,18 +97,18 @@ def test_the_time_of_a_handle_lies_in_the_slot_that_it_was_made_for(run, store):
         ("not writable", {"permission": 4, "recall_unwritable": False}, {}, 14, "not writable"),
         ("unknown topic", {}, {"topic": "Nowhere"}, 17, "Nowhere"),
         ("no handle", {}, {"handle": "!"}, 604, "not base64"),
-        ("a cut handle", {}, {"handle": "djEgVA=="}, 604, "cut off"),
+        ("a cut handle", {}, {"handle": "djEgVA=="}, 604, "incomplete"),
         ("another topic", {}, {"topic": "U"}, 604, "topic not match"),
         ("another broker", {}, {"broker": "broker-b"}, 604, "another broker"),
         ("no time", {}, {"time": "soon"}, 604, "has no time"),
         ("a time of 19 digits", {}, {"time": "9" * 19}, 604, "has no time"),
-        ("now", {}, {"late_ms": 0}, 604, "has come"),
-        ("long ago", {}, {"late_ms": -(10**12)}, 604, "has come"),
+        ("now", {}, {"late_ms": 0}, 604, "is past"),
+        ("long ago", {}, {"late_ms": -(10**12)}, 604, "is past"),
         ("before 1970", {}, {"time": "-5"}, 604, "has no time"),
         ("too far", {}, {"late_ms": 259_200_001}, 604, "max delay 259200000ms"),
     ],
 )
-def test_checks_and_their_codes(run, store, rule, config, changes, code, says):
+def test_codes_of_refused_recalls(run, store, rule, config, changes, code, says):
     world = World(store, **config)
     topic = changes.get("topic", "T")
     if "time" in changes:
@@ -121,7 +121,7 @@ def test_checks_and_their_codes(run, store, rule, config, changes, code, says):
     assert store.queue_bounds(TIMER_TOPIC, 0) == (0, 0)
 
 
-def test_recalls_are_taken_while_the_broker_is_not_writable_unless_forbidden(run, store):
+def test_recalls_are_accepted_while_the_broker_is_not_writable_by_default(run, store):
     world = World(store, permission=4)
     assert run(world.recall(world.handle())).code == 0
 
@@ -135,7 +135,7 @@ def test_a_missing_field_is_a_system_error(run, store, missing):
     assert caught.value.code == 1
 
 
-def test_a_store_that_refuses_is_a_system_error(run, store):
+def test_a_marker_that_the_store_refuses_is_a_system_error(run, store):
     def full(batch, now_ms):
         batch.refuse(0, 14, "the disk is full")
 
@@ -150,13 +150,13 @@ def test_a_store_that_refuses_is_a_system_error(run, store):
 @pytest.mark.parametrize(
     ("answer", "code"), [(Recalled.DONE, 0), (Recalled.DELIVERED, 604), (Recalled.UNKNOWN, 604)]
 )
-def test_who_holds_the_timers_decides_and_nothing_else_is_stored(run, store, answer, code):
+def test_the_recall_port_decides_and_no_marker_is_stored(run, store, answer, code):
     port = Port(answer)
     world = World(store, recalls=port)
     if code:
         error = refused(run, world, world.handle())
         assert error.code == code
-        assert ("delivered already" in error.remark) == (answer is Recalled.DELIVERED)
+        assert ("already delivered" in error.remark) == (answer is Recalled.DELIVERED)
     else:
         assert run(world.recall(world.handle())).fields["msgId"] == KEY
     assert port.asked == [("T", store.clock.now_ms() + 10_001, KEY)]
@@ -164,8 +164,8 @@ def test_who_holds_the_timers_decides_and_nothing_else_is_stored(run, store, ans
 
 
 @pytest.mark.parametrize(("late_ms", "asked"), [(1, 1), (0, 1), (-999, 1), (-1_000, 0)])
-def test_it_is_asked_while_the_slot_of_the_timer_lasts(run, store, late_ms, asked):
-    """A message at the end of its second can be cancelled until its own millisecond."""
+def test_the_recall_port_is_called_until_the_slot_of_the_timer_ends(run, store, late_ms, asked):
+    """A message due at the end of its second can be cancelled until it is due."""
     port = Port(Recalled.DONE)
     world = World(store, recalls=port)
     if asked:

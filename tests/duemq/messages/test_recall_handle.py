@@ -1,4 +1,4 @@
-"""The recall handle: Apache's bytes, and everything that is none."""
+"""Recall handle: Apache's bytes, malformed handles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORDED = (
 
 
 @pytest.mark.parametrize(("text", "handle"), [VECTOR, RECORDED])
-def test_a_handle_is_that_of_apache(text: str, handle: RecallHandle) -> None:
+def test_handles_equal_those_of_apache(text: str, handle: RecallHandle) -> None:
     assert handle.encode() == text
     assert decode_handle(text) == handle
     assert decode_handle(text.rstrip("=")) == handle  # Java's decoder wants no padding
@@ -48,19 +48,19 @@ def encoded(raw: bytes) -> str:
         ("the other alphabet", "djE+", "not base64"),
         ("no UTF-8", encoded(b"v1 \xff\xfe b 1 k"), "not base64"),
         ("another version", encoded(b"v2 T b 1 k"), "version"),
-        ("no key", encoded(b"v1 T b 1"), "cut off"),
-        ("an empty key", encoded(b"v1 T b 1 "), "cut off"),
-        ("an empty topic", encoded(b"v1  b 1 k"), "cut off"),
+        ("no key", encoded(b"v1 T b 1"), "incomplete"),
+        ("an empty key", encoded(b"v1 T b 1 "), "incomplete"),
+        ("an empty topic", encoded(b"v1  b 1 k"), "incomplete"),
         ("far too long", "A" * 5_000, "5000 characters"),
     ],
 )
-def test_what_is_no_handle(rule: str, text: str, says: str) -> None:
+def test_malformed_handles(rule: str, text: str, says: str) -> None:
     with pytest.raises(HandleError, match=says):
         decode_handle(text)
 
 
 @pytest.mark.parametrize("cut", range(len(RECORDED[0])))
-def test_a_cut_handle_is_refused_or_names_less(cut: int) -> None:
+def test_a_truncated_handle_is_refused_or_has_a_shorter_key(cut: int) -> None:
     try:
         handle = decode_handle(RECORDED[0][:cut])
     except HandleError:
@@ -69,7 +69,7 @@ def test_a_cut_handle_is_refused_or_names_less(cut: int) -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_a_handle_or_a_clear_error(text: str) -> None:
+def test_any_text_is_decoded_or_raises_handle_error(text: str) -> None:
     try:
         handle = decode_handle(text)
     except HandleError:

@@ -173,7 +173,7 @@ def test_one_connection_registers_a_bounded_number_of_brokers(
 @pytest.mark.finding("E12")
 def test_a_body_that_expands_too_much_is_refused() -> None:
     bomb = zlib.compress(bytes(8 << 20), 9)
-    with pytest.raises(ValueError, match="unpacks to more"):
+    with pytest.raises(ValueError, match="decompresses to more"):
         decode_body(bomb, compressed=True)
 
 

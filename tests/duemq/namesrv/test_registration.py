@@ -296,7 +296,8 @@ def test_failures_are_reported_once_and_so_is_their_end(caplog: pytest.LogCaptur
         asyncio.run(main())
     assert [record.getMessage() for record in caplog.records] == [
         "name server n1:1: not registered (Connection refused). Clients that use it do not find "
-        "this broker. Trying again every 5 s; check that it runs and that namesrvAddr names it",
+        "this broker. Retrying every 5 s; check that it runs and that its address in namesrvAddr "
+        "is right",
         "name server n1:1: registered again",
     ]
 

@@ -166,7 +166,7 @@ def test_a_closed_connection_takes_the_brokers_heard_on_it() -> None:
         told("c", "3:1", channel=other),
     )
     table.register(told("b", "2:1", channel=other), 1)  # reconnected
-    assert table.channel_closed(one) == [LiveKey("C", "1:1")]
+    assert table.drop_brokers_on(one) == [LiveKey("C", "1:1")]
     assert list(addresses(table)) == ["b", "c"]
 
 
@@ -175,9 +175,9 @@ def test_a_closed_connection_takes_the_brokers_heard_on_it() -> None:
 )
 def test_silent_brokers_expire(heard_ms: int, now_ms: int, lives: bool) -> None:
     table = table_of(told())
-    assert table.heard(LiveKey("C", "1:1"), heard_ms)
+    assert table.record_heartbeat(LiveKey("C", "1:1"), heard_ms)
     gone = table.expire(now_ms)
-    assert [each.key for each in gone] == ([] if lives else [LiveKey("C", "1:1")])
+    assert gone == ([] if lives else [LiveKey("C", "1:1")])
     assert (table.route("T") is not None) is lives
 
 
@@ -187,7 +187,7 @@ def test_the_broker_in_our_process_never_expires() -> None:
 
 
 def test_an_unknown_broker_is_not_heard() -> None:
-    assert not RouteTable().heard(LiveKey("C", "1:1"), 0)
+    assert not RouteTable().record_heartbeat(LiveKey("C", "1:1"), 0)
 
 
 # -- tools ----------------------------------------------------------------------------------------
@@ -238,10 +238,10 @@ def test_lists() -> None:
     assert table.topics() == ["F0", "F1", "F2", "F3", "T", "U"]
     assert table.topics_of("D") == ["T", "U"]
     assert table.topics_where(lambda flag: flag == 2) == ["F2"]
-    assert table.an_address() == "1:1"
+    assert table.first_address() == "1:1"
     assert table.member_group("C", "a")["brokerAddrs"] == {"0": "1:1"}
     assert table.member_group("D", "a")["brokerAddrs"] == {}
-    assert RouteTable().an_address() == ""
+    assert RouteTable().first_address() == ""
 
 
 def test_cluster_info() -> None:
@@ -328,7 +328,7 @@ class Model(RuleBasedStateMachine):
     @rule(channel=channels)
     def close(self, channel: str) -> None:
         gone = {key for key, heard_on in self.channel.items() if heard_on == channel}
-        assert set(self.table.channel_closed(channel)) == gone
+        assert set(self.table.drop_brokers_on(channel)) == gone
         for key in gone:
             self._drop(key)
 
@@ -336,14 +336,14 @@ class Model(RuleBasedStateMachine):
     def expire(self, step_ms: int) -> None:
         self.now_ms += step_ms
         gone = {k for k, (_, at, limit, _) in self.live.items() if self.now_ms - at > limit}
-        assert {each.key for each in self.table.expire(self.now_ms)} == gone
+        assert set(self.table.expire(self.now_ms)) == gone
         for key in gone:
             self._drop(key)
 
     @rule(name=names, address=places)
     def hear(self, name: str, address: str) -> None:
         key = LiveKey(CLUSTERS[name], address)
-        assert self.table.heard(key, self.now_ms) is (key in self.live)
+        assert self.table.record_heartbeat(key, self.now_ms) is (key in self.live)
         if key in self.live:
             broker, _, limit, version = self.live[key]
             self.live[key] = (broker, self.now_ms, limit, version)

@@ -1,4 +1,4 @@
-"""Runs coroutines on both event loops."""
+"""Fixture that runs coroutines on both event loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Run a coroutine to its end on a fresh loop."""
+    """Run a coroutine to its end on a new loop."""
 
     def runner(main: Coroutine[Any, Any, Any]) -> Any:
         factory = uvloop.new_event_loop if request.param == "uvloop" else None

@@ -1,4 +1,4 @@
-"""Networks that a name server listens to."""
+"""Networks from which a name server accepts requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_addresses(text: str, address: str, allowed: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["everybody", "10.0.0.0/33", "host.example", "1;" * 300])
-def test_other_words_are_refused(text: str) -> None:
+def test_invalid_words_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="registerFrom"):
         parse_sources("registerFrom", text)
 

@@ -1,4 +1,4 @@
-"""The outbound client against our own server."""
+"""Remoting client against the remoting server."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def test_call_oneway_and_reconnect(run: Run) -> None:
 
 
 async def calls_in_silence(client: RemotingClient, count: int) -> None:
-    """Let calls at the same time wait for an answer until they are given up."""
+    """Make concurrent calls that time out."""
     calls = [client.call(Request(12, {}), timeout_s=0.0) for _ in range(count)]
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(each) for each in found} == {TimeoutError}
 
 
 @pytest.mark.parametrize("at_a_time", [1, 5])
-def test_a_connection_without_answers_is_replaced(run: Run, at_a_time: int) -> None:
-    """Calls at the same time count once, and an answer begins the count again."""
+def test_a_connection_without_responses_is_replaced(run: Run, at_a_time: int) -> None:
+    """Concurrent calls count once, and a response resets the count."""
 
     async def never(request: Request) -> Response:
         return await asyncio.get_running_loop().create_future()
@@ -74,11 +74,14 @@ def test_a_connection_without_answers_is_replaced(run: Run, at_a_time: int) -> N
 
 
 def test_calls_of_a_lost_connection_do_not_count_for_the_next(run: Run) -> None:
-    async def never(request: Request) -> Response:
-        return await asyncio.get_running_loop().create_future()
-
     async def main() -> None:
-        handlers = Dispatcher({12: never})
+        ended = asyncio.Event()
+
+        async def late(request: Request) -> Response:
+            await ended.wait()
+            return Response(0)
+
+        handlers = Dispatcher({12: late})
         async with RemotingServer(handlers, clock=FakeClock()) as server:
             await server.start("127.0.0.1", 0)
             async with RemotingClient(f"127.0.0.1:{server.ports[0]}") as client:
@@ -88,6 +91,7 @@ def test_calls_of_a_lost_connection_do_not_count_for_the_next(run: Run) -> None:
                 second = await client.connect()
                 await calls_in_silence(client, 1)
                 assert not second.closed
+                ended.set()
 
     run(main())
 
@@ -109,7 +113,7 @@ def test_client_answers_the_server(run: Run) -> None:
     run(main())
 
 
-def test_no_server_listens(run: Run) -> None:
+def test_a_refused_connection_is_an_error(run: Run) -> None:
     async def main() -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -134,6 +138,6 @@ def test_addresses(text: str, parts: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x"])
-def test_bad_addresses(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         split_address(text)

@@ -1,4 +1,4 @@
-"""Frames both ways: vectors, tolerance, refusals, and round trips of random commands."""
+"""Codec: vectors, tolerant decoding, malformed frames, round trips of random commands."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_incomplete_frame_waits(cut: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "error_text"),
     [
         (struct.pack("!iI", 3, 0), "frame length 3"),
         (struct.pack("!iI", -1, 0), "frame length -1"),
@@ -179,8 +179,8 @@ def test_incomplete_frame_waits(cut: int) -> None:
         (b"GET / HTTP/1.1\r\n", "not a RocketMQ client"),
     ],
 )
-def test_impossible_length_is_a_frame_error(data: bytes, says: str) -> None:
-    with pytest.raises(FrameError, match=says):
+def test_impossible_length_is_a_frame_error(data: bytes, error_text: str) -> None:
+    with pytest.raises(FrameError, match=error_text):
         codec.next_frame(memoryview(data), 0, len(data))
 
 
@@ -190,7 +190,7 @@ def test_unknown_serialize_type_is_a_frame_error() -> None:
 
 
 def test_answer_over_the_frame_limit_is_refused() -> None:
-    with pytest.raises(FrameError, match="over the limit"):
+    with pytest.raises(FrameError, match="exceeds the limit"):
         codec.encode_response(Response(body=bytes(codec.FRAME_BYTES_MAX)), 1)
 
 
@@ -214,5 +214,5 @@ def test_answer_header_is_compact_and_all_text() -> None:
 
 
 @given(st.integers(-(1 << 31), (1 << 31) - 1))
-def test_a_success_is_the_answer_without_anything(opaque: int) -> None:
+def test_encode_success_equals_an_empty_response(opaque: int) -> None:
     assert codec.encode_success(opaque) == b"".join(codec.encode_response(Response(), opaque))

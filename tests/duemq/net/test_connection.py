@@ -1,4 +1,4 @@
-"""The connection on a transport in memory: backpressure, closing, bounds of calls."""
+"""Connection on a transport in memory: backpressure, closing, limits of calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.raw_connection import echo
 
 
 class MemoryTransport(asyncio.Transport):
-    """Remembers what was written; reading is a flag."""
+    """Transport that records written bytes, and whether reading is paused."""
 
     def __init__(self, address: tuple[str, int] = ("10.0.0.9", 5_555)) -> None:
         super().__init__({"peername": address})
@@ -78,7 +78,7 @@ def test_a_peer_that_does_not_read_is_not_read_from() -> None:
     asyncio.run(main())
 
 
-def test_nothing_is_read_any_more_once_it_stops() -> None:
+def test_a_stopping_connection_does_not_read() -> None:
     async def main() -> None:
         made, transport = connection()
         made.stop_reading()
@@ -89,7 +89,7 @@ def test_nothing_is_read_any_more_once_it_stops() -> None:
     asyncio.run(main())
 
 
-def test_late_requests_are_cancelled_when_it_drains() -> None:
+def test_a_drain_cancels_late_requests() -> None:
     async def main() -> None:
         async def hold(request: Request) -> Response:
             await asyncio.Event().wait()
@@ -106,7 +106,7 @@ def test_late_requests_are_cancelled_when_it_drains() -> None:
     asyncio.run(main())
 
 
-def test_close_callbacks_are_called_once_and_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_close_callback_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         made, _ = connection()
         calls: list[Peer] = []
@@ -126,7 +126,7 @@ def test_close_callbacks_are_called_once_and_alone(caplog: pytest.LogCaptureFixt
     assert "a close callback failed" in caplog.text
 
 
-def test_calls_have_a_bound() -> None:
+def test_calls_in_flight_are_limited() -> None:
     async def main() -> None:
         made, _ = connection(calls_in_flight_max=2)
         calls = [asyncio.ensure_future(made.call(Request(307, {}), timeout_s=9)) for _ in "ab"]
@@ -174,7 +174,7 @@ def test_an_answer_over_the_frame_limit_becomes_code_1() -> None:
         answer = codec.decode_frame(data, frame)
         assert isinstance(answer, codec.Answer)
         assert answer.response.code == 1
-        assert "over the limit" in (answer.response.remark or "")
+        assert "exceeds the limit" in (answer.response.remark or "")
 
     asyncio.run(main())
 
@@ -197,7 +197,7 @@ def test_born_host(address: tuple[str, int], born: tuple[bytes, int]) -> None:
     asyncio.run(main())
 
 
-def test_fragments_are_put_together() -> None:
+def test_fragments_of_a_frame_are_joined() -> None:
     async def main() -> None:
         made, transport = connection({11: echo})
         request = Request(11, {"a": "b"}, b"body", opaque=3, version=479)
@@ -241,20 +241,20 @@ AT_ONCE = [
 
 
 @pytest.mark.parametrize(
-    ("begin", "wanted"), [row[1:] for row in AT_ONCE], ids=[r[0] for r in AT_ONCE]
+    ("begin", "expected"), [row[1:] for row in AT_ONCE], ids=[r[0] for r in AT_ONCE]
 )
-def test_a_handler_that_need_not_wait_gets_no_task(begin: Any, wanted: tuple[int, str]) -> None:
+def test_a_handler_that_responds_at_once_has_no_task(begin: Any, expected: tuple[int, str]) -> None:
     async def main() -> None:
         made, transport = connection({11: begin})
         receive(made, codec.encode_request(Request(11, {}, opaque=1)))
         assert made.requests_in_flight == 0
         answer = answer_of(transport)
-        assert (answer.code, answer.remark) == wanted
+        assert (answer.code, answer.remark) == expected
 
     asyncio.run(main())
 
 
-def test_a_handler_that_waits_after_all_gets_one() -> None:
+def test_a_plain_handler_that_returns_an_awaitable_has_a_task() -> None:
     async def later() -> Response:
         await may_answer.wait()
         return Response(0, "later")
@@ -272,7 +272,7 @@ def test_a_handler_that_waits_after_all_gets_one() -> None:
     asyncio.run(main())
 
 
-def test_nothing_is_answered_at_once_while_answers_pile_up() -> None:
+def test_handlers_wait_while_responses_are_unread() -> None:
     class FullTransport(MemoryTransport):
         def get_write_buffer_size(self) -> int:
             return 0 if self.written_all else 1 << 24
@@ -294,7 +294,7 @@ def test_nothing_is_answered_at_once_while_answers_pile_up() -> None:
 
 
 class StalledTransport(MemoryTransport):
-    """A peer that reads nothing: all that is written stays in the buffer."""
+    """Transport to a peer that does not read: written bytes stay in the buffer."""
 
     def __init__(self) -> None:
         super().__init__()

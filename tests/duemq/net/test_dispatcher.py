@@ -1,4 +1,4 @@
-"""The dispatcher: from the bytes of a request to the bytes of its response, without a socket."""
+"""Dispatcher: request bytes to response bytes, without a socket."""
 
 from __future__ import annotations
 
@@ -74,19 +74,31 @@ CASES = [
 
 
 @pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
-@pytest.mark.parametrize(("request_", "wanted"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("request_", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
 def test_bytes_in_bytes_out(
-    request_: Request, wanted: tuple[int, str], serialize_type: int
+    request_: Request, expected: tuple[int, str], serialize_type: int
 ) -> None:
     request_.opaque = 7
     response = exchange(Dispatcher(TABLE), request_, serialize_type)
     assert response is not None
-    assert (response.code, response.remark) == wanted
+    assert (response.code, response.remark) == expected
 
 
 @pytest.mark.parametrize("request_", [Request(10, {}, oneway=True), Request(12, {})])
-def test_no_response(request_: Request) -> None:
+def test_requests_without_a_response(request_: Request) -> None:
     assert exchange(Dispatcher(TABLE), request_) is None
+
+
+def test_a_checked_request_is_handled_without_another_check() -> None:
+    def refuse_all(request: Request) -> None:
+        raise RequestError(16, "no permission")
+
+    dispatcher = Dispatcher(TABLE, access=refuse_all)
+    found = dispatcher.begin(Request(10, {}), lambda _: Response(remark="checked"))
+    assert isinstance(found, Response)
+    assert (found.code, found.remark) == (0, "checked")
 
 
 def test_access_is_checked_before_any_handler() -> None:
@@ -114,11 +126,11 @@ def test_a_response_longer_than_a_frame_becomes_an_error() -> None:
     response = exchange(Dispatcher({10: long}), Request(10, {}))
     assert response is not None
     assert response.code == 1
-    assert "over the limit" in (response.remark or "")
+    assert "exceeds the limit" in (response.remark or "")
 
 
 @pytest.mark.parametrize("cut", [1, 8, -1])
-def test_what_is_no_whole_request_raises(cut: int) -> None:
+def test_bytes_other_than_one_request_raise(cut: int) -> None:
     data = codec.encode_request(Request(10, {}))[:cut]
     with pytest.raises(FrameError):
         asyncio.run(Dispatcher(TABLE).answer_frame(data))
@@ -138,7 +150,7 @@ def test_held_codes_are_handled_when_the_wait_ends() -> None:
             await ready.wait()
 
         dispatcher = Dispatcher({1: at_once, 2: later, 3: at_once})
-        dispatcher.hold({1, 2, 4}, until)
+        dispatcher.delay({1, 2, 4}, until)
         assert [dispatcher.responds_at_once(code) for code in (1, 2, 3)] == [False, False, True]
         assert isinstance(dispatcher.begin(Request(3, {})), Response)
         held = [asyncio.ensure_future(answer(dispatcher, code)) for code in (1, 2)]

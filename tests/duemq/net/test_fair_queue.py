@@ -1,4 +1,4 @@
-"""Keys take turns; the items of one key keep their order."""
+"""Round-robin order of keys; items of one key stay in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds that depend on each other."""
+"""Limits that depend on each other."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ from duemq.net.limits import body_bytes_max
         (256 << 20, FRAME_BYTES_MAX - (128 << 10)),
     ],
 )
-def test_a_message_that_is_taken_fits_into_an_answer(configured: int, taken: int) -> None:
+def test_an_accepted_message_fits_into_a_response(configured: int, taken: int) -> None:
     assert body_bytes_max(configured) == taken

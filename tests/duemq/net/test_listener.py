@@ -1,4 +1,4 @@
-"""The first bytes of a connection: plaintext, TLS, PROXY headers, silence."""
+"""First bytes of a connection: plaintext, TLS, PROXY header, none."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def can_call(port: int, tls: ssl.SSLContext | None) -> bool:
 
 
 async def two_openings(remoting: RemotingServer) -> None:
-    """Return when the listener has accepted two sockets that are no connection yet."""
+    """Wait until the listener has two accepted sockets without a connection."""
     [listener] = remoting.listeners
     for _ in range(10_000):
         if len(listener) == 2:
@@ -66,7 +66,7 @@ async def two_openings(remoting: RemotingServer) -> None:
     ("mode", "plaintext", "encrypted"),
     [("disabled", True, False), ("permissive", True, True), ("enforcing", False, True)],
 )
-def test_each_mode_serves_what_it_allows(
+def test_each_tls_mode_accepts_its_protocols(
     run: Run, caplog: pytest.LogCaptureFixture, mode: str, plaintext: bool, encrypted: bool
 ) -> None:
     async def main() -> tuple[bool, bool]:
@@ -97,7 +97,7 @@ def test_large_frames_and_pieces_pass_through_tls(run: Run) -> None:
     run(main())
 
 
-def test_a_handshake_that_fails_leaves_the_others_alone(
+def test_a_failed_handshake_does_not_affect_other_connections(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -145,7 +145,7 @@ def test_a_proxy_header_without_a_client_keeps_the_address(run: Run) -> None:
     run(main())
 
 
-def test_a_proxy_header_of_a_stranger_is_refused(
+def test_a_proxy_header_of_an_untrusted_peer_is_refused(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -212,7 +212,7 @@ def test_stop_closes_silent_peers_and_handshakes(run: Run) -> None:
     run(main())
 
 
-def test_a_frame_that_is_there_before_the_accept_is_answered(run: Run) -> None:
+def test_a_frame_received_before_the_accept_is_answered(run: Run) -> None:
     async def main() -> None:
         async with server() as remoting:
             await remoting.start("127.0.0.1", 0)
@@ -225,8 +225,8 @@ def test_a_frame_that_is_there_before_the_accept_is_answered(run: Run) -> None:
     run(main())
 
 
-def test_a_connection_that_stops_before_its_first_step_is_closed(run: Run) -> None:
-    """As when the server stops in the turn in which the first byte has come."""
+def test_a_connection_cancelled_before_its_first_step_is_closed(run: Run) -> None:
+    """The server stops in the turn in which the first byte arrives."""
 
     def stopped_at_once(loop: Any, work: Any, **options: Any) -> Any:
         task = asyncio.Task(work, loop=loop, **options)

@@ -1,4 +1,4 @@
-"""The memory budget: who is closed, who is not, and what connections may keep."""
+"""Memory budget: order of closing, connections that stay open, limits of unread bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from delivery.plugin import Request
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
-from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, UNSENT_BYTES, MemoryBudget
+from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, UNREAD_BYTES_MAX, MemoryBudget
 from duemq.net.server import RemotingServer
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.finding("A20")
 
 
 class FakeHolder:
-    """A connection that holds what a test says."""
+    """Connection that charges the bytes that a test sets."""
 
     def __init__(self, budget: MemoryBudget, stuck_since_s: float = NOT_STUCK) -> None:
         self.budget, self.stuck_since_s = budget, stuck_since_s
@@ -31,10 +31,10 @@ class FakeHolder:
     def hold(self, count: int) -> None:
         self.budget.charge(self, count)
 
-    def recount(self) -> None:
+    def update_charge(self) -> None:
         pass
 
-    def bound_unsent(self, unsent_bytes_max: int) -> None:
+    def limit_unsent(self, unsent_bytes_max: int) -> None:
         self.unsent_bytes_max = unsent_bytes_max
 
     def shed(self, why: str) -> None:
@@ -42,7 +42,7 @@ class FakeHolder:
         self.hold(0)
 
 
-def test_those_that_are_stuck_for_the_longest_are_closed_first() -> None:
+def test_the_longest_stuck_connections_are_closed_first() -> None:
     budget = MemoryBudget(100 * MIB)
     holders = [FakeHolder(budget, stuck_since_s=since) for since in (5, 1, 3, 2, 4)]
     for holder in holders:
@@ -69,17 +69,17 @@ def test_connections_with_little_memory_or_not_stuck_stay_open(
     assert budget.used_bytes == 40 * held_bytes
 
 
-def test_the_scarcer_memory_is_the_less_may_stay_unread() -> None:
+def test_the_limit_of_unread_bytes_decreases_with_free_memory() -> None:
     budget = MemoryBudget(100 * MIB)
     first, second = FakeHolder(budget), FakeHolder(budget)
     first.hold(50 * MIB)
-    assert (first.unsent_bytes_max, budget.is_scarce) == (UNSENT_BYTES[0], False)
+    assert (first.unsent_bytes_max, budget.is_scarce) == (UNREAD_BYTES_MAX[0], False)
     second.hold(10 * MIB)
-    assert (first.unsent_bytes_max, budget.is_scarce) == (UNSENT_BYTES[1], True)
+    assert (first.unsent_bytes_max, budget.is_scarce) == (UNREAD_BYTES_MAX[1], True)
     second.hold(30 * MIB)
-    assert first.unsent_bytes_max == second.unsent_bytes_max == UNSENT_BYTES[2]
+    assert first.unsent_bytes_max == second.unsent_bytes_max == UNREAD_BYTES_MAX[2]
     first.hold(0)
-    assert second.unsent_bytes_max == UNSENT_BYTES[0]
+    assert second.unsent_bytes_max == UNREAD_BYTES_MAX[0]
 
 
 def test_a_reservation_is_refused_while_memory_is_scarce() -> None:
@@ -91,8 +91,8 @@ def test_a_reservation_is_refused_while_memory_is_scarce() -> None:
     assert budget.used_bytes == 1
 
 
-def test_half_frames_of_many_connections_are_bounded_together(run: Run) -> None:
-    """Each holds 1 MiB of a frame that never ends; a friend is answered all the while."""
+def test_incomplete_frames_of_all_connections_share_one_limit(run: Run) -> None:
+    """Each connection has 1 MiB of an incomplete frame; another connection is still answered."""
     limit_bytes, piece = 4 * MIB, bytes(MIB)
 
     async def main() -> None:
@@ -102,16 +102,16 @@ def test_half_frames_of_many_connections_are_bounded_together(run: Run) -> None:
         ) as remoting:
             await remoting.start("127.0.0.1", 0)
             port = remoting.ports[0]
-            async with await RawPeer.connect(port) as friend:
+            async with await RawPeer.connect(port) as other:
                 hostile = [await RawPeer.connect(port) for _ in range(12)]
                 for number, peer in enumerate(hostile):
                     peer.writer.write(struct.pack("!iI", 16 * MIB, 10) + piece)
-                    friend.send(Request(11, {}, b"x" * 1_000, opaque=number))
-                    assert (await friend.read_answer()).opaque == number
+                    other.send(Request(11, {}, b"x" * 1_000, opaque=number))
+                    assert (await other.read_answer()).opaque == number
                 async with asyncio.timeout(20):
                     while remoting.memory.shed_count < 6:
-                        friend.send(Request(11, {}, opaque=99))
-                        await friend.read_answer()
+                        other.send(Request(11, {}, opaque=99))
+                        await other.read_answer()
                 assert remoting.memory.used_bytes <= limit_bytes
                 assert await hostile[0].at_end()
                 for peer in hostile:

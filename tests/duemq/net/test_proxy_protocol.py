@@ -23,7 +23,7 @@ def v2(command: int, family: int, rest: bytes, rest_bytes: int | None = None) ->
 
 
 def read(stream: bytes) -> tuple[bytes, bytes]:
-    """Return the header as a reader takes it, and the rest of the stream."""
+    """Return the header, read as `bytes_missing` requests, and the rest of the stream."""
     header = stream[:1]
     while missing := bytes_missing(header):
         more = stream[len(header) : len(header) + missing]
@@ -87,7 +87,7 @@ def test_a_malformed_header_is_refused(header: bytes) -> None:
         v2(0x21, 0x11, TCP4, V2_REST_BYTES_MAX + 1),
     ],
 )
-def test_what_is_no_header_is_refused_within_bounds(stream: bytes) -> None:
+def test_bytes_other_than_a_header_are_refused_within_bounds(stream: bytes) -> None:
     with pytest.raises(FrameError):
         read(stream)
 

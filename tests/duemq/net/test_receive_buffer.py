@@ -1,4 +1,4 @@
-"""The receive buffer against a bytearray."""
+"""Receive buffer against a bytearray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_what_goes_in_comes_out(steps: list[tuple[str, int]]) -> None:
+def test_consumed_bytes_equal_received_bytes(steps: list[tuple[str, int]]) -> None:
     buffer, model = ReceiveBuffer(), bytearray()
     serial = 0
     for step, size in steps:
@@ -36,7 +36,7 @@ def test_what_goes_in_comes_out(steps: list[tuple[str, int]]) -> None:
         assert buffer.data.nbytes == len(buffer.view)
 
 
-def test_memory_is_given_back() -> None:
+def test_an_empty_buffer_shrinks() -> None:
     buffer = ReceiveBuffer()
     for _ in range(20):
         buffer.received(len(buffer.writable()))

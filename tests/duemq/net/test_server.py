@@ -1,4 +1,4 @@
-"""The server over real sockets: answers, order, refusals, closing."""
+"""Remoting server over sockets: responses, order, refusals, closing."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_too_many_requests_in_flight_are_refused_with_2(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "error_text"),
     [
         (b"\x16\x03\x01\x02\x00\x01", "TLS"),
         (b"\x00\x00\x00\x06\x00\x00\x00\x02{]", "JSON header"),
@@ -145,8 +145,8 @@ def test_too_many_requests_in_flight_are_refused_with_2(run: Run) -> None:
         (b"GET / HTTP/1.0\r\n\r\n", "not a RocketMQ client"),
     ],
 )
-def test_a_lost_stream_closes_that_connection_only(
-    run: Run, caplog: pytest.LogCaptureFixture, data: bytes, says: str
+def test_a_malformed_stream_closes_its_connection_only(
+    run: Run, caplog: pytest.LogCaptureFixture, data: bytes, error_text: str
 ) -> None:
     async def main() -> None:
         async with server({11: echo}) as remoting:
@@ -160,11 +160,11 @@ def test_a_lost_stream_closes_that_connection_only(
 
     with caplog.at_level(logging.WARNING):
         run(main())
-    assert says in caplog.text
+    assert error_text in caplog.text
     assert "connection closed" in caplog.text
 
 
-def test_frames_arrive_in_any_pieces(run: Run) -> None:
+def test_frames_are_read_from_fragments_of_any_size(run: Run) -> None:
     async def main() -> None:
         async with server({11: echo}) as remoting:
             await remoting.start("127.0.0.1", 0)
@@ -201,7 +201,7 @@ def test_idle_connection_is_closed(run: Run) -> None:
     run(main())
 
 
-def test_stop_finishes_requests_in_hand(run: Run) -> None:
+def test_stop_finishes_requests_in_flight(run: Run) -> None:
     async def main() -> None:
         started, release = asyncio.Event(), asyncio.Event()
 
@@ -265,7 +265,7 @@ def test_too_many_connections_are_refused(run: Run) -> None:
 
 
 @pytest.mark.finding("A6")
-def test_connections_leave_descriptors_to_the_files_of_the_store(run: Run) -> None:
+def test_connections_are_refused_while_descriptors_are_scarce(run: Run) -> None:
     async def main() -> None:
         limits = RemotingLimits(connections_max=1_000)
         few = RemotingServer(
@@ -279,7 +279,7 @@ def test_connections_leave_descriptors_to_the_files_of_the_store(run: Run) -> No
     run(main())
 
 
-def test_server_asks_its_peer_and_hears_it_close(run: Run) -> None:
+def test_a_server_calls_its_peer_until_the_peer_closes(run: Run) -> None:
     async def main() -> None:
         peers: list[Peer] = []
         closed: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
@@ -304,9 +304,9 @@ def test_server_asks_its_peer_and_hears_it_close(run: Run) -> None:
                 raw.writer.write(b"".join(answer))
                 assert (await call).remark == "info"
                 peer.send_oneway(Request(40, {"consumerGroup": "g"}))
-                told = await raw.read()
-                assert isinstance(told, Request)
-                assert told.oneway
+                notice = await raw.read()
+                assert isinstance(notice, Request)
+                assert notice.oneway
                 lost = asyncio.ensure_future(peer.call(Request(307, {}), timeout_s=WAIT_S))
                 await raw.read()
             assert await asyncio.wait_for(closed, WAIT_S) is peer

@@ -1,4 +1,4 @@
-"""Certificates: verification on both sides, reload, files that cannot be used."""
+"""TLS certificates: verification on both sides, reload, unusable files."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_an_unchanged_file_is_not_loaded_again(run: Run, tmp_path: Path) -> None
 
 
 def broken(tmp_path: Path, what: str) -> TlsConfig:
-    """Return a configuration that cannot be used."""
+    """Return an unusable configuration."""
     authority = Authority(tmp_path)
     files, other = authority.issue("server"), authority.issue("other")
     absent = tmp_path / "absent.pem"

@@ -27,11 +27,11 @@ def test_both_dialects_are_read(body: bytes, value: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"[1,", b"nonsense", b"[" * 100_000])
-def test_what_is_no_json(body: bytes) -> None:
+def test_invalid_json_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):
         parse(body)
 
 
-def test_an_object_is_wanted() -> None:
+def test_a_body_must_be_an_object() -> None:
     with pytest.raises(ValueError, match="list"):
         parse_object(b"[1]")

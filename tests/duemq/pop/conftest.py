@@ -26,7 +26,7 @@ async def _never(kernels: Sequence[Listed], niceness: int) -> None:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScene:
-    """Run a scene with a `PopRig`; no turn is cut short, however slow the machine is."""
+    """Run a scene with a `PopRig`; turns have no time limit."""
     monkeypatch.setattr("duemq.send.ingest.TURN_S", TURN_S)
 
     def run(

@@ -1,4 +1,4 @@
-"""Acknowledgements that are written together: one append, and each its own answer."""
+"""Acknowledgements of one turn: one append, and a response to each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from duemq.net import codec
 from duemq.net.codes import RequestCode
+from duemq.pop.templates.ack_templates import AckTemplate
+from duemq.pop.templates.frame_templates import TEMPLATES_MAX
 from tests.support.accounts import KEYS, ROOT
 from tests.support.pop_client import advance
 from tests.support.pop_frames import ack_request, answers, codes, turn, write
@@ -39,7 +41,7 @@ def test_many_acknowledgements_of_several_queues_are_one_append(rig, compiled):
 
 
 @WAYS
-def test_those_that_are_not_acknowledged_come_again(rig, compiled):
+def test_unacknowledged_messages_of_a_pop_are_visible_again(rig, compiled):
     async def scene(rig):
         messages = await popped(rig)
         peer = await rig.peer()
@@ -69,7 +71,7 @@ def test_those_that_are_not_acknowledged_come_again(rig, compiled):
         pytest.param({"invisible": 10**16}, 29, id="time that no timer may have"),
     ],
 )
-def test_an_invalid_one_among_others_is_refused_alone(rig, compiled, invalid, code):
+def test_an_invalid_acknowledgement_does_not_affect_others(rig, compiled, invalid, code):
     async def scene(rig):
         messages = await popped(rig, queues=1)
         peer, changes = await rig.peer(), dict(invalid)
@@ -90,8 +92,35 @@ def test_an_invalid_one_among_others_is_refused_alone(rig, compiled, invalid, co
     rig(scene, compiled=compiled)
 
 
+@pytest.mark.parametrize("topics", [2, TEMPLATES_MAX, TEMPLATES_MAX + 1])
+def test_the_topics_of_a_connection_have_their_own_templates(rig, monkeypatch, topics):
+    """With more topics than a connection has templates, the codec decodes each frame."""
+    decoded, of = [], AckTemplate.of
+
+    def counted(frame, request):
+        decoded.append(request.fields["topic"])
+        return of(frame, request)
+
+    monkeypatch.setattr(AckTemplate, "of", counted)
+
+    async def scene(rig):
+        names = [f"T{number}" for number in range(topics)]
+        for name in names:
+            await rig.send(0, b"a", b"b", b"c", topic=name)
+        messages = [await rig.pop_all(3, name) for name in names]
+        in_turn = [message for each in zip(*messages, strict=True) for message in each]
+        requests = [ack_request(message, number) for number, message in enumerate(in_turn)]
+        peer = await rig.peer()
+        assert await codes(peer, requests) == dict.fromkeys(range(3 * topics), 0)
+        assert len(decoded) == (topics if topics <= TEMPLATES_MAX else 3 * topics)
+        await advance(rig.broker, rig.clock, 70_000)
+        assert [await rig.client.pop(name) for name in names] == [[]] * topics
+
+    rig(scene)
+
+
 @WAYS
-def test_the_same_message_twice_is_one(rig, compiled):
+def test_a_repeated_acknowledgement_is_stored_once(rig, compiled):
     async def scene(rig):
         first, second = await popped(rig, queues=1, each=2)
         peer, before = await rig.peer(), len(rig.appends.batches)
@@ -106,7 +135,7 @@ def test_the_same_message_twice_is_one(rig, compiled):
 
 
 @WAYS
-def test_frames_cut_anywhere_are_taken_when_they_are_complete(rig, compiled):
+def test_frames_cut_at_any_byte_are_read_once_complete(rig, compiled):
     async def scene(rig):
         messages = await popped(rig, queues=2)
         peer = await rig.peer()
@@ -126,7 +155,7 @@ def test_frames_cut_anywhere_are_taken_when_they_are_complete(rig, compiled):
 
 
 @WAYS
-def test_a_topic_that_is_deleted_between_two_turns_is_not_acknowledged(rig, compiled):
+def test_acknowledgements_of_a_topic_deleted_between_turns_are_refused(rig, compiled):
     async def scene(rig):
         messages = await popped(rig, queues=1)
         peer = await rig.peer()
@@ -164,7 +193,7 @@ def test_several_connections_and_topics_share_an_append(rig, compiled):
 
 
 @WAYS
-def test_one_way_acknowledgements_count_and_have_no_answer(rig, compiled):
+def test_one_way_acknowledgements_are_stored_without_a_response(rig, compiled):
     async def scene(rig):
         messages = await popped(rig, queues=1)
         peer = await rig.peer()
@@ -180,7 +209,7 @@ def test_one_way_acknowledgements_count_and_have_no_answer(rig, compiled):
     rig(scene, compiled=compiled)
 
 
-def test_every_acknowledgement_needs_its_signature(rig):
+def test_each_acknowledgement_requires_a_signature(rig):
     async def scene(rig):
         messages = await popped(rig, queues=1)
         peer = await rig.peer()
@@ -197,7 +226,7 @@ def test_every_acknowledgement_needs_its_signature(rig):
     rig(scene, who=ROOT, **KEYS)
 
 
-def test_what_the_store_refuses_is_answered_and_comes_again(rig):
+def test_messages_of_refused_acknowledgements_are_visible_again(rig):
     async def scene(rig):
         messages = await popped(rig, queues=2, each=2)
         peer, rig.appends.fault = await rig.peer(), "disk full"
@@ -214,7 +243,7 @@ def test_what_the_store_refuses_is_answered_and_comes_again(rig):
     rig(scene)
 
 
-def test_hostile_groups_harm_no_other_acknowledgement(rig):
+def test_hostile_group_names_do_not_affect_other_acknowledgements(rig):
     async def scene(rig):
         messages = await popped(rig, queues=1)
         peer = await rig.peer()

@@ -1,4 +1,4 @@
-"""Allocation of queues: the answers of Apache's strategies, written down from their code."""
+"""Allocation of queues: the results of Apache's strategies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def ids(found: list[AssignedQueue]) -> list[int]:
         ("AVG_BY_CIRCLE", 2, [[0], [1], []]),
     ],
 )
-def test_each_member_gets_its_piece(strategy: str, count: int, pieces: list[list[int]]) -> None:
+def test_each_member_gets_its_share_of_queues(
+    strategy: str, count: int, pieces: list[list[int]]
+) -> None:
     found = [allocate(STRATEGIES[strategy], queues(count), MEMBERS, each) for each in MEMBERS]
     assert [ids(each) for each in found] == pieces
 
@@ -69,6 +71,6 @@ def test_members_pop_the_queues_of_others_as_well(
     assert ids(found) == expected
 
 
-def test_a_stranger_gets_nothing() -> None:
+def test_an_unknown_member_gets_no_queues() -> None:
     assert allocate(STRATEGIES["AVG"], queues(4), MEMBERS, "x") == []
     assert allocate_for_pop(STRATEGIES["AVG"], queues(4), MEMBERS, "x", 1) == []

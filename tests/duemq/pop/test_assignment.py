@@ -1,4 +1,4 @@
-"""Rebalance by the broker, and modes of consumption."""
+"""Rebalance by the broker, and request modes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ASK = {"topic": "T", "consumerGroup": "g", "clientId": "m1", "strategyName": "AV
 QUEUES = [AssignedQueue("T", broker, n) for broker in ("a", "b") for n in range(2)]
 
 
-class Known:
-    """Topics, groups and members that a table names."""
+class NamedTable:
+    """Fake of the tables of topics, groups and members."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -41,7 +41,7 @@ class Known:
 
 def make_processor(tmp_path: Path, **config: Any) -> AssignmentProcessor:
     modes = RequestModes.loaded(lambda name: tmp_path / name)
-    topics, groups = Known("T", "%RETRY%g"), Known("g")
+    topics, groups = NamedTable("T", "%RETRY%g"), NamedTable("g")
     made = BrokerConfig(**config)
     return AssignmentProcessor(topics, groups, groups, topics, modes, lambda: made)  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ def test_members_share_the_queues_of_all_brokers(tmp_path: Path) -> None:
     processor = make_processor(tmp_path)
     assert assigned(processor) == [("a", 0, "PULL"), ("a", 1, "PULL")]
     assert assigned(processor, clientId="m3") == [("b", 1, "PULL")]
-    assert assigned(processor, clientId="stranger") == []
+    assert assigned(processor, clientId="unknown") == []
     assert assigned(processor, messageModel="BROADCASTING") == [
         (queue.broker_name, queue.queue_id, "PULL") for queue in QUEUES
     ]
@@ -79,20 +79,20 @@ def test_members_share_the_queues_of_all_brokers(tmp_path: Path) -> None:
     "changes",
     [{"strategyName": "NONE"}, {"topic": "no such"}, {"consumerGroup": "h"}, {"clientId": " "}],
 )
-def test_a_client_keeps_its_queues_when_there_is_no_answer(
+def test_a_response_without_a_list_keeps_the_clients_queues(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
     assert assigned(make_processor(tmp_path), **changes) is None
 
 
-def test_a_group_pops_once_that_is_set(tmp_path: Path) -> None:
+def test_a_group_pops_after_its_mode_is_set(tmp_path: Path) -> None:
     processor = make_processor(tmp_path)
     answer = ask(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=1)
     assert answer == Response()
     assert assigned(processor) == [("a", 0, "POP"), ("a", 1, "POP"), ("b", 0, "POP")]
     assert assigned(processor, topic="%RETRY%g") == [("a", 0, "PULL"), ("a", 1, "PULL")]
     ask(processor, 401, topic="T", consumerGroup="g", mode="POP", popShareQueueNum=0)
-    assert assigned(processor, clientId="stranger") == [("a", -1, "POP"), ("b", -1, "POP")]
+    assert assigned(processor, clientId="unknown") == [("a", -1, "POP"), ("b", -1, "POP")]
     modes = json.loads(bytes(ask(processor, 402).body))  # type: ignore[arg-type]
     assert modes["messageRequestModeMap"]["T"]["g"]["mode"] == "POP"
 
@@ -115,7 +115,7 @@ def test_modes_without_a_setting(tmp_path: Path) -> None:
         ({"topic": ""}, 29),
     ],
 )
-def test_modes_that_cannot_be(tmp_path: Path, changes: dict[str, object], code: int) -> None:
+def test_invalid_modes_are_refused(tmp_path: Path, changes: dict[str, object], code: int) -> None:
     body = {"topic": "T", "consumerGroup": "g", "mode": "POP"} | changes
     with pytest.raises(RequestError) as refused:
         ask(make_processor(tmp_path), 401, **body)
@@ -125,14 +125,14 @@ def test_modes_that_cannot_be(tmp_path: Path, changes: dict[str, object], code: 
 @pytest.mark.parametrize(
     "body", [b"", b"5", b'{"topic":5}', json.dumps(ASK | {"messageModel": "X"}).encode()]
 )
-def test_malformed_questions(tmp_path: Path, body: bytes) -> None:
+def test_malformed_requests_are_refused(tmp_path: Path, body: bytes) -> None:
     processor = make_processor(tmp_path)
     with pytest.raises(RequestError) as refused:
         asyncio.run(processor.assign(Request(400, {}, body)))
     assert refused.value.code == 29
 
 
-def test_a_broker_keeps_the_mode_over_a_restart(tmp_path: Path) -> None:
+def test_a_mode_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
     async def main(*, sets: bool) -> list[Any]:
         async with running(small(tmp_path)) as (_, asker):
             if sets:

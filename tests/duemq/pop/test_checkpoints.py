@@ -1,4 +1,4 @@
-"""Records of the revive topic: Apache's bodies, and bodies that are neither."""
+"""Records of the revive topic: Apache's bodies, and malformed bodies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def record_of(body: bytes, **properties: str) -> Record:
 
 
 @pytest.mark.parametrize("tag", APACHES)
-def test_bodies_are_apaches(tag: str) -> None:
+def test_bodies_equal_apaches(tag: str) -> None:
     assert OURS[tag].body().decode() == APACHES[tag]
     due_ms = "1059000" if tag == "ck" else "1060000"
     properties = OURS[tag].properties()
@@ -50,7 +50,7 @@ def test_bodies_are_apaches(tag: str) -> None:
     assert parse_revive_record(record_of(APACHES[tag].encode(), **properties), "x") == OURS[tag]
 
 
-def test_unique_keys_are_apaches() -> None:
+def test_unique_keys_equal_apaches() -> None:
     keys = [OURS[tag].properties()["UNIQ_KEY"] for tag in APACHES]
     assert keys == [
         "T@2@17@g@1000000@broker-a@ck",
@@ -85,6 +85,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("body", "properties"), WRONG.values(), ids=WRONG)
-def test_other_records_are_neither(body: str, properties: dict[str, str]) -> None:
+def test_records_of_another_form_are_refused(body: str, properties: dict[str, str]) -> None:
     with pytest.raises(RecordError):
         parse_revive_record(record_of(body.encode(), **properties), "b")

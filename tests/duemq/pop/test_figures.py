@@ -40,7 +40,7 @@ def test_messages_are_in_flight_until_they_are_acknowledged_or_visible() -> None
     assert figures.in_flight("g", "T", 0) == 0
 
 
-def test_pops_of_the_time_before_the_start_are_not_counted() -> None:
+def test_pops_before_the_start_are_not_counted() -> None:
     figures = PopFigures(STARTED_MS)
     figures.note_put(POP, PUT)
     figures.note_put(ack(5, pop_ms=STARTED_MS - 1), PUT)
@@ -63,7 +63,7 @@ def test_records_are_counted_by_type_and_status() -> None:
     assert figures.in_flight("g", "T", 1) == 2
 
 
-def test_pops_of_a_retry_topic_are_of_its_topic() -> None:
+def test_pops_of_a_retry_topic_count_for_its_topic() -> None:
     figures = PopFigures(STARTED_MS)
     figures.note_put(replace(POP, topic="%RETRY%g_T"), PUT)
     assert list(figures.pairs()) == [("g", "T")]

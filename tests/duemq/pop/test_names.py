@@ -14,7 +14,7 @@ from duemq.pop.names import (
 )
 
 
-def test_names_are_apaches() -> None:
+def test_names_equal_apaches() -> None:
     assert revive_topic("DefaultCluster") == "rmq_sys_REVIVE_LOG_DefaultCluster"
     assert list(retry_topics("T", "g")) == ["%RETRY%g_T", "%RETRY%g+T"]
     assert retry_topic("T", "g") == "%RETRY%g_T"

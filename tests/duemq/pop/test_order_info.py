@@ -1,4 +1,4 @@
-"""Order infos: Apache's file, and files that are none."""
+"""Order infos: Apache's file, and malformed files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_apaches_file_is_read_and_written_again(tmp_path: Path) -> None:
     assert dict(table_of(path).places()) == {PLACE: expected}
 
 
-def test_acknowledged_messages_move_the_group_in_order(tmp_path: Path) -> None:
+def test_acknowledgements_advance_the_group_in_order(tmp_path: Path) -> None:
     table = table_of(tmp_path / "x", APACHES)
     assert table.acknowledge(PLACE, 20, 1_000_000) == 17
     assert table.acknowledge(PLACE, 18, 1_000_000) is Settled.ILLEGAL
@@ -59,7 +59,7 @@ def test_a_queue_is_blocked_while_one_open_message_is_invisible(tmp_path: Path) 
     assert not table.set_visible(PLACE, 20, 1_000_001, 3_000_000)
 
 
-def test_what_is_gone_or_a_day_old_is_removed(tmp_path: Path) -> None:
+def test_entries_without_topic_or_a_day_old_are_removed(tmp_path: Path) -> None:
     text = APACHES.replace('"T@g"', '"U@g":{0:{"l":1000500,"o":[1],"popTime":1}},"T@g"')
     table = table_of(tmp_path / "x", text)
     assert len(dict(table.places())) == 2
@@ -81,7 +81,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+def test_a_malformed_file_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(CorruptStore):
         table_of(tmp_path / "x", text.replace('"table":[]', '"table":[1]'))
 

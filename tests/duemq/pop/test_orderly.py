@@ -59,7 +59,7 @@ def test_a_queue_is_blocked_until_its_messages_are_acknowledged(world):
     world(scene)
 
 
-def test_messages_that_are_not_acknowledged_come_first_and_are_counted(world):
+def test_unacknowledged_messages_are_popped_first_and_counted(world):
     async def scene(broker, clock, asker, client, pop):
         await send(asker, 3)
         first = await pop(maxMsgNums=2)
@@ -80,7 +80,7 @@ def test_messages_that_are_not_acknowledged_come_first_and_are_counted(world):
     world(scene)
 
 
-def test_a_waiting_pop_continues_when_the_queue_is_free(world):
+def test_a_held_pop_continues_when_the_queue_is_not_blocked(world):
     async def scene(broker, clock, asker, client, pop):
         await send(asker, 2)
         (first,) = await pop(maxMsgNums=1)
@@ -100,7 +100,7 @@ def test_a_waiting_pop_continues_when_the_queue_is_free(world):
     world(scene)
 
 
-def test_a_changed_time_blocks_the_queue_as_long(world):
+def test_a_changed_invisible_time_changes_the_end_of_blocking(world):
     async def scene(broker, clock, asker, client, pop):
         await send(asker, 2)
         (first,) = await pop(maxMsgNums=1)
@@ -116,7 +116,7 @@ def test_a_changed_time_blocks_the_queue_as_long(world):
     world(scene)
 
 
-def test_an_attempt_that_is_repeated_gets_the_same_messages(world):
+def test_a_repeated_attempt_gets_the_same_messages(world):
     async def scene(broker, clock, asker, client, pop):
         await send(asker, 2)
         first = await pop(maxMsgNums=1, attemptId="x")
@@ -134,7 +134,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED)
-def test_forged_acknowledgements_do_not_move_the_group(world, changes):
+def test_forged_acknowledgements_do_not_advance_the_group(world, changes):
     async def scene(broker, clock, asker, client, pop):
         await send(asker, 3)
         (first,) = await pop(maxMsgNums=1)
@@ -146,7 +146,7 @@ def test_forged_acknowledgements_do_not_move_the_group(world, changes):
     world(scene)
 
 
-def test_a_reset_frees_the_queue(world):
+def test_a_reset_unblocks_the_queue(world):
     async def scene(broker, clock, asker, client, pop):
         await send(asker, 3)
         await pop(maxMsgNums=2)

@@ -1,4 +1,4 @@
-"""Pop, acknowledge, change, expire, kill: a broker beside a dictionary of messages."""
+"""Pop, acknowledge, change, expire, kill: a broker against a dictionary of messages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SLACK_MS = 10  # from the end of an invisible time to the message's return, on a
 
 
 @dataclass
-class Known:
-    """What the model knows of one message.
+class MessageState:
+    """Expected state of one message.
 
     Attributes:
         until_ms: Time from which it is visible; 0 before the first pop.
@@ -35,11 +35,11 @@ class Known:
 
 
 class Model:
-    """A broker's messages, and what must be true of each pop."""
+    """Expected state of a broker's messages, and the checks of each pop."""
 
     def __init__(self, clock: FakeClock, seed: int) -> None:
         self.clock, self.chance = clock, random.Random(seed)
-        self.known: dict[bytes, Known] = {}
+        self.states: dict[bytes, MessageState] = {}
         self.old: list[Popped] = []
         self.returned = 0
 
@@ -50,9 +50,9 @@ class Model:
 
     async def send(self, broker: Any, asker: Any, client: PopClient) -> None:
         for _ in range(self.chance.randint(1, 5)):
-            body = b"%d" % len(self.known)
+            body = b"%d" % len(self.states)
             assert (await asker.send("T", body)).code == 0
-            self.known[body] = Known()
+            self.states[body] = MessageState()
 
     async def pop(self, broker: Any, asker: Any, client: PopClient) -> None:
         invisible_ms = self.chance.choice([500, 3_000, 20_000, 200_000])
@@ -65,38 +65,38 @@ class Model:
     def _note(self, found: list[Popped], invisible_ms: int) -> None:
         now_ms = self.clock.now_ms()
         for message in found:
-            known = self.known[message.body]
-            assert not known.is_acked, f"{message.body!r} was acknowledged"
-            assert known.until_ms <= now_ms, f"{message.body!r} is another consumer's"
-            self.returned += known.until_ms > 0
-            if known.handle is not None:
-                self.old.append(known.handle)
-            known.until_ms, known.handle = now_ms + invisible_ms, message
+            state = self.states[message.body]
+            assert not state.is_acked, f"{message.body!r} was acknowledged"
+            assert state.until_ms <= now_ms, f"{message.body!r} is another consumer's"
+            self.returned += state.until_ms > 0
+            if state.handle is not None:
+                self.old.append(state.handle)
+            state.until_ms, state.handle = now_ms + invisible_ms, message
 
     def _check_nothing_is_missing(self) -> None:
-        """After a pop that had room for more."""
+        """Check that no visible message is missing, after a pop that could return more messages."""
         now_ms = self.clock.now_ms()
-        for body, known in self.known.items():
-            if not known.is_acked:
-                late_ms = now_ms - known.until_ms
+        for body, state in self.states.items():
+            if not state.is_acked:
+                late_ms = now_ms - state.until_ms
                 assert late_ms < SLACK_MS, f"{body!r} has not come back after {late_ms} ms"
 
-    def _held(self) -> list[Known]:
+    def _held(self) -> list[MessageState]:
         now_ms = self.clock.now_ms()
         return [
-            k for k in self.known.values() if k.handle and not k.is_acked and k.until_ms > now_ms
+            k for k in self.states.values() if k.handle and not k.is_acked and k.until_ms > now_ms
         ]
 
     async def ack(self, broker: Any, asker: Any, client: PopClient) -> None:
         held = self._held()
-        for known in self.chance.sample(held, min(len(held), self.chance.randint(1, 4))):
+        for state in self.chance.sample(held, min(len(held), self.chance.randint(1, 4))):
             for _ in range(self.chance.choice([1, 1, 2])):
-                assert known.handle is not None
-                assert (await client.ack(known.handle)).code == 0
-            known.is_acked = True
+                assert state.handle is not None
+                assert (await client.ack(state.handle)).code == 0
+            state.is_acked = True
 
     async def ack_old(self, broker: Any, asker: Any, client: PopClient) -> None:
-        """Acknowledge by a handle whose time is over: it changes nothing."""
+        """Acknowledge with an expired handle, which changes nothing."""
         if self.old:
             assert (await client.ack(self.chance.choice(self.old))).code == 0
 
@@ -104,16 +104,16 @@ class Model:
         held = self._held()
         if not held:
             return
-        known, invisible_ms = self.chance.choice(held), self.chance.choice([0, 800, 5_000, 90_000])
-        old = known.handle
+        state, invisible_ms = self.chance.choice(held), self.chance.choice([0, 800, 5_000, 90_000])
+        old = state.handle
         assert old is not None
         answer = await client.change(old, invisible_ms)
         assert answer.code == 0
         fields = answer.fields or {}
         parts = [str(old.offset), fields["popTime"], fields["invisibleTime"], fields["reviveQid"]]
         handle = " ".join([*parts, *old.handle.split(" ")[4:]])
-        known.handle = Popped(old.body, old.topic, old.queue_id, old.offset, handle, old.record)
-        known.until_ms = self.clock.now_ms() + invisible_ms
+        state.handle = Popped(old.body, old.topic, old.queue_id, old.offset, handle, old.record)
+        state.until_ms = self.clock.now_ms() + invisible_ms
         await advance(broker, self.clock, 1)
 
     async def wait(self, broker: Any, asker: Any, client: PopClient) -> None:
@@ -124,11 +124,11 @@ class Model:
         broker.parts.persist()
 
     def kill(self) -> None:
-        """The table of offsets is that of the last time it was written."""
+        """Kill the broker; the table of offsets is the last persisted one."""
         self.clock.advance(self.chance.choice([1, 2_000, 40_000]))
 
     async def drain(self, broker: Any, asker: Any, client: PopClient) -> None:
-        """Let every invisible time pass, and acknowledge everything."""
+        """Advance past every invisible time, and acknowledge all messages."""
         await advance(broker, self.clock, 300_000, by_ms=20_000)
         while True:
             await advance(broker, self.clock, 2 * SLACK_MS, by_ms=5)
@@ -136,15 +136,15 @@ class Model:
             self._note(found, 60_000)
             for message in found:
                 assert (await client.ack(message)).code == 0
-                self.known[message.body].is_acked = True
+                self.states[message.body].is_acked = True
             if not found:
                 break
         self._check_nothing_is_missing()
-        assert all(known.is_acked for known in self.known.values())
+        assert all(state.is_acked for state in self.states.values())
 
 
 @pytest.mark.parametrize("seed", [*range(8), 113])
-def test_no_message_is_lost_or_given_to_two(tmp_path: Path, seed: int) -> None:
+def test_each_message_is_visible_to_one_consumer_and_not_lost(tmp_path: Path, seed: int) -> None:
     model = Model(FakeClock(), seed)
 
     async def life(root: Path, *, last: bool) -> None:

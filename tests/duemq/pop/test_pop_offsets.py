@@ -1,4 +1,4 @@
-"""Offsets of pops: committed once their checkpoint is confirmed, and resets between."""
+"""Offsets of pops: committed on confirmation of the checkpoints; resets in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class World:
         return self.offsets.query("g", "T", 0)
 
 
-def test_a_pop_moves_on_at_once_and_commits_when_it_is_confirmed() -> None:
+def test_a_pop_advances_at_once_and_commits_on_confirmation() -> None:
     world = World(9)
     world.pops.move(PLACE, 3)
     world.pops.move(PLACE, 7)
@@ -35,8 +35,8 @@ def test_a_pop_moves_on_at_once_and_commits_when_it_is_confirmed() -> None:
     assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (7, 7)
 
 
-def test_a_table_never_lacks_a_pop_before_the_offset_that_it_names() -> None:
-    """A pop that is confirmed late is committed before the offset passes it."""
+def test_a_committed_offset_includes_all_earlier_pops() -> None:
+    """A pop with a late confirmation is committed before the offset advances past it."""
     world = World(9)
     before = world.store.max_offset
     world.store.confirm(before)
@@ -48,7 +48,7 @@ def test_a_table_never_lacks_a_pop_before_the_offset_that_it_names() -> None:
     assert (world.pops.before, world.committed) == (world.store.max_offset, 3)
 
 
-def test_confirmations_out_of_order_never_go_back() -> None:
+def test_confirmations_out_of_order_do_not_move_the_offset_back() -> None:
     world = World(9)
     world.pops.move(PLACE, 3)
     world.pops.move(PLACE, 7)
@@ -57,7 +57,7 @@ def test_confirmations_out_of_order_never_go_back() -> None:
     assert world.committed == 7
 
 
-def test_what_is_skipped_waits_for_the_pop_before_it() -> None:
+def test_skipped_messages_are_committed_after_the_pop_before_them() -> None:
     world = World(9)
     world.pops.skip(PLACE, 2)
     assert world.committed == 2
@@ -68,7 +68,7 @@ def test_what_is_skipped_waits_for_the_pop_before_it() -> None:
     assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (8, 5)
 
 
-def test_a_reset_counts_and_a_confirmation_from_before_it_does_not() -> None:
+def test_a_reset_overrides_earlier_confirmations() -> None:
     world = World(9)
     world.pops.move(PLACE, 7)
     world.offsets.set_reset("g", "T", 0, 1)
@@ -95,7 +95,7 @@ def test_a_new_group_begins_where_apaches_does(
     assert world.pops.following(place, mode) == first
 
 
-def test_what_is_given_back_is_popped_again_with_what_was_skipped_after_it() -> None:
+def test_an_undone_pop_also_undoes_later_skips() -> None:
     world = World(9)
     world.pops.move(PLACE, 3)
     world.pops.skip(PLACE, 5)
@@ -107,7 +107,7 @@ def test_what_is_given_back_is_popped_again_with_what_was_skipped_after_it() -> 
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_pops_are_given_back_in_any_order(order: tuple[int, int]) -> None:
+def test_pops_are_undone_in_any_order(order: tuple[int, int]) -> None:
     world, pops = World(9), ((2, 4), (4, 7))
     world.pops.move(PLACE, 2)  # of an earlier turn, confirmed below
     for _, end in pops:
@@ -119,7 +119,7 @@ def test_pops_are_given_back_in_any_order(order: tuple[int, int]) -> None:
     assert (world.pops.following(PLACE, FROM_FIRST), world.committed) == (2, 2)
 
 
-def test_a_reset_is_not_undone_by_giving_back() -> None:
+def test_undoing_a_pop_does_not_undo_a_reset() -> None:
     world = World(9)
     world.pops.move(PLACE, 7)
     world.offsets.set_reset("g", "T", 0, 1)
@@ -129,7 +129,7 @@ def test_a_reset_is_not_undone_by_giving_back() -> None:
 
 
 class FullOffsets(FakeOffsets):
-    """Takes no new pair of a group and a topic, as when consumerOffsetsMax is reached."""
+    """Offset table at consumerOffsetsMax: refuses new pairs of a group and a topic."""
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         if self.query(group, topic, queue_id) is None:
@@ -137,8 +137,8 @@ class FullOffsets(FakeOffsets):
         super().commit(group, topic, queue_id, offset)
 
 
-def test_a_full_table_stops_no_other_pop() -> None:
-    """Pops continue where they are until a restart; those of known places are committed."""
+def test_pops_of_known_queues_commit_while_the_table_is_full() -> None:
+    """Pops of other queues continue in memory until a restart."""
     world, other = World(9), Place("g", "U", 0)
     world.offsets = FullOffsets({("g", "U", 0): 0})
     pops = PopOffsets(world.store, world.offsets)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Pops that the table of consumer offsets lacks are found in the log at a start."""
+"""Recovery of pops that are in the log but not in the table of consumer offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFFSETS = "store/config/consumerOffset.json"
 
 
 def popped_after_a_kill(tmp_path: Path, *, invisible_ms: int, has_member: bool = True) -> list[str]:
-    """Write the table, pop two of three messages, kill; return what the next pop gets."""
+    """Write the table, pop two of three messages, kill; return the bodies of the next pop."""
     clock = FakeClock()
 
     async def before(root: Path) -> None:
@@ -45,16 +45,18 @@ def popped_after_a_kill(tmp_path: Path, *, invisible_ms: int, has_member: bool =
 
 
 @pytest.mark.parametrize("invisible_ms", [60_000, 500], ids=["pending", "due at once"])
-def test_a_pop_that_only_the_log_has_is_not_repeated(tmp_path: Path, invisible_ms: int) -> None:
+def test_a_pop_that_only_the_log_contains_is_not_repeated(
+    tmp_path: Path, invisible_ms: int
+) -> None:
     assert popped_after_a_kill(tmp_path, invisible_ms=invisible_ms) == ["c"]
 
 
-def test_a_table_of_apaches_stays_as_it_is(tmp_path: Path) -> None:
-    """It does not say what it has: nothing is derived, as in Apache."""
+def test_recovery_does_not_change_a_table_of_apaches(tmp_path: Path) -> None:
+    """The table has no log offset up to which it is complete; Apache's broker recovers no pops."""
     assert popped_after_a_kill(tmp_path, invisible_ms=60_000, has_member=False) == ["a", "b", "c"]
 
 
-def test_what_was_reset_and_written_stays_reset(tmp_path: Path) -> None:
+def test_a_persisted_reset_survives_recovery(tmp_path: Path) -> None:
     clock = FakeClock()
 
     async def main() -> None:
@@ -71,7 +73,7 @@ def test_what_was_reset_and_written_stays_reset(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_delivery_of_an_older_checkpoint_is_no_pop(tmp_path: Path) -> None:
+def test_recovery_ignores_deliveries_of_older_checkpoints(tmp_path: Path) -> None:
     """After a reset the group pops again; the checkpoint of its first pop is delivered later."""
     clock = FakeClock()
 

@@ -1,4 +1,4 @@
-"""Pops that are written together: one append, and no message is lost or popped twice."""
+"""Pops of one turn: one append, and no message is lost or popped twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from duemq.net.codes import RequestCode
-from duemq.pop.pop_turns import POPS_MAX
+from duemq.pop.pop import PopProcessor
+from duemq.pop.pop_turns import POPS_MAX, PopTurns
 from message_store.replication.acknowledgement import Missing
 from tests.support.accounts import KEYS, ROOT
 from tests.support.pop_client import advance, popped
@@ -52,7 +53,7 @@ def test_pops_and_acknowledgements_of_a_turn_are_one_append(rig):
     rig(scene)
 
 
-def test_two_pops_of_one_connection_in_one_write(rig):
+def test_two_pops_of_one_connection_have_one_write(rig):
     async def scene(rig):
         sent = await send_numbers(rig, 6)
         peer = await rig.peer()
@@ -65,7 +66,7 @@ def test_two_pops_of_one_connection_in_one_write(rig):
     rig(scene)
 
 
-def test_more_pops_than_one_turn_takes(rig):
+def test_pops_beyond_the_limit_of_a_turn_are_answered(rig):
     async def scene(rig):
         count = POPS_MAX + 8
         sent = await send_numbers(rig, count)
@@ -82,8 +83,8 @@ def test_more_pops_than_one_turn_takes(rig):
     rig(scene)
 
 
-def test_refused_checkpoints_give_all_messages_back(rig):
-    """Their handler pops them again, one by one."""
+def test_refused_checkpoints_return_all_messages_to_the_queues(rig):
+    """The handler serves the pops again, one by one."""
 
     async def scene(rig):
         sent = await send_numbers(rig, 12)
@@ -95,11 +96,13 @@ def test_refused_checkpoints_give_all_messages_back(rig):
         assert sorted(body for answer in found for body in bodies_of(answer)) == sorted(sent)
         assert await rig.client.pop() == []
         assert rig.requests_measured(POP) == {0: 3, 210: 1}
+        statuses = {labels[-1] for labels, _ in rig.broker.parts.pop.figures.puts}
+        assert statuses == {"PUT_OK"}, "the turn that was undone is not counted"
 
     rig(scene)
 
 
-def test_a_store_that_refuses_gives_nothing_and_keeps_all(rig):
+def test_messages_remain_in_the_queues_if_the_store_refuses_records(rig):
     async def scene(rig):
         sent = await send_numbers(rig, 4)
         messages = await rig.pop_all(4)
@@ -122,7 +125,7 @@ def refuse_all(batch):
         batch.refuse(row, 1, "disk full")
 
 
-def test_an_append_that_fails_harms_no_pop(rig):
+def test_pops_are_answered_after_a_failed_append(rig):
     async def scene(rig):
         messages = await send_numbers(rig, 2)
         first = await rig.pop_all(2)
@@ -143,8 +146,8 @@ def test_an_append_that_fails_harms_no_pop(rig):
     rig(scene)
 
 
-def test_what_a_later_pop_skipped_does_not_keep_messages_from_being_given_back(rig, monkeypatch):
-    """A pop of the same turn that finds nothing moves on as well."""
+def test_an_undone_pop_also_undoes_messages_skipped_by_later_pops(rig, monkeypatch):
+    """A pop of the same turn without messages advances the offset as well."""
     monkeypatch.setattr("duemq.pop.queue_reader.UNITS_LOOKED_AT_MAX", 2)
 
     async def scene(rig):
@@ -163,7 +166,7 @@ def test_what_a_later_pop_skipped_does_not_keep_messages_from_being_given_back(r
     rig(scene)
 
 
-def test_an_invisible_time_that_is_too_long_refuses_that_pop_alone(rig):
+def test_a_too_long_invisible_time_refuses_one_pop_of_a_turn(rig):
     async def scene(rig):
         sent = await send_numbers(rig, 12)
         peers, messages = await rig.peers(3), []
@@ -180,7 +183,7 @@ def test_an_invisible_time_that_is_too_long_refuses_that_pop_alone(rig):
     rig(scene)
 
 
-def test_invalid_pops_are_refused_alone(rig):
+def test_an_invalid_pop_does_not_affect_others_of_its_turn(rig):
     async def scene(rig):
         sent = await send_numbers(rig, 4)
         peers = await rig.peers(4)
@@ -196,7 +199,16 @@ def test_invalid_pops_are_refused_alone(rig):
     rig(scene)
 
 
-def test_a_pop_that_finds_nothing_is_held(rig):
+def test_a_pop_without_messages_is_held(rig, monkeypatch):
+    """The pop is admitted once; the handler does not admit it again."""
+    admitted, admit = [], PopProcessor.admit
+
+    def counted(self, request):
+        admitted.append(request)
+        return admit(self, request)
+
+    monkeypatch.setattr(PopProcessor, "admit", counted)
+
     async def scene(rig):
         peers = await rig.peers(2)
         for peer in peers:
@@ -206,6 +218,7 @@ def test_a_pop_that_finds_nothing_is_held(rig):
         found = [bodies_of((await answers(peer, 1))[1]) for peer in peers]
         assert sorted(body for each in found for body in each) == [b"a", b"b"]
         assert rig.requests_measured(POP) == {0: 2}
+        assert len(admitted) == 2
 
     rig(scene)
 
@@ -224,7 +237,7 @@ def test_orderly_pops_are_left_to_their_handler(rig):
 
 
 class Gate:
-    """Confirmations of a store, which wait until the gate is open."""
+    """Gate that delays the confirmations of a store until it is opened."""
 
     def __init__(self, broker, missing=None):
         self.open, self.reached = asyncio.Event(), asyncio.Event()
@@ -241,7 +254,7 @@ class Gate:
 @pytest.mark.parametrize(
     ("missing", "code"), [(None, 0), (Missing.DISK, 10)], ids=["in time", "not in time"]
 )
-def test_with_sync_flush_answers_come_after_the_sync(rig, missing, code):
+def test_sync_flush_delays_responses_until_the_sync(rig, missing, code):
     async def scene(rig):
         sent = await send_numbers(rig, 6)
         first = await rig.client.pop(maxMsgNums=2)
@@ -265,7 +278,7 @@ def test_with_sync_flush_answers_come_after_the_sync(rig, missing, code):
 
 
 class Written:
-    """A connection that records what is written."""
+    """Connection that records the written bytes."""
 
     unsent_bytes = 0
 
@@ -276,7 +289,7 @@ class Written:
         self.frames.append(data)
 
 
-def test_a_drain_waits_for_the_answers(rig):
+def test_a_drain_waits_for_unsent_responses(rig):
     async def scene(rig):
         await send_numbers(rig, 2)
         parts, gate, connection = rig.broker.parts, Gate(rig.broker), Written()
@@ -295,7 +308,7 @@ def test_a_drain_waits_for_the_answers(rig):
     rig(scene)
 
 
-def test_every_pop_needs_its_signature(rig):
+def test_each_pop_of_a_turn_requires_a_signature(rig):
     async def scene(rig):
         sent = await send_numbers(rig, 4)
         peers = await rig.peers(3)
@@ -311,19 +324,19 @@ def test_every_pop_needs_its_signature(rig):
     rig(scene, who=ROOT, **KEYS)
 
 
-def test_a_connection_that_closes_in_a_turn_harms_no_other(rig):
+def test_a_connection_closed_in_a_turn_does_not_affect_others(rig):
     async def scene(rig):
         sent = await send_numbers(rig, 4)
         messages = await rig.pop_all(4)
-        gone, broken, there = await rig.peers(3)
-        write(gone, [ack_request(messages[0], 1), rig.pop_request(2)])
-        gone.writer.transport.abort()
-        write(broken, [ack_request(messages[1], 1)])
-        broken.writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        write(there, [ack_request(messages[n], n) for n in (2, 3)])
-        assert {o: a.code for o, a in (await answers(there, 2)).items()} == {2: 0, 3: 0}
-        assert {o: a.code for o, a in (await answers(broken, 1)).items()} == {1: 0}
-        assert await broken.at_end()
+        aborted, malformed, other = await rig.peers(3)
+        write(aborted, [ack_request(messages[0], 1), rig.pop_request(2)])
+        aborted.writer.transport.abort()
+        write(malformed, [ack_request(messages[1], 1)])
+        malformed.writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        write(other, [ack_request(messages[n], n) for n in (2, 3)])
+        assert {o: a.code for o, a in (await answers(other, 2)).items()} == {2: 0, 3: 0}
+        assert {o: a.code for o, a in (await answers(malformed, 1)).items()} == {1: 0}
+        assert await malformed.at_end()
         await advance(rig.broker, rig.clock, 70_000)
         again = [message.body for message in await rig.client.pop()]
         assert set(again) <= {messages[0].body} < set(sent)
@@ -331,12 +344,102 @@ def test_a_connection_that_closes_in_a_turn_harms_no_other(rig):
     rig(scene)
 
 
-def test_a_topic_that_is_deleted_between_two_turns_gives_nothing(rig):
+def test_a_topic_deleted_between_turns_returns_no_messages(rig):
     async def scene(rig):
         await send_numbers(rig, 4)
         peer = await rig.peer()
         assert await codes(peer, [rig.pop_request(1, maxMsgNums=1)]) == {1: 0}
         assert (await rig.asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
         assert await codes(peer, [rig.pop_request(2)]) == {2: 17}
+
+    rig(scene)
+
+
+def test_pops_that_match_a_template_are_read_without_decoding(rig, monkeypatch):
+    decoded, take = [], PopTurns.take
+
+    def counted(turns, connection, request, serialize_type, frame):
+        decoded.append(request.code)
+        return take(turns, connection, request, serialize_type, frame)
+
+    monkeypatch.setattr(PopTurns, "take", counted)
+
+    async def scene(rig):
+        sent = await send_numbers(rig, 40)
+        peer, found = await rig.peer(), []
+        for opaque in range(10):
+            rig.clock.advance(3)
+            pop = rig.pop_request(opaque, maxMsgNums=4)
+            write(peer, [pop])
+            found += bodies_of((await answers(peer, 1))[opaque])
+        assert sorted(found) == sorted(sent)
+        assert decoded == [POP]
+        assert rig.requests_measured(POP) == {0: 10}
+
+    rig(scene)
+
+
+def test_a_matching_pop_after_acknowledgements_shares_their_turn(rig):
+    async def scene(rig):
+        sent = await send_numbers(rig, 24)
+        peer, found, opaque = await rig.peer(), [], 0
+        messages = []
+        for _ in range(6):
+            requests = [ack_request(m, opaque + at) for at, m in enumerate(messages, 1)]
+            opaque += len(requests) + 1
+            before = len(rig.appends.batches)
+            write(peer, [*requests, rig.pop_request(opaque, maxMsgNums=4)])
+            responses = await answers(peer, len(requests) + 1)
+            assert {each.code for each in responses.values()} == {0}
+            messages = popped(responses[opaque], "T")
+            found += [message.body for message in messages]
+            assert len(rig.appends.batches) == before + 1
+            opaque += 1
+        assert sorted(found) == sorted(sent)
+
+    rig(scene)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        pytest.param("topic", 17, id="topic"),
+        pytest.param("late", 210, id="late"),
+        pytest.param("nothing", 210, id="no messages"),
+    ],
+)
+def test_a_matching_pop_is_checked_like_the_first(rig, change, code):
+    async def scene(rig):
+        await send_numbers(rig, 2)
+        peer = await rig.peer()
+        for opaque in (1, 2):
+            write(peer, [rig.pop_request(opaque, maxMsgNums=1)])
+            assert (await answers(peer, 1))[opaque].code == 0
+        pop = rig.pop_request(3, maxMsgNums=1)
+        if change == "topic":
+            fields = {"topic": "T"}
+            assert (await rig.asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, fields)).code == 0
+        elif change == "late":
+            pop.fields["bornTime"] = str(rig.clock.now_ms() - 60_000)
+        write(peer, [pop])
+        answer = (await answers(peer, 1))[3]
+        assert answer.code == code
+        assert ("after it was sent" in answer.remark) == (change == "late")
+
+    rig(scene)
+
+
+@pytest.mark.parametrize("queue", [0, 3])
+def test_matching_pops_can_name_one_queue(rig, queue):
+    async def scene(rig):
+        await send_numbers(rig, 40)
+        peer = await rig.peer()
+        for opaque in range(8):
+            of = (queue + opaque) % 4
+            write(peer, [rig.pop_request(opaque, maxMsgNums=2, queueId=of)])
+            messages = popped((await answers(peer, 1))[opaque], "T")
+            assert [message.queue_id for message in messages] == [of, of]
+        refused = await codes(peer, [rig.pop_request(9, maxMsgNums=2, queueId=4)])
+        assert refused == {9: 29}
 
     rig(scene)

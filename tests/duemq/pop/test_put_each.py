@@ -1,4 +1,4 @@
-"""Records that are put together: each is refused alone, but for those that belong together."""
+"""Records of one append: the store refuses single records, or all records put together."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_valid_records_are_one_append(log):
     log(scene)
 
 
-def test_a_refused_record_is_named_by_its_index(log):
+def test_errors_are_reported_by_index(log):
     def scene(rig, log):
         entries = [acknowledgement(rig), acknowledgement(rig, TOO_LATE_MS), acknowledgement(rig)]
         refused = log.put_each(entries, together=(3, 0))
@@ -64,7 +64,7 @@ def test_a_refused_record_is_named_by_its_index(log):
     log(scene)
 
 
-def test_those_that_belong_together_are_refused_together(log):
+def test_records_put_together_are_refused_together(log):
     def scene(rig, log):
         entries = [acknowledgement(rig), checkpoint(rig), checkpoint(rig, TOO_LATE_MS)]
         before = rig.broker.store.max_offset
@@ -78,7 +78,7 @@ def test_those_that_belong_together_are_refused_together(log):
     log(scene)
 
 
-def test_a_store_that_fails_refuses_all(log):
+def test_a_failed_append_refuses_all_records(log):
     def scene(rig, log):
         rig.appends.fault = "disk full"
         refused = log.put_each([acknowledgement(rig), checkpoint(rig)], together=(1, 1))

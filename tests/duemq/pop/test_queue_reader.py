@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from duemq.pop.queue_reader import QueueReader
@@ -9,6 +10,7 @@ from duemq.pop.receipts import Receipt
 from duemq.registry.subscriptions import Subscription, parse_expression
 from message_store.clock import FakeClock
 from message_store.errors import RecordUnreadable
+from message_store.layout import CQ_UNIT
 from message_store.log.record import decode_record, split_records
 from tests.support.fakes import FakeStore, put
 from tests.support.stores import open_store, put_one
@@ -44,7 +46,7 @@ def test_messages_are_read_in_order_up_to_the_count(store):
     assert reader.read("U", 0, 0, 1, ALL) is None
 
 
-def test_a_read_ends_after_what_the_filter_refused(store):
+def test_a_read_ends_after_the_messages_that_the_filter_rejected(store):
     for number in range(6):
         put(store, "T", b"%d" % number, properties=b"TAGS\x01%s\x02" % (b"ab"[number % 2 :][:1]))
     reader, only_b = QueueReader(store), parse_expression("T", "b")
@@ -56,7 +58,7 @@ def test_a_read_ends_after_what_the_filter_refused(store):
     assert (found.end, found.offsets, found.data) == (6, (), b"")
 
 
-def test_damaged_messages_are_stepped_over():
+def test_damaged_messages_are_skipped():
     store = FakeStore(FakeClock())
     batch = put(store, "T", b"a", b"b", b"c")
     store.damaged.add(int(batch.rows[1]["phys_offset"]))
@@ -67,7 +69,7 @@ def test_damaged_messages_are_stepped_over():
         reader.message("T", 0, 1)
 
 
-def test_a_message_is_found_by_its_offset_before_consumers_may_read_it(tmp_path):
+def test_a_message_is_read_by_offset_before_it_is_readable_for_consumers(tmp_path):
     with open_store(
         tmp_path, flush_disk_type="SYNC_FLUSH", flush_commitlog_interval_ms=100_000
     ) as store:
@@ -75,7 +77,7 @@ def test_a_message_is_found_by_its_offset_before_consumers_may_read_it(tmp_path)
         put_one(store, "T", body=b"b")
         assert QueueReader(store).read("T", 0, 0, 9, ALL) is None
         assert QueueReader(store).message("T", 0, 1).body == b"b"
-        with pytest.raises(RecordUnreadable, match="message 2 of T/0 is not there"):
+        with pytest.raises(RecordUnreadable, match="message 2 of T/0 does not exist"):
             QueueReader(store).message("T", 0, 2)
 
 
@@ -92,23 +94,25 @@ def test_handles_of_producers_are_removed_and_those_of_retries_added(tmp_path):
         assert again.properties == {"KEYS": "k", "POP_CK": "0 1 2 3 1 b 0 0"}
 
 
-def test_chosen_messages_are_read_at_once(store):
+def test_raw_records_are_read_with_one_call(store):
     for body in (b"a", b"b", b"c", b"d"):
         put(store, "T", body)
     reader = QueueReader(store)
-    found = reader.messages("T", 0, [1, 3])
+    raw = reader.raw_records("T", 0, [1, 3])
+    found = raw.records()
     assert [(record.body, record.queue_offset) for record in found] == [(b"b", 1), (b"d", 3)]
     assert found == [reader.message("T", 0, offset) for offset in (1, 3)]
-    assert reader.messages("T", 0, [2, 4]) is None, "there is no offset 4"
+    assert raw.log_offsets.tolist() == [record.phys_offset for record in found]
+    assert reader.raw_records("T", 0, [2, 4]) is None, "there is no offset 4"
 
 
-def test_with_a_damaged_message_each_must_be_read_alone():
+def test_raw_records_are_none_with_a_damaged_message():
     store = FakeStore(FakeClock())
     batch = put(store, "T", b"a", b"b", b"c")
     store.damaged.add(int(batch.rows[1]["phys_offset"]))
     reader = QueueReader(store)
-    assert reader.messages("T", 0, [0, 1, 2]) is None
-    assert [record.body for record in reader.messages("T", 0, [0, 2])] == [b"a", b"c"]
+    assert reader.raw_records("T", 0, [0, 1, 2]) is None
+    assert [record.body for record in reader.raw_records("T", 0, [0, 2]).records()] == [b"a", b"c"]
 
 
 def test_all_retries_of_a_read_get_their_own_handle(tmp_path):
@@ -124,3 +128,34 @@ def test_all_retries_of_a_read_get_their_own_handle(tmp_path):
             (body, "U", f"0 1 2 3 1 b 0 {offset}")
             for offset, body in enumerate((b"a", b"bb", b"ccc"))
         ]
+
+
+def test_each_of_the_following_messages_is_read_or_has_its_error(store):
+    for body in (b"a", b"b", b"c", b"d"):
+        put(store, "T", body)
+    reader = QueueReader(store)
+    assert [record.body for record in reader.following("T", 0, 1, 2)] == [b"b", b"c"]
+    assert [record.body for record in reader.following("T", 0, 2, 9)] == [b"c", b"d"]
+    assert reader.following("T", 0, 4, 9) == []
+    assert reader.following("U", 0, 0, 9) == []
+
+
+def test_a_damaged_message_among_the_following_has_an_error_in_its_place():
+    store = FakeStore(FakeClock())
+    batch = put(store, "T", b"a", b"b", b"c")
+    store.damaged.add(int(batch.rows[1]["phys_offset"]))
+    first, second, third = QueueReader(store).following("T", 0, 0, 9)
+    assert (first.body, third.body) == (b"a", b"c")
+    assert isinstance(second, RecordUnreadable)
+
+
+def test_the_following_messages_are_read_again_after_a_repair_of_their_units(tmp_path):
+    with open_store(tmp_path) as store:
+        for body in (b"a", b"b", b"c"):
+            put_one(store, "T", body=body)
+        queue, unit = store.queues.find("T", 0), np.zeros(1, CQ_UNIT)
+        for name in CQ_UNIT.names:
+            unit[name] = queue.read(0, 1)[name]
+        queue.write(1, memoryview(unit.tobytes()))
+        found = QueueReader(store).following("T", 0, 0, 9)
+        assert [record.body for record in found] == [b"a", b"b", b"c"]

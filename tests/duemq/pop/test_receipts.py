@@ -1,4 +1,4 @@
-"""Receipt handles: the text of Apache's clients, and what no handle may be."""
+"""Receipt handles: the form of Apache's clients, and malformed texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECEIPT = Receipt(17, 1_700_000_000_123, 60_000, 3, "0", "broker-a", 5)
 TEXT = "17 1700000000123 60000 3 0 broker-a 5 19"
 
 
-def test_a_handle_is_the_text_of_apaches_clients() -> None:
+def test_a_handle_has_the_form_of_apaches_clients() -> None:
     assert RECEIPT.text(19) == TEXT
     assert parse_receipt(TEXT, "broker-a") == RECEIPT
     assert parse_receipt(TEXT.rpartition(" ")[0], "broker-a") == RECEIPT  # without the offset
@@ -44,12 +44,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
-def test_other_texts_are_refused(text: str) -> None:
+def test_malformed_handles_are_refused(text: str) -> None:
     with pytest.raises(ReceiptError):
         parse_receipt(text, "b")
 
 
-def test_the_answer_names_each_queue_with_its_kind() -> None:
+def test_offset_fields_have_an_entry_per_queue_with_its_flag() -> None:
     topics = ["T", "%RETRY%g_T", "%RETRY%g+T"]
     starts = start_offset_info((topic, n, 10 * n) for n, topic in enumerate(topics))
     assert starts == "0 0 0;1 1 10;2 2 20"

@@ -1,17 +1,18 @@
-"""Revive log: acknowledgements of one turn of the loop are one batch, each with its own result."""
+"""Revive log: the acknowledgements of one turn are one batch; each has its own result."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from duemq.net.codes import ResponseCode
-from duemq.pop.checkpoints import Acknowledgement
+from duemq.pop.checkpoints import AckEntry, Acknowledgement
 from duemq.pop.figures import PopFigures
-from duemq.pop.revive_log import ROWS_MAX, Entry, ReviveLog
+from duemq.pop.revive_log import ROWS_MAX, ReviveLog
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Identity
 from message_store.clock import FakeClock
@@ -22,10 +23,11 @@ IDENTITY = Identity("broker-a", "DefaultCluster", 0, (bytes([127, 0, 0, 1]), 10_
 
 
 class PutPath:
-    """Keeps the revive queues of each batch; refuses rows of queues in `refused`."""
+    """Put path that records the revive queues of each batch, and refuses queues in `refused`."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
+        self.bodies: list[dict[str, Any]] = []
         self.refused: dict[int, int] = {}
         self.fault: Exception | None = None
 
@@ -34,6 +36,7 @@ class PutPath:
             raise self.fault
         queues = batch.filled["queue_id"].tolist()
         self.batches.append(queues)
+        self.bodies = [json.loads(batch.body(row)) for row in range(batch.count)]
         for row, queue in enumerate(queues):
             if status := self.refused.get(queue):
                 batch.refuse(row, status, "why")
@@ -53,19 +56,40 @@ def log(path: PutPath) -> ReviveLog:
     return ReviveLog(store, fake, UndecidedPops(store), IDENTITY, FakeClock(), PopFigures(0))
 
 
-def entry(queue: int, *offsets: int) -> Entry:
+def entry(queue: int, *offsets: int, pop_ms: int = 1) -> AckEntry:
     return queue, Acknowledgement(
-        topic="T", group="g", queue_id=0, start_offset=0, pop_ms=1, offsets=offsets or (0,),
+        topic="T", group="g", queue_id=0, start_offset=0, pop_ms=pop_ms, offsets=offsets or (0,),
         broker_name="broker-a", due_ms=60_000,
     )  # fmt: skip
 
 
-def outcomes(log: ReviveLog, *queues: int) -> list[Any]:
+def outcomes_of(log: ReviveLog, entries: list[AckEntry]) -> list[Any]:
     async def main() -> list[Any]:
-        puts = [log.put_in_turn(entry(queue)) for queue in queues]
+        puts = [log.acknowledge(*each) for each in entries]
         return await asyncio.gather(*puts, return_exceptions=True)
 
     return asyncio.run(main())
+
+
+def outcomes(log: ReviveLog, *queues: int) -> list[Any]:
+    return outcomes_of(log, [entry(queue) for queue in queues])
+
+
+def test_acknowledgements_of_one_checkpoint_are_one_record(path: PutPath, log: ReviveLog) -> None:
+    entries = [entry(0, 3), entry(0, 1), entry(1, 1), entry(0, 3), entry(0, 2, pop_ms=2)]
+    assert outcomes_of(log, entries) == [None] * 5
+    assert path.batches == [[0, 1, 0]]
+    assert [body["aol"] for body in path.bodies if "aol" in body] == [[3, 1]]
+    assert [body["ao"] for body in path.bodies] == [-1, 1, 2]
+
+
+def test_acknowledgements_of_one_checkpoint_are_refused_together(
+    path: PutPath, log: ReviveLog
+) -> None:
+    path.refused = {0: ResponseCode.SYSTEM_ERROR}
+    first, other, second = outcomes_of(log, [entry(0, 3), entry(1, 3), entry(0, 1)])
+    assert other is None
+    assert [type(each) for each in (first, second)] == [RequestError] * 2
 
 
 def test_records_of_one_turn_are_one_batch(path: PutPath, log: ReviveLog) -> None:
@@ -74,8 +98,8 @@ def test_records_of_one_turn_are_one_batch(path: PutPath, log: ReviveLog) -> Non
     assert path.batches == [[0, 1, 2], [3]]
 
 
-def test_a_batch_has_a_limit(path: PutPath, log: ReviveLog) -> None:
-    assert outcomes(log, *([0] * (ROWS_MAX + 1))) == [None] * (ROWS_MAX + 1)
+def test_the_records_of_a_batch_are_limited(path: PutPath, log: ReviveLog) -> None:
+    assert outcomes_of(log, [entry(0, pop_ms=each) for each in range(ROWS_MAX + 1)])
     assert [len(batch) for batch in path.batches] == [ROWS_MAX, 1]
 
 
@@ -86,7 +110,7 @@ def test_a_batch_has_a_limit(path: PutPath, log: ReviveLog) -> None:
         (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_a_refused_record_refuses_no_other_of_its_turn(
+def test_a_refused_record_does_not_affect_others_of_its_turn(
     path: PutPath, log: ReviveLog, status: int, code: int
 ) -> None:
     path.refused = {1: status}
@@ -102,21 +126,24 @@ def test_records_that_are_put_together_are_refused_together(path: PutPath, log: 
         log.put([entry(0), entry(1)])
 
 
-def test_a_fault_ends_all_records_of_the_turn(path: PutPath, log: ReviveLog) -> None:
+def test_a_failed_append_fails_all_records_of_the_turn(path: PutPath, log: ReviveLog) -> None:
     path.fault = OSError(28, "no space left")
     assert outcomes(log, 0, 1) == [path.fault] * 2
     path.fault = None
     assert outcomes(log, 0) == [None]
 
 
-def test_a_caller_that_has_gone_stops_no_other(path: PutPath, log: ReviveLog) -> None:
+@pytest.mark.parametrize("number", [0, 1], ids=["of its checkpoint", "of another"])
+def test_a_cancelled_caller_does_not_affect_others(
+    path: PutPath, log: ReviveLog, number: int
+) -> None:
     async def main() -> None:
-        gone = asyncio.create_task(log.put_in_turn(entry(0)))
-        other = asyncio.create_task(log.put_in_turn(entry(1)))
+        cancelled_caller = asyncio.create_task(log.acknowledge(*entry(0)))
+        other = asyncio.create_task(log.acknowledge(*entry(number)))
         await asyncio.sleep(0)
-        gone.cancel()
+        cancelled_caller.cancel()
         await other
-        assert gone.cancelled()
+        assert cancelled_caller.cancelled()
 
     asyncio.run(main())
-    assert path.batches == [[0, 1]]
+    assert path.batches == [sorted({0, number})]

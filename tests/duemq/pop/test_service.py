@@ -1,4 +1,4 @@
-"""POP over a connection: what a client of Apache's sees, at which time."""
+"""POP over a connection: responses to an Apache client, and the times of redelivery."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import json
 
 import pytest
 
+from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, revive_topic
 from message_store.clock import FakeClock
-from tests.support.pop_client import PopClient, advance
+from tests.support.pop_client import PopClient, advance, rest
 from tests.support.running_broker import running, small
+from tests.support.stores import put_one
 
 RETRY = "%RETRY%g_T"
 
@@ -36,7 +38,7 @@ async def send(asker, *bodies, topic="T", **properties):
         assert (await asker.send(topic, body, **properties)).code == 0
 
 
-def test_messages_that_are_acknowledged_never_come_back(world):
+def test_acknowledged_messages_are_not_delivered_again(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a", b"b")
         found = await client.pop()
@@ -51,7 +53,7 @@ def test_messages_that_are_acknowledged_never_come_back(world):
     world(scene)
 
 
-def test_others_are_visible_again_at_their_time(world):
+def test_unacknowledged_messages_are_visible_again_at_the_revive_time(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a", b"b", b"c")
         popped_ms = clock.now_ms()
@@ -73,7 +75,56 @@ def test_others_are_visible_again_at_their_time(world):
     world(scene)
 
 
-def test_a_waiting_pop_gets_what_arrives_or_is_visible_again(world):
+def test_a_partly_stored_revival_continues_with_the_other_messages(world):
+    """Stored copies are not stored again, and their messages are no longer in flight."""
+
+    async def scene(broker, clock, asker, client):
+        await send(asker, b"a", b"b", b"c")
+        await client.pop(invisibleTime=10_000)
+        path, figures = broker.parts.put_path, broker.parts.pop.figures
+        working, left = path.put, []
+
+        def put(batch):
+            working(batch)
+            if batch.count == 3:
+                left.append(figures.in_flight("g", "T", 0))
+                batch.refuse(1, 14, "disk full")
+
+        path.put = put
+        await advance(broker, clock, 10_000)
+        assert (left, figures.in_flight("g", "T", 0)) == ([3], 1)
+        again = await client.pop()
+        path.put = working
+        await advance(broker, clock, 2_000)
+        assert figures.in_flight("g", "T", 0) == 0
+        again += await client.pop()
+        assert [message.body for message in again] == [b"a", b"b", b"c", b"b"]
+        counts = {labels[-1]: count for labels, count in figures.retries}
+        assert counts == {"PUT_OK": 3, "UNKNOWN_ERROR": 1}
+
+    world(scene)
+
+
+def test_copies_of_many_checkpoints_are_one_append_per_revive_queue(world):
+    """There are eight revive queues."""
+
+    async def scene(broker, clock, asker, client):
+        for first in range(0, 40, 2):
+            await send(asker, b"%d" % first, b"%d" % (first + 1))
+            await client.pop(maxMsgNums=2, invisibleTime=20_000)
+        await advance(broker, clock, 19_500)
+        appended = []
+        broker.store.add_dispatcher(lambda batch: appended.append(batch.count))
+        clock.advance(500)
+        await rest(broker)
+        assert (sum(appended), len(appended)) == (40, 8)
+        found = await client.pop() + await client.pop()
+        assert sorted(int(each.body) for each in found) == list(range(40))
+
+    world(scene)
+
+
+def test_a_held_pop_returns_new_and_revived_messages(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         await client.pop(invisibleTime=10_000)
@@ -107,12 +158,31 @@ def test_a_changed_invisible_time_counts_from_now(world):
         await advance(broker, clock, 200, by_ms=10)
         assert [message.body for message in await client.pop()] == [b"a"]
         late = await client.change(first, 20_000)
-        assert (late.code, "has expired" in late.remark) == (208, True)
+        assert (late.code, "expired" in late.remark) == (208, True)
 
     world(scene)
 
 
-def test_a_time_that_is_changed_in_the_millisecond_of_the_pop_is_kept(world):
+def test_an_invalid_revive_record_is_skipped(world):
+    """It hides no later record, and none is read twice."""
+
+    async def scene(broker, clock, asker, client):
+        topic = revive_topic("DefaultCluster")
+        for queue_id in range(REVIVE_QUEUES):
+            put_one(broker.store, topic, queue_id, b"{")
+        await send(asker, b"a", b"b")
+        await client.pop(invisibleTime=10_000)
+        await advance(broker, clock, 12_000)
+        assert [message.body for message in await client.pop()] == [b"a", b"b"]
+        assert broker.store.queue_bounds(RETRY, 0) == (0, 2)
+        for queue_id in range(REVIVE_QUEUES):
+            _, end = broker.store.queue_bounds(topic, queue_id)
+            assert broker.parts.offsets.query(REVIVE_GROUP, topic, queue_id) == end - 1
+
+    world(scene)
+
+
+def test_an_invisible_time_can_change_in_the_millisecond_of_the_pop(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         (message,) = await client.pop(invisibleTime=500)
@@ -127,7 +197,7 @@ def test_a_time_that_is_changed_in_the_millisecond_of_the_pop_is_kept(world):
     world(scene)
 
 
-def test_the_handle_of_a_changed_time_acknowledges(world):
+def test_the_handle_of_a_changed_invisible_time_acknowledges(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
@@ -141,7 +211,7 @@ def test_the_handle_of_a_changed_time_acknowledges(world):
     world(scene)
 
 
-def test_messages_of_a_retry_topic_are_acknowledged_by_their_own_handle(world):
+def test_messages_of_a_retry_topic_have_handles_of_that_topic(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         for times in range(3):
@@ -213,7 +283,7 @@ HANDLES = {
 
 
 @pytest.mark.parametrize("handle", HANDLES.values(), ids=HANDLES)
-def test_forged_handles_are_refused_and_store_nothing(world, handle):
+def test_a_forged_handle_is_refused_and_no_record_is_stored(world, handle):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
@@ -235,7 +305,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("changes", CHANGED.values(), ids=CHANGED)
-def test_handles_of_another_pop_acknowledge_nothing(world, changes):
+def test_a_handle_of_another_pop_acknowledges_no_message(world, changes):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
@@ -255,7 +325,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize(("changes", "code"), OUTSIDE.values(), ids=OUTSIDE)
-def test_messages_that_do_not_exist_are_not_acknowledged(world, changes, code):
+def test_an_acknowledgement_of_an_absent_message_is_refused(world, changes, code):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         (message,) = await client.pop(invisibleTime=10_000)
@@ -280,7 +350,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("changes", "code"), REFUSED.values(), ids=REFUSED)
-def test_a_refused_pop_takes_nothing(world, changes, code):
+def test_a_refused_pop_does_not_advance_the_offset(world, changes, code):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         assert (await client.ask(**changes)).code == code
@@ -289,7 +359,7 @@ def test_a_refused_pop_takes_nothing(world, changes, code):
     world(scene)
 
 
-def test_with_an_invisible_time_of_0_messages_are_visible_again_at_once(world):
+def test_an_invisible_time_of_0_makes_messages_visible_at_once(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         for times in range(3):
@@ -300,7 +370,7 @@ def test_with_an_invisible_time_of_0_messages_are_visible_again_at_once(world):
     world(scene)
 
 
-def test_a_receipt_that_a_producer_made_is_not_the_clients(world):
+def test_a_receipt_property_of_a_producer_is_replaced(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a", POP_CK="0 1 2 3 0 test 0 0", KEYS="k")
         for _ in range(2):
@@ -358,7 +428,7 @@ def test_only_messages_that_pass_a_sql92_filter_are_popped(world):
     ],
     ids=["no timers", "replica"],
 )
-def test_a_broker_that_keeps_no_checkpoints_says_so(world, keys):
+def test_a_broker_without_checkpoints_refuses_pops(world, keys):
     async def scene(broker, clock, asker, client):
         answer = await client.ask()
         assert (answer.code, "pop message is forbidden" in answer.remark) == (16, True)
@@ -369,7 +439,7 @@ def test_a_broker_that_keeps_no_checkpoints_says_so(world, keys):
     world(scene, **keys)
 
 
-def test_messages_of_many_queues_come_in_turn(world):
+def test_consecutive_pops_read_each_queue_in_turn(world):
     async def scene(broker, clock, asker, client):
         await broker.parts.topics.ensure("Q", queues=4)
         for queue_id in range(4):
@@ -387,7 +457,7 @@ def test_messages_of_many_queues_come_in_turn(world):
     world(scene)
 
 
-def test_the_body_of_apaches_client_is_understood(world):
+def test_a_batch_body_of_apaches_client_is_decoded(world):
     """Written by Apache 5.3.3's BatchAckMessageRequestBody, with offsets 0 and 3."""
 
     async def scene(broker, clock, asker, client):
@@ -406,8 +476,8 @@ def test_the_body_of_apaches_client_is_understood(world):
 
 
 @pytest.mark.parametrize(("auto_create", "bodies"), [("true", [b"a"]), ("false", [])])
-def test_messages_of_a_group_that_a_kill_forgot_come_again(world, auto_create, bodies):
-    """A group that was created by its first use may not be on the disk yet; Apache creates it."""
+def test_messages_of_a_group_lost_in_a_kill_are_delivered_again(world, auto_create, bodies):
+    """An auto-created group may not be on the disk yet; Apache's broker creates it again."""
 
     async def scene(broker, clock, asker, client):
         assert (await asker.ask(200, {}, b'{"groupName":"g"}')).code == 0

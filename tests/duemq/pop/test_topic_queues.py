@@ -19,7 +19,7 @@ def data(broker: str, queues: object, perm: int = 6) -> dict[str, object]:
     return {"brokerName": broker, "readQueueNums": queues, "writeQueueNums": 9, "perm": perm}
 
 
-def test_queues_that_may_be_read_are_of_all_brokers() -> None:
+def test_readable_queues_of_all_brokers_are_returned() -> None:
     route = {"queueDatas": [data("b", 1), data("a", 2, perm=4), data("c", 4, perm=2)]}
     assert sorted(readable_queues("T", route)) == [
         AssignedQueue("T", "a", 0),
@@ -34,7 +34,7 @@ def test_a_malformed_route_is_refused(queues: object) -> None:
         list(readable_queues("T", {"queueDatas": [data("a", queues)]}))
 
 
-def test_routes_are_asked_again_and_kept_while_no_name_server_answers(tmp_path: Path) -> None:
+def test_routes_are_refreshed_and_remain_while_no_name_server_responds(tmp_path: Path) -> None:
     clock, addresses = FakeClock(), [""]
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Retention keeps what undecided checkpoints need, across starts."""
+"""Retention keeps the log that undecided checkpoints need, across restarts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def log_offset(store: FakeStore, offset: int) -> int:
     return int(units[0]["phys_offset"])
 
 
-def test_the_first_message_of_each_minute_is_kept_until_all_of_it_is_decided(
+def test_the_pin_of_a_minute_remains_until_all_its_checkpoints_are_decided(
     store: FakeStore, undecided: UndecidedPops
 ) -> None:
     assert undecided.first_needed() is None
@@ -56,12 +56,12 @@ def test_the_first_message_of_each_minute_is_kept_until_all_of_it_is_decided(
     assert undecided.first_needed() is None
 
 
-def test_what_is_gone_needs_nothing(undecided: UndecidedPops) -> None:
+def test_a_checkpoint_of_removed_messages_needs_no_pin(undecided: UndecidedPops) -> None:
     undecided.add(checkpoint(5_000, 1))
     assert undecided.first_needed() is None
 
 
-def test_the_table_is_bounded_and_forgets_no_offset(
+def test_a_full_table_merges_minutes_and_keeps_the_lowest_offset(
     store: FakeStore, undecided: UndecidedPops
 ) -> None:
     for minute in range(MINUTES_MAX + 50):
@@ -73,10 +73,10 @@ def test_the_table_is_bounded_and_forgets_no_offset(
 
 @pytest.mark.parametrize("is_persisted", [True, False])
 @pytest.mark.parametrize("is_acknowledged", [True, False])
-def test_retention_waits_for_the_decision(
+def test_retention_keeps_the_messages_of_undecided_checkpoints(
     tmp_path: Path, is_acknowledged: bool, is_persisted: bool
 ) -> None:
-    """A kill between the pop and the end of the invisible time; the table may be older than it."""
+    """A kill during the invisible time; the persisted table may be older than the pop."""
     clock = FakeClock()
 
     async def before(root: Path) -> None:

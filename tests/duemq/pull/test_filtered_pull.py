@@ -17,7 +17,7 @@ COLOUR = {"subscription": "colour = 'red'", "expressionType": "SQL92"}
 RED, BLUE = b"colour\x01red\x02", b"colour\x01blue\x02"
 
 
-def test_a_pull_returns_the_messages_that_pass(run: Any, store: Any) -> None:
+def test_a_pull_returns_the_messages_that_match(run: Any, store: Any) -> None:
     world = World(store=store)
     put(world.store, "T", b"one", properties=RED)
     put(world.store, "T", b"two", properties=BLUE)
@@ -29,7 +29,7 @@ def test_a_pull_returns_the_messages_that_pass(run: Any, store: Any) -> None:
     assert answer.fields["nextBeginOffset"] == "4"
 
 
-def test_the_next_pull_begins_at_the_next_message_that_passes(run: Any, store: Any) -> None:
+def test_the_next_pull_begins_at_the_next_match(run: Any, store: Any) -> None:
     world = World(store=store)
     for body in (b"one", b"two"):
         put(world.store, "T", body, properties=BLUE)
@@ -47,14 +47,14 @@ def test_a_pull_without_a_match_advances(run: Any, store: Any) -> None:
     assert answer.fields["nextBeginOffset"] == "2"
 
 
-def test_a_star_is_an_invalid_filter(run: Any) -> None:
+def test_a_star_is_not_a_valid_sql92_filter(run: Any) -> None:
     with pytest.raises(RequestError) as caught:
         run(World().pull(subscription="*", expressionType="SQL92"))
     assert caught.value.code == 23
     assert 'Encountered: "*" (42)' in str(caught.value)
 
 
-def test_the_filter_of_the_heartbeat_counts_when_the_pull_has_none(run: Any, store: Any) -> None:
+def test_a_pull_without_a_filter_uses_that_of_the_heartbeat(run: Any, store: Any) -> None:
     world = World(store=store)
     world.join(expression="colour = 'red'", kind="SQL92", version=3)
     put(world.store, "T", b"one", properties=BLUE)
@@ -77,7 +77,7 @@ def test_a_filter_older_than_the_pull_is_refused(run: Any) -> None:
     assert caught.value.code == 28
 
 
-def test_a_group_that_left_keeps_its_filter(run: Any, store: Any) -> None:
+def test_a_group_without_members_keeps_its_filter(run: Any, store: Any) -> None:
     world = World(store=store)
     world.join(expression="colour = 'red'", kind="SQL92")
     world.clients.close(world.peer)
@@ -89,7 +89,7 @@ def test_a_group_that_left_keeps_its_filter(run: Any, store: Any) -> None:
     assert world.clients.filters.find("T", "G") is not None
 
 
-def test_a_held_pull_waits_for_a_message_that_passes(run: Any, store: Any) -> None:
+def test_a_held_pull_is_resumed_by_a_message_that_matches(run: Any, store: Any) -> None:
     async def scene() -> None:
         world = World(store=store)
         pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
@@ -108,7 +108,7 @@ def test_a_held_pull_waits_for_a_message_that_passes(run: Any, store: Any) -> No
     run(scene())
 
 
-def test_messages_that_do_not_pass_do_not_prolong_a_held_pull(run: Any, store: Any) -> None:
+def test_messages_without_a_match_do_not_extend_a_held_pull(run: Any, store: Any) -> None:
     async def scene() -> None:
         world = World(store=store)
         async with world.held.running():

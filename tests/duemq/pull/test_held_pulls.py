@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from duemq.net.memory_budget import MemoryBudget
-from duemq.pull.held_pulls import HELD_OF_PEER_MAX, HeldPulls, Wake
+from duemq.pull.held_pulls import HELD_PER_PEER_MAX, HeldPulls, ResumeReason
 from duemq.registry.subscriptions import parse_expression
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
@@ -22,7 +22,7 @@ def world(**limits):
 
 
 @pytest.mark.parametrize(
-    ("expression", "properties", "woken"),
+    ("expression", "properties", "resumed"),
     [
         ("*", b"", True),
         ("a", b"TAGS\x01a\x02", True),
@@ -31,13 +31,13 @@ def world(**limits):
         ("a", b"", False),
     ],
 )
-def test_only_a_message_that_passes_the_filter_wakes(run, expression, properties, woken):
+def test_only_a_message_that_passes_the_filter_resumes(run, expression, properties, resumed):
     async def scene():
         _, store, held, slot = world()
         pull = held.hold(slot, parse_expression("T", expression), None, 1_000)
         put(store, "T", b"x", properties=properties)
-        assert pull.woken.done() is woken
-        assert len(held) == (0 if woken else 1)
+        assert pull.resumed.done() is resumed
+        assert len(held) == (0 if resumed else 1)
 
     run(scene())
 
@@ -60,18 +60,18 @@ def test_held_pulls_take_memory_from_the_budget(run):
     run(scene())
 
 
-def test_other_queues_do_not_wake(run):
+def test_messages_of_other_queues_do_not_resume(run):
     async def scene():
         _, store, held, slot = world()
         pull = held.hold(slot, ALL, None, 1_000)
         put(store, "T", b"x", queue_id=1)
         put(store, "U", b"x")
-        assert not pull.woken.done()
+        assert not pull.resumed.done()
 
     run(scene())
 
 
-def test_one_task_ends_every_pull_at_its_time(run):
+def test_one_task_resumes_every_pull_at_its_deadline(run):
     async def scene():
         clock, _, held, slot = world()
         async with held.running():
@@ -79,24 +79,24 @@ def test_one_task_ends_every_pull_at_its_time(run):
             await settle()
             clock.advance(1_249)
             await settle()
-            assert [p.woken.done() for p in pulls] == [True, False, False]
+            assert [p.resumed.done() for p in pulls] == [True, False, False]
             clock.advance(1_000)
             await settle()
-            assert [p.woken.done() for p in pulls] == [True, False, True]
-            assert await pulls[0].woken is Wake.TIMED_OUT
-        assert await pulls[1].woken is Wake.STOPPING
+            assert [p.resumed.done() for p in pulls] == [True, False, True]
+            assert await pulls[0].resumed is ResumeReason.TIMED_OUT
+        assert await pulls[1].resumed is ResumeReason.STOPPING
 
     run(scene())
 
 
-def test_a_pull_is_never_ended_before_its_time(run):
+def test_no_pull_is_resumed_before_its_deadline(run):
     async def scene():
         clock, _, held, slot = world()
         pull = held.hold(slot, ALL, None, 333)
         for _ in range(332):
             clock.advance(1)
             held.expire(clock.steady_ms())
-        assert not pull.woken.done()
+        assert not pull.resumed.done()
 
     run(scene())
 
@@ -107,16 +107,16 @@ def test_a_closed_connection_drops_its_pulls(run):
         gone, here = FakePeer("gone"), FakePeer("here")
         dropped, kept = held.hold(slot, ALL, gone, 9), held.hold(slot, ALL, here, 9)
         gone.close()
-        assert await dropped.woken is Wake.DROPPED
+        assert await dropped.resumed is ResumeReason.DROPPED
         assert held.hold(slot, ALL, gone, 9) is None
         put(store, "T", b"x")
-        assert await kept.woken is Wake.ARRIVED
+        assert await kept.resumed is ResumeReason.ARRIVED
         assert len(held) == 0
 
     run(scene())
 
 
-def test_places_are_limited(run):
+def test_held_pulls_are_bounded(run):
     async def scene():
         _, _, held, slot = world(held_max=2)
         places = [held.hold(slot, ALL, None, 9) for _ in range(3)]
@@ -128,11 +128,11 @@ def test_places_are_limited(run):
     run(scene())
 
 
-def test_places_of_one_connection_are_limited(run):
+def test_held_pulls_of_one_connection_are_bounded(run):
     async def scene():
         _, _, held, slot = world()
         peer = FakePeer()
-        for _ in range(HELD_OF_PEER_MAX):
+        for _ in range(HELD_PER_PEER_MAX):
             assert held.hold(slot, ALL, peer, 9) is not None
         assert held.hold(slot, ALL, peer, 9) is None
         assert held.hold(slot, ALL, FakePeer(), 9) is not None
@@ -140,14 +140,14 @@ def test_places_of_one_connection_are_limited(run):
     run(scene())
 
 
-def test_a_cancelled_pull_is_taken_out(run):
+def test_a_cancelled_pull_is_released(run):
     async def scene():
         _, store, held, slot = world()
         pull = held.hold(slot, ALL, None, 9)
 
         async def wait():
             try:
-                await pull.woken
+                await pull.resumed
             finally:
                 held.release(pull)
 
@@ -161,28 +161,28 @@ def test_a_cancelled_pull_is_taken_out(run):
     run(scene())
 
 
-def test_slots_beyond_the_first_table_are_watched(run):
+def test_slots_beyond_the_first_table_resume_pulls(run):
     async def scene():
         _, store, held, _ = world()
         topic = store.topics.add("W")
         slots = [store.topics.slot(topic, n, create=True) for n in range(200)]
         pull = held.hold(slots[-1], ALL, None, 9)
         put(store, "W", b"x", queue_id=199)
-        assert pull.woken.done()
+        assert pull.resumed.done()
 
     run(scene())
 
 
 @pytest.mark.parametrize("queue_id", [0, 1, 2])
-def test_a_pull_of_several_queues_is_woken_once_by_any_of_them(run, queue_id):
+def test_a_pull_of_several_queues_is_resumed_once_by_any_of_them(run, queue_id):
     async def scene():
         memory = MemoryBudget(1 << 20)
         _, store, held, slot = world(memory=memory)
         more = [store.topics.slot(store.topics.add("T"), n, create=True) for n in (1, 2)]
         pull = held.hold(slot, ALL, None, 1_000, also=[*more, slot])
-        assert (len(held), pull.woken.done()) == (1, False)
+        assert (len(held), pull.resumed.done()) == (1, False)
         batch = put(store, "T", b"x", queue_id=queue_id)
-        assert pull.woken.result() is Wake.ARRIVED
+        assert pull.resumed.result() is ResumeReason.ARRIVED
         assert (len(held), memory.used_bytes) == (0, 0)
         held.release(pull)
         held.on_append(batch)
@@ -190,7 +190,7 @@ def test_a_pull_of_several_queues_is_woken_once_by_any_of_them(run, queue_id):
     run(scene())
 
 
-def test_one_batch_for_two_queues_of_a_pull_wakes_it_once(run):
+def test_one_batch_for_two_queues_of_a_pull_resumes_it_once(run):
     async def scene():
         _, store, held, slot = world()
         second = store.topics.slot(store.topics.add("T"), 1, create=True)
@@ -200,7 +200,7 @@ def test_one_batch_for_two_queues_of_a_pull_wakes_it_once(run):
             held.hold(second, ALL, None, 9),
         )
         held.on_append(both)
-        assert pull.woken.result() is other.woken.result() is Wake.ARRIVED
+        assert pull.resumed.result() is other.resumed.result() is ResumeReason.ARRIVED
         assert len(held) == 0
 
     run(scene())
@@ -215,3 +215,112 @@ def put_batch_of(store, *queues):
         )  # fmt: skip
     store.put(batch)
     return batch
+
+
+SHARE = "pops of one group"
+
+
+def test_a_message_resumes_the_first_of_the_pulls_that_share(run):
+    async def scene():
+        memory = MemoryBudget(1 << 20)
+        _, store, held, slot = world(memory=memory)
+        shared = [held.hold(slot, ALL, None, 1_000, share=SHARE) for _ in range(3)]
+        single = held.hold(slot, ALL, None, 1_000)
+        other = held.hold(slot, ALL, None, 1_000, share="another group")
+        for number in range(3):
+            assert [pull.resumed.done() for pull in shared] == [n < number for n in range(3)]
+            put(store, "T", b"x")
+        assert all(pull.resumed.done() for pull in [*shared, single, other])
+        assert (len(held), memory.used_bytes) == (0, 0)
+        put(store, "T", b"x")
+
+    run(scene())
+
+
+def test_pulls_that_share_are_resumed_by_their_own_filters(run):
+    async def scene():
+        _, store, held, slot = world()
+        a, b = parse_expression("T", "a"), parse_expression("T", "b")
+        pulls = [held.hold(slot, each, None, 1_000, share=SHARE) for each in (a, b, b, ALL)]
+        put(store, "T", b"x", properties=b"TAGS\x01b\x02")
+        assert [pull.resumed.done() for pull in pulls] == [False, True, False, True]
+        held.resume_shared(SHARE)
+        assert [pull.resumed.done() for pull in pulls] == [True, True, True, True]
+        held.resume_shared(SHARE)
+
+    run(scene())
+
+
+def test_the_next_pull_is_resumed_if_messages_remain(run):
+    async def scene():
+        _, store, held, slot = world()
+        first, second, third = (held.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
+        put(store, "T", b"x")
+        held.release(first)
+        held.release(second)  # its client has gone
+        held.resume_shared(SHARE)
+        assert third.resumed.result() is ResumeReason.ARRIVED
+        assert not second.resumed.done()
+
+    run(scene())
+
+
+class Unconfirmed:
+    """A log whose end consumers may not read until `confirm`."""
+
+    def __init__(self):
+        self.max_offset, self.confirm_offset, self.calls = 0, 0, []
+
+    def when_confirmed(self, offset, call):
+        self.calls.append((offset, call))
+
+    def confirm(self):
+        self.confirm_offset = self.max_offset
+        calls, self.calls = self.calls, []
+        for offset, call in calls:
+            assert offset <= self.confirm_offset
+            call()
+
+
+def unconfirmed_world():
+    clock, log = FakeClock(), Unconfirmed()
+    store, held = FakeStore(clock), HeldPulls(clock, log)
+    slot = store.topics.slot(store.topics.add("T"), 0, create=True)
+
+    def arrive():
+        log.max_offset += 100
+        held.on_append(put(store, "T", b"x"))
+
+    return log, held, slot, arrive
+
+
+def test_of_pulls_that_share_one_is_resumed_for_each_confirmed_end(run):
+    async def scene():
+        log, held, slot, arrive = unconfirmed_world()
+        pulls = [held.hold(slot, ALL, None, 9, share=SHARE) for _ in range(4)]
+        arrive()
+        arrive()
+        held.resume_when_confirmed(pulls)
+        assert not any(pull.resumed.done() for pull in pulls)
+        log.confirm()
+        assert [pull.resumed.done() for pull in pulls] == [True, True, False, False]
+        arrive()
+        log.confirm()
+        assert [pull.resumed.done() for pull in pulls] == [True, True, True, False]
+
+    run(scene())
+
+
+def test_if_a_pull_is_released_before_confirmation_the_next_is_resumed(run):
+    async def scene():
+        log, held, slot, arrive = unconfirmed_world()
+        first, second, third = (held.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
+        arrive()
+        held.release(first)
+        log.confirm()
+        assert (second.resumed.done(), third.resumed.done()) == (True, False)
+        arrive()
+        log.confirm()
+        assert third.resumed.done()
+
+    run(scene())

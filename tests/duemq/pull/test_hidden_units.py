@@ -1,4 +1,4 @@
-"""A flipped bit of a tags code hides no message from a consumer with tags."""
+"""Tag filters return messages whose tags code has a flipped bit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def units(store: MessageStore) -> Rows:
 
 @pytest.mark.parametrize("bit", [0, 1, 7, 16, 30, 31, 40])
 @pytest.mark.parametrize("offset", [0, 2, 3])
-def test_a_pull_returns_a_message_whose_code_was_flipped(
+def test_a_pull_returns_a_message_with_a_damaged_tags_code(
     run, store: MessageStore, offset: int, bit: int
 ) -> None:
     world = World(store=store)
@@ -55,17 +55,15 @@ def test_a_pull_returns_a_message_whose_code_was_flipped(
 
 
 @pytest.mark.parametrize("bit", [0, 31])
-def test_a_pop_returns_it_too(store: MessageStore, bit: int) -> None:
+def test_a_pop_returns_a_message_with_a_damaged_tags_code(store: MessageStore, bit: int) -> None:
     flip(store, 3, bit)
     found = QueueReader(store).read("T", 0, 0, COUNT, WANTED)
     assert found is not None
     assert list(found.offsets) == [0, 2, 3, 5, 6, 8]
 
 
-def test_a_flipped_code_before_the_end_of_an_answer_only_is_looked_at(
-    run, store: MessageStore
-) -> None:
-    """What the answer does not pass is looked at by the next pull."""
+def test_only_damaged_codes_before_the_next_offset_are_checked(run, store: MessageStore) -> None:
+    """The next pull checks the units from nextBeginOffset on."""
     world = World(store=store)
     flip(store, 6, 3)
     answer = run(world.pull(subscription="wanted || A", queueOffset=0, maxMsgNums=2))
@@ -77,7 +75,7 @@ def test_a_flipped_code_before_the_end_of_an_answer_only_is_looked_at(
 def test_a_code_of_a_tag_in_use_is_compared_once(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`C` and `B` differ in one bit from a code that is wanted, and are what was sent."""
+    """`C` and `B` differ in one bit from a code of the subscription, and are correct."""
     for tag in "CBCBAC":
         put_one(store, "U", 0, b"x", properties={"TAGS": tag})
     asked: list[int] = []
@@ -92,7 +90,7 @@ def test_a_code_of_a_tag_in_use_is_compared_once(
     for _ in range(3):
         assert not hidden.repaired(("U", 0, 0), store.units("U", 0, 0, 10), wanted)
     assert asked == [0, 1]
-    monkeypatch.setattr(hidden_units, "KNOWN_MAX", 1)
+    monkeypatch.setattr(hidden_units, "CORRECT_CODES_MAX", 1)
     assert not HiddenUnits(store).repaired(("U", 0, 0), store.units("U", 0, 0, 10), wanted)
 
 
@@ -111,13 +109,13 @@ def naive_nearly(code: int, hashes: list[int]) -> bool:
 @pytest.mark.parametrize(
     "tags", [["a"], ["wanted", "A", "zz"], ["\xfc"], [f"tag{number}" for number in range(100)]]
 )
-def test_codes_that_nearly_pass_are_those_of_a_naive_twin(tags: list[str]) -> None:
+def test_codes_with_one_different_bit_equal_those_of_the_twin(tags: list[str]) -> None:
     chance = np.random.default_rng(1)
     hashes = tag_hashes(tags).tolist()
     flips = [each ^ 1 << bit for each in hashes for bit in range(40)]
     codes = np.array([*hashes, *flips, *chance.integers(-(1 << 31), 1 << 31, 50)], np.int64)
     subscription = parse_expression("T", "||".join(tags))
     expected = [naive_nearly(code, hashes) for code in codes.tolist()]
-    assert subscription.nearly_passes(codes).tolist() == expected
-    assert not parse_expression("T", "*").nearly_passes(codes).any()
-    assert not subscription.nearly_passes(codes[:0]).any()
+    assert subscription.nearly_matches(codes).tolist() == expected
+    assert not parse_expression("T", "*").nearly_matches(codes).any()
+    assert not subscription.nearly_matches(codes[:0]).any()

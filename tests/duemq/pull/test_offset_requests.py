@@ -50,7 +50,7 @@ class World:
         (None, 2, None, 10, 22, None),
     ],
 )
-def test_progress_or_the_start_of_a_young_queue(
+def test_query_returns_the_offset_or_zero_for_a_new_queue(
     run, committed, messages, zero, span_bytes, code, offset
 ):
     world = World(memory_span_bytes=span_bytes)
@@ -62,14 +62,14 @@ def test_progress_or_the_start_of_a_young_queue(
     assert (answer.code, answer.fields.get("offset")) == (code, offset)
 
 
-def test_a_queue_whose_head_is_gone_has_no_young_start(run):
+def test_a_queue_whose_first_message_was_removed_is_not_new(run):
     world = World()
     put(world.store, "T", b"x", b"y")
     world.store.first[0] = 1
     assert run(world.ask(14)).code == 22
 
 
-def test_update_stores_also_backwards_and_below_zero(run):
+def test_update_stores_smaller_and_negative_offsets(run):
     world = World()
     for offset in (9, 3, -1):
         answer = run(world.ask(15, commitOffset=offset))
@@ -81,7 +81,7 @@ def test_update_stores_also_backwards_and_below_zero(run):
     ("changes", "known", "code"),
     [({"topic": "U"}, True, 17), ({}, False, 26), ({"commitOffset": "x"}, True, 1)],
 )
-def test_update_of_what_is_not_there_is_refused(run, changes, known, code):
+def test_update_of_unknown_topics_and_groups_is_refused(run, changes, known, code):
     world = World()
     if not known:
         world.groups.table.clear()
@@ -90,7 +90,7 @@ def test_update_of_what_is_not_there_is_refused(run, changes, known, code):
     assert refusal.value.code == code
 
 
-def test_a_pending_reset_answers_queries_and_ignores_updates(run):
+def test_queries_return_a_pending_reset_and_updates_are_ignored(run):
     world = World()
     world.offsets.commit("G", "T", 0, 9)
     world.offsets.set_reset("G", "T", 0, 4)
@@ -99,7 +99,7 @@ def test_a_pending_reset_answers_queries_and_ignores_updates(run):
     assert world.offsets.query("G", "T", 0) == 9
 
 
-def test_bounds_and_times(run):
+def test_bounds_and_offsets_by_time(run):
     world = World()
     for _ in range(3):
         put(world.store, "T", b"x")

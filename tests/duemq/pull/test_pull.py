@@ -38,7 +38,7 @@ HEADER = {
 
 
 class World:
-    """One broker's pull side with topic T (4 queues) and a group G that listens to it."""
+    """Pull processor with topic T (4 queues) and group G, which subscribes to it."""
 
     def __init__(self, *, store=None, group=None, topic=None, auto_create=True, **config):
         self.store = store or FakeStore(FakeClock())
@@ -85,7 +85,7 @@ class World:
 
 @pytest.fixture(params=["memory", "disk"])
 def store(request, tmp_path):
-    """Both stores: the fake that other tests use must behave like the real one."""
+    """Return a fake and a real store: the fake must behave like the real one."""
     if request.param == "memory":
         yield FakeStore(FakeClock())
         return
@@ -93,7 +93,7 @@ def store(request, tmp_path):
         yield store
 
 
-def test_messages_are_handed_out_as_they_lie_in_the_log(run, store):
+def test_messages_are_returned_as_stored_in_the_log(run, store):
     world = World(store=store)
     put(world.store, "T", b"one", b"two", b"three")
     answer = run(world.pull(queueOffset=1))
@@ -111,7 +111,7 @@ def test_messages_are_handed_out_as_they_lie_in_the_log(run, store):
 @pytest.mark.parametrize(
     ("offset", "code", "next_offset"), [(0, 0, 2), (2, 19, 2), (3, 21, 2), (-1, 21, 0)]
 )
-def test_outcomes_of_a_plain_pull_all_have_the_whole_header(run, store, offset, code, next_offset):
+def test_every_outcome_has_the_complete_header(run, store, offset, code, next_offset):
     world = World(store=store)
     put(world.store, "T", b"one", b"two")
     answer = run(world.pull(queueOffset=offset))
@@ -131,7 +131,7 @@ def test_tags_are_filtered_by_hash(run, store):
     assert answer.fields["nextBeginOffset"] == "2"
 
 
-def test_a_damaged_record_is_stepped_over(run):
+def test_a_damaged_record_is_skipped(run):
     world = World()
     batch = put(world.store, "T", b"one", b"two", b"three")
     world.store.damaged.add(int(batch.rows[1]["phys_offset"]))
@@ -146,7 +146,7 @@ def test_a_damaged_record_is_stepped_over(run):
     assert (answer.code, answer.fields["nextBeginOffset"]) == (20, "2")
 
 
-def test_records_that_retention_took_are_skipped(run):
+def test_records_removed_by_retention_are_skipped(run):
     world = World()
     batch = put(world.store, "T", b"one", b"two")
     world.store.min_offset = int(batch.rows[1]["phys_offset"])
@@ -189,7 +189,7 @@ def test_records_that_retention_took_are_skipped(run):
         ({}, {}, {"queueOffset": "x"}, 1),
     ],
 )
-def test_checks_and_their_codes(run, settings, joined, changes, code):
+def test_codes_of_refused_pulls(run, settings, joined, changes, code):
     world = World(**settings)
     if joined is not None:
         world.join(**joined)
@@ -202,7 +202,7 @@ def test_checks_and_their_codes(run, settings, joined, changes, code):
     assert set(header) == ({"forbiddenType"} if code == 16 else set())
 
 
-def test_the_subscription_of_the_heartbeat_counts_when_the_pull_has_none(run, store):
+def test_a_pull_without_a_subscription_uses_that_of_the_heartbeat(run, store):
     world = World(store=store)
     world.join(expression="b", version=3)
     put(world.store, "T", b"one", properties=b"TAGS\x01a\x02")
@@ -211,7 +211,7 @@ def test_the_subscription_of_the_heartbeat_counts_when_the_pull_has_none(run, st
     assert (b"one" in answer.body, b"two" in answer.body) == (False, True)
 
 
-def test_a_pull_commits_progress_only_on_request(run):
+def test_a_pull_commits_an_offset_only_on_request(run):
     world = World()
     run(world.pull(commitOffset=7))
     assert world.offsets.table == {}
@@ -220,7 +220,7 @@ def test_a_pull_commits_progress_only_on_request(run):
 
 
 @pytest.mark.finding("A10")
-def test_a_held_pull_keeps_nothing_of_its_request(run, store):
+def test_a_held_pull_does_not_keep_its_request_content(run, store):
     async def scene():
         world = World(store=store)
         request = world.request(sysFlag=SUBSCRIPTION | SUSPEND, junk="x" * 1_000)
@@ -235,7 +235,7 @@ def test_a_held_pull_keeps_nothing_of_its_request(run, store):
     run(scene())
 
 
-def test_a_held_pull_gets_the_next_message(run, store):
+def test_a_held_pull_returns_the_next_message(run, store):
     async def scene():
         world = World(store=store)
         pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
@@ -249,7 +249,7 @@ def test_a_held_pull_gets_the_next_message(run, store):
     run(scene())
 
 
-def test_a_held_pull_is_answered_when_its_time_is_over(run, store):
+def test_a_held_pull_returns_at_its_deadline(run, store):
     async def scene():
         world = World(store=store)
         async with world.held.running():
@@ -269,7 +269,7 @@ def test_a_held_pull_is_answered_when_its_time_is_over(run, store):
 
 
 @pytest.mark.parametrize(("offset", "flags"), [(0, SUBSCRIPTION), (9, SUBSCRIPTION | SUSPEND)])
-def test_what_is_not_held(run, offset, flags):
+def test_pulls_that_are_not_held(run, offset, flags):
     answer = run(World().pull(queueOffset=offset, sysFlag=flags))
     assert answer.code == (19 if offset == 0 else 21)
 
@@ -286,7 +286,7 @@ def test_short_polling_holds_for_a_second(run):
     run(scene())
 
 
-def test_a_closed_connection_gets_no_answer(run):
+def test_a_closed_connection_gets_no_response(run):
     async def scene():
         world = World()
         pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
@@ -297,7 +297,7 @@ def test_a_closed_connection_gets_no_answer(run):
     run(scene())
 
 
-def test_a_pending_reset_is_answered_once(run, store):
+def test_a_pending_reset_is_returned_once(run, store):
     world = World(store=store)
     put(world.store, "T", b"one", b"two")
     world.offsets.set_reset("G", "T", 0, 1)

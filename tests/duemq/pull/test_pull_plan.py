@@ -3,7 +3,13 @@ import random
 import numpy as np
 import pytest
 
-from duemq.pull.pull_plan import BLANK_UNIT_SIZE, PullLimits, PullRequest, choose, outcome_of_offset
+from duemq.pull.pull_plan import (
+    BLANK_UNIT_SIZE,
+    PullLimits,
+    PullRequest,
+    outcome_of_offset,
+    select_units,
+)
 from duemq.registry.subscriptions import parse_expression
 from message_store import layout
 from message_store.text import java_hash
@@ -34,13 +40,13 @@ def units(*rows):
         (10, 5, 9, 21, "OFFSET_OVERFLOW_BADLY", 9),
     ],
 )
-def test_the_offset_alone_decides(offset, low, high, code, status, next_offset):
+def test_outcomes_decided_by_the_offset_alone(offset, low, high, code, status, next_offset):
     outcome = outcome_of_offset(offset, low, high)
     assert (outcome.code, outcome.status, outcome.next_offset) == (code, status, next_offset)
 
 
 @pytest.mark.parametrize("offset", [5, 8])
-def test_an_offset_inside_is_read(offset):
+def test_an_offset_within_the_bounds_needs_a_read(offset):
     assert outcome_of_offset(offset, 5, 9) is None
 
 
@@ -56,8 +62,8 @@ def test_an_offset_inside_is_read(offset):
         ([(0, 0, BLANK_UNIT_SIZE)], "*", 0, 20, "MESSAGE_WAS_REMOVING", 101),
     ],
 )
-def test_what_is_handed_out(rows, expression, taken, code, status, next_offset):
-    outcome = choose(
+def test_selected_messages_and_next_offset(rows, expression, taken, code, status, next_offset):
+    outcome = select_units(
         units(*rows), request(), parse_expression("T", expression), PullLimits(),
         log_min=0, log_max=LOG_MAX,
     )  # fmt: skip
@@ -79,9 +85,9 @@ def test_what_is_handed_out(rows, expression, taken, code, status, next_offset):
         (40_000, {}, {"memory_span_bytes": 0}, 1),
     ],
 )
-def test_an_answer_has_its_limits_and_always_one_message(size, changes, limits, taken):
+def test_a_response_is_bounded_and_has_at_least_one_message(size, changes, limits, taken):
     rows = [(n, A, size) for n in range(50)]
-    outcome = choose(
+    outcome = select_units(
         units(*rows), request(**changes), parse_expression("T", "*"), PullLimits(**limits),
         log_min=0, log_max=LOG_MAX,
     )  # fmt: skip
@@ -106,7 +112,7 @@ def naive_choose(rows, count_max, bytes_max, tags, limits, log_min):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_choice_is_that_of_the_naive_loop(seed):
+def test_selection_equals_that_of_the_naive_loop(seed):
     chance = random.Random(seed)
     phys, rows = chance.randrange(100), []
     for _ in range(chance.randrange(1, 60)):
@@ -116,7 +122,7 @@ def test_choice_is_that_of_the_naive_loop(seed):
     limits = PullLimits(9_000, 12, 4_000, 5, LOG_MAX - chance.randrange(600))
     count_max, bytes_max = chance.randrange(1, 20), chance.randrange(1, 12_000)
     tags = chance.choice([None, ["a"], ["a", "b"]])
-    outcome = choose(
+    outcome = select_units(
         units(*rows), request(count_max=count_max, bytes_max=bytes_max),
         parse_expression("T", "||".join(tags) if tags else "*"), limits,
         log_min=50, log_max=LOG_MAX,

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from delivery.plugin import Request
-from duemq.pull.queue_locks import LOCK_LIVES_MS, LockProcessor, LockTable, Queue
+from duemq.pull.queue_locks import LOCK_EXPIRES_MS, LockProcessor, LockTable, Queue
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 
@@ -15,12 +15,12 @@ Q0, Q1 = Queue("T", "b", 0), Queue("T", "b", 1)
     [
         ("a", 0, True),
         ("b", 0, False),
-        ("b", LOCK_LIVES_MS, False),
-        ("b", LOCK_LIVES_MS + 1, True),
-        ("a", LOCK_LIVES_MS + 1, True),
+        ("b", LOCK_EXPIRES_MS, False),
+        ("b", LOCK_EXPIRES_MS + 1, True),
+        ("a", LOCK_EXPIRES_MS + 1, True),
     ],
 )
-def test_a_lock_is_renewed_by_its_owner_and_taken_when_it_expired(client, later_ms, granted):
+def test_the_owner_renews_a_lock_and_another_client_gets_it_after_expiry(client, later_ms, granted):
     table = LockTable()
     assert table.lock("G", "a", [Q0], 1_000) == [Q0]
     assert table.lock("G", client, [Q0], 1_000 + later_ms) == ([Q0] if granted else [])
@@ -32,15 +32,15 @@ def test_groups_do_not_share_locks():
     assert table.lock("H", "b", [Q0], 0) == [Q0]
 
 
-def test_unlock_by_another_does_nothing():
+def test_unlock_by_another_client_has_no_effect():
     table = LockTable()
     table.lock("G", "a", [Q0, Q1], 0)
     table.unlock("G", "b", [Q0])
     assert table.lock("G", "b", [Q0, Q1], 0) == []
     table.unlock("G", "a", [Q0])
     assert table.lock("G", "b", [Q0, Q1], 0) == [Q0]
-    assert table.any_alive("G", LOCK_LIVES_MS)
-    assert not table.any_alive("G", LOCK_LIVES_MS + 1)
+    assert table.any_alive("G", LOCK_EXPIRES_MS)
+    assert not table.any_alive("G", LOCK_EXPIRES_MS + 1)
     assert not table.any_alive("H", 0)
 
 
@@ -55,7 +55,7 @@ async def answers(*requests):
     return [await handlers[r.code](r) for r in requests]
 
 
-def test_lock_and_unlock_on_the_wire(run):
+def test_lock_and_unlock_requests(run):
     first, second, unlock, third = run(
         answers(request(41, "a"), request(41, "b"), request(42, "a"), request(41, "b"))
     )

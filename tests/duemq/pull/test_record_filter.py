@@ -15,7 +15,7 @@ from tests.support.stores import open_store
 
 @pytest.fixture
 def store(tmp_path: Any) -> Any:
-    """A store of small log files, so that a queue spans several."""
+    """Return a store with small log files, so that a queue spans several files."""
     with open_store(
         tmp_path, commitlog_file_bytes=4_096, queue_file_bytes=20_000, message_bytes_max=1_000
     ) as store:
@@ -44,22 +44,22 @@ def test_records_of_several_files_are_evaluated(store: Any, compiled: bool) -> N
     assert found == [n % 3 == 1 for n in range(100)]
 
 
-def test_evaluation_ends_soon_after_enough_messages(store: Any) -> None:
+def test_evaluation_stops_soon_after_the_required_matches(store: Any) -> None:
     units = fill(store, ["1"] * 100)
     assert passing(store, units, "n = 1", count_max=1) == [True] * record_filter.UNITS_MIN
 
 
 @pytest.mark.parametrize("tail", ["", " OR (n = 1) IS NULL"])
 def test_undecided_records_are_bounded(store: Any, tail: str) -> None:
-    """Each costs 256 bytes and its properties, times the characters of the expression."""
+    """A record costs 256 steps plus its property bytes, times the characters of the expression."""
     text = "n = 1" + " " * (1_000_000 // 256 - len(tail)) + tail
     units = fill(store, ["٣"] * 100)
     assert len(passing(store, units, text)) == 8
     assert len(passing(store, units, text + " " * 40_000)) == 1
 
 
-def test_a_unit_of_another_record_passes(store: Any) -> None:
-    """What sends it repairs the unit or reports it."""
+def test_a_unit_that_points_to_another_record_matches(store: Any) -> None:
+    """`gather` repairs the unit or reports it."""
     units = fill(store, ["2"] * 4).copy()
     units["phys_offset"][1] = units["phys_offset"][0]
     assert passing(store, units, "n = 1") == [False, True, False, False]

@@ -4,7 +4,7 @@ import pytest
 
 from delivery.plugin import Request
 from duemq.ports import Identity
-from duemq.pull.held_pulls import HeldPulls, Wake
+from duemq.pull.held_pulls import HeldPulls, ResumeReason
 from duemq.pull.reset_offsets import ResetProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
@@ -26,7 +26,7 @@ START_MS = 1_000_000
 
 
 class World:
-    """Topic T with two queues; queue 0 has five messages, one every second."""
+    """Topic T with two queues; queue 0 has five messages, stored one second apart."""
 
     def __init__(self, root):
         self.pushes = False
@@ -74,7 +74,7 @@ def world(tmp_path):
         ({"queueId": -1, "offset": -1, "timestamp": -1}, {0: 5, 1: 0}),
     ],
 )
-def test_where_progress_goes(run, world, changes, wanted):
+def test_new_offsets_of_a_reset(run, world, changes, wanted):
     answer = run(world.reset(**changes))
     assert {key[2]: at for key, at in world.offsets.resets.items()} == wanted
     parts = [f'{{"brokerName":"b","queueId":{q},"topic":"T"}}:{at}' for q, at in wanted.items()]
@@ -91,7 +91,7 @@ def test_where_progress_goes(run, world, changes, wanted):
         ({"timestamp": "x"}, True, 1),
     ],
 )
-def test_refusals(run, world, changes, known, code):
+def test_codes_of_refused_resets(run, world, changes, known, code):
     if not known:
         world.groups.table.clear()
     with pytest.raises(RequestError) as refusal:
@@ -108,7 +108,7 @@ def test_members_get_no_request_by_default(run, world):
     assert world.offsets.resets
 
 
-def test_members_get_the_offsets_in_the_form_of_their_language(run, world):
+def test_members_get_the_offsets_in_the_format_of_their_language(run, world):
     world.pushes = True
     java, cpp, old = FakePeer("java"), FakePeer("cpp"), FakePeer("old")
     world.join(java, "JAVA")
@@ -129,11 +129,11 @@ def test_members_get_the_offsets_in_the_form_of_their_language(run, world):
     assert old.sent == []
 
 
-def test_held_pulls_continue(run, world):
+def test_a_reset_resumes_held_pulls(run, world):
     async def scene():
         slot = world.store.topics.slot(world.store.topics.find("T"), 0)
         pull = world.held.hold(slot, parse_expression("T", "*"), None, 9_000)
         await world.reset()
-        assert await pull.woken is Wake.ARRIVED
+        assert await pull.resumed is ResumeReason.ARRIVED
 
     run(scene())

@@ -120,4 +120,4 @@ def test_an_unreadable_file_is_replaced_by_its_backup(tmp_path, monkeypatch, cap
     (tmp_path / "t.json.bak").write_text('{"n": 1}')
     BadDisk(monkeypatch).break_file(tmp_path / "t.json")
     assert ConfigFile(tmp_path / "t.json").load(number) == 1
-    assert "the disk cannot read it" in caplog.text
+    assert "it cannot be read" in caplog.text

@@ -11,7 +11,7 @@ import pytest
 from duemq.registry.config_file import ConfigFile
 from duemq.registry.filter_file import (
     BLOOM_BITS,
-    KEPT_DEAD_MS,
+    DEAD_KEPT_MS,
     FilterFile,
     bloom_positions,
     murmur3,
@@ -98,7 +98,7 @@ def test_a_filter_is_removed_after_a_day_without_consumers(run: Any, tmp_path: P
     clock = FakeClock()
     file = registered(tmp_path, clock)
     file.table.unregister("G")
-    clock.advance(KEPT_DEAD_MS - 1)
+    clock.advance(DEAD_KEPT_MS - 1)
     run(file.save())
     assert len(list(file.table)) == 1
     clock.advance(1)

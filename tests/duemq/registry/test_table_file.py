@@ -128,7 +128,7 @@ def test_after_a_refused_line_the_whole_table_is_written(
         patch.setattr(os, "fdatasync", full)
         with pytest.raises(OSError, match="full"):
             file.append({"c": row("c")}, version(3))
-    assert file.wants_whole
+    assert file.needs_rewrite
     assert read(tmp_path) == (version(2), {"a": 6, "b": 6})
 
 
@@ -137,7 +137,7 @@ def test_lines_are_kept_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(table_file, "CHANGES_BYTES_MIN", 600)
     file = started(tmp_path)
     counter = 1
-    while not file.wants_whole:
+    while not file.needs_rewrite:
         counter += 1
         file.append({f"t{counter}": row("t")}, version(counter))
     assert 2 < counter < 10
@@ -145,9 +145,9 @@ def test_lines_are_kept_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_small_table_is_written_whole_at_each_change(tmp_path: Path) -> None:
     file = started(tmp_path, a=6)
-    assert file.wants_whole
+    assert file.needs_rewrite
     large = {f"topic-{number:04d}": 6 for number in range(2_000)}
-    assert not started(tmp_path, **large).wants_whole
+    assert not started(tmp_path, **large).needs_rewrite
 
 
 def test_a_start_with_lines_writes_the_whole_table_next(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_start_with_lines_writes_the_whole_table_next(tmp_path: Path) -> None:
     file = new(tmp_path)
     file.load(dict)
     assert file.has_changes
-    assert file.wants_whole
+    assert file.needs_rewrite
 
 
 STEPS = st.lists(
@@ -183,7 +183,7 @@ def _kill_at_any_step(tmp_path_factory: Any, steps: list[tuple[str, int, str]]) 
         if step == "k":  # killed: a new process reads what there is
             file = new(root)
             file.load(dict)
-        if step == "w" or file.wants_whole:
+        if step == "w" or file.needs_rewrite:
             file.write({}, dict(table), version(counter))
         else:
             file.append({name: table[name]}, version(counter))

@@ -136,7 +136,7 @@ def test_a_change_between_two_parts_of_a_snapshot_counts(monkeypatch: pytest.Mon
     master = Master(fake, {f"T{n}": topic(f"T{n}") for n in range(6)}, DataVersion(1, 1))
 
     async def main() -> None:
-        work = asyncio.create_task(master.journal.keep_snapshot(master.table, master.version))
+        work = asyncio.create_task(master.journal.snapshot_if_needed(master.table, master.version))
         for _ in range(3):
             await asyncio.sleep(0)
         assert len(fake.bodies) == 3
@@ -262,7 +262,7 @@ def test_malformed_records_are_skipped_with_one_notice(
     with caplog.at_level(logging.ERROR):
         assert Master(fake).file == master.file
     [notice] = caplog.messages
-    assert notice.startswith("10 records of the TOPIC table")
+    assert notice.startswith("skipped 10 records of the TOPIC table")
     assert len(notice) < 1_000
 
 

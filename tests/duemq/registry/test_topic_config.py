@@ -121,8 +121,8 @@ def test_attributes_that_cannot_be(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"+queue.type": "BatchCQ"}, "keeps one unit a message: leave queue.type out"),
-        ({"+cleanup.policy": "COMPACTION"}, "never compacts: leave cleanup.policy out"),
+        ({"+queue.type": "BatchCQ"}, "does not support BatchCQ: omit queue.type"),
+        ({"+cleanup.policy": "COMPACTION"}, "does not compact topics: omit cleanup.policy"),
     ],
 )
 def test_kinds_of_topics_that_are_not_served_are_refused(

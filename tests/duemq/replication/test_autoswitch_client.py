@@ -249,7 +249,7 @@ def test_a_log_that_has_to_be_truncated_is_named_to_the_owner(tmp_path: Path, eq
             writer = await rig.asked(last)
             writer.write(rig.transfers(last, len(rig.log)))
             await rig.failed(
-                f"truncated to offset {fork}" if equal else "another one at the master"
+                f"truncated to offset {fork}" if equal else "differs from the master's"
             )
         assert rig.truncations == ([fork, fork] if equal else [])
         assert rig.store.max_offset == end
@@ -268,7 +268,7 @@ def test_a_replica_whose_log_has_no_epochs_compares_its_last_record(tmp_path: Pa
         other = rig.log[:at] + b"x" + rig.log[at + 1 :]
         entry = rig.epochs.entries[1]
         writer.write(Transfer(last, 500, entry, 0).encode() + other[last : last + 500])
-        await rig.failed("another one at the master")
+        await rig.failed("differs from the master's")
         assert rig.file.epochs == Epochs()
         writer = await rig.asked(last)
         writer.write(rig.transfers(last, len(rig.log)))
@@ -282,7 +282,7 @@ def test_a_replica_whose_log_has_no_epochs_compares_its_last_record(tmp_path: Pa
     ("mine", "theirs", "why"),
     [
         ([(1, 0)], [(2, 0)], "no epoch in common"),
-        ([(1, 0), (9, 10)], [(1, 0)], "a newer master was elected"),
+        ([(1, 0), (9, 10)], [(1, 0)], "a newer one was elected"),
         ([(1, 0)], [], "the master has no epochs"),
     ],
 )

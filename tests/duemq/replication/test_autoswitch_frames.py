@@ -200,7 +200,7 @@ def test_a_log_is_truncated_if_what_remains_is_the_masters(equal: bool) -> None:
             stream.feed(memoryview(head + RECORD))
         assert raised.value.offset == 700
     else:
-        with pytest.raises(ReplicationFault, match=r"another one at the master.*diverged") as fault:
+        with pytest.raises(ReplicationFault, match=r"differs from the master's.*diverged") as fault:
             stream.feed(memoryview(head + RECORD.upper()))
         assert not isinstance(fault.value, TruncationNeeded)
 
@@ -208,7 +208,7 @@ def test_a_log_is_truncated_if_what_remains_is_the_masters(equal: bool) -> None:
 def test_a_log_of_which_the_master_has_nothing_is_emptied_for_a_newer_epoch_only() -> None:
     with pytest.raises(TruncationNeeded, match="to offset 0"):
         answered(own(100, [(1, 0)], last=None), 90, [(1, 0), (2, 0)])
-    with pytest.raises(ReplicationFault, match="nothing of this log"):
+    with pytest.raises(ReplicationFault, match="no record of this log"):
         answered(own(100, [(1, 0)], last=None), 0, [(1, 0)])
 
 
@@ -264,10 +264,10 @@ def test_a_controller_may_know_a_newer_epoch_than_the_masters_file() -> None:
     [
         (b"HTTP/1.1", "state 1213486160: this is not"),
         (bytes(8), "state 0.*not in controller mode"),  # a report of DefaultHA
-        (HANDSHAKE_REQUEST.pack(1, 0, 0, 0), "names the id 0"),
-        (HANDSHAKE_REQUEST.pack(1, 0, 0, -1), "names the id -1"),
-        (HANDSHAKE_REQUEST.pack(1, 0, 0, 15 << 32), "names the id 64424509440"),  # of 5.0
-        (EPOCH_REPORT.pack(2, -1), "reports log offset -1"),
+        (HANDSHAKE_REQUEST.pack(1, 0, 0, 0), "has the id 0"),
+        (HANDSHAKE_REQUEST.pack(1, 0, 0, -1), "has the id -1"),
+        (HANDSHAKE_REQUEST.pack(1, 0, 0, 15 << 32), "has the id 64424509440"),  # of 5.0
+        (EPOCH_REPORT.pack(2, -1), "the negative log offset -1"),
         (EPOCH_REPORT.pack(3, 5), "state 3"),
     ],
 )
@@ -315,7 +315,7 @@ def test_a_replica_refuses_another_answer(data: bytes, why: str) -> None:
         ((2, 8, -1, 4, 800, 0), "log offset -1"),
         ((2, 8, 942, -1, 800, 0), "epoch -1"),
         ((2, 8, 942, 4, -1, 0), "epoch 4 at -1"),
-        ((2, 8, 950, 4, 800, 0), "continues at log offset 950"),
+        ((2, 8, 950, 4, 800, 0), "sends log offset 950"),
         ((2, 8, 942, 4, 801, 0), "belongs to epoch 4"),
         ((2, 8, 942, 2, 500, 0), "belongs to epoch 4"),  # a master of an older epoch
         ((2, 8, 942, 5, 900, 0), "belongs to epoch 4"),  # part of it would be another epoch's

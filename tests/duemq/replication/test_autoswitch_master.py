@@ -91,9 +91,9 @@ def test_a_repeated_handshake_is_answered_once() -> None:
     ("frames", "why"),
     [
         ([Report(0)], "before its handshake"),
-        ([Handshake(OWN_ID)], "two stores have one identity"),
-        ([Handshake(2), Handshake(3)], "another handshake, of id 3"),
-        ([Handshake(2), Report(0), Handshake(2)], "another handshake"),
+        ([Handshake(OWN_ID)], "two stores share one identity"),
+        ([Handshake(2), Handshake(3)], "a second handshake, with id 3"),
+        ([Handshake(2), Report(0), Handshake(2)], "a second handshake"),
         ([Handshake(2), Report(951)], "acknowledgement beyond the log.*951.*950"),
         ([Handshake(2), Report(500), Report(499)], "reports log offset 499 after 500"),
     ],
@@ -124,13 +124,13 @@ def test_a_growing_confirm_offset_is_news() -> None:
     confirmed = [0]
     found = AutoSwitchMaster(OWN_ID, lambda: EPOCHS, lambda: confirmed[0], file_bytes=FILE_BYTES)
     found.transfer_header(0, 900)
-    assert not found.has_news()
-    assert found.expects_news(900)
+    assert not found.has_new_confirm_offset()
+    assert found.awaits_confirmation(900)
     confirmed[0] = 900
-    assert found.has_news()
+    assert found.has_new_confirm_offset()
     found.transfer_header(900, 0)
-    assert not found.has_news()
-    assert not found.expects_news(900)
+    assert not found.has_new_confirm_offset()
+    assert not found.awaits_confirmation(900)
 
 
 @given(

@@ -23,7 +23,7 @@ from duemq.replication.ha_server import HaServer
 from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.membership import Membership
 from duemq.replication.own_log import record_before
-from duemq.replication.replica_connection import NEWS_MS
+from duemq.replication.replica_connection import CONFIRM_MS
 from duemq.replication.role import Role
 from duemq.replication.sync_state_set import SyncStateSetReplicas
 from message_store.clock import FakeClock
@@ -151,7 +151,7 @@ def test_a_replica_joins_the_set_and_its_consumers_read_what_is_confirmed(tmp_pa
                 assert master.confirm_offset < master.max_offset
                 await until(lambda: master.confirm_offset == master.max_offset)
                 assert log_of(store) == log_of(master)
-                pair.clock.advance(NEWS_MS)  # much less than a heartbeat
+                pair.clock.advance(CONFIRM_MS)  # much less than a heartbeat
                 await until(lambda: store.confirm_offset == store.max_offset)
                 assert store.readable_bounds("T", 0) == master.readable_bounds("T", 0)
                 assert pair.file("b").epochs == pair.file("a").epochs
@@ -172,7 +172,7 @@ def test_consumers_of_a_replica_do_not_read_what_is_not_confirmed(tmp_path: Path
             pair.service.required_ids |= {STRANGER_ID}
             fill(master, 50, 50)
             await until(lambda: store.max_offset == master.max_offset)
-            pair.clock.advance(NEWS_MS)
+            pair.clock.advance(CONFIRM_MS)
             await until(lambda: store.confirm_offset == confirmed)
             assert store.readable_bounds("T", 0)[1] < store.queue_bounds("T", 0)[1]
 
@@ -308,11 +308,11 @@ def test_a_full_disk_at_the_replica_ends_when_there_is_room(
 
 
 FORGED = {
-    "two stores have one identity": [Handshake(MASTER_ID)],
+    "two stores share one identity": [Handshake(MASTER_ID)],
     "before its handshake": [Report(0)],
     "acknowledgement beyond the log": [Handshake(STRANGER_ID), Report(1 << 40)],
     "after": [Handshake(STRANGER_ID), Report(100), Report(50)],
-    "another handshake": [Handshake(STRANGER_ID), Handshake(REPLICA_ID)],
+    "a second handshake": [Handshake(STRANGER_ID), Handshake(REPLICA_ID)],
 }
 
 
@@ -377,7 +377,7 @@ def test_a_former_master_that_continues_confirms_and_replaces_nothing(tmp_path: 
                     fill(other, 9, 20)
                     written = log_of(other)
                     async with pair.replica(other, address) as client:
-                        await until(lambda: "a newer master was elected" in client.failure)
+                        await until(lambda: "a newer one was elected" in client.failure)
                     assert log_of(other) == written
                     assert former.confirm_offset == confirmed
                     async with pair.replica(former, new_address):

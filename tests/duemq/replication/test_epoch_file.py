@@ -244,7 +244,7 @@ def test_the_backup_replaces_a_damaged_file(
     assert [damage != "missing"] * len(caplog.records) == [True] * (damage != "missing")
     if damage != "missing":
         damaged(backup_path(path), damage)
-        with pytest.raises(CorruptStore, match=r"empty the store to copy the log"):
+        with pytest.raises(CorruptStore, match=r"empty this store: the broker then copies"):
             read_epochs(path)
         backup_path(path).unlink()
         with pytest.raises(CorruptStore, match=FILE_NAME):

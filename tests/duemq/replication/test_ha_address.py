@@ -51,7 +51,7 @@ def test_a_replica_names_none_and_takes_none() -> None:
     ("answer", "why"),
     [
         (Response(), "not a master"),
-        (Response(code=16, remark="no permission"), "code 16, no permission"),
+        (Response(code=16, remark="no permission"), "code 16: no permission"),
         (Response(fields={"masterHaAddress": "nonsense"}), "malformed"),
     ],
 )

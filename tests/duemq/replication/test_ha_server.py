@@ -323,7 +323,7 @@ def test_more_replicas_than_allowed_are_refused(
 
     with caplog.at_level(logging.WARNING):
         with_master(tmp_path, work)
-    assert "2 replicas are connected, the limit" in caplog.text
+    assert "limit of 2 connected replicas is reached" in caplog.text
 
 
 def test_an_address_that_is_not_named_is_refused(
@@ -335,7 +335,7 @@ def test_an_address_that_is_not_named_is_refused(
         assert not bench.server.connections
 
     with_master(tmp_path, work)
-    assert "replicasFrom does not name its address" in caplog.text
+    assert "its address is not in replicasFrom" in caplog.text
 
 
 # -- the end ------------------------------------------------------------------------------------

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from duemq.replication.replica import following
+from duemq.admin.views import VIEW_REQUEST
+from duemq.cli.client import bytes_of
+from duemq.replication.replica import with_master_config
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from duemq.transactions.transactions import Transactions
 from message_store.errors import ConfigError, PeerError
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
+from migration.requests import MASTER_FIELD, MIGRATE, SYSTEM_ERROR, replica_text
 from tests.support.running_broker import running, small
 
 REPLICA = {"brokerRole": "SLAVE", "brokerId": "1"}
@@ -56,6 +60,24 @@ def test_retention_removes_nothing_before_the_master_has_answered(tmp_path: Path
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("master", ["127.0.0.1:9", ""], ids=["known", "unknown"])
+def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path, **REPLICA)) as (broker, asker):
+            replica = broker.parts.replica
+            assert replica is not None
+            replica.tables.follow(master)
+            for action in ("status", "start", "rollback"):
+                answer = await asker.ask(MIGRATE, body=b'{"action": "%s"}' % action.encode())
+                assert (answer.code, answer.remark) == (SYSTEM_ERROR, replica_text(master))
+                assert answer.fields == {MASTER_FIELD: master}
+                assert master in replica_text(master)
+            shown = await asker.ask(VIEW_REQUEST, {"view": "migration.status"})
+            assert json.loads(bytes_of(shown))["why_not"] == replica_text(master)
+
+    asyncio.run(main())
+
+
 class AskedMaster:
     """What a replica knows of its master."""
 
@@ -79,7 +101,7 @@ def test_nothing_is_copied_of_a_master_whose_levels_cannot_be_used(address: str)
         raise ConfigError("messageDelayLevel", "1x", "not a unit")
 
     async def main() -> None:
-        begin = following(sessions, cast("SlaveSynchronize", AskedMaster(address)), follow)
+        begin = with_master_config(sessions, cast("SlaveSynchronize", AskedMaster(address)), follow)
         if address:
             with pytest.raises(PeerError, match=f"{address} cannot be used: messageDelayLevel=1x"):
                 await begin()

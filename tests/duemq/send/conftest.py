@@ -1,4 +1,4 @@
-"""The fixture `run` of the transport's tests."""
+"""Fixture `run`, shared with the tests of the transport."""
 
 from __future__ import annotations
 

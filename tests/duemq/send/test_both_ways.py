@@ -1,4 +1,4 @@
-"""The kernel and the plain way say the same of every frame that the kernel takes."""
+"""The kernel and the Python path produce the same rows for every frame that the kernel accepts."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from duemq.net import codec
 from duemq.send import layout
 from message_store.errors import FrameError
 from message_store.log.properties import encode_properties
-from tests.support.send_front import FastWay, Front, decode, frame_of, plain_way, row_of
+from tests.support.send_path import FastWay, SendPath, decode, frame_of, plain_way, row_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "frames"
 SCALARS = ("queueId", "sysFlag", "flag", "defaultTopicQueueNums", "maxReconsumeTimes")
 
 
-def check_same(front: Front, data: bytes) -> bool:
-    """Run one frame both ways; return whether the kernel took it."""
+def check_same(front: SendPath, data: bytes) -> bool:
+    """Process one frame in the kernel and in Python; return whether the kernel accepted it."""
     fast = FastWay(front.table)
     stop = fast.take(data)
-    if stop == layout.STOP_BROKEN:
+    if stop == layout.STOP_MALFORMED:
         with pytest.raises(FrameError):
             codec.next_frame(memoryview(data), 0, len(data))
     if not fast.batch.count:
@@ -108,7 +108,7 @@ def fields_of_a_send(draw: st.DrawFn, names: str | tuple[str, ...]) -> dict[str,
 
 @st.composite
 def headers(draw: st.DrawFn) -> bytes:
-    """A send's header in any client's style: mostly good, sometimes with one odd thing."""
+    """Generate a send's header as any client writes it, sometimes with one invalid part."""
     code = (
         draw(st.sampled_from([320, 11, 300])) if rarely(draw) else draw(st.sampled_from([310, 10]))
     )
@@ -133,19 +133,21 @@ def headers(draw: st.DrawFn) -> bytes:
 
 
 @cache
-def front() -> Front:
-    return Front()
+def front() -> SendPath:
+    return SendPath()
 
 
 @settings(max_examples=500, deadline=None)
 @given(headers(), st.binary(min_size=1, max_size=20))
-def test_random_sends_go_equally_both_ways(header: bytes, body: bytes) -> None:
+def test_kernel_and_python_add_equal_rows_for_random_sends(header: bytes, body: bytes) -> None:
     check_same(front(), frame_of(header, body))
 
 
 @settings(max_examples=500, deadline=None)
 @given(headers(), st.data())
-def test_mutated_sends_go_equally_both_ways(header: bytes, data: st.DataObject) -> None:
+def test_kernel_and_python_add_equal_rows_for_mutated_sends(
+    header: bytes, data: st.DataObject
+) -> None:
     frame = bytearray(frame_of(header))
     for _ in range(data.draw(st.integers(1, 3))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(
@@ -156,7 +158,9 @@ def test_mutated_sends_go_equally_both_ways(header: bytes, data: st.DataObject) 
 
 @settings(max_examples=200, deadline=None)
 @given(headers(), st.data(), st.binary(min_size=1, max_size=40))
-def test_nothing_after_the_end_is_read(header: bytes, data: st.DataObject, tail: bytes) -> None:
+def test_bytes_after_the_frame_are_not_read(
+    header: bytes, data: st.DataObject, tail: bytes
+) -> None:
     whole = frame_of(header)
     cut = data.draw(st.integers(0, len(whole)))
     outcomes = []
@@ -166,19 +170,19 @@ def test_nothing_after_the_end_is_read(header: bytes, data: st.DataObject, tail:
         outcomes.append((stop, fast.batch.count, fast.batch.staging_len))
     assert len(set(outcomes)) == 1
     if cut < len(whole):
-        assert outcomes[0] in [(layout.STOP_INCOMPLETE, 0, 0), (layout.STOP_BROKEN, 0, 0)]
+        assert outcomes[0] in [(layout.STOP_INCOMPLETE, 0, 0), (layout.STOP_MALFORMED, 0, 0)]
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(headers().map(frame_of), min_size=1, max_size=8))
-def test_every_frame_of_a_stream_is_taken_or_named(frames: list[bytes]) -> None:
+def test_the_kernel_accepts_each_frame_of_a_stream_or_stops_at_it(frames: list[bytes]) -> None:
     fast = FastWay(front().table)
     stream, taken = b"".join(frames), 0
     while True:
         stop = fast.take(stream)
         taken += fast.batch.count
         stream = stream[fast.pos :]
-        if stop != layout.STOP_PLAIN:
+        if stop != layout.STOP_DECODE:
             break
         stream = stream[len(frames[taken]) :]
         taken += 1
@@ -221,7 +225,7 @@ TAKEN = {
 
 @pytest.mark.parametrize("style", [JAVA, CPP, GO], ids=["java", "cpp", "go"])
 @pytest.mark.parametrize("properties", TAKEN.values(), ids=TAKEN.keys())
-def test_usual_sends_are_taken(style: bytes, properties: bytes) -> None:
+def test_the_kernel_accepts_common_sends(style: bytes, properties: bytes) -> None:
     assert check_same(front(), frame_of(style % properties))
 
 
@@ -240,7 +244,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("properties", LEFT.values(), ids=LEFT.keys())
-def test_unusual_properties_are_left(properties: bytes) -> None:
+def test_uncommon_properties_are_decoded_in_python(properties: bytes) -> None:
     assert not check_same(front(), frame_of(JAVA % properties))
 
 
@@ -268,25 +272,25 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("old", "new"), CHANGES.values(), ids=CHANGES.keys())
-def test_unusual_headers_are_left(old: bytes, new: bytes) -> None:
+def test_uncommon_headers_are_decoded_in_python(old: bytes, new: bytes) -> None:
     header = (JAVA % TAKEN["plain"]).replace(old, new)
     assert header != JAVA % TAKEN["plain"]
     fast = FastWay(front().table)
-    assert fast.take(frame_of(header)) == layout.STOP_PLAIN
+    assert fast.take(frame_of(header)) == layout.STOP_DECODE
     assert fast.batch.count == 0
 
 
-def test_binary_and_bodiless_frames_are_left() -> None:
+def test_binary_headers_and_empty_bodies_are_decoded_in_python() -> None:
     fast = FastWay(front().table)
     header = JAVA % TAKEN["plain"]
-    assert fast.take(frame_of(header, b"")) == layout.STOP_PLAIN
-    assert fast.take(frame_of(header, serialize_type=1)) == layout.STOP_PLAIN
-    assert fast.take(frame_of(header, bytes(20_001))) == layout.STOP_PLAIN
+    assert fast.take(frame_of(header, b"")) == layout.STOP_DECODE
+    assert fast.take(frame_of(header, serialize_type=1)) == layout.STOP_DECODE
+    assert fast.take(frame_of(header, bytes(20_001))) == layout.STOP_DECODE
     assert fast.take(frame_of(header, bytes(20_000))) == layout.STOP_INCOMPLETE
 
 
 @pytest.mark.parametrize("rows", [0, 63, 64])
-def test_a_full_batch_stops(rows: int) -> None:
+def test_a_full_batch_stops_the_kernel(rows: int) -> None:
     fast = FastWay(front().table)
     stop = fast.take(frame_of(JAVA % TAKEN["plain"]) * (rows + 1))
     assert fast.batch.count == min(rows + 1, 64)
@@ -294,7 +298,7 @@ def test_a_full_batch_stops(rows: int) -> None:
 
 
 @pytest.mark.parametrize("born", [(bytes([1, 2, 3, 4]), 5), (bytes(range(16)), 65_535)])
-def test_born_hosts(born: tuple[bytes, int]) -> None:
+def test_born_hosts_are_stored_in_the_rows(born: tuple[bytes, int]) -> None:
     frame = frame_of(JAVA % TAKEN["plain"])
     fast = FastWay(front().table, born)
     fast.take(frame)
@@ -315,7 +319,7 @@ STYLES = {
 
 
 def golden_frames() -> Iterator[tuple[str, dict[str, Any], bytes]]:
-    """Yield (where it is, header, body) of every recorded frame."""
+    """Yield (place, header, body) of every recorded frame."""
     for path in sorted(GOLDEN.glob("*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
@@ -330,7 +334,7 @@ def as_sent(header: dict[str, Any], body: bytes) -> bytes:
     return frame_of(json.dumps(header, **style).encode() + end, body)  # type: ignore[arg-type]
 
 
-def test_recorded_sends_go_equally_both_ways() -> None:
+def test_kernel_and_python_add_equal_rows_for_recorded_sends() -> None:
     taken, left = 0, []
     for where, header, body in golden_frames():
         if header["code"] in (10, 310) and not header["flag"] & 1:
@@ -347,7 +351,7 @@ def test_recorded_sends_go_equally_both_ways() -> None:
 
 
 @pytest.mark.parametrize("serialize_type", [0, 1])
-def test_recorded_frames_survive_the_codec(serialize_type: int) -> None:
+def test_recorded_frames_are_unchanged_after_decoding_and_encoding(serialize_type: int) -> None:
     count = 0
     for where, header, body in golden_frames():
         first = decode(as_sent(header, body))
@@ -364,7 +368,7 @@ def test_recorded_frames_survive_the_codec(serialize_type: int) -> None:
 
 
 def without_nothing(command: Request | codec.Answer) -> Any:
-    """Return the command with empty fields and remark as absent: binary has no difference."""
+    """Return the command with None for empty fields and remark, as binary frames decode."""
     if isinstance(command, Request):
         command.remark = command.remark or None
         return command
@@ -373,7 +377,7 @@ def without_nothing(command: Request | codec.Answer) -> Any:
     return command
 
 
-def test_properties_end_as_5_3_3_stores_them() -> None:
+def test_the_kernel_appends_the_broker_properties() -> None:
     fast = FastWay(front().table)
     fast.take(frame_of(JAVA % TAKEN["plain"]))
     stored = fast.batch.properties(0)

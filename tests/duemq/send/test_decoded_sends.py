@@ -1,4 +1,4 @@
-"""Decoded sends: those of one turn of the loop are one batch, each with its own response."""
+"""Decoded sends: the sends of one loop turn are one batch, each has its own response."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.send.answers import PlainSend
+from duemq.send.answers import DecodedSend
 from duemq.send.decoded_sends import STAGED_BYTES_MAX, DecodedSends
-from duemq.send.ingest import ROWS_MAX, NotYet
+from duemq.send.ingest import ROWS_MAX, MustWait
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 
@@ -20,7 +20,7 @@ HOST = (bytes(4), 0)
 
 
 class Rig:
-    """Fakes of put path, sender and answering around `sends`.
+    """Fakes of put path, sender and responses around `sends`.
 
     Attributes:
         batches: Bodies of each batch.
@@ -51,31 +51,31 @@ class Rig:
 
     # Of the sender.
 
-    def fill(self, request: Request, host: tuple[bytes, int], batch: PutBatch) -> PlainSend:
+    def fill(self, request: Request, host: tuple[bytes, int], batch: PutBatch) -> DecodedSend:
         assert host == HOST
         if prepare := self.missing.get(request.body):
             batch.stage(b"half a row")
-            raise NotYet(prepare)
+            raise MustWait(prepare)
         row = batch.add(
             topic_index=0, queue_id=0, body=request.body, properties=b"", born_ms=0,
             born_host=(bytes(4), 0), store_host=(bytes(4), 0),
         )  # fmt: skip
         if request.body in self.refused:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "refused")
-        return PlainSend(row, 1, row, None)
+        return DecodedSend(row, 1, row, None)
 
     # Of the answering.
 
-    def response(self, batch: PutBatch, send: PlainSend) -> Response:
+    def response(self, batch: PutBatch, send: DecodedSend) -> Response:
         return Response(fields={"row": str(send.first)})
 
-    def waits(self, batch: PutBatch, send: PlainSend, response: Response) -> bool:
+    def waits(self, batch: PutBatch, send: DecodedSend, response: Response) -> bool:
         return self.batches[-1][send.first] in self.waiting
 
     def refusal(self, error: Exception, request: Request) -> Response:
         return Response(code=ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
 
-    async def completed(self, response: Response, send: PlainSend, *, waits: bool) -> Response:
+    async def completed(self, response: Response, send: DecodedSend, *, waits: bool) -> Response:
         assert waits
         self.confirmed.append(send.first)
         return response
@@ -99,7 +99,7 @@ def test_sends_of_one_turn_are_one_batch() -> None:
     assert rig.batches == [[b"a", b"b", b"c"], [b"d"]]
 
 
-def test_a_refused_send_takes_no_row() -> None:
+def test_a_refused_send_adds_no_row() -> None:
     rig = Rig()
     rig.refused = {b"b"}
     first, refused, last = responses(rig, b"a", b"b", b"c")
@@ -153,7 +153,7 @@ def test_a_response_waits_until_its_message_is_confirmed() -> None:
     ],
     ids=["rows", "bytes"],
 )
-def test_a_batch_has_limits(bodies: list[bytes], sizes: list[int]) -> None:
+def test_rows_and_bytes_of_a_batch_are_bounded(bodies: list[bytes], sizes: list[int]) -> None:
     rig = Rig()
     responses(rig, *bodies)
     assert [len(batch) for batch in rig.batches] == sizes

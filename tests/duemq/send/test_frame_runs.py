@@ -1,4 +1,4 @@
-"""Requests that an ingest leaves to its `FrameRuns`, with a fake."""
+"""Requests that the ingest passes to its `BatchedRequests`, here a fake."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from duemq.send.ingest import TURN_S, Ingest
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import RawPeer
-from tests.support.send_front import Front, send_request
+from tests.support.send_path import SendPath, send_request
 
 RUN, PLAIN = 12, 11
 
 
 class FakeRuns:
-    """Takes requests 12 unless their body is `no`; a frame like the last is taken undecoded.
+    """Accepts requests 12 unless their body is `no`, and frames equal to the last one undecoded.
 
     Attributes:
         events: What was called, with the opaque or the number of frames.
-        now_s: Clock of the ingest; every call of `take_alike` that finds frames takes two turns.
+        now_s: Clock of the ingest; every call of `take_matching` that finds frames takes two turns.
     """
 
     codes = frozenset({RUN})
@@ -33,7 +33,7 @@ class FakeRuns:
         self.events: list[tuple[str, int]] = []
         self.now_s = 0.0
         self.taken: list[tuple[Connection, int]] = []
-        self.alike_max = 0
+        self.matching_max = 0
         self.drained = 0
 
     def begin(self) -> None:
@@ -54,9 +54,9 @@ class FakeRuns:
         self.taken.append((connection, request.opaque))
         return True
 
-    def take_alike(self, connection: Connection) -> bool:
+    def take_matching(self, connection: Connection) -> bool:
         received, count = connection.received, 0
-        while count < self.alike_max:
+        while count < self.matching_max:
             place = codec.next_frame(received.view, received.start, received.end)
             if place is None:
                 break
@@ -83,20 +83,20 @@ class FakeRuns:
 
 
 async def serve(
-    front: Front, runs: FakeRuns, plain: Callable[[Request], Response]
+    front: SendPath, runs: FakeRuns, plain: Callable[[Request], Response]
 ) -> RemotingServer:
     ingest = Ingest(
         front.path, front.table, front.sender, front.settings,
-        time_s=lambda: runs.now_s, runs=runs,
+        time_s=lambda: runs.now_s, batched=runs,
     )  # fmt: skip
     server = RemotingServer(Dispatcher({RUN: plain, PLAIN: plain}), ingest, clock=FakeClock())
     await server.start("127.0.0.1", 0)
     return server
 
 
-def test_requests_of_a_turn_are_taken_together_and_others_handled(run: Run) -> None:
+def test_batched_requests_of_a_turn_are_handled_together_and_others_singly(run: Run) -> None:
     async def main() -> None:
-        front, runs, handled = Front(), FakeRuns(), list[int]()
+        front, runs, handled = SendPath(), FakeRuns(), list[int]()
 
         def plain(request: Request) -> Response:
             handled.append(request.opaque)
@@ -127,10 +127,10 @@ def test_requests_of_a_turn_are_taken_together_and_others_handled(run: Run) -> N
     run(main())
 
 
-def test_alike_frames_end_a_turn_that_took_too_long(run: Run) -> None:
+def test_matching_frames_beyond_the_turn_limit_are_handled_in_the_next_turn(run: Run) -> None:
     async def main() -> None:
-        front, runs = Front(), FakeRuns()
-        runs.alike_max = 10
+        front, runs = SendPath(), FakeRuns()
+        runs.matching_max = 10
         server = await serve(front, runs, lambda request: Response())
         async with await RawPeer.connect(server.ports[0]) as peer:
             frames = [codec.encode_request(Request(RUN, {}, b"alike", opaque=n)) for n in range(25)]

@@ -1,4 +1,4 @@
-"""Sends of accounts in the kernel: taken exactly when signature, account and topic are right."""
+"""The kernel accepts a send if and only if signature, account and topic are valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duemq.send.kernels import sha1
 from message_store.layout import Rows
 from message_store.log.properties import encode_properties
 from message_store.queues.topic_table import TopicTable
-from tests.support.send_front import BORN, FastWay, frame_of
+from tests.support.send_path import BORN, FastWay, frame_of
 
 VERSION = 479
 ALICE = Credentials("alice", "alice-secret")
@@ -68,7 +68,7 @@ def granted(who: Credentials, table: TopicTable, *names: str) -> Rows:
 def is_taken(table: TopicTable, record: Any, data: bytes) -> bool:
     way = FastWay(table, sender=record)
     stop = way.take(data)
-    assert stop == (layout.STOP_INCOMPLETE if way.batch.count else layout.STOP_PLAIN)
+    assert stop == (layout.STOP_INCOMPLETE if way.batch.count else layout.STOP_DECODE)
     assert way.batch.count or not way.batch.staging_len
     return bool(way.batch.count)
 
@@ -88,7 +88,7 @@ texts = st.text(
     st.binary(min_size=1, max_size=400),
     st.booleans(),
 )  # fmt: skip
-def test_a_signed_send_is_taken(
+def test_the_kernel_accepts_a_signed_send(
     code: int, name: str, secret: str, text: str, body: bytes, ascii: bool
 ) -> None:
     who, table = Credentials(name, secret), topics("T")
@@ -103,7 +103,7 @@ def test_a_signed_send_is_taken(
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([10, 310]), st.binary(min_size=1, max_size=200), st.data())
-def test_a_changed_send_is_left_to_python(code: int, body: bytes, data: st.DataObject) -> None:
+def test_a_modified_send_is_decoded_in_python(code: int, body: bytes, data: st.DataObject) -> None:
     table = topics("T", "U")
     record = granted(ALICE, table, "T", "U")
     fields = ALICE.fields(fields_of(code), body, VERSION)
@@ -123,7 +123,7 @@ def test_a_changed_send_is_left_to_python(code: int, body: bytes, data: st.DataO
 
 
 @pytest.mark.parametrize("body_bytes", [*range(1, 140), 1_024, 4_096])
-def test_every_length_of_the_content(body_bytes: int) -> None:
+def test_signatures_are_checked_at_every_content_length(body_bytes: int) -> None:
     table = topics("T")
     body = bytes(index & 255 for index in range(body_bytes))
     fields = ALICE.fields(fields_of(310), body, VERSION)
@@ -136,7 +136,7 @@ def test_every_length_of_the_content(body_bytes: int) -> None:
         assert not is_taken(table, record, frame(310, changed, body))
 
 
-def test_only_the_topics_that_python_accepted() -> None:
+def test_a_grant_contains_only_topics_that_python_accepted() -> None:
     names = [f"T{index}" for index in range(layout.GRANT_TOPICS + 2)]
     table = topics(*names)
     record = granted(ALICE, table, *names[:-1])
@@ -147,7 +147,7 @@ def test_only_the_topics_that_python_accepted() -> None:
     assert taken == [False, *[True] * layout.GRANT_TOPICS, False]  # the last but one took place 0
 
 
-def test_another_account_and_a_new_version_begin_with_nothing() -> None:
+def test_another_account_or_a_new_version_resets_the_grant() -> None:
     table, bob = topics("T", "U"), Credentials("bob", "bob-secret")
     access = Access(ALICE, bob)
     grants = Grants(access, table)
@@ -169,14 +169,14 @@ def test_another_account_and_a_new_version_begin_with_nothing() -> None:
         assert not is_taken(table, grants.record(sender), sent(bob, "U"))
 
 
-def test_with_accounts_off_nothing_is_checked() -> None:
+def test_without_access_control_no_signature_is_checked() -> None:
     table = topics("T")
     grants = Grants(None, table)
     assert is_taken(table, grants.record(grants.sender(BORN)), frame(310, fields_of(310), b"x"))
 
 
 @given(st.binary(max_size=300))
-def test_sha1_is_hashlibs(data: bytes) -> None:
+def test_sha1_equals_hashlib(data: bytes) -> None:
     state, words = np.array(sha1.START, np.uint32), np.zeros(sha1.SCHEDULE_WORDS, np.uint32)
     array, last = np.frombuffer(data.ljust(64), np.uint8).copy(), np.zeros(128, np.uint8)
     whole = len(data) // 64 * 64

@@ -1,4 +1,4 @@
-"""Turns of the ingest over real sockets: order, answers, waiting for the disk, new topics."""
+"""Turns of the ingest over real sockets: order, responses, confirmation, new topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from message_store.log.properties import encode_properties
 from message_store.replication.acknowledgement import Missing
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import RawPeer, echo
-from tests.support.send_front import Front, send_request
+from tests.support.send_path import SendPath, send_request
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
 
@@ -30,7 +30,7 @@ from timer_store.enqueue.put_hook import TimerHook
 class Bench:
     """A server on a front, and one client."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: SendPath) -> None:
         self.front = front
         self.server = RemotingServer(Dispatcher({11: echo}), front.ingest, clock=FakeClock())
 
@@ -54,15 +54,15 @@ def fast(opaque: int, **changes: Any) -> Request:
 
 
 def plain(opaque: int, **changes: Any) -> Request:
-    """A send that the kernel leaves: it has no unique id."""
+    """Return a send that Python must decode, because it has no unique id."""
     return send_request(opaque=opaque, body=str(opaque).encode(), properties="", **changes)
 
 
 @pytest.mark.parametrize("way", [fast, plain])
 @pytest.mark.parametrize("serialize_type", [JSON_TYPE, BINARY_TYPE])
-def test_answer_of_a_send(run: Run, way: Any, serialize_type: int) -> None:
+def test_response_to_a_send(run: Run, way: Any, serialize_type: int) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         async with Bench(front) as peer:
             peer.send(way(-7, queueId="2"), serialize_type=serialize_type)
             data = await peer.read_frame()
@@ -89,9 +89,9 @@ def test_answer_of_a_send(run: Run, way: Any, serialize_type: int) -> None:
     run(main())
 
 
-def test_the_kernel_answers_as_the_codec_would(run: Run) -> None:
+def test_kernel_and_codec_encode_equal_responses(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         async with Bench(front) as peer:
             peer.send(fast(1))
             data = await peer.read_frame()
@@ -124,12 +124,12 @@ NOW = FakeClock().now_ms()
         ("a batch", {"TIMER_DELAY_SEC": "9"}, {"batch": "true", "body": "one"}, None),
     ],
 )
-def test_a_timer_is_answered_with_its_recall_handle(
+def test_the_response_to_a_timer_has_a_recall_handle(
     run: Run, serialize_type: int, rule: str, properties: dict[str, str],
     changes: dict[str, Any], out_ms: int | None,
 ) -> None:  # fmt: skip
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         front.topics.install("%RETRY%g", 1)
         front.hooks.append(TimerHook(front.table, TimerConfig(), lambda time_ms: 0))
         text = encode_properties({"UNIQ_KEY": "U1"} | properties).decode()
@@ -150,9 +150,9 @@ def test_a_timer_is_answered_with_its_recall_handle(
     run(main())
 
 
-def test_messages_keep_their_order_whichever_way_they_go(run: Run) -> None:
+def test_messages_keep_their_order_in_the_kernel_and_in_python(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         ways = [fast, plain, fast, fast, plain, plain, fast]
         async with Bench(front) as peer:
             for opaque in range(200):
@@ -168,9 +168,9 @@ def test_messages_keep_their_order_whichever_way_they_go(run: Run) -> None:
     run(main())
 
 
-def test_what_is_asked_behind_a_send_is_answered_after_it_was_stored(run: Run) -> None:
+def test_a_request_after_a_send_is_handled_after_the_append(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         asked: list[int] = []
 
         def count(request: Request) -> Response:
@@ -193,7 +193,7 @@ def test_what_is_asked_behind_a_send_is_answered_after_it_was_stored(run: Run) -
 
 def test_many_connections_share_a_batch(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         async with Bench(front) as first:
             peers = [first] + [await RawPeer.connect(first_port(first)) for _ in range(7)]
             for number, peer in enumerate(peers):
@@ -214,9 +214,9 @@ def first_port(peer: RawPeer) -> int:
     return port
 
 
-def test_more_messages_than_a_batch_holds(run: Run) -> None:
+def test_more_messages_than_the_rows_of_a_batch(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         async with Bench(front) as peer:
             for opaque in range(2_500):
                 peer.send(fast(opaque))
@@ -227,9 +227,9 @@ def test_more_messages_than_a_batch_holds(run: Run) -> None:
     run(main())
 
 
-def test_bodies_bigger_than_the_staging_buffer(run: Run) -> None:
+def test_bodies_larger_than_the_staging_buffer(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         front.ingest._state[layout.STATE_BODY_MAX] = 8 << 20
         async with Bench(front) as peer:
             for opaque in range(3):
@@ -242,9 +242,9 @@ def test_bodies_bigger_than_the_staging_buffer(run: Run) -> None:
 
 
 @pytest.mark.parametrize("way", [fast, plain])
-def test_oneway_sends_are_stored_and_not_answered(run: Run, way: Any) -> None:
+def test_oneway_sends_are_stored_without_a_response(run: Run, way: Any) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         async with Bench(front) as peer:
             peer.send(way(1, oneway=True))
             peer.send(way(2, topic="closed", oneway=True))
@@ -262,9 +262,9 @@ def refuse_second(batch: PutBatch, now_ms: int) -> None:
 
 
 @pytest.mark.parametrize("way", [fast, plain])
-def test_refused_rows_are_answered_with_code_and_remark(run: Run, way: Any) -> None:
+def test_responses_to_refused_rows_have_code_and_remark(run: Run, way: Any) -> None:
     async def main() -> None:
-        front = Front(hooks=[refuse_second])
+        front = SendPath(hooks=[refuse_second])
         async with Bench(front) as peer:
             for opaque in (1, 2, 3):
                 peer.send(way(opaque))
@@ -278,9 +278,11 @@ def test_refused_rows_are_answered_with_code_and_remark(run: Run, way: Any) -> N
 
 
 @pytest.mark.parametrize("way", [fast, plain])
-def test_a_store_that_fails_is_code_1(run: Run, way: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_store_is_reported_with_code_1(
+    run: Run, way: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         front.log.failure = OSError("broken disk")
         async with Bench(front) as peer:
             peer.send(way(1))
@@ -292,7 +294,7 @@ def test_a_store_that_fails_is_code_1(run: Run, way: Any, caplog: pytest.LogCapt
             assert (await answers(peer, 1))[2].code == 0
 
     run(main())
-    assert "a batch of 1 messages failed" in caplog.text
+    assert "appending a batch of 1 messages failed" in caplog.text
 
 
 def long_id(batch: PutBatch, now_ms: int) -> None:
@@ -300,9 +302,9 @@ def long_id(batch: PutBatch, now_ms: int) -> None:
         batch.set_properties(index, {"UNIQ_KEY": "L" * 300})
 
 
-def test_an_id_that_the_kernel_does_not_write(run: Run) -> None:
+def test_a_response_with_an_id_too_long_for_the_kernel(run: Run) -> None:
     async def main() -> None:
-        async with Bench(Front(hooks=[long_id])) as peer:
+        async with Bench(SendPath(hooks=[long_id])) as peer:
             peer.send(fast(1))
             fields = (await answers(peer, 1))[1].fields
             assert fields is not None
@@ -314,9 +316,9 @@ def test_an_id_that_the_kernel_does_not_write(run: Run) -> None:
 # Waiting for the disk.
 
 
-def test_sync_flush_holds_the_answers(run: Run) -> None:
+def test_sync_flush_delays_the_responses(run: Run) -> None:
     async def main() -> None:
-        front = Front(confirmed=True)
+        front = SendPath(confirmed=True)
         front.log.syncs = True
         async with Bench(front) as peer:
             peer.send(fast(1))
@@ -331,9 +333,9 @@ def test_sync_flush_holds_the_answers(run: Run) -> None:
 
 @pytest.mark.parametrize("missing", Missing)
 @pytest.mark.parametrize("way", [fast, plain])
-def test_what_is_missing_has_a_code(run: Run, way: Any, missing: Missing) -> None:
+def test_each_missing_confirmation_has_a_code(run: Run, way: Any, missing: Missing) -> None:
     async def main() -> None:
-        front = Front(confirmed=True)
+        front = SendPath(confirmed=True)
         front.log.syncs, front.log.missing = False, missing
         front.log.may_sync.set()
         async with Bench(front) as peer:
@@ -349,9 +351,9 @@ def test_what_is_missing_has_a_code(run: Run, way: Any, missing: Missing) -> Non
     run(main())
 
 
-def test_turns_wait_while_the_disk_is_behind(run: Run) -> None:
+def test_no_turn_runs_while_too_many_batches_are_unconfirmed(run: Run) -> None:
     async def main() -> None:
-        front = Front(confirmed=True)
+        front = SendPath(confirmed=True)
         front.log.syncs = True
         async with Bench(front) as peer:
             await step_by_step(front, peer, 8)
@@ -366,16 +368,16 @@ def test_turns_wait_while_the_disk_is_behind(run: Run) -> None:
     run(main())
 
 
-async def step_by_step(front: Front, peer: RawPeer, count: int) -> None:
+async def step_by_step(front: SendPath, peer: RawPeer, count: int) -> None:
     for opaque in range(count):
         peer.send(fast(opaque))
         while len(front.log.bodies) <= opaque:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
-def test_stop_answers_what_was_received(run: Run) -> None:
+def test_stop_responds_to_every_received_send(run: Run) -> None:
     async def main() -> None:
-        front = Front(confirmed=True)
+        front = SendPath(confirmed=True)
         front.log.syncs = True
         bench = Bench(front)
         peer = await bench.__aenter__()
@@ -394,9 +396,9 @@ def test_stop_answers_what_was_received(run: Run) -> None:
 # New topics.
 
 
-def test_a_new_topic_keeps_the_order_and_is_registered_before_the_answer(run: Run) -> None:
+def test_a_new_topic_keeps_the_order_and_is_registered_before_the_response(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         front.topics.may_tell.clear()
         async with Bench(front) as peer:
             for opaque in range(5):
@@ -411,9 +413,9 @@ def test_a_new_topic_keeps_the_order_and_is_registered_before_the_answer(run: Ru
     run(main())
 
 
-def test_a_topic_that_may_not_be_created_is_refused_alone(run: Run) -> None:
+def test_only_the_send_to_a_topic_that_may_not_be_created_is_refused(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         async with Bench(front) as peer:
             peer.send(fast(1))
             peer.send(fast(2, topic="New", defaultTopic="other"))
@@ -425,9 +427,9 @@ def test_a_topic_that_may_not_be_created_is_refused_alone(run: Run) -> None:
     run(main())
 
 
-def test_a_closed_connection_that_waits_is_forgotten(run: Run) -> None:
+def test_a_connection_closed_while_it_waits_is_released(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         gate = asyncio.Event()
 
         async def slow(name: str, **_: Any) -> None:
@@ -458,11 +460,11 @@ def test_a_closed_connection_that_waits_is_forgotten(run: Run) -> None:
         (b"\x00\x00\x00\x06\x00\x00\x00\x07{]", "header of 7 bytes"),
     ],
 )
-def test_a_lost_stream_is_closed_after_its_good_frames(
+def test_a_malformed_stream_is_closed_after_its_valid_frames(
     run: Run, caplog: pytest.LogCaptureFixture, data: bytes, says: str
 ) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         async with Bench(front) as peer:
             peer.writer.write(codec.encode_request(fast(1)) + data)
             await peer.at_end()
@@ -473,9 +475,11 @@ def test_a_lost_stream_is_closed_after_its_good_frames(
     assert says in caplog.text
 
 
-def test_a_bug_in_the_plain_way_is_code_1(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_the_python_path_is_reported_with_code_1(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         front.sender._ids = None  # type: ignore[assignment]
         async with Bench(front) as peer:
             peer.send(plain(1))

@@ -1,4 +1,4 @@
-"""A batch whose answers fail: it is put once, its senders are told by a closed connection."""
+"""If responses to a batch fail, the batch is put once, and its connections are closed."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 import pytest
 
 from delivery.plugin import Request
-from duemq.send.answers import Answering
+from duemq.send.answers import SendResponses
 from duemq.send.ingest import Ingest
 from message_store.errors import RequestError
 from tests.duemq.net.conftest import Run
 from tests.duemq.send.test_ingest import Bench, answers, fast, plain
 from tests.support.raw_connection import WAIT_S
-from tests.support.send_front import Front
+from tests.support.send_path import SendPath
 
 
 @pytest.mark.finding("P:ingest-finish")
 @pytest.mark.parametrize("way", [fast, plain])
-def test_a_batch_whose_answers_fail_is_never_put_again(
+def test_a_batch_whose_responses_fail_is_appended_once(
     run: Run, way: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, failures = Answering.answer, [ValueError("broken answers")]
+    real, failures = SendResponses.respond, [ValueError("broken answers")]
 
-    def answer(self: Answering, *values: Any) -> None:
+    def answer(self: SendResponses, *values: Any) -> None:
         if failures:
             raise failures.pop()
         real(self, *values)
 
-    monkeypatch.setattr(Answering, "answer", answer)
+    monkeypatch.setattr(SendResponses, "respond", answer)
 
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         bench = Bench(front)
         async with bench as peer:
             peer.send(way(1))
@@ -45,18 +45,18 @@ def test_a_batch_whose_answers_fail_is_never_put_again(
         assert front.log.bodies == [b"1", b"2"]
 
     run(main())
-    assert "the answers to 1 messages failed; connections closed" in caplog.text
+    assert "responding to 1 messages failed; connections closed" in caplog.text
 
 
 @pytest.mark.finding("P:ingest-finish")
-def test_what_stops_the_process_leaves_no_batch_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    front = Front()
+def test_an_interrupted_turn_discards_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = SendPath()
     ingest = front.ingest
 
-    def interrupted(self: Answering, *values: Any) -> None:
+    def interrupted(self: SendResponses, *values: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Answering, "answer", interrupted)
+    monkeypatch.setattr(SendResponses, "respond", interrupted)
     ingest._batch.add(
         topic_index=0, queue_id=0, body=b"1", properties=b"", born_ms=0,
         born_host=(b"\x7f\0\0\1", 1), store_host=(b"\x7f\0\0\1", 1),
@@ -83,7 +83,7 @@ def test_access_is_checked_before_a_send_is_stored(run: Run, way: Any) -> None:
             return None
 
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         access = Refusing()
         front.ingest = Ingest(front.path, front.table, front.sender, front.settings, access=access)
         async with Bench(front) as peer:

@@ -1,4 +1,4 @@
-"""The kernels of the front, each beside its readable twin."""
+"""Kernels of the ingest, compared with their twins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def array(data: bytes) -> Any:
 
 
 def naive_unescape(data: bytes) -> bytes | None:
-    """The text of a strict JSON string without its quotes, or None."""
+    """Return the text of a strict JSON string without its quotes, or None if it is invalid."""
     try:
         return str(json.loads(b'"' + data + b'"', strict=True)).encode()
     except (ValueError, UnicodeError):
@@ -173,7 +173,7 @@ def test_scan_properties(pairs: list[tuple[str, str]], ends: bool) -> None:
 
 
 def twice(pairs: list[tuple[str, str]]) -> bool:
-    """Two timer properties, one of them no number, go the plain way."""
+    """Python decodes a message with two timer properties of which one is not a number."""
     return sum(name.startswith("TIMER_DEL") for name, _ in pairs) > 1
 
 
@@ -199,7 +199,7 @@ HOSTS = [(bytes([127, 0, 0, 1]), 10_911), (bytes(range(240, 256)), 65_535)]
             st.integers(0, 3),  # how many connections further on
             st.integers(-(1 << 31), (1 << 31) - 1),
             st.sampled_from([0, 0, 13]),
-            st.sampled_from([0, 0, layout.WIRE_ONEWAY, layout.WIRE_PLAIN]),
+            st.sampled_from([0, 0, layout.WIRE_ONEWAY, layout.WIRE_DECODED]),
             st.booleans(),
             st.integers(0, (1 << 62)),
             st.none() | st.tuples(st.sampled_from(["T", "Wide" * 60]), st.integers(0, 10**18)),

@@ -1,4 +1,4 @@
-"""Latency of puts: the figures are those of a sorted list."""
+"""Put latency: the statistics equal those of a sorted list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ puts = st.lists(st.tuples(st.integers(-5, MS_MAX), st.integers(1, 50)), min_size
 
 
 @given(puts, st.sampled_from([0.5, 0.99, 0.999]))
-def test_a_percentile_is_that_of_the_sorted_list(
+def test_percentiles_equal_those_of_the_sorted_list(
     noted: list[tuple[int, int]], share: float
 ) -> None:
     latency, naive = PutLatency(), list[int]()
@@ -32,7 +32,7 @@ def test_a_percentile_is_that_of_the_sorted_list(
     assert latency.figures()["putMessageEntireTimeMax"] == str(naive[-1])
 
 
-def test_each_put_is_in_one_class() -> None:
+def test_each_put_is_counted_in_one_class() -> None:
     latency = PutLatency()
     for took_ms in (0, 1, 10, 11, 1_000, 9_999, 10_000, 10_001, 99_999):
         latency.add(took_ms, 1)

@@ -1,4 +1,4 @@
-"""The put path: hooks in order, refusals, failures, waiting for the disk."""
+"""Put path: order of hooks, refusals, failures, confirmation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duemq.send.put_path import PutPath
 from message_store.clock import FakeClock
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
-from tests.support.send_front import BORN, HOME, FakeLog
+from tests.support.send_path import BORN, HOME, FakeLog
 
 
 def batch_of(*properties: bytes) -> PutBatch:
@@ -41,7 +41,7 @@ def test_hooks_run_in_order_before_the_append() -> None:
     assert batch.rows[1]["phys_offset"] == 0
 
 
-def test_hooks_see_no_batch_that_the_store_refuses() -> None:
+def test_no_hook_runs_while_the_store_refuses_messages() -> None:
     """Plugins do not run on a replica."""
 
     def hook(batch: PutBatch, now_ms: int) -> None:
@@ -55,7 +55,9 @@ def test_hooks_see_no_batch_that_the_store_refuses() -> None:
 
 
 @pytest.mark.parametrize("where", ["hook", "store"])
-def test_a_failure_refuses_what_has_no_result(where: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_refuses_the_rows_without_a_result(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(batch: PutBatch, now_ms: int) -> None:
         raise ValueError("broken hook")
 
@@ -66,7 +68,7 @@ def test_a_failure_refuses_what_has_no_result(where: str, caplog: pytest.LogCapt
     PutPath(store, hooks, FakeClock()).put(batch)
     assert batch.filled["status"].tolist() == [16, 1]
     assert f"broken {where}" in batch.remarks[1]
-    assert "a batch of 2 messages failed" in caplog.text
+    assert "appending a batch of 2 messages failed" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_a_failure_refuses_what_has_no_result(where: str, caplog: pytest.LogCapt
         ((b"WAIT\x01true\x02",), True),
     ],
 )
-def test_waiting_for_the_disk(texts: tuple[bytes, ...], waits: bool) -> None:
+def test_put_confirmed_waits_for_the_disk(texts: tuple[bytes, ...], waits: bool) -> None:
     async def main() -> None:
         store = FakeLog(syncs=True)
         put = asyncio.ensure_future(PutPath(store, [], FakeClock()).put_confirmed(batch_of(*texts)))
@@ -89,14 +91,14 @@ def test_waiting_for_the_disk(texts: tuple[bytes, ...], waits: bool) -> None:
     asyncio.run(main())
 
 
-def test_a_disk_that_is_late_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_late_sync_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = FakeLog(syncs=False)
     store.may_sync.set()
     asyncio.run(PutPath(store, [], FakeClock()).put_confirmed(batch_of(b"")))
     assert "the disk did not sync it in time" in caplog.text
 
 
-def test_what_a_client_sent_as_one_is_refused_as_one() -> None:
+def test_a_client_batch_is_refused_as_a_whole() -> None:
     def odd(batch: PutBatch, now_ms: int) -> None:
         batch.refuse(3, 13, "too far")
 

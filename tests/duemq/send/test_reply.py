@@ -33,7 +33,7 @@ class World:
         self.processor = ReplyProcessor(
             store, FakeTopics(FakeTopic("C_REPLY_TOPIC", 1, 1)), self.clients, self.put,
             Identity("b", "C", 0, HOST), FakeClock(99), suffix=b"CLUSTER\x01C\x02",
-            keeps=lambda: keeps,
+            stores_replies=lambda: keeps,
         )  # fmt: skip
 
     async def put(self, batch):
@@ -87,9 +87,7 @@ def test_a_reply_is_pushed_and_stored(run, store, code):
         (HEADER["properties"], Response(1, "busy"), "busy"),
     ],
 )
-def test_a_push_that_fails_is_answered_with_1_and_still_stored(
-    run, store, properties, answer, says
-):
+def test_a_reply_whose_push_fails_gets_code_1_and_is_stored(run, store, properties, answer, says):
     world = World(store)
     world.asker.answers[326] = answer or Response()
     found = run(world.reply(properties=properties))
@@ -98,7 +96,7 @@ def test_a_push_that_fails_is_answered_with_1_and_still_stored(
     assert store.queue_bounds("C_REPLY_TOPIC", 0) == (0, 1)
 
 
-def test_replies_need_not_be_kept(run, store):
+def test_replies_are_not_stored_if_disabled_or_without_a_topic(run, store):
     assert run(World(store, keeps=False).reply()).fields["msgId"] == "0"
     assert run(World(store).reply(topic="unknown")).fields["msgId"] == "0"
     assert store.max_offset == 0

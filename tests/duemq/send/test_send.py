@@ -1,4 +1,4 @@
-"""Sends the plain way: checks and codes, retries and dead letters, batches, half messages."""
+"""Sends decoded in Python: validation, retries, dead letters, batches, half messages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from delivery.plugin import Request
-from duemq.send.answers import PlainSend
-from duemq.send.ingest import NotYet
+from duemq.send.answers import DecodedSend
+from duemq.send.ingest import MustWait
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
-from tests.support.send_front import BORN, Front, plain_way, row_of, send_request
+from tests.support.send_path import BORN, SendPath, plain_way, row_of, send_request
 
 
-def refused(front: Front, request: Request) -> RequestError:
+def refused(front: SendPath, request: Request) -> RequestError:
     with pytest.raises(RequestError) as caught:
         plain_way(front, request)
     return caught.value
@@ -45,30 +45,30 @@ def batch_body(*entries: tuple[bytes, bytes], flag: int = 3) -> bytes:
         ({"topic": "%RETRY%nobody", "queueId": "0"}, 26, "nobody"),
         ({"body": b""}, 13, "no body"),
         ({"body": bytes(20_001)}, 13, "20001 bytes"),
-        ({"properties": "KEYS\x01" + "k" * 32_760 + "\x02"}, 13, "properties of"),
+        ({"properties": "KEYS\x01" + "k" * 32_760 + "\x02"}, 13, "its properties have"),
         ({"producerGroup": None}, 1, "<a>"),
         ({"queueId": "x"}, 1, "<e>"),
         ({"queueId": "2147483648"}, 1, "<e>"),
         ({"bornTimestamp": None}, 1, "<g>"),
     ],
 )
-def test_refusals(changes: dict[str, Any], code: int, says: str) -> None:
-    front = Front()
+def test_codes_of_refused_sends(changes: dict[str, Any], code: int, says: str) -> None:
+    front = SendPath()
     front.topics.install("%RETRY%nobody", 1)
     error = refused(front, send_request(**changes))
     assert error.code == code
     assert pytest.raises(RequestError, match=says).matches(error)
 
 
-def test_queue_below_0_is_any_queue() -> None:
-    front = Front()
+def test_a_negative_queue_id_selects_any_queue() -> None:
+    front = SendPath()
     queues = {plain_way(front, send_request(queueId="-1"))[0].queue_id for _ in range(100)}
     assert queues == {0, 1, 2, 3}
 
 
-def test_properties_are_completed() -> None:
+def test_the_broker_adds_its_properties() -> None:
     send, batch = plain_way(
-        Front(), send_request(properties="a\x01b\x02\x01x\x02c\x02CLUSTER\x01y")
+        SendPath(), send_request(properties="a\x01b\x02\x01x\x02c\x02CLUSTER\x01y")
     )
     assert send.transaction_id is not None
     assert batch.properties(0) == {
@@ -80,15 +80,15 @@ def test_properties_are_completed() -> None:
     }
 
 
-def test_long_names_and_letters_agree() -> None:
-    front = Front()
+def test_long_and_short_field_names_are_equivalent() -> None:
+    front = SendPath()
     rows = [row_of(plain_way(front, send_request(code=code, flag="7"))[1]) for code in (10, 310)]
     assert rows[0] == rows[1]
     assert rows[0]["flag"] == 7
 
 
-def test_sends_before_the_start_are_refused() -> None:
-    front = Front()
+def test_sends_before_the_accept_time_are_refused() -> None:
+    front = SendPath()
     front.rules = replace(front.rules, start_accept_ms=front.clock.now_ms() + 10)
     front.sender._accepting = False
     assert not front.sender.accepts()
@@ -101,16 +101,16 @@ def test_sends_before_the_start_are_refused() -> None:
 # New topics.
 
 
-def fill_after_waits(front: Front, request: Request) -> tuple[PlainSend, PutBatch, int]:
-    async def main() -> tuple[PlainSend, PutBatch, int]:
+def fill_after_waits(front: SendPath, request: Request) -> tuple[DecodedSend, PutBatch, int]:
+    async def main() -> tuple[DecodedSend, PutBatch, int]:
         batch, waits = PutBatch(8), 0
         while True:
             try:
                 send = front.sender.fill(request, BORN, batch)
-                if send.before_answer is not None:
-                    await send.before_answer()
+                if send.before_response is not None:
+                    await send.before_response()
                 return send, batch, waits
-            except NotYet as wait:
+            except MustWait as wait:
                 waits += 1
                 await wait.prepare()
 
@@ -118,16 +118,16 @@ def fill_after_waits(front: Front, request: Request) -> tuple[PlainSend, PutBatc
 
 
 def test_an_unknown_topic_is_created_and_registered() -> None:
-    front = Front()
+    front = SendPath()
     send, batch, waits = fill_after_waits(front, send_request(topic="New", queueId="3"))
     assert (waits, send.count, front.topics.told) == (1, 1, ["New"])
     assert front.table.name(int(batch.rows[0]["topic_index"])) == "New"
     assert fill_after_waits(front, send_request(topic="New"))[2] == 0
 
 
-def test_a_topic_without_template_is_17() -> None:
+def test_a_topic_without_a_template_is_refused_with_17() -> None:
     with pytest.raises(RequestError) as caught:
-        fill_after_waits(Front(), send_request(topic="New", defaultTopic="other"))
+        fill_after_waits(SendPath(), send_request(topic="New", defaultTopic="other"))
     assert caught.value.code == 17
 
 
@@ -145,10 +145,10 @@ def test_a_topic_without_template_is_17() -> None:
         (0, None, 479, True, True),
     ],
 )
-def test_a_message_that_was_tried_enough_is_dead(
+def test_a_message_beyond_its_maximum_of_retries_is_a_dead_letter(
     times: int, times_max: str | None, version: int, locked: bool, dead: bool
 ) -> None:
-    front = Front()
+    front = SendPath()
     front.topics.install("%RETRY%g", 1)
     if locked:
         front.locked.add("g")
@@ -169,7 +169,7 @@ def test_a_message_that_was_tried_enough_is_dead(
 
 def test_a_transaction_becomes_a_half_message() -> None:
     properties = "UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02DELAY\x013\x02"
-    front = Front()
+    front = SendPath()
     send, batch = plain_way(front, send_request(properties=properties, queueId="2", sysFlag="4"))
     row = batch.rows[0]
     assert front.table.name(int(row["topic_index"])) == "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -177,8 +177,8 @@ def test_a_transaction_becomes_a_half_message() -> None:
     assert batch.properties(0).items() >= {"REAL_TOPIC": "T", "REAL_QID": "2"}.items()
 
 
-def test_transactions_may_be_switched_off() -> None:
-    front = Front()
+def test_transactional_messages_can_be_refused() -> None:
+    front = SendPath()
     front.rules = replace(front.rules, reject_transactions=True)
     assert refused(front, send_request(properties="TRAN_MSG\x01true\x02")).code == 16
 
@@ -192,12 +192,12 @@ def batch_request(*entries: tuple[bytes, bytes], code: int = 320, **changes: Any
 
 
 @pytest.mark.parametrize("code", [320, 310, 10])
-def test_a_batch_is_one_row_a_message(code: int) -> None:
+def test_a_batch_adds_one_row_per_message(code: int) -> None:
     request = batch_request(
         (b"one", b"KEYS\x01k\x02UNIQ_KEY\x011\x02"), (b"two", b"TAGS\x01t"), (b"three", b""),
         code=code, batch="true",
     )  # fmt: skip
-    send, batch = plain_way(Front(), request)
+    send, batch = plain_way(SendPath(), request)
     assert (send.first, send.count, send.transaction_id, send.queue_id) == (0, 3, "B", 1)
     assert [batch.body(index) for index in range(3)] == [b"one", b"two", b"three"]
     assert batch.property_text(0).startswith(b"KEYS\x01k\x02UNIQ_KEY\x011\x02UNIQ_KEY\x01B\x02WAIT")
@@ -206,9 +206,9 @@ def test_a_batch_is_one_row_a_message(code: int) -> None:
     assert batch.rows[2]["flag"] == 3
 
 
-def test_a_batch_of_an_old_client_keeps_the_ids_of_its_messages() -> None:
+def test_messages_of_an_old_clients_batch_keep_their_ids() -> None:
     request = batch_request((b"one", b"UNIQ_KEY\x011\x02"), properties="WAIT\x01true")
-    send, batch = plain_way(Front(), request)
+    send, batch = plain_way(SendPath(), request)
     assert send.transaction_id is None
     assert batch.properties(0)["UNIQ_KEY"] == "1"
 
@@ -223,33 +223,33 @@ def test_a_batch_of_an_old_client_keeps_the_ids_of_its_messages() -> None:
         ((b"x", b"K\x01" + b"k" * 32_700), {}),
     ],
 )
-def test_batches_that_are_refused(entry: tuple[bytes, bytes], changes: dict[str, Any]) -> None:
-    front = Front()
+def test_refused_batches(entry: tuple[bytes, bytes], changes: dict[str, Any]) -> None:
+    front = SendPath()
     front.topics.install("%RETRY%g", 1)
     assert refused(front, batch_request((b"good", b""), entry, **changes)).code == 13
 
 
-def test_timers_in_a_batch_are_left_to_the_hooks_and_refused_together() -> None:
-    """T23: Apache never looks at them, and stores them visible at once."""
+def test_the_hooks_refuse_invalid_timers_of_a_batch_together() -> None:
+    """T23: Apache does not evaluate them; its messages are visible at once."""
     entries = ((b"one", b"TIMER_DELAY_MS\x0110\x02"), (b"two", b""), (b"three", b""))
-    send, batch = plain_way(Front(), batch_request(*entries))
+    send, batch = plain_way(SendPath(), batch_request(*entries))
     assert batch.filled["timer_value"].tolist() == [10, 0, 0]
     assert batch.together == [(0, 3)]
     assert not send.recallable
 
 
-def test_properties_of_a_batch_that_are_no_text_are_stored_as_they_are_read() -> None:
-    """Put, rebuilt queues and `store verify` give the same tags code only for valid UTF-8."""
-    _, batch = plain_way(Front(), batch_request((b"x", b"TAGS\x01Tag\x80\x02"), properties=""))
+def test_batch_properties_that_are_not_utf8_are_stored_with_replacements() -> None:
+    """Put, queue rebuild and `store verify` compute equal tags codes only for valid UTF-8."""
+    _, batch = plain_way(SendPath(), batch_request((b"x", b"TAGS\x01Tag\x80\x02"), properties=""))
     assert batch.properties(0)["TAGS"] == "Tag\ufffd"
     assert batch.property_text(0).startswith("TAGS\x01Tag\ufffd\x02".encode())
 
 
 @pytest.mark.finding("A9")
 @pytest.mark.parametrize(("entries", "allowed"), [(1, True), (3, True), (4, False), (4_000, False)])
-def test_a_batch_is_bounded_by_what_it_expands_to(entries: int, allowed: bool) -> None:
-    """Each message carries the properties of the batch: the limit here is 20,000 bytes."""
-    front = Front()
+def test_the_expanded_size_of_a_batch_is_bounded(entries: int, allowed: bool) -> None:
+    """The properties of the batch count for each message; the limit here is 20,000 bytes."""
+    front = SendPath()
     request = batch_request(*[(b"b", b"")] * entries, properties="X\x01" + "x" * 6_000 + "\x02")
     if allowed:
         assert plain_way(front, request)[0].count == entries
@@ -262,20 +262,20 @@ GOOD = batch_body((b"one", b"K\x01k\x02"), (b"two", b""))
 
 
 @pytest.mark.parametrize("cut", [n for n in range(1, len(GOOD)) if n != 29])
-def test_a_cut_batch_is_refused(cut: int) -> None:
-    error = refused(Front(), replace(batch_request(), body=GOOD[:cut]))
+def test_a_truncated_batch_is_refused(cut: int) -> None:
+    error = refused(SendPath(), replace(batch_request(), body=GOOD[:cut]))
     assert error.code == 13
     assert "at byte" in error.remark
 
 
 @pytest.mark.parametrize("index", range(len(GOOD)))
 @pytest.mark.parametrize("byte", [0x00, 0x7F, 0xFF])
-def test_a_damaged_batch_is_refused_or_read(index: int, byte: int) -> None:
+def test_a_damaged_batch_is_refused_or_decoded(index: int, byte: int) -> None:
     request = replace(batch_request(), body=GOOD[:index] + bytes([byte]) + GOOD[index + 1 :])
     batch = PutBatch(8)
     code = 0
     try:
-        Front().sender.fill(request, BORN, batch)
+        SendPath().sender.fill(request, BORN, batch)
     except RequestError as error:
         code = error.code
     assert code in (0, 13)

@@ -25,7 +25,7 @@ IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
         (0, 0, 0, "%DLQ%G", 0),
     ],
 )
-def test_where_a_message_goes_next(times, times_max, level, topic, delay):
+def test_destination_of_a_message_that_was_sent_back(times, times_max, level, topic, delay):
     retry = plan_retry("G", times, times_max, level)
     assert (retry.topic, retry.level) == (topic, delay)
 
@@ -63,7 +63,7 @@ def store(tmp_path):
         yield store
 
 
-def test_a_retry_is_a_delayed_copy_counted_once_more(run, store):
+def test_a_retry_is_a_delayed_copy_with_an_incremented_count(run, store):
     world = World(store, group=FakeGroup("G", retry_queues=1))
     properties = {"KEYS": "k", "TAGS": "TagB", "UNIQ_KEY": "u", "seq": "5"}
     row = put_one(store, "T", 2, b"hello", properties=properties, flag=7, sys_flag=0x301)
@@ -83,7 +83,7 @@ def test_a_retry_is_a_delayed_copy_counted_once_more(run, store):
     assert world.topics.known["%RETRY%G"].read_queues == 1
 
 
-def test_origin_and_first_topic_are_kept_over_retries(run, store):
+def test_retries_keep_the_original_id_and_topic(run, store):
     world = World(store)
     told = {"RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "first"}
     row = put_one(store, "%RETRY%G", properties=told, reconsume_times=2)
@@ -97,7 +97,7 @@ def test_origin_and_first_topic_are_kept_over_retries(run, store):
     ("version", "told_max", "topic"),
     [(479, 2, "%DLQ%G"), (120, 2, "%RETRY%G"), (479, 3, "%RETRY%G"), (479, "", "%RETRY%G")],
 )
-def test_the_clients_limit_counts_from_349_on(run, store, version, told_max, topic):
+def test_the_client_sets_the_maximum_of_retries_since_3_4_9(run, store, version, told_max, topic):
     world = World(store)
     row = put_one(store, "T", reconsume_times=2)
     run(world.send_back(row["phys_offset"], version=version, maxReconsumeTimes=told_max))
@@ -126,7 +126,7 @@ def test_a_dead_letter_is_not_delayed(run, store):
         ({}, {"delayLevel": "x"}, 1),
     ],
 )
-def test_refusals(run, store, settings, changes, code):
+def test_codes_of_refused_send_backs(run, store, settings, changes, code):
     world = World(store, **settings)
     put_one(store, "T")
     with pytest.raises(RequestError) as refusal:
@@ -134,7 +134,7 @@ def test_refusals(run, store, settings, changes, code):
     assert refusal.value.code == code
 
 
-def test_a_group_without_retry_queues_is_answered_and_nothing_is_done(run, store):
+def test_a_send_back_without_retry_queues_has_no_effect(run, store):
     world = World(store, group=FakeGroup("G", retry_queues=0))
     put_one(store, "T")
     assert run(world.send_back(0)).code == 0
@@ -144,8 +144,8 @@ def test_a_group_without_retry_queues_is_answered_and_nothing_is_done(run, store
 @pytest.mark.parametrize(
     ("origin", "counted"), [("T", "T"), ("%RETRY%G", "%RETRY%G"), ("no such topic", "T"), ("", "T")]
 )
-def test_a_message_is_counted_under_a_topic_that_exists(run, store, origin, counted):
-    """A client cannot fill the statistics with names of its own."""
+def test_a_send_back_is_counted_under_an_existing_topic(run, store, origin, counted):
+    """A client cannot add topics that do not exist to the statistics."""
     world = World(store, group=FakeGroup("G", retry_queues=1), topics=FakeTopics(FakeTopic("T")))
     row = put_one(store, "T")
     run(world.send_back(row["phys_offset"], originTopic=origin))

@@ -1,4 +1,4 @@
-"""Turns of the ingest are short, whatever one peer sends."""
+"""The length of an ingest turn is bounded for any input of one peer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 from delivery.plugin import Request, Response
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
-from duemq.send.ingest import PLAIN_FRAMES_MAX, TURN_S, Ingest
+from duemq.send.ingest import DECODED_FRAMES_MAX, TURN_S, Ingest
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import RawPeer
-from tests.support.send_front import Front, send_request
+from tests.support.send_path import SendPath, send_request
 
 MANY = 500
 
 
 class Slow:
-    """A handler whose every request takes a whole turn of a clock that it moves itself."""
+    """Handler that advances its clock by more than one turn at each request."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -32,9 +32,9 @@ class Slow:
 
 
 @pytest.mark.finding("E5")
-def test_a_peer_with_many_requests_does_not_delay_another(run: Run) -> None:
+def test_many_requests_of_one_peer_do_not_delay_another_peer(run: Run) -> None:
     async def main() -> None:
-        front, slow = Front(), Slow()
+        front, slow = SendPath(), Slow()
         ingest = Ingest(
             front.path, front.table, front.sender, front.settings, time_s=lambda: slow.now_s
         )
@@ -59,13 +59,13 @@ def test_a_peer_with_many_requests_does_not_delay_another(run: Run) -> None:
 
 def test_frames_beyond_a_turn_keep_their_order(run: Run) -> None:
     async def main() -> None:
-        front = Front()
+        front = SendPath()
         server = RemotingServer(Dispatcher(), front.ingest, clock=FakeClock())
         async with server:
             await server.start("127.0.0.1", 0)
             async with await RawPeer.connect(server.ports[0]) as peer:
-                count = 3 * PLAIN_FRAMES_MAX
-                for number in range(count):  # every other one is for the plain way
+                count = 3 * DECODED_FRAMES_MAX
+                for number in range(count):  # every other one is left to Python
                     text = f"UNIQ_KEY\x01U{number}\x02" if number % 2 else ""
                     peer.send(send_request(opaque=number, body=b"%d" % number, properties=text))
                 codes = [(await peer.read_answer()).response.code for _ in range(count)]
@@ -75,9 +75,9 @@ def test_frames_beyond_a_turn_keep_their_order(run: Run) -> None:
     run(main())
 
 
-def test_a_stop_takes_everything_that_was_received(run: Run) -> None:
+def test_stop_handles_every_received_frame(run: Run) -> None:
     async def main() -> None:
-        front, slow = Front(), Slow()
+        front, slow = SendPath(), Slow()
         ingest = Ingest(
             front.path, front.table, front.sender, front.settings, time_s=lambda: slow.now_s
         )

@@ -1,4 +1,4 @@
-"""Ids for messages without one."""
+"""Generated ids for messages without UNIQ_KEY."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DECEMBER_2023_MS = 1_701_388_800_000
         (DECEMBER_2023_MS, 0),
     ],
 )
-def test_an_id_counts_from_the_month(now_ms: int, since_ms: int) -> None:
+def test_an_id_contains_the_time_since_the_month_began(now_ms: int, since_ms: int) -> None:
     found = UniqueIds(bytes([127, 0, 0, 1]), FakeClock(now_ms)).next_id()
     assert len(found) == 32
     assert found.startswith("7F000001")

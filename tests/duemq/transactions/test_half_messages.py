@@ -5,11 +5,11 @@ import pytest
 from duemq.transactions.half_messages import (
     HalfMessages,
     Step,
-    as_half,
+    check_count,
     parse_op,
     plan_step,
     prepare_half,
-    times_asked,
+    to_half_message,
 )
 from message_store import layout
 from message_store.log.batch import PutBatch
@@ -25,7 +25,7 @@ def half(born_ms=0, store_ms=0, **properties):
     )  # fmt: skip
 
 
-def test_a_half_message_remembers_where_it_goes():
+def test_a_half_message_stores_its_target_topic_and_queue():
     assert prepare_half({"UNIQ_KEY": "k", "REAL_TOPIC": "old"}, "T", 3) == {
         "UNIQ_KEY": "k",
         "__transactionId__": "k",
@@ -34,7 +34,7 @@ def test_a_half_message_remembers_where_it_goes():
     }
 
 
-def test_a_half_message_is_not_delayed_but_keeps_its_delay():
+def test_a_half_message_is_not_delayed_and_keeps_its_delay_property():
     topics, batch = TopicTable(), PutBatch(1)
     row = batch.add(
         topic_index=topics.add("T"),
@@ -46,7 +46,7 @@ def test_a_half_message_is_not_delayed_but_keeps_its_delay():
         store_host=HOST,
         sys_flag=layout.SYS_PREPARED,
     )
-    as_half(batch, row, topics)
+    to_half_message(batch, row, topics)
     found = batch.rows[row]
     assert topics.name(int(found["topic_index"])) == "RMQ_SYS_TRANS_HALF_TOPIC"
     assert (found["queue_id"], found["sys_flag"], found["delay_level"]) == (0, 0, 0)
@@ -71,8 +71,8 @@ def test_op_bodies_of_both_versions(body, offsets):
 
 
 @pytest.mark.parametrize(("text", "times"), [("", 0), ("0", 0), ("14", 14), ("x", 0), ("-1", 0)])
-def test_times_asked(text, times):
-    assert times_asked(half(TRANSACTION_CHECK_TIMES=text)) == times
+def test_check_count(text, times):
+    assert check_count(half(TRANSACTION_CHECK_TIMES=text)) == times
 
 
 IMMUNE = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}
@@ -83,43 +83,43 @@ IMMUNE = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}
     [
         (0, {}, Step.WAIT),
         (5_999, {}, Step.WAIT),
-        (6_000, {}, Step.ASK),
-        (0, {"TRANSACTION_CHECK_TIMES": "1"}, Step.ASK),
+        (6_000, {}, Step.CHECK_BACK),
+        (0, {"TRANSACTION_CHECK_TIMES": "1"}, Step.CHECK_BACK),
         (0, {"TRANSACTION_CHECK_TIMES": "15"}, Step.GIVE_UP),
-        (6_000, IMMUNE, Step.LEAVE),
-        (59_999, IMMUNE, Step.LEAVE),
-        (60_000, IMMUNE, Step.ASK),
-        (5_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Step.LEAVE),
-        (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Step.ASK),
+        (6_000, IMMUNE, Step.SKIP),
+        (59_999, IMMUNE, Step.SKIP),
+        (60_000, IMMUNE, Step.CHECK_BACK),
+        (5_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Step.SKIP),
+        (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Step.CHECK_BACK),
     ],
 )
-def test_what_is_done_about_an_unfinished_half_message(age_ms, properties, step):
+def test_step_of_an_unfinished_half_message(age_ms, properties, step):
     record = half(1_000, 1_000, **properties)
     planned = plan_step(record, now_ms=1_000 + age_ms, timeout_ms=6_000, checks_max=15)
     assert planned is step
 
 
-def test_cursors_move_over_what_is_finished():
+def test_cursors_advance_past_finished_half_messages():
     halves = HalfMessages()
-    halves.take_op(0, [1])
-    halves.take_op(1, [2])
+    halves.apply_op(0, [1])
+    halves.apply_op(1, [2])
     halves.advance(3)
     assert (halves.half_next, halves.op_next) == (0, 0)
-    halves.take_op(2, [0])
+    halves.apply_op(2, [0])
     halves.advance(3)
     assert (halves.half_next, halves.op_next, halves.finished) == (3, 3, set())
 
 
-def test_the_op_cursor_stays_at_the_first_op_that_is_still_needed():
+def test_the_op_cursor_stays_at_the_first_required_op_record():
     halves = HalfMessages()
     for op, half_offset in enumerate([0, 5, 1]):
-        halves.take_op(op, [half_offset])
+        halves.apply_op(op, [half_offset])
     halves.advance(9)
     assert (halves.half_next, halves.op_next) == (2, 1)
     assert halves.is_finished(5)
 
 
-def test_the_newest_copy_stands_for_its_elders():
+def test_the_newest_copy_replaces_older_copies():
     halves, same = HalfMessages(), ("P", "u", 5)
     halves.replace(0, 3, same)
     halves.replace(3, 7, same)
@@ -135,15 +135,15 @@ def test_the_newest_copy_stands_for_its_elders():
     assert halves.copies == {}
 
 
-def test_what_retention_took_is_passed():
+def test_half_messages_removed_by_retention_are_skipped():
     halves = HalfMessages()
-    halves.take_op(0, [2, 6])
+    halves.apply_op(0, [2, 6])
     halves.skip_to(5)
     assert (halves.half_next, halves.finished) == (5, {6})
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_folding_again_from_the_cursors_gives_the_same_book(seed):
+def test_replaying_from_the_cursors_restores_the_state(seed):
     chance, halves, ops, high = random.Random(seed), HalfMessages(), [], 0
     finished = set()
     for _ in range(200):
@@ -153,10 +153,10 @@ def test_folding_again_from_the_cursors_gives_the_same_book(seed):
             named = chance.sample(left, min(len(left), chance.randrange(1, 3)))
             finished.update(named)
             ops.append(named)
-            halves.take_op(len(ops) - 1, named)
+            halves.apply_op(len(ops) - 1, named)
         halves.advance(high)
     again = HalfMessages(halves.half_next, halves.op_next, halves.op_next)
     for op in range(halves.op_next, len(ops)):
-        again.take_op(op, ops[op])
+        again.apply_op(op, ops[op])
     for offset in range(high):
         assert again.is_finished(offset) == halves.is_finished(offset) == (offset in finished)

@@ -1,4 +1,4 @@
-"""Commits without their op record, left by a crash or a full disk: finished, never made twice."""
+"""Commits whose op record a crash or a full disk lost are found and not repeated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cut(log, start):
 
 @pytest.mark.finding("A11")
 def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path):
-    """An overdue level message is delivered at the start: it must not hide the torn commit."""
+    """An overdue level message, delivered at the start, must not hide the torn commit."""
     clock = FakeClock()
     properties = small(tmp_path, messageDelayLevel="1s 5s")
 
@@ -86,8 +86,8 @@ def test_an_op_record_that_a_full_disk_refuses_is_written_later(run, world):
 
 
 @pytest.mark.finding("A11")
-def test_a_commit_without_op_record_is_found_wherever_it_lies(run, world):
-    """After a stop in order, too, with other records behind it."""
+def test_a_commit_without_op_record_is_found_at_any_offset(run, world):
+    """The commit is also found after a regular stop and with later records in the log."""
     world.service.recover()
     rows = [world.send(key=f"u{n}") for n in range(3)]
     world.hooks.append(refuse_op)
@@ -103,8 +103,8 @@ def test_a_commit_without_op_record_is_found_wherever_it_lies(run, world):
 
 
 @pytest.mark.finding("A11")
-def test_a_message_of_a_client_is_no_commit(run, world):
-    """A commit has the key, group and birth of its half message."""
+def test_a_clients_message_is_not_a_commit(run, world):
+    """A commit has the key, group and born time of its half message."""
     row = world.send()
     assert row["phys_offset"] == 0  # what a client's message names as its half message
     put_one(world.store, "T", 1, sys_flag=SYS_COMMIT, properties={"UNIQ_KEY": "u", "PGROUP": "Q"})
@@ -130,17 +130,17 @@ def test_a_message_of_a_client_is_no_commit(run, world):
     ],
     ids=str,
 )
-def test_a_half_message_with_no_lawful_target_is_not_committed(run, world, target):
+def test_a_half_message_without_a_valid_target_is_not_committed(run, world, target):
     properties = {"PGROUP": "P", "UNIQ_KEY": "u", "REAL_TOPIC": "T", "REAL_QID": "1"} | target
     row = put_one(world.store, HALF_TOPIC, properties=properties)
     end, topics = world.store.max_offset, len(world.store.topics)
-    with pytest.raises(Exception, match="names no topic and queue"):
+    with pytest.raises(Exception, match="no valid target topic and queue"):
         run(world.end(row))
     assert (world.store.max_offset, len(world.store.topics)) == (end, topics)
 
 
-def test_only_messages_that_were_given_up_are_resumed(run, world):
-    """A finished half message would be committed a second time."""
+def test_only_given_up_messages_are_resumed(run, world):
+    """Resuming a finished half message would commit it a second time."""
     row = world.send()
     run(world.end(row))
     offset_id = f"7F00000100002A9F{int(row['phys_offset']):016X}"

@@ -8,7 +8,7 @@ from duemq.configuration.config import BrokerConfig
 from duemq.ports import Identity
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import Heartbeat
-from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, as_half
+from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, to_half_message
 from duemq.transactions.transactions import Transactions
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
@@ -22,7 +22,7 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 
 
 class World:
-    """A broker's transactions on a real store; `reopen` is a restart."""
+    """Transaction service on a real store; `reopen` restarts it."""
 
     def __init__(self, root, **config):
         self.root, self.clock = root, FakeClock()
@@ -53,13 +53,13 @@ class World:
         await self.confirm()
 
     async def confirm(self):
-        """Wait for the disk and replicas: nothing to wait for, unless a test replaces it."""
+        """Return at once, as if confirmed; tests replace it."""
 
     def send(self, body=b"x", key="u", topic="T", queue_id=1, **properties):
         batch = PutBatch(1)
         told = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": key} | properties
         add_message(self.store, batch, topic, queue_id, body, properties=told, sys_flag=4)
-        as_half(batch, 0, self.store.topics)
+        to_half_message(batch, 0, self.store.topics)
         self.store.put(batch)
         return batch.rows[0].copy()
 
@@ -80,7 +80,7 @@ class World:
         return [self.store.read_record(int(unit["phys_offset"])) for unit in units]
 
     def asked(self):
-        """Return (queue offset, log offset) of each 39 that was sent."""
+        """Return (queue offset, log offset) of each check-back request (39)."""
         told = [r.fields for r in self.peer.sent if r.code == 39]
         return [(int(f["tranStateTableOffset"]), int(f["commitLogOffset"])) for f in told]
 
@@ -117,7 +117,7 @@ def test_rollback_only_appends_records(run, world):
     assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
 
 
-def test_unknown_is_not_answered(run, world):
+def test_an_unknown_state_gets_no_response(run, world):
     assert run(world.end(world.send(), UNKNOWN)) is None
     assert world.records(OP_TOPIC) == []
 
@@ -132,7 +132,7 @@ def test_a_second_end_changes_nothing(run, world, verdict):
     assert len(world.records("T", 1)) == 1
 
 
-def test_two_ends_at_once_count_once(run, world):
+def test_two_concurrent_ends_are_applied_once(run, world):
     async def scene():
         row = world.send()
         await asyncio.gather(world.end(row), world.end(row))
@@ -151,7 +151,7 @@ def test_two_ends_at_once_count_once(run, world):
         {"commitLogOffset": "x"},
     ],
 )
-def test_an_end_that_fits_no_half_message_is_refused(run, world, changes):
+def test_an_end_without_a_matching_half_message_is_refused(run, world, changes):
     row = world.send()
     with pytest.raises(RequestError) as refusal:
         run(world.end(row, **changes))
@@ -170,7 +170,7 @@ def test_an_ordinary_message_cannot_be_committed(run, world):
 @pytest.mark.parametrize(
     ("age_ms", "checked", "code"), [(1_000, False, 0), (1_001, False, 604), (1_001, True, 0)]
 )
-def test_immunity_leaves_late_ends_to_the_check(run, world, age_ms, checked, code):
+def test_an_end_after_the_immunity_time_must_follow_a_check_back(run, world, age_ms, checked, code):
     row = world.send(CHECK_IMMUNITY_TIME_IN_SECONDS="1")
     world.clock.advance(age_ms)
     try:
@@ -180,7 +180,7 @@ def test_immunity_leaves_late_ends_to_the_check(run, world, age_ms, checked, cod
     assert found == code
 
 
-def test_a_commit_that_a_hook_refuses_stays_open(run, world):
+def test_a_half_message_whose_commit_a_hook_refuses_is_unfinished(run, world):
     def refuse_targets(batch, now_ms):
         for at in range(batch.count):
             if world.store.topics.name(int(batch.rows[at]["topic_index"])) == "T":
@@ -196,7 +196,7 @@ def test_a_commit_that_a_hook_refuses_stays_open(run, world):
     assert len(world.records("T", 1)) == 1
 
 
-def test_a_silent_producer_is_asked_with_the_newest_copy(run, world):
+def test_a_check_back_names_the_newest_copy(run, world):
     async def scene():
         first = world.send(b"hello", key="K", TAGS="a")
         world.clock.advance(5_999)
@@ -245,8 +245,8 @@ def test_a_late_end_of_the_first_copy_ends_the_newest(run, world):
     assert world.service.halves.copies == {}
 
 
-def test_a_replica_ends_nothing(run, world):
-    """Not even a half message whose op record it has: that one may have been put again."""
+def test_a_replica_ends_no_transaction(run, world):
+    """It refuses even a finished half message, which may have a newer copy on the master."""
     row = world.send()
     run(world.end(row))
     world.store.read_only = "this broker is a replica"
@@ -255,8 +255,8 @@ def test_a_replica_ends_nothing(run, world):
     assert refused.value.code == 11
 
 
-def test_an_end_while_a_half_message_is_put_again_ends_the_copy(run, world):
-    """The copy is in the log and not confirmed: the end waits, and is not lost with the first."""
+def test_an_end_during_a_check_back_ends_the_copy(run, world):
+    """While the copy is not confirmed, the end waits; it then applies to the copy."""
 
     async def scene():
         row, confirmed = world.send(), asyncio.Event()
@@ -291,7 +291,7 @@ def test_a_half_message_is_given_up_after_the_last_check(run, tmp_path):
 
 
 @pytest.mark.finding("E6")
-def test_a_round_over_many_half_messages_lets_others_work(run, world):
+def test_a_round_over_many_half_messages_yields_to_other_tasks(run, world):
     async def scene():
         for number in range(50):
             world.send(key=str(number))
@@ -305,7 +305,7 @@ def test_a_round_over_many_half_messages_lets_others_work(run, world):
     run(scene())
 
 
-def test_an_immune_message_delays_no_other(run, world):
+def test_an_immune_message_does_not_delay_other_check_backs(run, world):
     world.send(key="a", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
     world.send(key="b")
     world.clock.advance(6_000)
@@ -313,7 +313,7 @@ def test_an_immune_message_delays_no_other(run, world):
     assert [request.fields["msgId"] for request in world.peer.sent] == ["b"]
 
 
-def test_finished_messages_move_the_stored_progress(run, world):
+def test_finished_messages_advance_the_stored_cursors(run, world):
     rows = [world.send(key=str(n)) for n in range(4)]
     for row in (rows[0], rows[1], rows[3]):
         run(world.end(row))
@@ -322,7 +322,7 @@ def test_finished_messages_move_the_stored_progress(run, world):
     assert world.offsets.query("CID_RMQ_SYS_TRANS", OP_TOPIC, 0) == 2
 
 
-def test_the_task_asks_every_interval(run, world):
+def test_the_task_checks_back_every_interval(run, world):
     async def scene():
         world.send()
         async with world.service.running():
@@ -335,7 +335,7 @@ def test_the_task_asks_every_interval(run, world):
     assert run(scene()) == 3
 
 
-def test_no_connected_client_is_no_error(run, world):
+def test_a_check_back_without_a_connected_producer_is_no_error(run, world):
     world.peer.close()
     world.send()
     world.clock.advance(6_000)
@@ -362,7 +362,7 @@ def test_a_given_up_message_can_be_resumed(run, tmp_path):
     world.store.__exit__(None, None, None)
 
 
-def test_a_commit_whose_op_record_was_torn_off_is_not_made_twice(run, world):
+def test_a_commit_whose_op_record_was_lost_is_not_repeated(run, world):
     row = world.send()
     run(world.end(row))
     (op,) = world.records(OP_TOPIC)
@@ -386,8 +386,8 @@ def test_a_commit_whose_op_record_was_torn_off_is_not_made_twice(run, world):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_transaction_ends_once_whatever_happens(tmp_path, seed):
-    """Random sends, ends (also repeated and late), checks and restarts with stale progress."""
+def test_every_transaction_ends_once_after_random_steps(tmp_path, seed):
+    """Run random sends, ends (also repeated and late), checks, restarts with old cursors."""
 
     async def scene():
         chance, world = random.Random(seed), World(tmp_path, transaction_checks_max=100)

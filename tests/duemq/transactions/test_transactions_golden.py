@@ -1,4 +1,4 @@
-"""What Apache's brokers left in the two transaction topics, taken over by ours."""
+"""Recovery from the two transaction topics of stores that Apache's brokers wrote."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OPEN = {"apache-4.9.7-clean": 1, "apache-4.9.7-running": 1}
 
 
 @pytest.mark.parametrize("golden", STORES, ids=str)
-def test_only_what_apache_left_open_needs_confirmation(run, tmp_path, golden):
-    """4.9.7 ended with one half message whose producer did not know yet; 5.3.3 with none."""
+def test_only_half_messages_unfinished_in_apache_are_checked_back(run, tmp_path, golden):
+    """The store of 4.9.7 has one unfinished half message, that of 5.3.3 has none."""
     clock = FakeClock(end_ms(golden.version))
     root = copy_golden_store(golden.name, tmp_path)
     store = MessageStore(golden_config(root), clock, tags_code_rules=level_rules())

@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from duemq.broker import Broker
+from message_store.log.batch import PutBatch
 from tests.support.free_ports import free_ports
 from tests.support.running_broker import small
 from tests.support.v5_client import typed_topic
@@ -33,7 +34,7 @@ def run() -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def broker(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with a topic of each type, and a port for v5 clients."""
+    """Broker with one topic of each type and a port for v5 clients."""
     keys = {
         "grpcServerPort": str(free_ports(1)[0]),
         "recallMessageEnable": "true",
@@ -51,3 +52,17 @@ def broker(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broke
 
     yield run(start())
     run(started.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def batch_sizes(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of records of each batch that the put path appends."""
+    sizes: list[int] = []
+    put = broker.parts.put_path.put
+
+    def record_size(batch: PutBatch) -> None:
+        sizes.append(batch.count)
+        put(batch)
+
+    monkeypatch.setattr(broker.parts.put_path, "put", record_size)
+    return sizes

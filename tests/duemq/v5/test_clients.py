@@ -1,4 +1,4 @@
-"""The table of v5 clients: who enters it, how many, who is forgotten."""
+"""Table of v5 clients: verification, limits, removal of idle clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from delivery.plugin import Peer, Request
-from duemq.v5.clients import CLIENTS_MAX, CONNECTION_CLIENTS_MAX, EXPIRES_MS, V5Client, V5Clients
+from duemq.v5.clients import CLIENTS_MAX, CONNECTION_CLIENTS_MAX, IDLE_MS_MAX, V5Client, V5Clients
 from duemq.v5.context import CallContext, Signature
 from duemq.v5.protocol import definition as v2
 from duemq.v5.status import V5Error
@@ -37,7 +37,7 @@ class Rig:
 
     def refusal(self, context: CallContext) -> int:
         with pytest.raises(V5Error) as caught:
-            self.table.of(context)
+            self.table.for_call(context)
         return caught.value.code
 
 
@@ -48,69 +48,69 @@ def test_an_unverified_peer_does_not_enter_the_table() -> None:
     assert len(rig.table) == 0
 
 
-def test_an_unverified_peer_is_not_the_client_whose_id_it_names() -> None:
+def test_an_unverified_call_does_not_act_as_the_client_with_its_id() -> None:
     rig = Rig()
-    client = rig.table.of(context(key="sale"))
-    rig.clock.advance(EXPIRES_MS + 1)
+    client = rig.table.for_call(context(key="sale"))
+    rig.clock.advance(IDLE_MS_MAX + 1)
     assert rig.refusal(context(key="sale", digits="forged")) == v2.UNAUTHORIZED
-    rig.table.expire()  # the forged call has not prolonged it
+    rig.table.remove_idle()  # the forged call did not count as activity
     assert client.closed
 
 
-def test_a_client_is_the_same_on_each_connection_and_of_one_account() -> None:
+def test_a_client_is_identified_by_id_and_account_not_by_connection() -> None:
     table = Rig().table
-    assert table.of(context(port=1)) is table.of(context(port=2))
-    assert table.of(context(key="sale")) is not table.of(context(key="other"))
+    assert table.for_call(context(port=1)) is table.for_call(context(port=2))
+    assert table.for_call(context(key="sale")) is not table.for_call(context(key="other"))
     assert len(table) == 3
 
 
-def test_a_connection_has_a_limit_of_clients() -> None:
+def test_clients_per_connection_are_limited() -> None:
     rig = Rig()
     made = [context(f"c@{n}") for n in range(CONNECTION_CLIENTS_MAX)]
     for each in made:
-        rig.table.of(each)
+        rig.table.for_call(each)
     assert rig.refusal(context("more")) == v2.TOO_MANY_REQUESTS
-    rig.table.of(context("more", port=2))
-    rig.table.of(made[0])  # known
+    rig.table.for_call(context("more", port=2))
+    rig.table.for_call(made[0])  # known
     rig.table.remove(made[0])
-    rig.table.of(context("other"))
+    rig.table.for_call(context("other"))
     assert len(rig.table) == CONNECTION_CLIENTS_MAX + 1
 
 
-def test_all_connections_have_a_limit_of_clients() -> None:
+def test_clients_of_all_connections_are_limited() -> None:
     rig = Rig()
     for n in range(CLIENTS_MAX):
-        rig.table.of(context(f"c@{n}", port=n // CONNECTION_CLIENTS_MAX))
+        rig.table.for_call(context(f"c@{n}", port=n // CONNECTION_CLIENTS_MAX))
     assert rig.refusal(context("more", port=60_000)) == v2.TOO_MANY_REQUESTS
-    rig.clock.advance(EXPIRES_MS + 1)
-    rig.table.expire()
+    rig.clock.advance(IDLE_MS_MAX + 1)
+    rig.table.remove_idle()
     assert len(rig.table) == 0
-    assert rig.table.of(context("more")).client_id == "more"
+    assert rig.table.for_call(context("more")).client_id == "more"
 
 
-def test_a_silent_client_is_forgotten_unless_it_has_a_stream() -> None:
+def test_an_idle_client_is_removed_unless_it_has_a_stream() -> None:
     rig = Rig()
-    silent, streaming, calling = (rig.table.of(context(each)) for each in "abc")
+    silent, streaming, calling = (rig.table.for_call(context(each)) for each in "abc")
     closed: list[Peer] = []
     silent.on_close(closed.append)
     streaming.command = lambda command: None
-    rig.clock.advance(EXPIRES_MS)
-    rig.table.of(context("c"))
+    rig.clock.advance(IDLE_MS_MAX)
+    rig.table.for_call(context("c"))
     rig.clock.advance(1)
-    rig.table.expire()
+    rig.table.remove_idle()
     assert closed == [silent]
     assert [each.closed for each in (silent, streaming, calling)] == [True, False, False]
 
 
-def test_a_forgotten_client_gets_no_requests() -> None:
+def test_a_removed_client_gets_no_requests() -> None:
     rig = Rig()
-    client, request = rig.table.of(context()), Request(39, {}, b"")
+    client, request = rig.table.for_call(context()), Request(39, {}, b"")
     client.send_oneway(request)
     rig.table.remove(context())
     rig.table.remove(context())
     client.send_oneway(request)
     assert rig.requests == [(client, request)]
-    assert rig.table.of(context()) is not client
+    assert rig.table.for_call(context()) is not client
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Records as messages: any record that a producer can store becomes one."""
+"""Conversion of records to v5 messages, for any record that a producer can store."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def records(draw: st.DrawFn) -> Record:
 
 
 @given(records())
-def test_any_record_is_a_message(found: Record) -> None:
+def test_any_record_converts_to_a_message(found: Record) -> None:
     made = message_of(found, topic="T", receipt_handle="h")
     again = v2.Message.FromString(made.SerializeToString())
     assert (again.body, again.system_properties.receipt_handle) == (found.body, "h")
@@ -86,7 +86,7 @@ def test_any_record_is_a_message(found: Record) -> None:
 @pytest.mark.parametrize(
     ("born_ms", "expected_ms"), [(-5, 0), (7, 7), (1 << 62, TIME_MS_MAX)], ids=str
 )
-def test_times_are_cut_to_those_of_the_protocol(born_ms: int, expected_ms: int) -> None:
+def test_times_are_clamped_to_the_range_of_the_protocol(born_ms: int, expected_ms: int) -> None:
     found = replace(record(TIMER_DELIVER_MS="9" * 30), born_ms=born_ms, store_ms=born_ms)
     system = message_of(found, topic="T").system_properties
     assert system.born_timestamp.ToMilliseconds() == expected_ms
@@ -100,7 +100,7 @@ def test_attempts_are_counted_from_one() -> None:
     assert message_of(last, topic="T").system_properties.delivery_attempt == INT32_MAX
 
 
-def test_properties_of_the_system_are_no_properties_of_the_application() -> None:
+def test_system_properties_are_not_user_properties() -> None:
     found = record(UNIQ_KEY="id", TAGS="t", KEYS="a b", own="1", POP_CK="x", __SHARDINGKEY="g")
     made = message_of(found, topic="T")
     system = made.system_properties
@@ -110,15 +110,15 @@ def test_properties_of_the_system_are_no_properties_of_the_application() -> None
     assert (system.born_host, system.store_host) == ("10.0.0.7:4711", "10.0.0.7:4711")
 
 
-def test_a_message_without_an_id_has_that_of_its_place() -> None:
+def test_a_message_without_an_id_gets_its_offset_id() -> None:
     assert message_of(PLAIN, topic="T").system_properties.message_id == (
         "0A0000070000126700000000000002" + "80"
     )
 
 
 @pytest.mark.parametrize("kind", [0, 1 << 8, 2 << 8, 3 << 8], ids=["none", "lz4", "zstd", "zlib"])
-def test_a_compressed_body_is_passed_on(kind: int) -> None:
-    """Clients find out how it is compressed, as behind Apache's proxy."""
+def test_a_compressed_body_is_not_decompressed(kind: int) -> None:
+    """Clients detect the compression type, as with Apache's proxy."""
     body = gzip.compress(b"body")
     found = replace(PLAIN, body=body, sys_flag=SYS_COMPRESSED | kind)
     made = message_of(found, topic="T")

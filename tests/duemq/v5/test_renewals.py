@@ -1,4 +1,4 @@
-"""Renewal of invisible times: when, for how long, and which handle is valid meanwhile."""
+"""Renewal of invisible times: schedule, maximum duration, newest handle."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from duemq.v5.context import CallContext
 from duemq.v5.handles import Handle, parse_handle
 from duemq.v5.protocol import definition as v2
 from duemq.v5.renewals import (
-    AHEAD_MS,
-    CLEARED_MS,
+    CHECK_INTERVAL_MS,
+    CLOSED_CLIENT_INVISIBLE_MS,
     HANDLES_MAX,
-    LOOK_MS,
-    RENEWED_FOR_MS_MAX,
-    RENEWED_MS,
+    RENEW_AHEAD_MS,
+    RENEWAL_MS_MAX,
+    RENEWED_INVISIBLE_MS,
     Renewals,
 )
 from duemq.v5.status import V5Error
@@ -26,7 +26,7 @@ CONTEXT = CallContext("c@1", ("10.0.0.7", 1), "GO", "", None, None)
 
 
 class Rig:
-    """Renewals whose changes of invisible times are in `changes`: offset, duration."""
+    """Renewals on a fake clock; `changes` has the offset and invisible time of each renewal."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -37,7 +37,7 @@ class Rig:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    def handle(self, offset: int, invisible_ms: int = RENEWED_MS) -> Handle:
+    def handle(self, offset: int, invisible_ms: int = RENEWED_INVISIBLE_MS) -> Handle:
         text = f"0 {self.clock.now_ms()} {invisible_ms} 0 0 broker-a 0 {offset} 64"
         return parse_handle(text, "broker-a")
 
@@ -59,27 +59,27 @@ class Rig:
 
     def note(self, offset: int) -> Handle:
         handle = self.handle(offset)
-        self.renewals.note("g", "T", handle, self.client, CONTEXT)
+        self.renewals.add("g", "T", handle, self.client, CONTEXT)
         return handle
 
     async def pass_ms(self, duration_ms: int) -> None:
-        """Let time pass, with a look every few seconds."""
+        """Advance the clock; renew at each check interval."""
         end_ms = self.clock.now_ms() + duration_ms
         while self.clock.now_ms() < end_ms:
-            self.clock.advance(min(LOOK_MS, end_ms - self.clock.now_ms()))
+            self.clock.advance(min(CHECK_INTERVAL_MS, end_ms - self.clock.now_ms()))
             await self.renewals.renew()
 
 
-def test_a_caller_that_goes_during_a_renewal_stops_no_other() -> None:
+def test_a_caller_cancelled_during_a_renewal_does_not_stop_others() -> None:
     async def main() -> None:
         rig = Rig()
         handle = rig.note(1)
         rig.gate.clear()
-        rig.clock.advance(RENEWED_MS - LOOK_MS)
+        rig.clock.advance(RENEWED_INVISIBLE_MS - CHECK_INTERVAL_MS)
         renewing = asyncio.create_task(rig.renewals.renew())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        taking = asyncio.create_task(rig.renewals.take("g", "T", handle))
+        taking = asyncio.create_task(rig.renewals.remove("g", "T", handle))
         await asyncio.sleep(0)
         taking.cancel()
         await asyncio.sleep(0)
@@ -90,37 +90,37 @@ def test_a_caller_that_goes_during_a_renewal_stops_no_other() -> None:
     asyncio.run(main())
 
 
-def test_a_time_is_renewed_shortly_before_it_is_over() -> None:
+def test_an_invisible_time_is_renewed_shortly_before_it_expires() -> None:
     async def main() -> None:
         rig = Rig()
         given = rig.note(1)
-        await rig.pass_ms(RENEWED_MS - AHEAD_MS - 1)
+        await rig.pass_ms(RENEWED_INVISIBLE_MS - RENEW_AHEAD_MS - 1)
         assert rig.changes == []
         await rig.pass_ms(1)
-        assert rig.changes == [(1, RENEWED_MS)]
-        valid = await rig.renewals.take("g", "T", given)
-        assert valid.receipt.visible_ms == rig.clock.now_ms() + RENEWED_MS
-        await rig.pass_ms(10 * RENEWED_MS)
-        assert len(rig.changes) == 1  # it was taken
+        assert rig.changes == [(1, RENEWED_INVISIBLE_MS)]
+        valid = await rig.renewals.remove("g", "T", given)
+        assert valid.receipt.visible_ms == rig.clock.now_ms() + RENEWED_INVISIBLE_MS
+        await rig.pass_ms(10 * RENEWED_INVISIBLE_MS)
+        assert len(rig.changes) == 1  # it was removed
 
     asyncio.run(main())
 
 
-def test_a_time_is_renewed_for_three_hours() -> None:
+def test_an_invisible_time_is_renewed_for_three_hours() -> None:
     async def main() -> None:
         rig = Rig()
         given = rig.note(1)
-        await rig.pass_ms(RENEWED_FOR_MS_MAX)
+        await rig.pass_ms(RENEWAL_MS_MAX)
         assert rig.renewals.table
-        await rig.pass_ms(2 * RENEWED_MS)
+        await rig.pass_ms(2 * RENEWED_INVISIBLE_MS)
         assert not rig.renewals.table
-        assert len(rig.changes) == RENEWED_FOR_MS_MAX // (RENEWED_MS - AHEAD_MS)
-        assert await rig.renewals.take("g", "T", given) is given
+        assert len(rig.changes) == RENEWAL_MS_MAX // (RENEWED_INVISIBLE_MS - RENEW_AHEAD_MS)
+        assert await rig.renewals.remove("g", "T", given) is given
 
     asyncio.run(main())
 
 
-def test_messages_of_a_forgotten_client_are_visible_soon() -> None:
+def test_messages_of_a_removed_client_become_visible_soon() -> None:
     async def main() -> None:
         rig = Rig()
         for offset in range(3):
@@ -128,21 +128,24 @@ def test_messages_of_a_forgotten_client_are_visible_soon() -> None:
         rig.client.close()
         await rig.renewals.renew()
         await rig.renewals.renew()
-        assert rig.changes == [(offset, CLEARED_MS) for offset in range(3)]
+        assert rig.changes == [(offset, CLOSED_CLIENT_INVISIBLE_MS) for offset in range(3)]
         assert not rig.renewals.table
 
     asyncio.run(main())
 
 
-def test_a_refused_renewal_stops_no_other() -> None:
+def test_a_refused_renewal_does_not_stop_others() -> None:
     async def main() -> None:
         rig = Rig()
         rig.refused = {1}
         for offset in range(3):
             rig.note(offset)
-        await rig.pass_ms(2 * (RENEWED_MS - AHEAD_MS))
+        await rig.pass_ms(2 * (RENEWED_INVISIBLE_MS - RENEW_AHEAD_MS))
         assert (
-            sorted(rig.changes) == [(0, RENEWED_MS)] * 2 + [(1, RENEWED_MS)] + [(2, RENEWED_MS)] * 2
+            sorted(rig.changes)
+            == [(0, RENEWED_INVISIBLE_MS)] * 2
+            + [(1, RENEWED_INVISIBLE_MS)]
+            + [(2, RENEWED_INVISIBLE_MS)] * 2
         )
         assert len(rig.renewals.table) == 2
 
@@ -151,19 +154,19 @@ def test_a_refused_renewal_stops_no_other() -> None:
 
 @pytest.mark.parametrize("is_refused", [False, True], ids=["renewed", "refused"])
 def test_an_acknowledgement_waits_for_a_renewal_in_flight(is_refused: bool) -> None:
-    """With the older handle the message would come again after its new time."""
+    """An acknowledgement with the older handle would not prevent redelivery."""
 
     async def main() -> None:
         rig = Rig()
         given = rig.note(1)
         rig.refused = {1} if is_refused else set()
         rig.gate.clear()
-        rig.clock.advance(RENEWED_MS - AHEAD_MS)
+        rig.clock.advance(RENEWED_INVISIBLE_MS - RENEW_AHEAD_MS)
         renewing = asyncio.create_task(rig.renewals.renew())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert rig.changes
-        taking = asyncio.create_task(rig.renewals.take("g", "T", given))
+        taking = asyncio.create_task(rig.renewals.remove("g", "T", given))
         await asyncio.sleep(0)
         assert not taking.done()
         rig.gate.set()
@@ -175,18 +178,18 @@ def test_an_acknowledgement_waits_for_a_renewal_in_flight(is_refused: bool) -> N
     asyncio.run(main())
 
 
-def test_a_handle_of_another_group_is_not_the_renewed_one() -> None:
+def test_renewals_are_specific_to_group_and_topic() -> None:
     async def main() -> None:
         rig = Rig()
         given = rig.note(1)
-        assert await rig.renewals.take("other", "T", given) is given
-        assert await rig.renewals.take("g", "U", given) is given
+        assert await rig.renewals.remove("other", "T", given) is given
+        assert await rig.renewals.remove("g", "U", given) is given
         assert rig.renewals.table
 
     asyncio.run(main())
 
 
-def test_the_table_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert HANDLES_MAX == 200_000
     monkeypatch.setattr("duemq.v5.renewals.HANDLES_MAX", 2)
     rig = Rig()
@@ -195,15 +198,36 @@ def test_the_table_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(rig.renewals.table) == 2
 
 
-def test_renewals_run_while_the_block_is_open() -> None:
+def test_renewals_run_while_the_block_is_active() -> None:
     async def main() -> None:
         rig = Rig()
         async with rig.renewals.running():
             rig.note(1)
             while not rig.changes:
-                rig.clock.advance(LOOK_MS)
+                rig.clock.advance(CHECK_INTERVAL_MS)
                 for _ in range(8):
                     await asyncio.sleep(0)
-            assert rig.clock.steady_ms() >= RENEWED_MS - AHEAD_MS
+            assert rig.clock.steady_ms() >= RENEWED_INVISIBLE_MS - RENEW_AHEAD_MS
+
+    asyncio.run(main())
+
+
+def test_a_handle_is_in_flight_only_during_its_renewal() -> None:
+    async def main() -> None:
+        rig = Rig()
+        given, other = rig.note(1), rig.note(2)
+        assert not rig.renewals.is_in_flight("g", "T", [given.text, other.text, "unknown"])
+        rig.gate.clear()
+        rig.clock.advance(RENEWED_INVISIBLE_MS - CHECK_INTERVAL_MS)
+        renewing = asyncio.create_task(rig.renewals.renew())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert rig.renewals.is_in_flight("g", "T", ["unknown", given.text])
+        rig.gate.set()
+        await renewing
+        assert not rig.renewals.is_in_flight("g", "T", [given.text])
+        newest = rig.renewals.remove_at_rest("g", "T", given)
+        assert newest.receipt.visible_ms > given.receipt.visible_ms
+        assert rig.renewals.remove_at_rest("g", "T", given) is given
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The twelve calls of MessagingService on a whole broker, by grpcio's client."""
+"""The twelve methods of MessagingService, called on a running broker with grpcio."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def test_a_delayed_message_is_received_after_its_time_and_acknowledged(
             assert (system.delivery_attempt, system.born_host) == (1, "h")
             handle = system.receipt_handle
             assert await caller.ack("delay", "g-delay", handle) == [v2.OK]
-            assert await caller.ack("delay", "g-delay", handle) == [v2.OK]  # twice: as Apache
+            assert await caller.ack("delay", "g-delay", handle) == [v2.OK]  # repeated: as Apache's
 
     run(main())
 
 
-def test_a_delay_has_the_limit_of_the_broker(run: Run, broker: Broker) -> None:
+def test_delays_are_limited_by_the_broker(run: Run, broker: Broker) -> None:
     async def main() -> list[v2.Status]:
         async with v5_caller(broker.grpc_port) as caller:
             found = []
@@ -141,7 +141,7 @@ def test_a_message_group_stays_in_one_queue_and_in_order(run: Run, broker: Broke
 @pytest.mark.parametrize(
     ("resolution", "arrives"), [(v2.COMMIT, True), (v2.ROLLBACK, False)], ids=["commit", "rollback"]
 )
-def test_a_transaction_ends_as_its_producer_says(
+def test_a_transaction_gets_the_resolution_of_its_producer(
     run: Run, broker: Broker, resolution: int, arrives: bool
 ) -> None:
     async def main() -> bool:
@@ -163,7 +163,7 @@ def test_a_transaction_ends_as_its_producer_says(
     assert run(main()) is arrives
 
 
-def test_a_producer_is_asked_about_a_transaction_that_did_not_end(run: Run, broker: Broker) -> None:
+def test_a_producer_receives_checks_of_an_unresolved_transaction(run: Run, broker: Broker) -> None:
     async def main() -> None:
         async with v5_caller(broker.grpc_port, metadata("asked@1")) as caller:
             stream = caller.telemetry()
@@ -188,7 +188,7 @@ def test_a_producer_is_asked_about_a_transaction_that_did_not_end(run: Run, brok
     run(main())
 
 
-def test_settings_are_answered_with_what_the_broker_decides(run: Run, broker: Broker) -> None:
+def test_effective_settings_include_the_values_of_the_broker(run: Run, broker: Broker) -> None:
     async def main() -> tuple[v2.Settings, v2.Settings]:
         async with v5_caller(broker.grpc_port, metadata("s@1")) as caller:
             stream = caller.telemetry()
@@ -215,7 +215,7 @@ def test_settings_are_answered_with_what_the_broker_decides(run: Run, broker: Br
     assert of_producer.backoff_policy.exponential_backoff.multiplier == 2
 
 
-def test_routes_name_the_address_that_the_client_used(run: Run, broker: Broker) -> None:
+def test_routes_have_the_address_that_the_client_used(run: Run, broker: Broker) -> None:
     async def main() -> tuple[Any, Any, Any]:
         async with v5_caller(broker.grpc_port) as caller:
             request = api.QueryRouteRequest(topic=resource("delay"))
@@ -241,7 +241,7 @@ def test_routes_name_the_address_that_the_client_used(run: Run, broker: Broker) 
     assert unknown.status.code == v2.TOPIC_NOT_FOUND
 
 
-def test_a_changed_invisible_time_counts_from_now_on(run: Run, broker: Broker) -> None:
+def test_a_changed_invisible_time_counts_from_the_change(run: Run, broker: Broker) -> None:
     async def main() -> None:
         async with v5_caller(broker.grpc_port) as caller:
             await caller.call(sending(message("norm", b"again")))
@@ -300,38 +300,20 @@ def test_receive_filters_by_tag_and_by_sql(run: Run, broker: Broker) -> None:
     assert run(main()) == ([b"x"], [b"y"], v2.ILLEGAL_FILTER_EXPRESSION)
 
 
-def test_sends_of_one_turn_are_one_batch(
-    run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts: list[int] = []
-    put = broker.parts.put_path.put
-
-    def counted(batch: Any) -> None:
-        counts.append(batch.count)
-        put(batch)
-
-    monkeypatch.setattr(broker.parts.put_path, "put", counted)
-
+def test_sends_of_one_turn_are_one_batch(run: Run, broker: Broker, batch_sizes: list[int]) -> None:
     async def main() -> Any:
         async with v5_caller(broker.grpc_port) as caller:
             return await caller.call(sending(*(message("norm", b"%d" % n) for n in range(20))))
 
     answer = run(main())
     assert [each.status.code for each in answer.entries] == [v2.OK] * 20
-    assert max(counts) == 20
+    assert max(batch_sizes) == 20
 
 
-def test_acknowledgements_of_one_call_are_one_batch(
-    run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+def test_acknowledgements_of_one_call_are_one_record_per_checkpoint(
+    run: Run, broker: Broker, batch_sizes: list[int]
 ) -> None:
-    counts: list[int] = []
-    put = broker.parts.put_path.put
-
-    def counted(batch: Any) -> None:
-        counts.append(batch.count)
-        put(batch)
-
-    async def main() -> tuple[list[int], int]:
+    async def main() -> tuple[list[int], int, int]:
         async with v5_caller(broker.grpc_port) as caller:
             group = "g-acks"
             await caller.receive("norm", group, invisible_s=600)  # those of other tests
@@ -339,15 +321,15 @@ def test_acknowledgements_of_one_call_are_one_batch(
             _, found = await caller.receive("norm", group)
             handles = [each.system_properties.receipt_handle for each in found]
             expired = " ".join(["0", "1", *handles[0].split(" ")[2:]])
-            monkeypatch.setattr(broker.parts.put_path, "put", counted)
+            batch_sizes.clear()
             codes = await caller.ack("norm", group, *handles[:10], expired, "x", *handles[10:])
-            return codes, len(handles)
+            return codes, len(handles), len({each.split(" ")[6] for each in handles})
 
-    codes, received = run(main())
+    codes, received, checkpoints = run(main())
     assert received == 20
     assert codes[10:12] == [v2.INVALID_RECEIPT_HANDLE, v2.INTERNAL_SERVER_ERROR]
     assert codes[:10] + codes[12:] == [v2.OK] * 20
-    assert max(counts) == 20
+    assert batch_sizes == [checkpoints]
 
 
 async def refusal(broker: Broker, request: Any) -> int:
@@ -379,7 +361,7 @@ def test_a_message_that_cannot_be_stored_gets_its_code(
     assert run(refusal(broker, sending(made))) == code
 
 
-def test_properties_of_the_system_cannot_be_set(run: Run, broker: Broker) -> None:
+def test_system_properties_cannot_be_set(run: Run, broker: Broker) -> None:
     made = message("norm")
     made.user_properties["TIMER_OUT_MS"] = "1"
     assert run(refusal(broker, sending(made))) == v2.ILLEGAL_MESSAGE_PROPERTY_KEY

@@ -1,1 +1,1 @@
-"""Programs built on the clients that people use, and the Python side that drives them."""
+"""Client programs that use released RocketMQ clients."""

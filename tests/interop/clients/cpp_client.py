@@ -36,13 +36,13 @@ def produce(command: Command) -> None:
     try:
         send(command, producer)
         if command.text("mode").startswith("oneway"):
-            time.sleep(CALM_S)  # for the reason that keep_connected tells
+            time.sleep(CALM_S)  # see keep_connected
     finally:
         producer.shutdown()
 
 
 def connect_as(command: Command, client: Any) -> None:
-    """Name the name server, and the account of --access-key and --secret-key."""
+    """Set the name server, and the account of --access-key and --secret-key."""
     client.set_namesrv_addr(command.text("namesrv"))
     if access_key := command.text("access-key"):
         client.set_session_credentials(access_key, command.text("secret-key"), CHANNEL)
@@ -77,7 +77,7 @@ def send(command: Command, producer: Any) -> None:
 
 
 def send_async(command: Command, producer: Any, messages: list[Any]) -> None:
-    """Send all at once and wait for the answers."""
+    """Send all messages asynchronously and wait for the responses."""
     answers = threading.Semaphore(0)
 
     def on_success(result: Any) -> None:
@@ -92,7 +92,7 @@ def send_async(command: Command, producer: Any, messages: list[Any]) -> None:
         producer.send_async(each, on_success, on_error)
     for _ in messages:
         if not answers.acquire(timeout=30):
-            raise TimeoutError("asynchronous sends without an answer")
+            raise TimeoutError("asynchronous sends without a response")
 
 
 def message(command: Command, i: int) -> Any:
@@ -152,10 +152,10 @@ def push_consume(command: Command) -> None:
 def keep_connected(command: Command) -> Any:
     """Start an idle producer that shares the consumer's connections.
 
-    A consumer that shuts down sends its progress and closes the connection at once. This client
-    marks no request as one-way, so the broker answers; closing a connection with answers that
-    nobody read resets it, and what the broker had not read yet is gone: at Apache's brokers as
-    well. So the connections are closed a moment later.
+    At shutdown a consumer sends its offsets and closes the connection immediately. This client
+    marks no request as one-way, so that the broker responds. Closing a connection with unread
+    responses resets it, and the broker loses the requests that it has not read yet; Apache's broker
+    does, too. The idle producer therefore keeps the connections open for a moment longer.
     """
     companion = Producer(f"p_companion-{command.id}")
     connect_as(command, companion)
@@ -202,7 +202,7 @@ def fields_of(received: RecvMessage) -> Fields:
 
 
 def text(value: bytes | None) -> str:
-    """Return what the library gave as text."""
+    """Decode bytes from the library."""
     return (value or b"").decode(errors="replace")
 
 
@@ -216,4 +216,4 @@ COMMANDS: dict[str, Callable[[Command], None]] = {
 if __name__ == "__main__":
     code = run_program(sys.argv[1:], COMMANDS)
     sys.stdout.flush()
-    os._exit(code)  # the library's threads and destructors are not worth waiting for
+    os._exit(code)  # exit without waiting for the library's threads and destructors

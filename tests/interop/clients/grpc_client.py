@@ -51,7 +51,7 @@ class Checker(TransactionChecker):  # type: ignore[misc]
         self._command = command
 
     def check(self, message: Any) -> Any:
-        """Answer one question."""
+        """Return the resolution of a half message."""
         self._command.print("checked", msgId=message.message_id)
         return CHECKED[self._command.text("checked", "commit")]
 
@@ -120,22 +120,22 @@ def recall(command: Command) -> None:
 
 
 class Receiver(SimpleConsumer):  # type: ignore[misc]
-    """SimpleConsumer that knows when it has its settings: Apache's proxy serves none before."""
+    """SimpleConsumer that signals the arrival of its settings, which Apache's proxy requires."""
 
     def __init__(self, *arguments: Any) -> None:
         self.has_settings = threading.Event()
         super().__init__(*arguments)
 
     def reset_setting(self, settings: Any) -> None:
-        """Take the settings of the server."""
+        """Apply the settings of the server."""
         super().reset_setting(settings)
         self.has_settings.set()
 
 
 def receive(command: Command) -> None:
-    """Receive with a SimpleConsumer and acknowledge, until --until messages were acknowledged.
+    """Receive with a SimpleConsumer and acknowledge, until --until messages are acknowledged.
 
-    The first --hold-first are not acknowledged; with --change-ms they get that invisible time.
+    The first --hold-first messages are not acknowledged; --change-ms changes their invisible time.
     """
     filters = {command.text("topic"): FilterExpression(command.text("tags", "*"))}
     consumer = Receiver(configuration(command), command.text("group"), filters, AWAIT_S)

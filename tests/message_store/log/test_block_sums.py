@@ -112,7 +112,7 @@ def test_an_open_block_that_has_changed_stays_accused_after_a_start(
         log.sums.close()
         caplog.clear()
         log.sums.open(log.end)
-        assert "300 bytes from log offset 4096 on are not as they were written" in caplog.text
+        assert "the disk has changed the 300 bytes from log offset 4096 on" in caplog.text
         assert changed(log) == [BLOCK_BYTES]
     for _ in range(3):
         append(log, BLOCK_BYTES)

@@ -131,10 +131,10 @@ def test_a_record_cut_anywhere_is_refused(cut):
 @pytest.mark.parametrize(
     ("at", "new", "why"),
     [
-        (0, "00000074", "announces 116 bytes; 115 are there"),
+        (0, "00000074", "its size is 116 bytes; 91 to 115 bytes"),
         (0, "00000072", "properties needs 18 bytes, 17 are left"),
-        (0, "0000005a", "announces 90 bytes"),
-        (0, "80000000", "announces -2147483648 bytes"),
+        (0, "0000005a", "its size is 90 bytes"),
+        (0, "80000000", "its size is -2147483648 bytes"),
         (4, "cbd43194", "magic 0xCBD43194 is not a record's"),
         (4, "daa320ab", "topic needs 340 bytes"),
         (36, "00000010", "needs .* bytes|negative"),

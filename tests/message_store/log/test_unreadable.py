@@ -156,7 +156,7 @@ def test_an_unreadable_index_file_is_rebuilt(tmp_path, disk):
                 again.append(str(error))
     assert found == RECORDS
     assert len(again) == 1
-    assert "cannot be read and is made again" in again[0]
+    assert "cannot be read and is being rebuilt" in again[0]
     store.__exit__(None, None, None)
 
 

@@ -61,7 +61,7 @@ def test_an_impossible_header_gives_no_unit(tmp_path, header):
     with MessageStore(small_config(root), FakeClock(), notice=notices.append) as store:
         assert bodies(store, "T") == [b"0", b"2"]
         assert store.recovered.records == 3
-        assert len(store.recovered.homeless) == 1
+        assert len(store.recovered.without_queue) == 1
         assert put_one(store, "T", 0, b"next")["queue_offset"] == 2
     assert sum("it is in no queue" in notice for notice in notices) == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
@@ -72,7 +72,7 @@ def test_many_such_records_are_reported_once(tmp_path):
     write_log(tmp_path, [{"queue_id": -1}] * 100)
     notices: list[str] = []
     with MessageStore(small_config(tmp_path), FakeClock(), notice=notices.append) as store:
-        assert len(store.recovered.homeless) == 100
+        assert len(store.recovered.without_queue) == 100
     assert len(notices) == 21
     assert "80 more records" in notices[-1]
 
@@ -128,7 +128,7 @@ def test_a_missing_queue_file_between_others_is_reported(tmp_path, gone):
     if gone:
         paths[1].write_bytes(b"short")
     with (
-        pytest.raises(CorruptStore, match=r"remove .*T/0: it is rebuilt|Queue says 1000"),
+        pytest.raises(CorruptStore, match=r"remove .*T/0: it is rebuilt|Queue is 1000"),
         open_store(tmp_path),
     ):
         pass

@@ -49,7 +49,7 @@ def test_a_flipped_bit_is_repaired(store: MessageStore, offset: int, field: str,
     write(store, offset, **{field: int(wanted[offset][field]) ^ 1 << bit})
     assert store.repair.repaired("T", 0, offset)
     assert (units(store) == wanted).all()
-    assert "was not that of its record" in store.notices[-1]
+    assert "did not match its record" in store.notices[-1]
     assert not store.repair.repaired("T", 0, offset)
 
 
@@ -85,7 +85,7 @@ def test_a_message_whose_record_is_damaged_is_left_out(store: MessageStore) -> N
     for _ in range(2):
         with pytest.raises(RecordUnreadable):
             store.gather("T", 0, 0, store.units("T", 0, 0, 30))
-    assert sum("the message is left out" in notice for notice in store.notices) == 1
+    assert sum("the message is skipped" in notice for notice in store.notices) == 1
     rest = store.units("T", 0, 0, 30)
     rest = rest[rest["phys_offset"] != unit["phys_offset"]]
     assert store.gather("T", 0, 0, rest).count(b"tag") == 29

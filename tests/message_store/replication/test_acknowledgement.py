@@ -158,7 +158,31 @@ def test_a_restart_confirms_no_more_than_before(tmp_path: Path, clean: bool) -> 
         assert again.confirm_offset == seen
         assert again.readable_bounds("T", 0) == (0, 3)
     with open_store(tmp_path) as as_async_master:
+        as_async_master.confirm_without_replicas()
         assert as_async_master.readable_bounds("T", 0) == (0, 4)
     with open_store(tmp_path) as again:
         again.require_replicas()
         assert again.readable_bounds("T", 0) == (0, 4)  # consumers have read it
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+def test_a_flush_before_the_role_is_known_confirms_nothing(tmp_path: Path, clean: bool) -> None:
+    """A start flushes the log before it requires replicas, and may end before it does."""
+    with open_store(tmp_path) as store:
+        of_sync_master(store)
+        put_one(store, "T")
+        seen = store.max_offset
+        store.replicated.advance(seen)
+        put_one(store, "T")
+    unfinished = open_store(tmp_path)
+    unfinished.__enter__()
+    unfinished.flush()
+    if clean:
+        unfinished.__exit__(None, None, None)
+    else:
+        crash(unfinished)
+    with open_store(tmp_path) as again:
+        again.flush()
+        again.require_replicas()
+        assert again.confirm_offset == seen
+        assert again.readable_bounds("T", 0) == (0, 1)

@@ -198,7 +198,7 @@ def test_a_full_disk_refuses_the_truncation(
     shutil.copytree(whole[0], root)
     with monkeypatch.context() as full:
         full.setattr(truncations, "write_config", no_room)
-        with pytest.raises(StoreFull, match="Make room"):
+        with pytest.raises(StoreFull, match="Free disk space"):
             truncate(root, ends[10])
     with open_store(root) as store:
         assert store.max_offset == ends[-1]

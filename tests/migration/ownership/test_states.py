@@ -67,8 +67,8 @@ def test_pause_and_resume_apply_to_running_states(state: State) -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_steps_are_taken_in_running_states_unless_paused(state: State) -> None:
-    assert LevelState(1, state).works == (state in WORKING)
-    assert not LevelState(1, state, paused=True).works
+    assert LevelState(1, state).is_working == (state in WORKING)
+    assert not LevelState(1, state, paused=True).is_working
 
 
 def test_effects_are_described_for_the_states_they_apply_to() -> None:

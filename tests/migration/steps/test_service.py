@@ -18,7 +18,7 @@ from migration.ownership.owners import NoOwners
 from migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
 from tests.migration.bench import TURNS_MAX, Bench, with_broker
 from tests.migration.lateness import delivered
-from timer_store.pending.claims import Claims
+from timer_store.pending.settled_timers import SettledTimers
 
 
 def test_plan_start_done_rollback(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_counting_yields_to_deliveries_and_ends_with_the_broker(tmp_path: Path) 
         service = bench.service
         service.need()
         for _ in range(12):
-            service.throttle.took(1, bench.clock.now_ms(), bench.clock.now_ms())
+            service.throttle.count_step(1, bench.clock.now_ms(), bench.clock.now_ms())
             service.throttle.observe(delivered(1_000))  # all of them late
         assert (service.piece(), service.throttle.pause_ms) == (BATCH_BUSY, PAUSE_MS_MAX)
         began_ms = bench.clock.now_ms()
@@ -320,7 +320,7 @@ def test_counting_yields_to_deliveries_and_ends_with_the_broker(tmp_path: Path) 
                 done.append(bench.clock.now_ms() - began_ms)
 
         done: list[int] = []
-        counting = asyncio.create_task(service.at_leisure(pieces()))
+        counting = asyncio.create_task(service.throttled(pieces()))
         for _ in range(300):
             bench.clock.advance(1)
             await asyncio.sleep(0)
@@ -380,13 +380,13 @@ def test_returning_is_limited_until_the_next_checkpoint(
     """Each returned timer uses memory until a checkpoint contains it."""
     monkeypatch.setattr("migration.steps.service.RETURNED_MAX", 5)
     counts: list[int] = []
-    add = Claims.add_returned
+    add = SettledTimers.add_returned
 
-    def counted(claims: Claims, *arguments: Any) -> None:
-        add(claims, *arguments)
-        counts.append(claims.returned_count)
+    def counted(settled_timers: SettledTimers, *arguments: Any) -> None:
+        add(settled_timers, *arguments)
+        counts.append(settled_timers.returned_count)
 
-    monkeypatch.setattr(Claims, "add_returned", counted)
+    monkeypatch.setattr(SettledTimers, "add_returned", counted)
 
     async def steps(bench: Bench) -> None:
         await bench.send(60, 5)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from delivery.lateness import BOUNDS_MS, Lateness
 from message_store.errors import UsageError
 from migration.steps.throttle import (
+    BASELINE_MS_MIN,
     BATCH_BUSY,
     BATCH_FIRST,
     BATCH_MAX,
@@ -26,7 +27,6 @@ from migration.steps.throttle import (
     QUIET_MS,
     SEVERE,
     SEVERE_INTERVALS,
-    USUAL_MS_MIN,
     WINDOW_INTERVALS,
     Interval,
     Limits,
@@ -83,7 +83,7 @@ class SimulatedBroker:
             late += range(step_ms)
             self.now_ms += step_ms
             self.moved += turn.units
-            self.throttle.took(turn.units, self.now_ms - step_ms, self.now_ms)
+            self.throttle.count_step(turn.units, self.now_ms - step_ms, self.now_ms)
         late = [each + self.other_late_ms for each in late or [0]]
         self.p99s.append(int(np.quantile(late, 0.99)))
         self.throttle.observe(since(late if self.deliver else ()))
@@ -133,16 +133,18 @@ def test_lateness_keeps_its_target_and_work_continues(unit_us: float) -> None:
     assert (broker.moved - before) / (broker.now_ms - since_ms) >= 0.8 * wanted_per_ms
 
 
-@pytest.mark.parametrize("usual_ms", [0, 3, 8, 30])
+@pytest.mark.parametrize("baseline_ms", [0, 3, 8, 30])
 @pytest.mark.parametrize("unit_us", [1, 5, 20], ids=lambda us: f"{us} us a message")
-def test_deliveries_are_at_most_twice_as_late_as_without_it(unit_us: float, usual_ms: int) -> None:
-    broker = simulated(Limits(), unit_us=unit_us, other_late_ms=usual_ms)
+def test_deliveries_are_at_most_twice_as_late_as_without_it(
+    unit_us: float, baseline_ms: int
+) -> None:
+    broker = simulated(Limits(), unit_us=unit_us, other_late_ms=baseline_ms)
     broker.run(60)
     before = broker.moved
     p99s = broker.run(120)
-    expected = min(20, 2 * max(usual_ms, USUAL_MS_MIN))
+    expected = min(20, 2 * max(baseline_ms, BASELINE_MS_MIN))
     assert broker.throttle.target_ms == expected
-    if unit_us * BATCH_MIN <= (expected - usual_ms) * 1_000:
+    if unit_us * BATCH_MIN <= (expected - baseline_ms) * 1_000:
         assert sum(p99 > expected for p99 in p99s) <= len(p99s) * 0.1
         assert (broker.moved - before) / 120 > 0.03 * 1e6 / unit_us
     assert broker.moved - before >= 100 * BATCH_MIN
@@ -158,7 +160,7 @@ def test_lateness_counts_only_during_deliveries() -> None:
             turn = throttle.next(at_ms)
             pauses[-1] += not turn.units
             if turn.units:
-                throttle.took(turn.units, at_ms, at_ms - PAUSE_BUSY_MS)
+                throttle.count_step(turn.units, at_ms, at_ms - PAUSE_BUSY_MS)
         now_ms += 4 * QUIET_EVERY_MS
     assert pauses[0] == 0
     assert 3 * QUIET_MS <= pauses[1] <= 4 * QUIET_MS
@@ -167,7 +169,7 @@ def test_lateness_counts_only_during_deliveries() -> None:
 def observed(throttle: Throttle, p99_ms: int, *, intervals: int, step_ms: int = 1) -> None:
     """Let the throttle observe equal intervals with a step in each."""
     for _ in range(intervals):
-        throttle.took(1, START_MS, START_MS + step_ms)
+        throttle.count_step(1, START_MS, START_MS + step_ms)
         throttle.observe(delivered(p99_ms))
 
 
@@ -307,7 +309,7 @@ def test_lateness_before_the_first_step_does_not_count() -> None:
 def test_a_pause_begins_after_the_step() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     throttle.pause_ms = 400
-    throttle.took(10, START_MS, START_MS)
+    throttle.count_step(10, START_MS, START_MS)
     assert throttle.next(START_MS) == Turn(0, START_MS + 400)
     throttle.pause_ms = 300
     assert throttle.next(START_MS + 10) == Turn(0, START_MS + 300)
@@ -327,7 +329,7 @@ def test_the_rate_is_kept_over_any_period(rate: int, pauses: list[int], batch: i
         turn = throttle.next(now)
         if turn.units:
             moves.append((now, turn.units))
-            throttle.took(turn.units, now, now)
+            throttle.count_step(turn.units, now, now)
         else:
             assert turn.at_ms > now
             now = turn.at_ms
@@ -376,7 +378,7 @@ def test_limits_are_changed_while_it_runs() -> None:
 def test_a_clock_step_back_does_not_stop_it(back_ms: int, limits: Limits) -> None:
     throttle = Throttle(limits, now_ms=START_MS)
     throttle.pause_ms = 100
-    throttle.took(1, START_MS, START_MS)
+    throttle.count_step(1, START_MS, START_MS)
     now = START_MS - back_ms
     turns = 0
     while not throttle.next(now).units:

@@ -201,7 +201,7 @@ def test_windows_against_the_naive_implementation(
         ("Mo-Fri 01:00-05:00", "'Mo' is not a day; days are Monday"),
         ("Mon--Fri 01:00-05:00", "is not a day"),
         ("Monsoon 01:00-05:00", "'Monsoon' is not a day"),
-        ("nightly! 01:00-05:00", "has not the form of"),
+        ("nightly! 01:00-05:00", "does not have the form"),
         ("01:00-05:00, " * 33 + "UTC", "more than 32 parts"),
         ("0" * 501, "longer than 500"),
     ],

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
+from reconciliation.audit.aggregated_audit import KEPT, WHOLE, aggregate_verdicts
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.kept_promises import KEPT, WHOLE, count_kept
 from reconciliation.audit.summary import summarize, write_parquet
 from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, audit, take_survey
 from reconciliation.jobs.jobs import forecast, lateness, repair
@@ -90,7 +90,7 @@ def test_a_brief_audit_has_the_counts_of_the_whole_one(spark: Any, seed: int) ->
     survey = take_survey(*lean.frames(spark), AuditConfig(late_ms=1_500))
     assert not survey.met & WHOLE
     assert survey.events is not None, "something rare touches some"
-    brief = count_kept(survey, lean.tallies(spark))
+    brief = aggregate_verdicts(survey, lean.tallies(spark))
     assert {row["verdict"] for row in brief.kept} == set(KEPT)
     whole = survey.verdicts(survey.histories(survey.plain), ids=False)
     mine = summarize(brief.rest, survey.unread, kept=brief.kept)

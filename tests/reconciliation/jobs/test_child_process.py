@@ -151,8 +151,8 @@ def test_it_ends_with_the_broker(tmp_path: Path) -> None:
 
 PRIORITY = """
 import json, os
-from reconciliation.submit import give_way
-give_way()
+from reconciliation.submit import set_idle_priority
+set_idle_priority()
 verdicts = {"nice": os.nice(0), "policy": os.sched_getscheduler(0)}
 print(json.dumps({"exit_code": 0, "verdicts": verdicts}))
 """

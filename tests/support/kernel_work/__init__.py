@@ -1,1 +1,1 @@
-"""Work that calls the kernels of a group like a broker, from which their types are recorded."""
+"""Workloads that call the kernels as a broker does, to record their argument types."""

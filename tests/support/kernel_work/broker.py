@@ -1,4 +1,4 @@
-"""Work of a whole broker on loopback with the installed plugins: sends, deliveries, pulls, pops."""
+"""Workload of a broker on loopback with installed plugins: sends, deliveries, pulls, pops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from message_store.kernels.preparation import Preparation
 from message_store.kernels.registry import Listed
 from message_store.layout import BATCH_ENTRY_HEAD, packer
 from message_store.log.properties import encode_properties
-from tests.support.pop_client import popped
+from tests.support.pop_client import Popped, popped
 
 TOPIC = "Kernels"
 CALL_TIMEOUT_S = 600.0  # the first call of a kernel compiles it
@@ -42,7 +42,7 @@ SMALL = {
 
 
 def send_messages(root: Path) -> None:
-    """Send messages of all kinds to a new broker, which compiles all but this; pull them."""
+    """Send messages of all kinds to a new broker and pull them."""
     for number, flush in enumerate(("SYNC_FLUSH", "ASYNC_FLUSH")):
         never = Preparation(("ingest", "levels", "timers"), _never)
         asyncio.run(_serve(root / str(number), flush, "false", deliver=False, kernels=never))
@@ -53,13 +53,13 @@ async def _never(kernels: Sequence[Listed], niceness: int) -> None:
 
 
 def ingest_messages(root: Path) -> None:
-    """Send messages to a broker that takes them from the sockets with a kernel."""
+    """Send messages to a broker that decodes sends with the ingest kernel."""
     key_states("secret")  # of an account
     asyncio.run(_serve(root, "ASYNC_FLUSH", "false", deliver=False, pop=True))
 
 
 def run_broker(root: Path) -> None:
-    """Start brokers again on the store of others; send, deliver and pull there."""
+    """Restart brokers on existing stores; send, deliver and pull."""
     key_states("secret")
     for flush, in_turn in (("SYNC_FLUSH", "false"), ("ASYNC_FLUSH", "true")):
         asyncio.run(_serve(root, flush, in_turn, deliver=True, pop=True))
@@ -108,7 +108,7 @@ async def _serve(
 
 
 async def _send_all(client: RemotingClient, *, deliver: bool) -> int:
-    """Send messages of all kinds; return the number that is readable soon."""
+    """Send messages of all kinds; return the number of those that become readable soon."""
     at_once: tuple[dict[str, str], ...] = ({}, {"KEYS": "é", "TAGS": "a"})
     later: tuple[dict[str, str], ...] = ({"DELAY": "1"}, {"TIMER_DELAY_MS": "300"})
     far = ({"DELAY": "2"}, {"TIMER_DELAY_SEC": "3600"})
@@ -130,28 +130,41 @@ async def _until_readable(client: RemotingClient, offset: int, end: int) -> None
 
 
 async def _pop(client: RemotingClient) -> None:
-    """Pop messages, and acknowledge each."""
+    """Pop messages, some of them again from their retry topic, and acknowledge each."""
+    await client.call(_pop_request(0), timeout_s=CALL_TIMEOUT_S)
+    is_again = False
+    async with asyncio.timeout(DELIVERY_WAIT_S):
+        while not is_again:
+            answer = await client.call(_pop_request(60_000), timeout_s=CALL_TIMEOUT_S)
+            for message in popped(answer, TOPIC, SMALL["brokerName"]) if answer.code == 0 else ():
+                is_again |= message.record.reconsume_times > 0
+                await _acknowledge(client, message)
+
+
+def _pop_request(invisible_ms: int) -> Request:
     fields = {
         "consumerGroup": "g",
         "topic": TOPIC,
         "queueId": "-1",
         "maxMsgNums": "4",
-        "invisibleTime": "60000",
-        "pollTime": "0",
+        "invisibleTime": str(invisible_ms),
+        "pollTime": "1000",
         "bornTime": _now(),
         "initMode": "0",
     }
-    answer = await client.call(Request(RequestCode.POP_MESSAGE, fields), timeout_s=CALL_TIMEOUT_S)
-    for message in popped(answer, TOPIC, SMALL["brokerName"]):
-        named = {
-            "consumerGroup": "g",
-            "topic": TOPIC,
-            "queueId": str(message.queue_id),
-            "offset": str(message.offset),
-            "extraInfo": message.handle,
-        }
-        acknowledgement = Request(RequestCode.ACK_MESSAGE, named)
-        await client.call(acknowledgement, timeout_s=CALL_TIMEOUT_S)
+    return Request(RequestCode.POP_MESSAGE, fields)
+
+
+async def _acknowledge(client: RemotingClient, message: Popped) -> None:
+    named = {
+        "consumerGroup": "g",
+        "topic": message.real_topic,
+        "queueId": str(message.queue_id),
+        "offset": str(message.offset),
+        "extraInfo": message.handle,
+    }
+    acknowledgement = Request(RequestCode.ACK_MESSAGE, named)
+    await client.call(acknowledgement, timeout_s=CALL_TIMEOUT_S)
 
 
 def send_request(code: int, properties: dict[str, str], *, topic: str = TOPIC) -> Request:

@@ -1,4 +1,4 @@
-"""Work of the level service: delivery and a restart."""
+"""Workload of the level service: delivery and a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work of a migration: levels to timers and back."""
+"""Workload of a migration: levels to timers and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migration.steps.return_units import ReturnUnits, Unroute
 from migration.steps.router import Router
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
-from schedule_service.levels import LevelHistory, Promise
+from schedule_service.levels import LevelHistory, LevelText
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
@@ -34,13 +34,13 @@ def migrate_levels(root: Path) -> None:
         root_text=str(root), commitlog_file_bytes=65_536, queue_file_bytes=4_000,
         index_slots_max=64, index_entries_max=4_096,
     )  # fmt: skip
-    history = LevelHistory([Promise(0, LEVELS)])
+    history = LevelHistory([LevelText(0, LEVELS)])
     rules = (LevelRule(SCHEDULE_TOPIC, history.tables),)
     with MessageStore(config, FakeClock(), tags_code_rules=rules) as store:
         _use(store, history)
     (root / "config" / "duemq.mark").unlink()
     with MessageStore(config, FakeClock(), tags_code_rules=rules):
-        pass  # returned records are queued again
+        pass  # until all returned records are queued
 
 
 def _use(store: MessageStore, history: LevelHistory) -> None:

@@ -1,4 +1,4 @@
-"""Work on a store: writes, reads, searches, and a restart with only the log."""
+"""Workload on a store: writes, reads, searches, and a restart with only the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOPBACK = (b"\x7f\x00\x00\x01", 1)
 
 
 def use_store(root: Path) -> None:
-    """Use a store, reopen it with nothing but its log, and verify it."""
+    """Use a store, reopen it with only its log, and verify it."""
     config = StoreConfig(
         root_text=str(root),
         commitlog_file_bytes=4_096,
@@ -37,7 +37,7 @@ def use_store(root: Path) -> None:
 
 
 def _copy(config: StoreConfig, root: Path) -> None:
-    """Have a replica append the log."""
+    """Append the log of a store to a replica."""
     clock = FakeClock()
     with (
         MessageStore(config, clock) as store,

@@ -1,4 +1,4 @@
-"""Work on timers: puts, deliveries, rolls and decisions."""
+"""Workload on timers: puts, deliveries, rolls and decisions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ CONFIG = TimerConfig(
     log_file_bytes=2_600, roll_window_slots=2, stage_records_max=1_024, batch_records_max=4
 )
 DELAYS_MS = (1, 1, 300, 1_500, 4_000, 9_000, 3_600_000)
-SPIKE = 1_200  # more than the stage takes at once, so the slot is read in parts
+SPIKE = 1_200  # exceeds the capacity of the near stage, so that the slot is read in parts
 
 
 def deliver_timers(root: Path) -> None:
-    """Delay and deliver timers: few, and more than the stage takes at once."""
+    """Delay and deliver timers: a few, and more than the near stage can load at once."""
     _use(root, FakeClock(), crash=False, decide=False)
 
 
@@ -79,14 +79,14 @@ def _use(root: Path, clock: FakeClock, *, crash: bool, decide: bool) -> None:
         if decide:
             _fill_disk(timers, store, hook, clock)
         if not crash:
-            asyncio.run(keeper.leave())
+            asyncio.run(keeper.persist_last())
             if decide:
                 settled(timers.state, UNKNOWN, _no_bar)
         timers.close()
 
 
 async def _decide(timers: TimerStore, clock: FakeClock) -> None:
-    """Cancel, move and fire timers found in every way, staged and others."""
+    """Cancel, move and fire timers, found by each kind of lookup, staged or not."""
     waiting = PendingTimers(timers)
     for _ in range(2):
         found = await waiting.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
@@ -104,7 +104,7 @@ async def _decide(timers: TimerStore, clock: FakeClock) -> None:
 
 
 def _fill_disk(timers: TimerStore, store: MessageStore, hook: TimerHook, clock: FakeClock) -> None:
-    """Let the timer log refuse a unit, and find its end."""
+    """Make the timer log refuse a unit, and find the end of the log."""
     log = timers.units.log
     with patch.object(type(log), "append", side_effect=OSError(errno.ENOSPC, "full")):
         _put(store, hook, clock, (5_000,))

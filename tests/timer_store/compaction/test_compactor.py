@@ -79,7 +79,7 @@ def test_only_as_many_files_as_needed(rig, disk):
 def test_compaction_stops_without_disk_pressure(rig, disk):
     fill_sparse(rig, files=6)
     disk.percent = 88
-    rig.timers.compaction.look()
+    rig.timers.compaction.begin_if_needed()
     while not rig.timers.compaction.copied:
         rig.advance(5)
     disk.percent = 50
@@ -130,7 +130,7 @@ def test_nothing_is_copied_without_room_in_the_log_or_the_wheel(rig, disk):
     fill_sparse(rig)
     disk.percent = 88
     compaction = rig.timers.compaction
-    compaction.look()
+    compaction.begin_if_needed()
     disk.percent = 91
     rig.store.check_disk()
     rig.advance(3_000)
@@ -152,7 +152,7 @@ def test_due_timers_go_first(rig, disk):
     compaction = rig.timers.compaction
     rig.timers.reconfigure(replace(rig.config, batch_records_max=2))
     rig.put_many([(rig.clock.now_ms() + 1, "T", 0, b"x")] * 20)
-    compaction.look()
+    compaction.begin_if_needed()
     rig.clock.advance(5)
     assert rig.timers.turn(rig.clock.now_ms())
     while rig.timers.dequeue.is_due(rig.clock.now_ms()):
@@ -245,10 +245,10 @@ def test_a_timer_that_cannot_be_copied_keeps_its_file(rig, disk):
     compaction = rig.timers.compaction
     assert (compaction.copied, compaction.blocked_by) == (1, Blocked.LEFT)
     assert "1 timers in log files from 0 on" in compaction.why
-    rig.timers.compaction.look()
+    rig.timers.compaction.begin_if_needed()
     assert not compaction.running, "not again at once"
     rig.clock.advance(60_001)
-    assert compaction.look()
+    assert compaction.begin_if_needed()
     rig.advance(DAY_MS)
     assert rig.bodies() == [b"plain"]
     assert sum(rig.timers.stats.quarantined.values()) == 1

@@ -342,9 +342,9 @@ def test_damaged_records_of_the_timer_queue_are_quarantined(store, monkeypatch):
         row["phys_offset"], row["record_size"] = put["phys_offset"], put["record_size"]
     deliverer = TimerDeliverer(store, PRECISION_MS)
     fail_writes(monkeypatch, store, after=1)
-    assert deliverer.park_broken(rows, store.clock.now_ms()) == 1
+    assert deliverer.quarantine_broken(rows, store.clock.now_ms()) == 1
     recover(monkeypatch, store)
-    assert deliverer.park_broken(rows[1:], store.clock.now_ms()) == 1
+    assert deliverer.quarantine_broken(rows[1:], store.clock.now_ms()) == 1
     kept = records(store, QUARANTINE_TOPIC)
     assert [record.properties["DUEMQ_REASON"] for record in kept] == ["no_time", "no_target"]
     assert [record.prepared_offset for record in kept] == [

@@ -124,14 +124,14 @@ def test_the_kernel_agrees_with_the_python_path(store, messages, shuffle):
         plain.clear()
         item = build(gatherer, rows[at], gatherer.delivery(NOW_MS), plain)
         assert (item is None) == bool(made[at])
-        assert (item is None) == (at not in load.parked)
+        assert (item is None) == (at not in load.quarantine_items)
         if item is None:
             compare(load.batch, at, plain)
             assert load.batch.rows[at]["prepared_offset"] == -(rows[at]["phys_offset"] + 1)
             assert load.batch.rows[at]["enqueue_ms"] == WRITE_MS
             assert load.batch.rows[at]["dequeue_ms"] == NOW_MS
         else:
-            assert load.parked[at].reason == item.reason
+            assert load.quarantine_items[at].reason == item.reason
             assert load.batch.properties(at)["DUEMQ_REASON"] == item.reason
             assert load.batch.body(at) == item.data
 
@@ -175,7 +175,7 @@ def test_another_record_at_the_offset_is_not_delivered(store, due_ms, properties
     row["due_ms"] = due_ms
     load, made = gathered(store, row)
     assert made.all() == (reason is None)
-    assert [item.reason for item in load.parked.values()] == ([reason] if reason else [])
+    assert [item.reason for item in load.quarantine_items.values()] == ([reason] if reason else [])
 
 
 def test_a_fired_timer_may_be_early(store):
@@ -185,7 +185,7 @@ def test_a_fired_timer_may_be_early(store):
     row["state"] = layout.STAGED_FIRED
     load, made = gathered(store, row)
     assert made.all()
-    assert not load.parked
+    assert not load.quarantine_items
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_unit_with_a_wrong_offset_or_size(store, shift, growth):
     row["record_size"] += growth
     load, made = gathered(store, row)
     assert not made.any()
-    assert load.parked[0].reason == "unreadable"
+    assert load.quarantine_items[0].reason == "unreadable"
 
 
 @pytest.mark.parametrize("topic", ["T", TIMER_TOPIC])
@@ -205,8 +205,8 @@ def test_a_record_of_another_queue_is_not_delivered(store, topic):
     pairs = {"REAL_TOPIC": "T", "REAL_QID": "0", "TIMER_OUT_MS": "999000"}
     put = put_one(store, topic, 1, properties=pairs)
     load, _ = gathered(store, staged(np.array([put]), 1_000_000))
-    assert load.parked[0].reason == "wrong_record"
-    assert f"{topic} queue 1" in load.parked[0].detail
+    assert load.quarantine_items[0].reason == "wrong_record"
+    assert f"{topic} queue 1" in load.quarantine_items[0].detail
 
 
 @pytest.mark.parametrize("position", range(0, 210))

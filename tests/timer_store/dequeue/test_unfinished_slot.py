@@ -105,7 +105,7 @@ def test_cancelled_and_fired_timers_are_counted_once(rig):
 
 def test_closing_while_a_checkpoint_is_written(rig):
     async def both() -> list[bool]:
-        return await asyncio.gather(rig.keeper.persist(), rig.keeper.leave())
+        return await asyncio.gather(rig.keeper.persist(), rig.keeper.persist_last())
 
     put(rig, *DELAYS_MS)
     rig.advance(2_500)
@@ -135,8 +135,8 @@ def test_a_kill_while_timers_rolled_needs_no_rebuild(rig, after_ms, end, monkeyp
     rig.advance(after_ms)
     if end == "between":  # the two checkpoints at the end
         with monkeypatch.context() as patch:
-            patch.setattr(rig.timers.dequeue, "take_passed", lambda: NO_PLACES)
-            assert asyncio.run(rig.keeper.leave())
+            patch.setattr(rig.timers.dequeue, "take_rolled_positions", lambda: NO_PLACES)
+            assert asyncio.run(rig.keeper.persist_last())
     else:
         assert rig.persist()
     if end == "late":
@@ -170,7 +170,7 @@ def test_an_interrupted_turn_changes_no_unit(rig, monkeypatch, caplog):
         patch.setattr(rig.timers.deliverer, "deliver_batch", fail)
         with pytest.raises(MemoryError):
             rig.advance(400)
-    assert asyncio.run(rig.keeper.leave())
+    assert asyncio.run(rig.keeper.persist_last())
     assert "the last second again" in caplog.text
     assert pending_unit_records(rig.timers).size == len(DELAYS_MS) > left
     rig.kill()

@@ -149,7 +149,7 @@ def test_other_messages_are_unchanged(topics, rule, properties, topic, sys_flag)
         ("an overflow in ms", {"TIMER_DELAY_SEC": "9" * 18}, "the max delay 259200000ms"),
         ("a time in the year 31 million", {"TIMER_DELIVER_MS": "9" * 18}, "timerMaxDelaySec"),
         ("a marker for the past", {"TIMER_DELIVER_MS": "5", "TIMER_DEL_UNIQKEY": "T+U"},
-         "nothing to cancel"),
+         "no message to cancel"),
     ],
 )  # fmt: skip
 def test_impossible_delays_are_refused_with_code_13_and_the_maximum(topics, rule, properties, says):

@@ -174,5 +174,5 @@ def test_make_tombstones(which, base, chance):
         at = pos - base
         expected[at + 12 : at + 16] = layout.MAGIC_DELETE.to_bytes(4, "big")
         expected[at + 44 : at + 52] = value.to_bytes(8, "big", signed=True)
-    kernels.bury(block, base, positions, due)
+    kernels.write_tombstones(block, base, positions, due)
     assert block.tobytes() == bytes(expected)

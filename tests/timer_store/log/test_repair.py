@@ -93,7 +93,7 @@ def test_slots_are_counted_again(tmp_path):
         write_ms=NOW_MS,
         read_ms=NOW_MS,
     )
-    units.bury(np.array([0, 52]))
+    units.write_tombstones(np.array([0, 52]))
     assert (units.wheel.num(NOW_MS), units.wheel.num(NOW_MS + SECOND)) == (4, 4)
     times = np.array([NOW_MS, NOW_MS + 5, NOW_MS + SECOND, NOW_MS + 77 * SECOND])
     units.recount(times, skip=np.array([200]))
@@ -108,7 +108,7 @@ def test_discount_and_make_tombstones_together_settle(tmp_path):
     units.discount(places)
     assert units.read_slot(NOW_MS).rows.size == 4
     assert units.wheel.total(NOW_MS) == 14
-    units.bury(places)
+    units.write_tombstones(places)
     model.settle(places.tolist())
     assert_same_log(units, model)
     assert_same_wheel(units, model)

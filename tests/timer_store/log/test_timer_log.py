@@ -137,7 +137,7 @@ def test_positions_without_a_unit(tmp_path, pos, why):
 @pytest.mark.parametrize(
     ("name", "size", "why"),
     [
-        ("00000000000000002600", 2_601, "mappedFileSizeTimerLog says 2600"),
+        ("00000000000000002600", 2_601, "mappedFileSizeTimerLog is 2600"),
         ("00000000000000005200", 2_600, "starts at 2600"),
         ("0000000000000002600", 2_600, "20 digits"),
         ("0000000000000000260x", 2_600, "20 digits"),
@@ -224,7 +224,7 @@ def test_tombstones(tmp_path_factory, which, at_once):
     positions = np.array([places[n] for n in sorted(which)], np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("timer_store.log.timer_log.BURY_UNITS", at_once)
-        log.bury(positions, -5 - positions)
+        log.write_tombstones(positions, -5 - positions)
     for n, pos in enumerate(places):
         found, was = log.unit(pos), unit(n)
         buried = n in which

@@ -85,7 +85,7 @@ def test_a_wheel_of_another_size_is_refused_with_the_action(tmp_path):
     path.write_bytes(b"\0" * (WHEEL_BYTES // 2))
     with pytest.raises(CorruptStore, match="it has 19353600 bytes; a wheel has 38707200") as raised:
         TimerWheel(path, SECOND)
-    assert "built again from the timer log" in raised.value.remedy
+    assert "rebuilt from the timer log" in raised.value.remedy
 
 
 @pytest.mark.parametrize("empty", [True, False])
@@ -171,7 +171,7 @@ def test_the_wheel_of_a_killed_process_is_synced_again(wheel, monkeypatch):
 def test_an_unwritten_capture_is_restored(wheel):
     put(wheel, NOW_MS)
     captured = wheel.capture()
-    wheel.give_back(captured)
+    wheel.mark_changed(captured)
     put(wheel, NOW_MS + 500 * SECOND)
     assert set(wheel.capture().pages.tolist()) > set(captured.pages.tolist())
 

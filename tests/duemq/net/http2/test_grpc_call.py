@@ -24,7 +24,7 @@ class Connection:
         self.held_bytes = 0
         self.outputs = 0
 
-    def has_output(self, call: GrpcCall) -> None:
+    def schedule_output(self, call: GrpcCall) -> None:
         self.outputs += 1
 
     def count_bytes(self, more: int) -> None:
@@ -141,7 +141,7 @@ def test_a_stop_leaves_a_unary_call_as_it_is() -> None:
 )
 def test_the_deadline_of_a_client(timeout: bytes, seconds: float | None) -> None:
     found = call(grpc_timeout=timeout)
-    found.start_deadline(100.0)
+    found.set_deadline(100.0)
     expected = None if seconds is None else pytest.approx(100.0 + seconds)
     assert found.deadline_s == expected
 
@@ -173,7 +173,7 @@ def test_a_client_that_has_gone_cancels_the_handler() -> None:
     async def main() -> None:
         found = call()
         found.task = asyncio.create_task(asyncio.Event().wait())
-        found.lose()
+        found.cancel()
         found.finish(GrpcStatus.OK)
         assert found.trailers is None
         with pytest.raises(asyncio.CancelledError):

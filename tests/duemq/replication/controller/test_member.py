@@ -121,6 +121,20 @@ def test_roles(events: list[Event], seen: GroupView, commands: list[Command], st
 
 
 @pytest.mark.parametrize(
+    ("in_sync", "is_named"), [(ids(1, 2), False), (ids(2, 3), True), (ids(), False)]
+)
+def test_without_a_master_a_member_outside_of_the_set_names_who_can_be_elected(
+    in_sync: frozenset[int], is_named: bool
+) -> None:
+    found = member()
+    found.receive(GroupSeen(view(4, None, in_sync=in_sync)))
+    assert ("only a member of the sync state set (2, 3)" in found.failure) == is_named
+    assert bool(found.failure) == is_named
+    found.receive(GroupSeen(view(5, 2)))
+    assert found.failure == ""
+
+
+@pytest.mark.parametrize(
     ("first", "second"), [(view(3, 1), view(3, 2)), (view(3, 2), view(3, 1)),
                           (view(3, 2), view(3, 3)), (view(3, None), view(3, 1)),
                           (view(3, 1), view(3, None)), (view(3, None), view(3, 2))],
@@ -130,7 +144,7 @@ def test_an_epoch_has_one_master(first: GroupView, second: GroupView) -> None:
     state = found.state
     assert found.receive(GroupSeen(second)) == []
     assert found.state is state
-    assert "of epoch 3" in found.failure
+    assert "in epoch 3, which had master" in found.failure
     found.receive(GroupSeen(first))
     assert found.failure == ""
 
@@ -172,7 +186,7 @@ def test_a_started_replica_follows_the_epoch_of_its_log() -> None:
 def test_a_view_older_than_the_log_is_not_followed() -> None:
     found = member(last_epoch=7)
     assert found.receive(GroupSeen(view(1, 2))) == []
-    assert "epoch 1, after epoch 7" in found.failure
+    assert "epoch 1, older than epoch 7" in found.failure
 
 
 # -- elections ------------------------------------------------------------------------------------

@@ -64,10 +64,10 @@ func pushConsume(c *command) error {
 	return p.Shutdown()
 }
 
-// keepConnected starts an idle producer that shares the connections of a consumer. A consumer that shuts down sends its
-// progress and closes the connection at once. This client marks no request as one-way, so the broker answers; closing a
-// connection with answers that nobody read resets it, and what the broker had not read yet is gone: at Apache's brokers
-// as well. So the connections are closed a moment later.
+// keepConnected starts an idle producer that shares the connections of a consumer. At shutdown a consumer sends its
+// offsets and closes the connection immediately. This client marks no request as one-way, so that the broker responds.
+// Closing a connection with unread responses resets it, and the broker loses the requests that it has not read yet;
+// Apache's broker does, too. The idle producer therefore keeps the connections open for a moment longer.
 func keepConnected(c *command, instance string) (func(), error) {
 	p, err := rocketmq.NewProducer(
 		producer.WithNameServer(primitive.NamesrvAddr{c.text("namesrv", "")}),

@@ -38,7 +38,7 @@ func produce(c *command) error {
 		return err
 	}
 	if c.text("mode", "sync") == "oneway" {
-		c.sleep(calm) // for the reason that keepConnected tells
+		c.sleep(calm) // see keepConnected
 	}
 	return nil
 }

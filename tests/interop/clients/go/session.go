@@ -1,7 +1,7 @@
-// The session of a Go client program; it is part of each of them.
+// Session of a Go client program, compiled into each of them.
 //
-// In a session each line is: id TAB command TAB --option TAB value ... A command runs in a goroutine of its own and
-// its events carry its id; the last one is "done" or "failed". `stop --target id` ends a running consumer.
+// A line of a session is: id TAB command TAB --option TAB value ... Each command runs in its own goroutine, and its
+// events have its id; the last one is "done" or "failed". `stop --target id` stops a running consumer.
 package main
 
 import (
@@ -27,7 +27,7 @@ var (
 	running sync.Map // id to *command
 )
 
-// runProgram carries out the words of the command line.
+// runProgram runs the command line.
 func runProgram() {
 	if len(os.Args) < 2 {
 		fmt.Fprintln(os.Stderr, "usage: session | COMMAND --option value ...")
@@ -111,7 +111,7 @@ func stop(c *command) error {
 	return nil
 }
 
-// sleep waits that long, or less if the command is stopped; it returns whether it was.
+// sleep waits for a duration, or until the command is stopped; it returns whether it was stopped.
 func (c *command) sleep(d time.Duration) bool {
 	select {
 	case <-c.stopped:

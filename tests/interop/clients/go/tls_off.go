@@ -7,6 +7,6 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/producer"
 )
 
-// rocketmq-client-go 2.1.2 knows no TLS.
+// rocketmq-client-go 2.1.2 does not support TLS.
 func producerTLS() []producer.Option { return nil }
 func consumerTLS() []consumer.Option { return nil }

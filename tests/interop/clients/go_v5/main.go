@@ -44,7 +44,7 @@ func configuration(c *command) *rocketmq.Config {
 	}
 }
 
-// checker: the resolution of half messages that the broker asks about, --checked commit or rollback.
+// checker: resolves the half messages that the broker checks, with --checked commit or rollback.
 func checker(c *command) *rocketmq.TransactionChecker {
 	return &rocketmq.TransactionChecker{Check: func(view *rocketmq.MessageView) rocketmq.TransactionResolution {
 		c.print("checked", fields{"msgId": view.GetMessageId()})
@@ -177,8 +177,8 @@ func handle(c *command, consumer rocketmq.SimpleConsumer, view *rocketmq.Message
 	return "held", nil
 }
 
-// isNothing returns whether a receive has ended without messages. Apache's proxy serves none before it has the settings
-// of the client, and Start does not wait until they are sent.
+// isNothing returns whether a receive has ended without messages. Apache's proxy returns none before it has the
+// client's settings, and Start does not wait until they are sent.
 func isNothing(err error) bool {
 	var status *rocketmq.ErrRpcStatus
 	if !errors.As(err, &status) {

@@ -124,7 +124,7 @@ public final class GrpcClient {
         return Collections.singletonMap(args.text("topic"), new FilterExpression(args.text("tags", "*")));
     }
 
-    /** Receives and acknowledges; the first --hold-first are held, with --change-ms for so long. */
+    /** Receives and acknowledges; the first --hold-first are not; --change-ms changes their invisible time. */
     private static void receive(Args args, Events events) throws Exception {
         try (SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder()
             .setClientConfiguration(configuration(args)).setConsumerGroup(args.text("group"))

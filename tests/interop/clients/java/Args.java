@@ -3,7 +3,7 @@ import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
-/** The words of one command: `command --option value ...`, and the wish to stop it. */
+/** Command with its options (`command --option value ...`) and its stop request. */
 final class Args {
     final String id;
     final String command;
@@ -49,7 +49,7 @@ final class Args {
         stopped.countDown();
     }
 
-    /** Wait until somebody asks to stop; tell whether that happened. */
+    /** Wait for a stop request; return whether there was one. */
     boolean stoppedWithin(long ms) throws InterruptedException {
         return stopped.await(ms, TimeUnit.MILLISECONDS);
     }

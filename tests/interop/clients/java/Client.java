@@ -27,7 +27,7 @@ public final class Client {
         }
     }
 
-    /** Timer is compiled only against a client that knows timers, so it is named here by text. */
+    /** Loaded by name, since Timer is compiled only against clients with timers. */
     private static void newerOnly(Args args, Events events) throws Exception {
         try {
             Class.forName("Timer").getMethod("run", Args.class, Events.class).invoke(null, args, events);

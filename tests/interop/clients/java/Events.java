@@ -5,7 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** Prints events as JSON lines; one object per line, whole lines only. */
+/** Printer of events as JSON, one object per line. */
 final class Events {
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     private final String id;
@@ -14,7 +14,7 @@ final class Events {
         this.id = id;
     }
 
-    /** Print an event: name, then keys and values in turn. */
+    /** Print an event: name, then alternating keys and values. */
     void print(String event, Object... pairs) {
         Map<String, Object> fields = new LinkedHashMap<>();
         for (int i = 0; i < pairs.length; i += 2) {

@@ -9,7 +9,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** pull and lite-pull: read --until messages and store the progress of the group. */
+/** pull and lite-pull: read --until messages and commit the offsets of the group. */
 final class Pull {
     private Pull() {
     }
@@ -28,7 +28,7 @@ final class Pull {
         }
     }
 
-    /** Read one queue from where the group stands to its end. */
+    /** Read one queue from the committed offset of the group to its end. */
     private static void pullQueue(DefaultMQPullConsumer consumer, MessageQueue queue, Args args, Events events)
         throws Exception {
         long offset = Math.max(0, consumer.fetchConsumeOffset(queue, true));
@@ -50,7 +50,7 @@ final class Pull {
         events.print("committed", "queueId", queue.getQueueId(), "offset", stored(consumer, queue, offset));
     }
 
-    /** The progress that the broker holds; it was sent one-way, so it may take a moment to get there. */
+    /** Offset committed at the broker; the commit was one-way and can arrive with a delay. */
     private static long stored(DefaultMQPullConsumer consumer, MessageQueue queue, long wanted) throws Exception {
         long end = System.currentTimeMillis() + 5_000;
         long found = consumer.fetchConsumeOffset(queue, true);

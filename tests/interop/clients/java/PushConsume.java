@@ -14,8 +14,10 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * push-consume: --mode concurrent, orderly or broadcast. The first --fail-first messages are refused once. Ends
- * --sql subscribes with an SQL92 filter; --server-rebalance true asks the broker for queues. Ends --linger-ms after --until messages were consumed, after --wait-ms, or when stopped.
+ * push-consume: --mode concurrent, orderly or broadcast. The first --fail-first messages are refused once. --sql
+ * subscribes with an SQL92 filter; --server-rebalance true lets the broker assign queues, and --pop-invisible-ms is the
+ * invisible time of popped messages. Ends --linger-ms after --until messages were consumed, after
+ * --wait-ms, or when stopped.
  */
 final class PushConsume {
     private final Args args;
@@ -50,8 +52,10 @@ final class PushConsume {
         } else {
             consumer.subscribe(args.text("topic"), args.text("tags", "*"));
         }
-        if (args.has("server-rebalance")) { // the method is of version 5
+        if (args.has("server-rebalance")) { // the methods are of version 5
             consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+            consumer.getClass().getMethod("setPopInvisibleTime", long.class)
+                .invoke(consumer, args.time("pop-invisible-ms", 60_000));
         }
         listen(consumer);
         consumer.start();
@@ -83,7 +87,7 @@ final class PushConsume {
         });
     }
 
-    /** The enum of the models has another package in each client version, so it is reached by name. */
+    /** Found by reflection, since the package of the enum differs between client versions. */
     private static void broadcast(DefaultMQPushConsumer consumer) throws Exception {
         for (Method method : consumer.getClass().getMethods()) {
             if (method.getName().equals("setMessageModel")) {

@@ -8,10 +8,10 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * Commands of a client program: one from its arguments, or a session of them from stdin.
+ * Commands of a client program: one command from the arguments, or a session from stdin.
  *
- * In a session each line is: id TAB command TAB --option TAB value ... A command runs in a thread of its own
- * and its events carry its id; the last one is "done" or "failed". `stop --target id` ends a running consumer.
+ * A line of a session is: id TAB command TAB --option TAB value ... Each command runs in its own thread, and its
+ * events have its id; the last one is "done" or "failed". `stop --target id` stops a running consumer.
  */
 final class Session {
     private static final Map<String, Args> RUNNING = new ConcurrentHashMap<>();
@@ -19,7 +19,7 @@ final class Session {
     private Session() {
     }
 
-    /** Carries one command out. */
+    /** Runs one command. */
     interface Commands {
         void run(Args args, Events events) throws Exception;
     }

@@ -4,8 +4,8 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /**
- * Commands share one client instance unless they name one of their own with --instance. It is kept alive by an idle
- * producer: ending an instance of a 5.x client may take 3 s.
+ * Client instance shared by all commands without --instance. An idle producer keeps it alive, since the shutdown of an
+ * instance of a 5.x client can take 3 s.
  */
 final class Shared {
     private static final String NAME = "shared";

@@ -3,7 +3,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 
-/** timer and recall: what only clients of version 5 can do. Compiled against those alone. */
+/** timer and recall: supported and compiled only with clients of version 5. */
 public final class Timer {
     private Timer() {
     }

@@ -7,7 +7,7 @@ import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** transaction: --outcome commit, rollback or unknown; unknown is settled by --check when the broker asks. */
+/** transaction: --outcome commit, rollback or unknown; --check resolves unknown ones when the broker checks. */
 final class Transaction {
     private Transaction() {
     }
@@ -40,7 +40,7 @@ final class Transaction {
             if (!unsettled.await(args.number("wait-ms", 60_000), TimeUnit.MILLISECONDS)) {
                 throw new IllegalStateException(unsettled.getCount() + " messages were never asked about");
             }
-            // The answers leave one-way on another thread: give them time to get out before the shutdown.
+            // Another thread sends the responses one-way: wait before the shutdown, so that they are sent.
             args.stoppedWithin(args.number("linger-ms", 300));
         } finally {
             producer.shutdown();

@@ -14,12 +14,12 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * Many commands of mqadmin in one process, with the classes and options of `mqadmin` itself.
+ * Runner of several mqadmin commands in one process, with the classes and options of `mqadmin` itself.
  *
- * Each line of stdin has the words of one command, separated by tabs, after the milliseconds that it may take: a
- * command without an end is interrupted then. Each line of stdout is what it printed, in base64. The command
- * `clients` starts a consumer and a producer that stay connected: name server, topic, consumer and producer group;
- * `exporter` and `dashboard` make the calls of these tools.
+ * A line of stdin has a time limit in milliseconds and the words of one command, separated by tabs; the command is
+ * interrupted at the limit. A line of stdout has the output of the command in base64. The command `clients` (name
+ * server, topic, consumer group, producer group) starts a consumer and a producer that stay connected; `exporter` and
+ * `dashboard` make the calls of these tools, with a client of version 5.
  */
 public final class Admin {
     private Admin() {
@@ -69,7 +69,7 @@ public final class Admin {
                     break;
                 case "exporter":
                 case "dashboard":
-                    ToolCalls.run(words);
+                    Class.forName("ToolCalls").getDeclaredMethod("run", String[].class).invoke(null, (Object) words);
                     break;
                 case "help":
                     MQAdminStartup.main0(new String[0], null);

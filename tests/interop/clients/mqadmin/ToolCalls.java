@@ -8,7 +8,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** Calls of rocketmq-exporter and of RocketMQ Dashboard; prints what each returned, a field a line. */
+/** Calls of rocketmq-exporter and RocketMQ Dashboard; prints the result of each, one field per line. */
 final class ToolCalls {
     private static final String[] BROKER_STATS = {"BROKER_PUT_NUMS", "BROKER_GET_NUMS"};
     private static final String[] TOPIC_STATS = {"TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"};

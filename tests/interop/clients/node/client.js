@@ -124,7 +124,7 @@ function consumerOf(command) {
   };
 }
 
-// Receives and acknowledges; the first --hold-first are held, with --change-ms for so long.
+// Receives and acknowledges; the first --hold-first are not acknowledged; --change-ms changes their invisible time.
 async function receive(command) {
   const consumer = new rocketmq.SimpleConsumer({ ...consumerOf(command), awaitDuration: AWAIT_MS });
   await withClient(consumer, async () => {

@@ -1,0 +1,199 @@
+"""Base of servers: listening ports, open connections, idle check."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Generic, Protocol, Self, TypeVar
+
+from duemq.net.allowed_networks import Sources
+from duemq.net.listener import AcceptedSocket, Listener
+from duemq.net.memory_budget import MemoryBudget
+from duemq.net.notices import PeerNotices
+from duemq.net.tls import ServerTls
+from message_store.clock import Clock
+from message_store.descriptors import connections_end, descriptor_limit, headroom
+
+log = logging.getLogger(__name__)
+
+
+class AcceptLimits(Protocol):
+    """Limits of a server."""
+
+    @property
+    def connections_max(self) -> int: ...
+    @property
+    def backlog(self) -> int: ...
+    @property
+    def idle_ms_max(self) -> int: ...
+    @property
+    def sweep_ms(self) -> int: ...
+    @property
+    def close_wait_s(self) -> float: ...
+
+
+class OpenConnection(Protocol):
+    """Interface of an open connection.
+
+    Attributes:
+        is_active: Whether it was active since the last sweep.
+        active_at_ms: Time of the last sweep at which it was active, in ms since the epoch.
+    """
+
+    is_active: bool
+    active_at_ms: int
+
+    def update_charge(self) -> None:
+        """Update the memory charge to the bytes in use."""
+        ...
+
+    def close(self) -> None:
+        """Close after written bytes are flushed."""
+        ...
+
+
+ConnectionT = TypeVar("ConnectionT", bound=OpenConnection)
+
+
+class AcceptingServer(abc.ABC, Generic[ConnectionT]):
+    """Listening ports and open connections; a context manager that stops on exit.
+
+    Args:
+        memory: Memory budget of the connections.
+        tls: Mode and certificates; None: plaintext only.
+        proxies: Peers whose PROXY header is trusted.
+        descriptor_limit: Returns the process's limit of file descriptors.
+    """
+
+    def __init__(
+        self,
+        limits: AcceptLimits,
+        *,
+        clock: Clock,
+        memory: MemoryBudget,
+        tls: ServerTls | None,
+        proxies: Sources,
+        descriptor_limit: Callable[[], int] = descriptor_limit,
+    ) -> None:
+        self._accept_limits, self._clock = limits, clock
+        self.memory, self.notices = memory, PeerNotices(log)
+        self._tls, self._proxies = tls, proxies
+        self._descriptor_limit = descriptor_limit
+        self._connections: set[ConnectionT] = set()
+        self.listeners: list[Listener] = []
+        self._stopped = asyncio.Event()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def connections(self) -> frozenset[ConnectionT]:
+        """Open connections."""
+        return frozenset(self._connections)
+
+    @property
+    def ports(self) -> list[int]:
+        """Listening ports, in start order."""
+        return [listener.port for listener in self.listeners]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    @abc.abstractmethod
+    async def stop(self) -> None:
+        """Stop listening, finish the requests in flight, close every connection."""
+
+    @abc.abstractmethod
+    def new_connection(
+        self, client: tuple[str, int], on_open: Callable[[], None]
+    ) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+
+    def listen(self, bound: socket.socket, *, preface: bytes = b"") -> None:
+        """Accept connections on a bound socket, which is closed with the server.
+
+        Args:
+            preface: See `Listener`.
+        Raises:
+            OSError: The socket cannot listen.
+        """
+        bound.listen(self._accept_limits.backlog)
+        listener = Listener(
+            bound,
+            self,
+            clock=self._clock,
+            tls=self._tls,
+            proxies=self._proxies,
+            notices=self.notices,
+            close_wait_s=self._accept_limits.close_wait_s,
+            preface=preface,
+        )
+        self.listeners.append(listener)
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep(), name="idle connections")
+
+    def close_listeners(self) -> None:
+        """Accept no new connections."""
+        self._stopped.set()
+        for listener in self.listeners:
+            listener.close()
+
+    async def finish_sweep(self) -> None:
+        """Wait for the end of the idle check."""
+        if self._sweeper is not None:
+            await self._sweeper
+        self.listeners.clear()
+
+    def has_room(self, accepted_socket: AcceptedSocket) -> bool:
+        """Return whether another connection may be opened; log the reason if not."""
+        limit = self._descriptor_limit()
+        allowed = min(self._accept_limits.connections_max, limit - headroom(limit))
+        is_open = len(self._connections) + sum(map(len, self.listeners))
+        if is_open < allowed and accepted_socket.socket.fileno() < connections_end(limit):
+            return True
+        self.memory.refused_count += 1
+        self.notices.refused(
+            "%r: refused: %d connections are open; the limit is %d (connectionsMax, and half of "
+            "the process's limit of %d file descriptors)",
+            accepted_socket, is_open, allowed, limit,
+        )  # fmt: skip
+        return False
+
+    def opened(self, connection: ConnectionT, begun: Callable[[], None]) -> None:
+        """Add an open connection; close it if the server is stopping."""
+        begun()
+        connection.active_at_ms = self._clock.now_ms()
+        self._connections.add(connection)
+        if self._stopped.is_set():
+            connection.close()
+
+    def lost(self, connection: ConnectionT) -> None:
+        """Remove a closed connection."""
+        self._connections.discard(connection)
+
+    async def _sweep(self) -> None:
+        while not self._stopped.is_set():
+            now_ms = self._clock.now_ms()
+            until_ms = now_ms + self._accept_limits.sweep_ms
+            await self._clock.wait(self._stopped, until_ms=until_ms)
+            self.close_idle(self._clock.now_ms())
+            if self._tls is not None:
+                self._tls.reload_if_changed()
+
+    def close_idle(self, now_ms: int) -> None:
+        """Close connections that were idle for `idle_ms_max`."""
+        idle_ms_max = self._accept_limits.idle_ms_max
+        for listener in self.listeners:
+            listener.close_idle(now_ms - idle_ms_max)
+        for connection in self.connections:
+            connection.update_charge()
+            if connection.is_active:
+                connection.is_active = False
+                connection.active_at_ms = now_ms
+            elif now_ms - connection.active_at_ms >= idle_ms_max:
+                log.info("%r: idle, closed", connection)
+                connection.close()

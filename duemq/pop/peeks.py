@@ -1,0 +1,124 @@
+"""Handlers of peek (200052), notification (200054) and polling info (200055), which pop nothing.
+
+Source: PeekMessageProcessor, NotificationProcessor, PollingInfoProcessor
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delivery.plugin import Request, Response
+from duemq.metrics.put_get_stats import BrokerStats
+from duemq.net import fields
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.dispatcher import Handler
+from duemq.pop.names import REVIVE_QUEUES
+from duemq.pop.pop_offsets import FROM_FIRST, Place, PopOffsets
+from duemq.pop.pop_queues import PopQueues, Target
+from duemq.pop.queue_reader import QueueReader
+from duemq.pull.held_pulls import ResumeReason
+from duemq.registry.subscriptions import Subscription
+from message_store.clock import Clock
+from message_store.errors import RequestError
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+MESSAGES_MAX = 32
+
+
+class PeekProcessor:
+    """Handlers of 200052, 200054 and 200055."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        queues: PopQueues,
+        offsets: PopOffsets,
+        clock: Clock,
+        stats: BrokerStats,
+    ) -> None:
+        self._store, self._queues, self._offsets = store, queues, offsets
+        self._clock, self._stats = clock, stats
+        self._reader = QueueReader(store)
+        self._peeks = 0
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.PEEK_MESSAGE: self.peek,
+            RequestCode.NOTIFICATION: self.notify,
+            RequestCode.POLLING_INFO: self.polling_info,
+        }
+
+    def peek(self, request: Request) -> Response:
+        """Respond with the next messages, which stay visible.
+
+        Raises:
+            RequestError: The number of messages is out of range, or the topic or the queue does not
+                exist.
+        """
+        count = fields.integer(request, "maxMsgNums")
+        if not 0 < count <= MESSAGES_MAX:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"maxMsgNums is {count}; the valid range is 1 to {MESSAGES_MAX}",
+            )
+        target = self._queues.target(request)
+        self._peeks += 1
+        parts, rest = [], 0
+        for topic, queue_id in self._queues.of(target, self._peeks):
+            start, high = self._bounds(target, topic, queue_id)
+            rest += max(high - start, 0)
+            found = None
+            if count > 0:
+                found = self._reader.read(topic, queue_id, start, count, Subscription(topic))
+            if found is not None and found.offsets:
+                count -= len(found.offsets)
+                parts.append(self._reader.records(found))
+        if not parts:
+            self._stats.got_nothing()
+        return Response(
+            0 if parts else ResponseCode.PULL_NOT_FOUND,
+            "FOUND" if parts else "NO_MESSAGE_IN_QUEUE",
+            {
+                "popTime": str(self._clock.now_ms()),
+                "invisibleTime": "0",
+                "reviveQid": str(self._peeks % REVIVE_QUEUES),
+                "restNum": str(rest),
+            },
+            b"".join(parts),
+        )
+
+    async def notify(self, request: Request) -> Response | None:
+        """Respond when a message can be popped, or at the deadline of the request."""
+        until_ms = self._queues.until_ms(request)
+        target = self._queues.target(request)
+        why: ResumeReason | None = ResumeReason.ARRIVED
+        while not self._has_messages(target):
+            why = await self._queues.wait(
+                request, target, Subscription(target.topic), until_ms, takes=False
+            )
+            if why is ResumeReason.DROPPED:
+                return None
+            if why is not ResumeReason.ARRIVED:
+                break
+        answer = {"hasMsg": why is ResumeReason.ARRIVED, "pollingFull": why is None}
+        return Response(fields={name: str(value).lower() for name, value in answer.items()})
+
+    def polling_info(self, request: Request) -> Response:
+        """Respond with the number of held requests of a queue."""
+        target = self._queues.target(request)
+        return Response(fields={"pollingNum": str(self._queues.polling[target])})
+
+    def _has_messages(self, target: Target) -> bool:
+        return any(
+            start < high
+            for topic, queue_id in self._queues.of(target, 0)
+            for start, high in [self._bounds(target, topic, queue_id)]
+        )
+
+    def _bounds(self, target: Target, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the queue offsets at which the next pop of a queue begins, and the queue ends."""
+        low, high = self._store.readable_bounds(topic, queue_id)
+        place = Place(target.group, topic, queue_id)
+        return max(self._offsets.peek(place, FROM_FIRST), low), high

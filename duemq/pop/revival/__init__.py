@@ -1,0 +1,1 @@
+"""Revival: messages that were not acknowledged in time are copied to their retry topic."""

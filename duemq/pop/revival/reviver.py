@@ -1,0 +1,348 @@
+"""Revival: messages whose checkpoint is not acknowledged at its time go to their retry topic.
+
+    revive queue --read--> pairing --due--> popped messages --copy--> retry topic, queue 0
+                              |
+                              +-- settled --> progress of CID_RMQ_SYS_REVIVE_GROUP
+
+A checkpoint is decided when every acknowledgement that was accepted before its revive time has been
+read. At the end of the queue, this is so when the timers have delivered everything due by then;
+before the end, when a later record was read.
+
+The copies of a checkpoint are appended in one batch, in one turn. After a start, `_copied_before`
+finds the copies that were appended before it: each copy contains the log offset of its source.
+It compares log offsets and not times, because after a failover another clock is in use.
+Source: PopReviveService
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final, Self
+
+from duemq.net.notices import Notices
+from duemq.pop.checkpoints import Checkpoint, RecordError, parse_revive_record
+from duemq.pop.figures import PUT, REFUSED, PopFigures
+from duemq.pop.names import REVIVE_GROUP, REVIVE_QUEUES, normal_topic, retry_topic, revive_topic
+from duemq.pop.queue_reader import QueueReader, RawRecords
+from duemq.pop.revival.pairing import Pairing
+from duemq.pop.revival.retry_copies import RetryCopies
+from duemq.ports import PERM_READ, PERM_WRITE, Groups, Identity, Offsets, Topics
+from duemq.send.put_path import PutPath
+from message_store.clock import Clock, Signal
+from message_store.errors import RecordUnreadable, RequestError
+from message_store.log.batch import PutBatch
+from message_store.log.record import Record
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+UNITS_MAX: Final = 512  # records that one turn reads of one queue
+OPEN_MAX: Final = 10_000  # undecided checkpoints of one queue; with more, reading pauses
+CHECKPOINTS_MAX: Final = 64  # checkpoints that one turn decides
+SETTLE_MS: Final = 5  # pause while due timers are still being delivered
+RETRY_MS: Final = 1_000  # pause after a refusal of the store
+
+
+class Reviver:
+    """Reader of the revive queues that copies unacknowledged messages to their retry topics.
+
+    A context manager: its task runs while the block is open.
+
+    Args:
+        delivered_ms: Returns a time by which every due timer has been delivered.
+        put_path: Put path that appends the copies.
+        compiled: Returns whether kernels may be used.
+    Attributes:
+        revived: Messages that were copied to a retry topic since the start.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        put_path: PutPath,
+        identity: Identity,
+        clock: Clock,
+        delivered_ms: Callable[[int], int],
+        figures: PopFigures,
+        compiled: Callable[[], bool],
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._offsets, self._identity = offsets, identity
+        self._clock, self._delivered_ms, self._figures = clock, delivered_ms, figures
+        self._reader, self._copies = QueueReader(store), RetryCopies(put_path, identity, compiled)
+        self._topic = revive_topic(identity.cluster_name)
+        self._topic_index = store.topics.add(self._topic)
+        self._queues: list[Pairing] = []
+        self._restart_ends: list[int] = []  # queue ends at the start
+        self._revived_before: dict[str, tuple[int, dict[int, int]]] = {}  # see `_copied_before`
+        self._log_end = 0  # at the start
+        self._wake = Signal()
+        self._stopping = self._sleeping = False
+        self._retry_ms = 0
+        self._log_failed, self._log_removed = Notices(log), Notices(log)
+        self.revived = 0
+
+    # -- loop -----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Revive while the block is open; leaving it finishes the current turn."""
+        self.begin()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.run(), name="pop revival")
+            try:
+                yield self
+            finally:
+                self._stopping = True
+                self._wake.set()
+
+    def begin(self) -> None:
+        """Continue at the stored progress."""
+        self._log_end = self._store.max_offset
+        for queue_id in range(REVIVE_QUEUES):
+            low, high = self._store.queue_bounds(self._topic, queue_id)
+            stored = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
+            following = 0 if stored is None else stored + 1
+            self._queues.append(Pairing(min(max(following, low), high)))
+            self._restart_ends.append(high)
+
+    def on_append(self, batch: PutBatch) -> None:
+        """Resume the loop when records of the revive topic were appended. A store dispatcher."""
+        if (batch.filled["topic_index"] == self._topic_index).any():
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Run turns until stopped."""
+        while not self._stopping:
+            self._wake.clear()
+            if await self.turn(self._clock.now_ms()):
+                await asyncio.sleep(0)
+            elif not self._stopping:
+                until_ms = self.next_work_ms(self._clock.now_ms())
+                self._sleeping = True
+                await self._clock.wait(self._wake, until_ms=until_ms)
+                self._sleeping = False
+
+    @property
+    def resting(self) -> bool:
+        """Whether no work is left now."""
+        return self._sleeping and not self._wake.is_set()
+
+    def behind(self, queue_id: int, now_ms: int) -> tuple[int, int]:
+        """Return how far a revive queue is behind: (records, ms since the next revive time).
+
+        Source: PopReviveService.getReviveBehindMessages, getReviveBehindMillis
+        """
+        if not self._queues:
+            return 0, 0
+        pairing = self._queues[queue_id]
+        _, high = self._store.queue_bounds(self._topic, queue_id)
+        next_ms = pairing.next_ms
+        late_ms = 0 if next_ms is None else max(now_ms - next_ms, 0)
+        return max(high - pairing.settled_before, 0), late_ms
+
+    async def turn(self, now_ms: int) -> bool:
+        """Do one bounded piece of work; return whether there was any."""
+        worked = False
+        for queue_id, pairing in enumerate(self._queues):
+            read = 0 if self._is_full(pairing, now_ms) else self._read(queue_id, pairing)
+            if now_ms < self._retry_ms:
+                continue
+            through_ms = self._decided_ms(queue_id, pairing, now_ms)
+            due = pairing.due(through_ms, CHECKPOINTS_MAX)
+            if due and not await self._revive(queue_id, pairing, due):
+                self._retry_ms = now_ms + RETRY_MS
+                return False
+            worked |= read > 0 or bool(due)
+            if read or due:
+                self._commit(queue_id, pairing)
+            if due:
+                await asyncio.sleep(0)  # pops take what is visible now
+        return worked
+
+    def next_work_ms(self, now_ms: int) -> int | None:
+        """Return the time at which a turn has work, unless a record is appended before."""
+        times = [pairing.next_ms for pairing in self._queues]
+        first = min((time_ms for time_ms in times if time_ms is not None), default=None)
+        return None if first is None else max(first, self._retry_ms, now_ms + SETTLE_MS)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @staticmethod
+    def _is_full(pairing: Pairing, now_ms: int) -> bool:
+        """Return whether to decide checkpoints before more are read."""
+        next_ms = pairing.next_ms
+        decidable_ms = min(pairing.read_due_ms - 1, now_ms)
+        return len(pairing) >= OPEN_MAX and next_ms is not None and next_ms <= decidable_ms
+
+    def _read(self, queue_id: int, pairing: Pairing) -> int:
+        """Read the next records of a queue; return their number."""
+        low, _ = self._store.queue_bounds(self._topic, queue_id)
+        if pairing.next_offset < low:
+            self._log_removed("records %d to %d of %s/%d were removed before they were decided",
+                              pairing.next_offset, low, self._topic, queue_id)  # fmt: skip
+            pairing.next_offset = low
+        records = self._reader.following(self._topic, queue_id, pairing.next_offset, UNITS_MAX)
+        for record in records:
+            try:
+                if isinstance(record, RecordUnreadable):
+                    raise record
+                found = parse_revive_record(record, self._identity.broker_name)
+                pairing.add(found)
+                self._figures.note_read(found, queue_id)
+            except (RecordUnreadable, RecordError) as error:
+                self._log_failed("a record of %s/%d is skipped: %s", self._topic, queue_id, error)
+                pairing.add(None)
+        return len(records)
+
+    def _decided_ms(self, queue_id: int, pairing: Pairing, now_ms: int) -> int:
+        """Return the revive time up to which no later record can change a decision."""
+        _, high = self._store.queue_bounds(self._topic, queue_id)
+        if pairing.next_offset < high:
+            return min(pairing.read_due_ms - 1, now_ms)
+        return self._delivered_ms(now_ms)
+
+    def settled_ms(self) -> int:
+        """Return the revive time up to which every checkpoint is settled; 0 before the start."""
+        now_ms, times = self._clock.now_ms(), list[int]()
+        for queue_id, pairing in enumerate(self._queues):
+            times.append(self._decided_ms(queue_id, pairing, now_ms))
+            times += [pairing.next_ms - 1] if pairing.next_ms is not None else []
+        return min(times, default=0)
+
+    def _commit(self, queue_id: int, pairing: Pairing) -> None:
+        done = pairing.settled_before - 1
+        if done >= 0 and done != self._offsets.query(REVIVE_GROUP, self._topic, queue_id):
+            self._offsets.commit(REVIVE_GROUP, self._topic, queue_id, done)
+            if self._revived_before and self._has_restarted():
+                self._revived_before.clear()
+
+    def _has_restarted(self) -> bool:
+        """Return whether everything from before the start is decided."""
+        pairs = zip(self._queues, self._restart_ends, strict=True)
+        return all(pairing.settled_before >= end for pairing, end in pairs)
+
+    # -- reviving -------------------------------------------------------------------------------
+
+    async def _revive(
+        self, queue_id: int, pairing: Pairing, due: Sequence[tuple[int, Checkpoint]]
+    ) -> bool:
+        """Copy the unacknowledged messages of checkpoints; return whether all are settled."""
+        targets: dict[int, str] = {}
+        for at, checkpoint in due:
+            name, group = normal_topic(checkpoint.topic, checkpoint.group), checkpoint.group
+            if self._topics.find(name) is None or self._groups.find(group) is None:
+                self._log_removed("topic %s or group %s does not exist: its pops are not revived",
+                                  name, group)  # fmt: skip
+                self._settle(pairing, at, checkpoint)
+                continue
+            targets[at] = retry_topic(checkpoint.topic, group)
+            try:
+                await self._ensure(targets[at], group)
+            except (RequestError, OSError) as error:
+                self._log_failed("retry topic %s cannot be created: %s", targets[at], error)
+                return False
+        for at, checkpoint in due:
+            if at not in targets:
+                continue
+            self._add(queue_id, at, checkpoint, targets[at])
+            if self._copies.is_full and not self._put(pairing):
+                return False
+        return self._put(pairing)
+
+    def _settle(self, pairing: Pairing, at: int, checkpoint: Checkpoint) -> None:
+        """Settle a checkpoint: its messages are no longer in flight."""
+        pairing.settle(at)
+        self._figures.note_settled(checkpoint, len(checkpoint.unacknowledged))
+
+    async def _ensure(self, target: str, group: str) -> None:
+        """Create a retry topic, whose group begins at its first message."""
+        if self._topics.find(target) is None:
+            await self._topics.ensure(target, queues=1, perm=PERM_READ | PERM_WRITE)
+            if self._offsets.query(group, target, 0) is None:
+                self._offsets.commit(group, target, 0, 0)
+
+    def _add(self, queue_id: int, at: int, checkpoint: Checkpoint, target: str) -> None:
+        """Add the copies of one checkpoint to the next batch."""
+        places = {"topic_index": self._store.topics.add(target), "now_ms": self._clock.now_ms()}
+        raw = self._raw_records(checkpoint)
+        if at >= self._restart_ends[queue_id]:
+            if raw is None or not self._copies.add_raw(at, checkpoint, raw, **places):
+                self._copies.add(at, checkpoint, self._popped(checkpoint, raw), **places)
+            return
+        units = self._store.units(self._topic, queue_id, at, 1)
+        since = int(units[0]["phys_offset"]) if units.size else 0
+        before = self._copied_before(target, since)
+        records = self._popped(checkpoint, raw)
+        records = [each for each in records if before.get(each.phys_offset, -1) < since]
+        self._copies.add(at, checkpoint, records, **places)
+
+    def _raw_records(self, checkpoint: Checkpoint) -> RawRecords | None:
+        offsets = checkpoint.unacknowledged
+        if not offsets:
+            return None
+        return self._reader.raw_records(checkpoint.topic, checkpoint.queue_id, offsets)
+
+    def _popped(self, checkpoint: Checkpoint, raw: RawRecords | None) -> list[Record]:
+        """Return the unacknowledged messages of a checkpoint that still exist."""
+        topic, queue_id, found = checkpoint.topic, checkpoint.queue_id, list[Record]()
+        if raw is not None:
+            with suppress(RecordUnreadable):
+                return raw.records()
+        for offset in checkpoint.unacknowledged:
+            try:
+                found.append(self._reader.message(topic, queue_id, offset))
+            except RecordUnreadable as error:
+                self._log_removed("message %d of %s/%d is not revived: %s",
+                                  offset, topic, queue_id, error)  # fmt: skip
+        return found
+
+    def _put(self, pairing: Pairing) -> bool:
+        """Append the copies; return whether the store took all of them."""
+        is_done = True
+        for copied, stored, why in self._copies.put():
+            checkpoint = copied.checkpoint
+            retries, place = self._figures.retries, (checkpoint.group, checkpoint.topic)
+            if stored:
+                retries.add(*place, PUT, count=len(stored))
+                self.revived += len(stored)
+            if not why:
+                self._settle(pairing, copied.at, checkpoint)
+                continue
+            self._log_failed("messages of %s/%s are not revived yet: %s", *place, why)
+            retries.add(*place, REFUSED)
+            self._figures.note_settled(checkpoint, len(stored))
+            checkpoint.acked.update(stored)  # these copies are stored: a retry must not repeat them
+            is_done = False
+        return is_done
+
+    def _copied_before(self, target: str, since: int) -> dict[int, int]:
+        """Return the copies that were put into a retry topic before the start.
+
+        Args:
+            since: Log offset; copies before it are of other checkpoints.
+        Returns:
+            Log offset of the last copy, by the log offset of its source.
+        """
+        read_from, known = self._revived_before.get(target, (self._log_end, {}))
+        if since < read_from:
+            offset = self._store.queue_end_before(target, 0, since)
+            end = self._store.queue_end_before(target, 0, read_from)
+            while offset < end:
+                units = self._store.units(target, 0, offset, min(UNITS_MAX, end - offset))
+                if not units.size:
+                    break
+                for phys_offset in units["phys_offset"].tolist():
+                    with suppress(RecordUnreadable):
+                        source = self._store.read_record(phys_offset).prepared_offset
+                        known[source] = max(known.get(source, 0), phys_offset)
+                offset += int(units.size)
+            self._revived_before[target] = since, known
+        return known

@@ -1,0 +1,1 @@
+"""Templates of request frames: a kernel reads matching frames without decoding."""

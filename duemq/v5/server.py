@@ -1,0 +1,140 @@
+"""gRPC server for RocketMQ 5 clients, on its own port in the broker's process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+from delivery.plugin import Request
+from duemq.auth.access import AccessControl
+from duemq.net.allowed_networks import Sources
+from duemq.net.dispatcher import Dispatcher
+from duemq.net.http2.grpc_call import CallTurns, GrpcLimits
+from duemq.net.http2.grpc_server import GrpcServer
+from duemq.net.memory_budget import MemoryBudget
+from duemq.net.tls import ServerTls
+from duemq.pop.ack_batch import AckBatch
+from duemq.pop.pop_turns import PopMeter
+from duemq.ports import Identity
+from duemq.registry.groups import GroupConfig
+from duemq.registry.topic_config import TopicConfig
+from duemq.send.decoded_sends import DecodedSends
+from duemq.v5.ack_turns import AckTurns
+from duemq.v5.acknowledgements import AckCalls
+from duemq.v5.broker_requests import BrokerRequests
+from duemq.v5.client_calls import ClientCalls
+from duemq.v5.clients import V5Client, V5Clients
+from duemq.v5.config import V5Config
+from duemq.v5.receives import ReceiveCalls
+from duemq.v5.routes import RouteCalls
+from duemq.v5.send_turns import SendTurns
+from duemq.v5.sends import SendCalls
+from duemq.v5.service import MessagingService
+from duemq.v5.transactions import TransactionCalls
+from message_store.clock import Clock
+
+IDLE_CHECK_INTERVAL_MS: Final = 10_000
+
+
+class Topics(Protocol):
+    """Interface of the topic manager."""
+
+    def find(self, name: str) -> TopicConfig | None: ...
+
+
+class Groups(Protocol):
+    """Interface of the consumer group manager."""
+
+    def find(self, name: str) -> GroupConfig | None:
+        """Return a group, auto-created if allowed; None if there is none."""
+        ...
+
+
+class V5Server:
+    """gRPC server for v5 clients.
+
+    Args:
+        sends: Append path of messages.
+        access: Access control; None: the broker has no accounts.
+        config: Returns the current configuration; called for each request.
+        ack_batch: Appends acknowledgements; None: POP is disabled.
+        meter: Meter of requests that are served together.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        sends: DecodedSends,
+        access: AccessControl | None,
+        topics: Topics,
+        groups: Groups,
+        identity: Identity,
+        clock: Clock,
+        config: Callable[[], V5Config],
+        ack_batch: AckBatch | None,
+        meter: PopMeter,
+    ) -> None:
+        gate = access.gate if access is not None else None
+        requests = BrokerRequests(dispatcher, gate)
+        self._clock = clock
+        self._transactions = TransactionCalls(requests)
+        self._acks = AckCalls(requests, identity.broker_name, clock)
+        self.clients = V5Clients(clock, requests.verify, self._on_request)
+        turns: dict[str, CallTurns] = {}
+        if ack_batch is not None:
+            turns["AckMessage"] = AckTurns(self._acks, ack_batch, self.clients, meter)
+        send_calls = SendCalls(requests, sends, topics.find, config, clock)
+        turns["SendMessage"] = SendTurns(send_calls, sends, self.clients)
+        self._service = MessagingService(
+            self.clients,
+            RouteCalls(requests, topics.find, groups.find, identity, config),
+            send_calls,
+            ReceiveCalls(requests, self._acks, groups.find, identity.broker_name, clock),
+            self._acks,
+            self._transactions,
+            ClientCalls(requests, self.clients, groups.find, config),
+            turns,
+        )
+        self._stopped = asyncio.Event()
+
+    def _on_request(self, client: V5Client, request: Request) -> None:
+        self._transactions.forward_check(client, request)
+
+    @asynccontextmanager
+    async def running(
+        self,
+        bound: socket.socket,
+        limits: GrpcLimits,
+        *,
+        memory: MemoryBudget,
+        tls: ServerTls | None,
+        proxies: Sources,
+    ) -> AsyncIterator[GrpcServer]:
+        """Serve on a bound socket while the block is active.
+
+        Raises:
+            UsageError: The socket cannot listen.
+        """
+        methods = self._service.methods()
+        server = GrpcServer(
+            methods, limits, clock=self._clock, memory=memory, tls=tls, proxies=proxies
+        )
+        async with self._acks.renewals.running(), asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._remove_idle_clients(), name="v5 clients")
+            try:
+                async with server:
+                    server.start(bound)
+                    yield server
+            finally:
+                self._stopped.set()
+                self.clients.close()
+
+    async def _remove_idle_clients(self) -> None:
+        while not self._stopped.is_set():
+            await self._clock.wait(
+                self._stopped, until_ms=self._clock.now_ms() + IDLE_CHECK_INTERVAL_MS
+            )
+            self.clients.remove_idle()

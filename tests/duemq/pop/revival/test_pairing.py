@@ -1,0 +1,69 @@
+"""Pairing of checkpoints and acknowledgements, against a list and a filter."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duemq.pop.checkpoints import Acknowledgement, Checkpoint
+from duemq.pop.revival.pairing import Pairing
+
+
+def checkpoint(start: int, revive_ms: int, *offsets: int) -> Checkpoint:
+    return Checkpoint("T", "g", 0, start, 0, revive_ms, offsets or (start,), "b")
+
+
+def ack(start: int, *offsets: int) -> Acknowledgement:
+    return Acknowledgement("T", "g", 0, start, 0, offsets, "b", 0)
+
+
+def test_progress_stops_at_the_first_open_checkpoint() -> None:
+    pairing = Pairing(5)
+    for record in (checkpoint(1, 100), checkpoint(2, 50), None, ack(1, 1)):
+        pairing.add(record)
+    assert (pairing.settled_before, pairing.next_offset) == (6, 9)
+    assert pairing.due(49, 9) == []
+    ((at, found),) = pairing.due(50, 9)
+    assert (at, found.unacknowledged) == (6, [2])
+    pairing.settle(at)
+    assert (pairing.settled_before, len(pairing), pairing.next_ms) == (9, 0, None)
+
+
+def test_two_checkpoints_with_one_key_are_both_acknowledged() -> None:
+    pairing = Pairing(0)
+    for record in (checkpoint(1, 100, 1, 2), checkpoint(1, 100, 1, 2, 3), ack(1, 1, 2)):
+        pairing.add(record)
+    ((at, found),) = pairing.due(100, 9)
+    assert (at, found.unacknowledged) == (1, [3])
+
+
+RECORDS = st.lists(
+    st.one_of(
+        st.builds(checkpoint, st.integers(0, 3), st.integers(0, 9)),
+        st.builds(ack, st.integers(0, 3), st.integers(0, 3)),
+        st.none(),
+    ),
+    max_size=30,
+)
+
+
+@given(records=RECORDS, through_ms=st.integers(0, 9))
+def test_due_checkpoints_are_unacknowledged_and_in_order_of_time(
+    records: list[Checkpoint | Acknowledgement | None], through_ms: int
+) -> None:
+    pairing = Pairing(0)
+    naive: list[tuple[int, Checkpoint]] = []
+    for at, record in enumerate(records):
+        pairing.add(record)
+        if isinstance(record, Checkpoint):
+            naive.append((at, record))
+        elif record is not None:
+            naive = [
+                (n, c)
+                for n, c in naive
+                if c.key != record.key or set(c.offsets) - {*record.offsets}
+            ]
+    due = sorted((c.revive_ms, at) for at, c in naive if c.revive_ms <= through_ms)
+    assert [at for at, _ in pairing.due(through_ms, 99)] == [at for _, at in due]
+    assert len(pairing) == len(naive)
+    assert pairing.settled_before == min((at for at, _ in naive), default=len(records))

@@ -1,0 +1,114 @@
+"""Peek, notification and polling info over a connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from message_store.clock import FakeClock
+from tests.support.pop_client import PopClient, advance, rest
+from tests.support.running_broker import running, small
+
+TARGET = {"consumerGroup": "g", "topic": "T", "queueId": -1}
+
+
+@pytest.fixture
+def world(tmp_path):
+    def run(scene):
+        clock = FakeClock()
+
+        async def main():
+            async with running(small(tmp_path), clock=clock) as (broker, asker):
+                await broker.parts.topics.ensure("T", queues=2)
+                return await scene(broker, clock, asker, PopClient(asker, clock))
+
+        return asyncio.run(main())
+
+    return run
+
+
+async def notification(asker, clock, poll_ms=0, **changes):
+    fields = TARGET | {"pollTime": poll_ms, "bornTime": clock.now_ms()} | changes
+    answer = await asker.ask(200_054, fields)
+    assert answer.code == 0, answer.remark
+    return answer.fields
+
+
+def test_peeked_messages_stay_visible(world):
+    async def scene(broker, clock, asker, client):
+        assert (await asker.ask(200_052, TARGET | {"maxMsgNums": 2})).code == 19
+        for body in (b"a", b"b", b"c"):
+            await asker.send("T", body)
+        for _ in range(2):
+            answer = await asker.ask(200_052, TARGET | {"maxMsgNums": 2})
+            assert (answer.code, answer.fields["restNum"]) == (0, "3")
+            assert b"a" in answer.body
+            assert b"c" not in answer.body
+        assert len(await client.pop()) == 3
+        assert (await asker.ask(200_052, TARGET | {"maxMsgNums": 2})).code == 19
+
+    world(scene)
+
+
+def test_a_notification_responds_to_a_message_without_a_pop(world):
+    async def scene(broker, clock, asker, client):
+        assert await notification(asker, clock) == {"hasMsg": "false", "pollingFull": "false"}
+        waiting = asyncio.create_task(notification(asker, clock, 30_000))
+        await advance(broker, clock, 1_000)
+        assert not waiting.done()
+        await asker.send("T", b"a")
+        assert (await waiting)["hasMsg"] == "true"
+        assert (await notification(asker, clock))["hasMsg"] == "true"
+        assert len(await client.pop(invisibleTime=10_000)) == 1
+        waiting = asyncio.create_task(notification(asker, clock, 30_000))
+        await advance(broker, clock, 9_900)
+        assert not waiting.done()
+        await advance(broker, clock, 200, by_ms=10)
+        assert (await waiting)["hasMsg"] == "true"  # its retry topic has it now
+
+    world(scene)
+
+
+def test_a_notification_without_a_message_responds_at_the_deadline(world):
+    async def scene(broker, clock, asker, client):
+        waiting = asyncio.create_task(notification(asker, clock, 3_000))
+        await advance(broker, clock, 3_500)
+        assert (await waiting)["hasMsg"] == "false"
+
+    world(scene)
+
+
+def test_held_pops_are_counted_by_their_queue(world):
+    async def scene(broker, clock, asker, client):
+        async def polling(**changes):
+            return (await asker.ask(200_055, TARGET | changes)).fields["pollingNum"]
+
+        waiting = [asyncio.create_task(client.pop(pollTime=5_000)) for _ in range(3)]
+        await rest(broker)
+        while await polling() != "3":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert await polling(queueId=1) == await polling(consumerGroup="h") == "0"
+        await advance(broker, clock, 6_000)
+        assert await asyncio.gather(*waiting) == [[], [], []]
+        assert await polling() == "0"
+
+    world(scene)
+
+
+WRONG = {
+    "topic": ({"topic": "None"}, 17),
+    "internal topic": ({"topic": "rmq_sys_wheel_timer"}, 16),
+    "queue": ({"queueId": 2}, 29),
+    "group": ({"consumerGroup": "a/b"}, 29),
+}
+
+
+@pytest.mark.parametrize("code", [200_052, 200_054, 200_055])
+@pytest.mark.parametrize(("changes", "expected"), WRONG.values(), ids=WRONG)
+def test_absent_targets_are_refused(world, code, changes, expected):
+    async def scene(broker, clock, asker, client):
+        fields = TARGET | {"maxMsgNums": 1, "pollTime": 0, "bornTime": 0} | changes
+        assert (await asker.ask(code, fields)).code == expected
+
+    world(scene)

@@ -1,0 +1,164 @@
+"""Held pops of one group: each message resumes as many of them as are needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from duemq.pop.pop import PopProcessor
+from message_store.clock import FakeClock
+from message_store.log.batch import PutBatch
+from tests.support.fakes import HOST
+from tests.support.pop_client import PopClient, advance
+from tests.support.running_broker import running, small
+
+POPS = 40
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """Run a scene with held pops of group g, and the list of attempts to collect messages."""
+    tries = []
+    collect = PopProcessor.collect
+
+    def counted(self, arguments):
+        tries.append(arguments)
+        return collect(self, arguments)
+
+    monkeypatch.setattr(PopProcessor, "collect", counted)
+
+    def run(scene):
+        clock = FakeClock()
+
+        async def main():
+            async with running(small(tmp_path), clock=clock) as (broker, asker):
+                await asker.send("T", b"first")  # creates the topic
+                assert len(await PopClient(asker, clock).pop()) == 1
+                await scene(broker, clock, asker, tries)
+
+        asyncio.run(main())
+
+    return run
+
+
+def put(broker, count):
+    """Append messages to one queue as one batch."""
+    store, batch = broker.store, PutBatch(count)
+    for number in range(count):
+        batch.add(
+            topic_index=store.topics.add("T"), queue_id=0, body=b"%d" % number, properties=b"",
+            born_ms=1, born_host=HOST, store_host=HOST,
+        )  # fmt: skip
+    broker.parts.put_path.put(batch)
+
+
+def held_pops(asker, clock, count=POPS, **changes):
+    client = PopClient(asker, clock)
+    changes = {"pollTime": 30_000, "maxMsgNums": 1} | changes
+    return [asyncio.create_task(client.pop(**changes)) for _ in range(count)]
+
+
+def bodies(pops):
+    return [message.body for pop in pops if pop.done() for message in pop.result()]
+
+
+async def all_held(broker, count):
+    """Wait until `count` pops are held."""
+    while len(broker.parts.held) < count:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def received(pops, count):
+    """Return the bodies that the pops received, once no more messages are delivered."""
+    while len(bodies(pops)) < count:
+        held = [pop for pop in pops if not pop.done()]
+        done, _ = await asyncio.wait(held, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            break
+    return bodies(pops)
+
+
+async def drop(pops):
+    for pop in pops:
+        pop.cancel()
+    await asyncio.gather(*pops, return_exceptions=True)
+
+
+@pytest.mark.parametrize("count", [1, 7, POPS])
+def test_as_many_pops_are_resumed_as_there_are_messages(world, count):
+    async def scene(broker, clock, asker, tries):
+        pops = held_pops(asker, clock)
+        await all_held(broker, POPS)
+        tries.clear()
+        sent = [b"%d" % number for number in range(count)]
+        for body in sent:
+            await asker.send("T", body)
+        assert sorted(await received(pops, count)) == sorted(sent)
+        assert len(tries) <= 3 * count, "a message resumes few pops, however many are held"
+        await drop(pops)
+
+    world(scene)
+
+
+@pytest.mark.parametrize("count", [2, 9, POPS])
+def test_messages_of_one_batch_resume_pops_one_after_another(world, count):
+    async def scene(broker, clock, asker, tries):
+        pops = held_pops(asker, clock)
+        await all_held(broker, POPS)
+        tries.clear()
+        put(broker, count)
+        assert len(await received(pops, count)) == count
+        assert len(tries) <= 2 * count
+        await drop(pops)
+
+    world(scene)
+
+
+def test_messages_that_are_visible_again_resume_pops(world):
+    async def scene(broker, clock, asker, tries):
+        put(broker, 6)
+        assert len(await PopClient(asker, clock).pop(invisibleTime=5_000)) == 6
+        pops = held_pops(asker, clock)
+        await advance(broker, clock, 5_100, by_ms=100)
+        assert len(await received(pops, 6)) == 6
+        await drop(pops)
+
+    world(scene)
+
+
+def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world):
+    async def scene(broker, clock, asker, tries):
+        every, single = held_pops(asker, clock, 3), held_pops(asker, clock, 3, queueId=0)
+        clients = [PopClient(asker, clock, group) for group in ("h", "i")]
+        for client in clients:
+            assert len(await client.pop()) == 1
+        others = [asyncio.create_task(client.pop(pollTime=30_000)) for client in clients]
+        await all_held(broker, 8)
+        put(broker, 2)
+        assert sorted(await received([*every, *single], 2)) == [b"0", b"1"]
+        assert sorted(await received(others, 4)) == [b"0", b"0", b"1", b"1"]
+        await drop([*every, *single])
+
+    world(scene)
+
+
+def test_the_next_held_pop_gets_the_messages_of_a_failed_pop(world, monkeypatch):
+    async def scene(broker, clock, asker, tries):
+        pops = held_pops(asker, clock, 3)
+        await all_held(broker, 3)
+        checkpoints, failures = PopProcessor.checkpoints, [OSError("a fault"), OSError("again")]
+
+        def failing(self, arguments, popped):
+            if popped.results and failures:
+                raise failures.pop()
+            return checkpoints(self, arguments, popped)
+
+        monkeypatch.setattr(PopProcessor, "checkpoints", failing)
+        await asker.send("T", b"message")
+        await asyncio.wait(pops, timeout=WAIT_S)
+        assert [pop.exception() is None for pop in pops] == [False, False, True]
+        assert pops[2].result()[0].body == b"message"
+
+    world(scene)

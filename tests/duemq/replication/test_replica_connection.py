@@ -1,0 +1,59 @@
+"""Ends of a replica's connection."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.replication.master_protocol import DefaultHa
+from duemq.replication.replica_connection import COLLECT_MS, ReplicaConnection
+from message_store.clock import FakeClock
+from tests.message_store.replication.test_raw_append import fill
+from tests.support.stores import open_store
+
+
+class LostSocket(socket.socket):
+    """A socket whose other end was killed; a send fails first, the receive directly after it."""
+
+    other: socket.socket
+
+    def recv(self, *arguments: Any) -> bytes:
+        raise ConnectionResetError("reset")
+
+    def sendmsg(self, *arguments: Any) -> int:
+        self.other.send(b"x")  # makes this socket readable
+        raise BrokenPipeError("broken")
+
+
+def test_a_connection_lost_in_both_directions_leaves_no_error_unretrieved(tmp_path: Path) -> None:
+    unretrieved: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: unretrieved.append(found))
+        ours, theirs = socket.socketpair()
+        lost = LostSocket(fileno=ours.detach())
+        lost.setblocking(False)
+        lost.other = theirs
+        clock = FakeClock()
+        with theirs, open_store(tmp_path, clock) as store, ThreadPoolExecutor(1) as bulk:
+            fill(store, 10)
+            protocol = DefaultHa()
+            protocol.start = 0
+            connection = ReplicaConnection(
+                lost, "replica", store, protocol, clock,
+                transfer_bytes=1_024, heartbeat_ms=1_000, idle_ms=1_000,
+                on_report=lambda: None, bulk=bulk,
+            )  # fmt: skip
+            clock.advance(COLLECT_MS)
+            with pytest.raises(BrokenPipeError):
+                await connection.run()
+
+    asyncio.run(main())
+    gc.collect()
+    assert unretrieved == []

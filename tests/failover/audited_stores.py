@@ -1,0 +1,37 @@
+"""Audit of the stores of a group after failovers, by `duemq reconcile`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.duemq_server import ROOT
+
+MEMBERS = 2
+LATE_MS_MAX = 90_000  # messages due during an outage are delivered after it
+AUDIT_S_MAX = 600
+
+
+def audit(command: str, stores: Sequence[Path], *options: str) -> Any:
+    """Return the findings of `duemq reconcile` on the stores; check that it exits with 0."""
+    words = [sys.executable, "-m", "duemq", "reconcile", command, "--json", *options]
+    done = subprocess.run(
+        [*words, *map(str, stores)],
+        cwd=ROOT, capture_output=True, text=True, timeout=AUDIT_S_MAX, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
+    return json.loads(done.stdout)
+
+
+def check_stores(home: Path, acknowledged: int) -> None:
+    """Audit the stores of all members: equal, and every message is delivered as promised."""
+    stores = [home / f"broker-{number}" / "store" for number in range(1, MEMBERS + 1)]
+    compared = audit("replicas", stores)
+    assert len({each["log_end"] for each in compared["stores"]}) == 1, compared
+    found = audit("run", stores, "--late", str(LATE_MS_MAX), "--ledger", "none")
+    assert found["messages"] >= MEMBERS * acknowledged, found
+    assert found["verdicts"] == {"ok": found["messages"]}, found

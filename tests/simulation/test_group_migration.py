@@ -1,0 +1,200 @@
+"""A migration that runs while its master fails: the next master continues it.
+
+One step moves a few messages, so that both masters transfer some. Every message comes once, none
+early, and the ownership journal is one history across both masters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from delivery import ownership
+from delivery.ownership import Transfer
+from delivery.plugin import Request, Response
+from duemq.net.client import RemotingClient
+from migration.requests import MIGRATE
+from schedule_service.names import SCHEDULE_TOPIC
+from tests.simulation.group_checks import Confirmed, check_equal, check_messages
+from tests.simulation.group_load import Sent
+from tests.simulation.group_migration import check_migrations, working_levels
+from tests.simulation.group_run import is_whole
+from tests.simulation.group_world import GROUP, KILLED, GroupWorld, Member, group_world
+from tests.simulation.triggered_faults import SECOND
+from tests.support.loopback_broker import faults_of
+from tests.support.naive_model import log_records
+from tests.support.send_path import send_request
+
+pytestmark = KILLED
+SEED: Final = 3
+LEVEL: Final = 5  # 16 s
+COUNT: Final = 40
+PROPERTIES: Final = {
+    "flushDiskType": "SYNC_FLUSH",
+    "migrationRate": "4",
+    "timerRollWindowSlot": "200",  # longer than the level's delay: no message waits for it
+}
+STEP_US: Final = 40 * SECOND
+CALL_S_MAX: Final = 10.0
+PAUSE_S: Final = 0.1
+ATTEMPTS_MAX: Final = 100
+NEVER: Final = 1 << 62
+
+
+class Operator:
+    """A client of one member: sends level messages, and commands.
+
+    Attributes:
+        sent: Messages by body.
+        done: Actions that were answered with success.
+    """
+
+    def __init__(self, world: GroupWorld, member: Member) -> None:
+        self._address = member.address
+        self._process = world.new_client("client")
+        self.sent: dict[bytes, Sent] = {}
+        self.done: list[str] = []
+        self._process.start(self._stay())
+
+    async def _stay(self) -> None:
+        await asyncio.Event().wait()
+
+    def send(self, count: int) -> None:
+        """Send messages of the level."""
+        first = len(self.sent)
+        self.sent |= {b"%d" % number: Sent("level") for number in range(first, first + count)}
+        self._process.loop.create_task(self._send(first, count))
+
+    def command(self, action: str) -> None:
+        """Send a command about the level."""
+        self._process.loop.create_task(self._command(action))
+
+    @property
+    def acknowledged(self) -> int:
+        """Number of messages that were acknowledged."""
+        return sum(each.offset is not None for each in self.sent.values())
+
+    async def _send(self, first: int, count: int) -> None:
+        async with RemotingClient(self._address) as client:
+            for number in range(first, first + count):
+                body = b"%d" % number
+                request = send_request(
+                    code=10, body=body, topic="T", queueId="0",
+                    properties=f"UNIQ_KEY\x01{number}\x02DELAY\x01{LEVEL}\x02",
+                )  # fmt: skip
+                answer = await accepted(client, request)
+                assert answer.fields is not None
+                self.sent[body].offset = int(answer.fields["msgId"][16:], 16)
+
+    async def _command(self, action: str) -> None:
+        async with RemotingClient(self._address) as client:
+            body = json.dumps({"action": action, "levels": [LEVEL]}).encode()
+            answer = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_S_MAX)
+            assert answer.code == 0, answer.remark
+            self.done.append(action)
+
+
+async def accepted(client: RemotingClient, request: Request) -> Response:
+    """Return the success of a send, which a master without a lease refuses at first."""
+    for _ in range(ATTEMPTS_MAX):
+        answer = await client.call(request, timeout_s=CALL_S_MAX)
+        if answer.code == 0:
+            return answer
+        await asyncio.sleep(PAUSE_S)
+    raise AssertionError(answer.remark)
+
+
+def kill(world: GroupWorld, master: Member) -> None:
+    master.die(is_cut=True)
+    world.timeline.after(6 * SECOND, master.start)
+
+
+def pause(world: GroupWorld, master: Member) -> None:
+    process = master.process
+    assert process is not None
+    process.is_paused = True
+
+    def wake() -> None:
+        process.is_paused = False
+
+    world.timeline.after(6 * SECOND, wake)
+
+
+def cut_off(world: GroupWorld, master: Member) -> None:
+    names = [name for name in world.hosts if name not in (master.host.name, "client")]
+    pairs = {
+        pair for name in names for pair in ((name, master.host.name), (master.host.name, name))
+    }
+    world.network.blocked |= pairs
+
+    def unblock() -> None:
+        world.network.blocked -= pairs
+
+    world.timeline.after(8 * SECOND, unblock)
+
+
+def stop(world: GroupWorld, master: Member) -> None:
+    master.stop()
+    world.timeline.after(6 * SECOND, master.start)
+
+
+FAULTS: Final = {"kill": kill, "pause": pause, "cut off": cut_off, "stop": stop}
+
+
+def transferred(store: Any) -> list[int]:
+    """Return the log offsets of the records that make timers of level messages."""
+    return [each.phys_offset for each in ownership.read(store) if isinstance(each.record, Transfer)]
+
+
+def copied_back(store: Any) -> list[int]:
+    """Return the log offsets of the level messages that were made of timers."""
+    records = [each for each in log_records(store) if each.topic == SCHEDULE_TOPIC]
+    return [each.phys_offset for each in records if each.prepared_offset < 0]
+
+
+@pytest.mark.parametrize("action", ["start", "rollback"])
+@pytest.mark.parametrize("fail", FAULTS.values(), ids=list(FAULTS))
+def test_the_next_master_continues(
+    fail: Callable[[GroupWorld, Member], None], action: str, tmp_path: Path
+) -> None:
+    moved = transferred if action == "start" else copied_back
+    with group_world(tmp_path, SEED, PROPERTIES) as world:
+        confirmed = Confirmed(world)
+        world.controller.start()
+        for member in world.members:
+            member.start()
+        in_sync = lambda: len(world.controller.model.groups[GROUP].in_sync)  # noqa: E731
+        assert world.run(STEP_US, lambda: world.master() and in_sync() == 3)
+        former = world.master()
+        assert former is not None
+        operator = Operator(world, former)
+        operator.send(COUNT)
+        assert world.run(STEP_US, lambda: operator.acknowledged == COUNT)
+        operator.command("start")
+        assert world.run(STEP_US, lambda: transferred(former.store) and operator.done)
+        if action == "rollback":
+            operator.send(COUNT)
+            assert world.run(STEP_US, lambda: operator.acknowledged == 2 * COUNT)
+            operator.command("rollback")
+            assert world.run(STEP_US, lambda: operator.done[1:])
+        assert world.run(STEP_US, lambda: len(confirmed.log) > min(moved(former.store) or [NEVER]))
+        before = len(confirmed.log)
+        assert working_levels(former.store) == [LEVEL]
+        fail(world, former)
+        assert world.run(STEP_US, lambda: world.master() not in (None, former))
+        master = world.master()
+        assert master is not None
+        assert world.run(STEP_US, lambda: in_sync() == 3 and is_whole(world))
+        found = moved(master.store)
+        assert found[0] < before < found[-1], f"one of both masters moved nothing: {found}"
+        check_equal(world)
+        check_migrations([each.store for each in world.members], set())
+        arrived = check_messages(log_records(master.store), operator.sent)
+        assert arrived == dict.fromkeys(operator.sent, 1)
+        world.stop_members()
+        assert [fault for each in world.members for fault in faults_of(each.root)] == []

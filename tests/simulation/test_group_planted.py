@@ -1,0 +1,189 @@
+"""Planted faults: without the wait for the replicas, the checks of a simulated group find a loss.
+
+The master is cut off from the other members and the controller, not from its client, and gets a
+request while it still has its lease. In the product no answer leaves; with the planted fault the
+request is answered, and the next master has not heard of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from delivery.plugin import Request
+from duemq.messages.decide import CANCEL_PENDING, MOVE_PENDING, DecideProcessor
+from duemq.net.client import RemotingClient
+from message_store.replication.acknowledgement import Missing
+from migration.ownership.moves import Migrations
+from migration.requests import MIGRATE
+from tests.simulation.group_checks import check_messages
+from tests.simulation.group_load import Sent
+from tests.simulation.group_migration import check_migrations
+from tests.simulation.group_run import is_whole
+from tests.simulation.group_world import GROUP, KILLED, GroupWorld, Member, group_world
+from tests.simulation.test_group_migration import accepted
+from tests.simulation.triggered_faults import SECOND
+from tests.support.naive_model import log_records
+from tests.support.send_path import send_request
+
+pytestmark = KILLED
+SEED: Final = 1
+STEP_US: Final = 40 * SECOND
+CALL_S_MAX: Final = 2.0
+BODY: Final = b"pending"
+
+
+class Unconfirmed:
+    """A store whose decisions are answered at once."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def wait_confirmed(self, end_offset: int) -> Missing | None:
+        return None
+
+
+def plant_decisions(patch: pytest.MonkeyPatch) -> None:
+    begin = DecideProcessor.__init__
+
+    def planted(self: Any, store: Any, *others: Any) -> None:
+        begin(self, Unconfirmed(store), *others)
+
+    patch.setattr(DecideProcessor, "__init__", planted)
+
+
+def plant_migrations(patch: pytest.MonkeyPatch) -> None:
+    async def planted(self: Any) -> Missing | None:
+        return None
+
+    patch.setattr(Migrations, "wait_confirmed", planted)
+
+
+class Client:
+    """A client of the master: one pending message, and one request about it.
+
+    Attributes:
+        message: The message.
+        answer: Body of the answer to the request, None without one.
+        has_ended: Whether the request was answered, or was in vain.
+    """
+
+    def __init__(self, world: GroupWorld, member: Member) -> None:
+        self._address, self._process = member.address, world.new_client("client")
+        self.message = Sent("level")
+        self.answer: Any = None
+        self.has_ended = False
+        self._process.start(self._send())
+
+    async def _send(self) -> None:
+        async with RemotingClient(self._address) as client:
+            request = send_request(
+                code=10, body=BODY, topic="T", queueId="0",
+                properties="UNIQ_KEY\x01u\x02DELAY\x015\x02",
+            )  # fmt: skip
+            answer = await accepted(client, request)
+            assert answer.fields is not None
+            self.message.id = answer.fields["msgId"]
+            self.message.offset = int(self.message.id[16:], 16)
+
+    def ask(self, code: int, **wanted: Any) -> None:
+        """Send the request."""
+        self._process.loop.create_task(self._ask(code, wanted))
+
+    async def _ask(self, code: int, wanted: dict[str, Any]) -> None:
+        body = msgspec.json.encode(wanted)
+        async with RemotingClient(self._address) as client:
+            try:
+                answer = await client.call(Request(code, {}, body), timeout_s=CALL_S_MAX)
+                if answer.code == 0:
+                    self.answer = msgspec.json.decode(bytes(answer.body))  # type: ignore[arg-type]
+            except OSError:
+                pass
+        self.has_ended = True
+
+
+def cancel(client: Client) -> Callable[[], None]:
+    def take() -> None:
+        client.message.decisions.add(CANCEL_PENDING)
+        client.message.is_cancelled = client.answer is not None
+
+    client.ask(CANCEL_PENDING, ids=[client.message.id])
+    return take
+
+
+def move(client: Client) -> Callable[[], None]:
+    def take() -> None:
+        client.message.decisions.add(MOVE_PENDING)
+        client.message.moves = int(client.answer is not None)
+
+    client.ask(MOVE_PENDING, ids=[client.message.id], delay_ms=20_000)
+    return take
+
+
+def migrate(client: Client) -> Callable[[], None]:
+    client.ask(MIGRATE, action="start", levels=[5])
+    return lambda: None
+
+
+REQUESTS: Final = {
+    "cancel": (cancel, plant_decisions, "was cancelled, and came"),
+    "move": (move, plant_decisions, "was moved 1 times, and 0 stay"),
+    "migration": (migrate, plant_migrations, "starts are lost that were answered"),
+}
+
+
+def run(home: Path, request: Callable[[Client], Callable[[], None]]) -> bool:
+    """Cut the master off, send it a request, let another take over; return whether it answered.
+
+    Raises:
+        AssertionError: The last log does not have what was answered.
+    """
+    with group_world(home, SEED, {"flushDiskType": "SYNC_FLUSH"}) as world:
+        world.controller.start()
+        for member in world.members:
+            member.start()
+        assert world.run(STEP_US, lambda: GROUP in world.controller.model.groups)
+        group = world.controller.model.groups[GROUP]
+        assert world.run(STEP_US, lambda: world.master() and len(group.in_sync) == 3)
+        former = world.master()
+        assert former is not None
+        client = Client(world, former)
+        assert world.run(STEP_US, lambda: client.message.id)
+        others = [name for name in world.hosts if name not in (former.host.name, "client")]
+        for name in others:
+            world.network.blocked |= {(name, former.host.name), (former.host.name, name)}
+        take = request(client)
+        assert world.run(STEP_US, lambda: client.has_ended)
+        take()
+        assert world.run(STEP_US, lambda: world.master() not in (None, former))
+        world.network.blocked.clear()
+        assert world.run(STEP_US, lambda: is_whole(world))
+        stores = [member.store for member in world.members]
+        runs = {client.answer["migration"]} if client.answer and request is migrate else set()
+        check_migrations(stores, runs)
+        check_messages(log_records(stores[0]), {BODY: client.message})
+        world.stop_members()
+        return client.answer is not None
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_nothing_is_answered_before_the_replicas_have_it(name: str, tmp_path: Path) -> None:
+    request, _, _ = REQUESTS[name]
+    assert not run(tmp_path, request)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_an_answer_that_waits_for_no_replica_is_found(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, plant, found = REQUESTS[name]
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match=found):
+        run(tmp_path, request)

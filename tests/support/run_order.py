@@ -1,0 +1,108 @@
+"""Order of the tests in a run with several workers, and the units that workers take.
+
+A worker takes whole files, since the tests of a file share brokers and client programs. The tests
+of `SEPARATE` start their own processes and wait for them most of the time: each is a unit, so that
+several workers share these files. The units that wait alternate with those that compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import pytest
+
+LONG = (  # minutes each, the longest first: begun last, one would keep one worker alone at the end
+    "tests/failover/test_failovers.py",
+    "tests/interop/test_grpc_proxy.py",
+    "tests/crash/test_kill_broker.py",
+    "tests/storage_faults/test_campaign.py",
+    "tests/interop/test_sql_filters.py",
+    "tests/storage_faults/test_bit_flips.py",
+    "tests/simulation/test_group.py",
+    "tests/failover/test_migration_failovers.py",
+    "tests/crash/test_kill_migration.py",
+    "tests/crash/test_live_consumers.py",
+    "tests/fuzz/test_fuzz.py",
+    "tests/migration/test_model.py",
+)
+SEPARATE = frozenset(
+    {
+        "tests/interop/test_apache_opens_our_store.py",
+        "tests/interop/test_autoswitch_replica.py",
+        "tests/interop/test_migration_stores.py",
+        "tests/interop/test_mixed_groups.py",
+        "tests/interop/test_name_servers.py",
+        "tests/interop/test_our_replica.py",
+        "tests/interop/test_pop_stores.py",
+        "tests/interop/test_replica_of_ours.py",
+        "tests/interop/test_timer_stores.py",
+        "tests/interop/test_we_open_apache_store.py",
+    }
+)
+SLOW = frozenset(  # compile kernels, start a process per command, or use seconds of a processor
+    {
+        "tests/duemq/cli/test_commands.py",
+        "tests/duemq/cli/test_consume.py",
+        "tests/duemq/cli/test_messages.py",
+        "tests/duemq/cli/test_migrate.py",
+        "tests/duemq/cli/test_reconcile.py",
+        "tests/duemq/cli/test_send_file.py",
+        "tests/duemq/cli/test_timers.py",
+        "tests/duemq/pop/test_pop_model.py",
+        "tests/message_store/kernels/test_cache.py",
+        "tests/message_store/kernels/test_compilation.py",
+        "tests/message_store/kernels/test_registry.py",
+        "tests/message_store/ledger/test_worker.py",
+        "tests/message_store/test_failures.py",
+        "tests/migration/ledger/test_reader.py",
+        "tests/migration/steps/test_service.py",
+        "tests/migration/test_bad_input.py",
+        "tests/migration/test_failover_model.py",
+        "tests/migration/test_full_disk.py",
+        "tests/migration/test_model.py",
+        "tests/storage_faults/test_bit_flips.py",
+        "tests/timer_store/compaction/test_compactor_faults.py",
+        "tests/timer_store/test_damaged_files.py",
+    }
+)
+WAITS = "tests/interop/"  # folder of tests that wait for other processes
+
+
+def file_of(nodeid: str) -> str:
+    """Return the file of a test."""
+    return nodeid.partition("::")[0]
+
+
+def unit_of(nodeid: str) -> str:
+    """Return the name of the unit that contains a test: its file, or the test itself."""
+    file = file_of(nodeid)
+    return nodeid if file in SEPARATE else file
+
+
+def ordered(nodeids: Sequence[str]) -> list[str]:
+    """Return the tests with those of long files first; then units that wait and others alternate.
+
+    The tests of a unit are adjacent and keep their order.
+    """
+    units: dict[str, list[str]] = {}
+    for nodeid in nodeids:
+        units.setdefault(unit_of(nodeid), []).append(nodeid)
+    long = [units.pop(file) for file in LONG if file in units]
+    waiting = [unit for name, unit in units.items() if name.startswith(WAITS)]
+    others = [unit for name, unit in units.items() if not name.startswith(WAITS)]
+    pairs = zip_longest(waiting, others, fillvalue=[])
+    return [nodeid for unit in [*long, *(u for pair in pairs for u in pair)] for nodeid in unit]
+
+
+def make_scheduler(config: pytest.Config, log: object) -> object:
+    """Return a scheduler that gives units to workers, in the order of the tests."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class UnitScheduling(LoadFileScheduling):
+        """Scheduler of units."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(nodeid)
+
+    return UnitScheduling(config, log)

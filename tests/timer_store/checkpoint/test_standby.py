@@ -1,0 +1,164 @@
+"""Checkpoints of a replica: a promotion starts from the last one, and delivers what is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
+from tests.message_store.replication.test_raw_append import feed, log_of
+from tests.support.stores import add_message, open_store
+from tests.support.timer_rig import TimerRig
+from timer_store.checkpoint import standby as standby_module
+from timer_store.checkpoint.standby import Standby
+from timer_store.names import TIMER_TOPIC
+
+SECOND_MS = 1_000
+SIZES = [700, 90, 4_000]
+
+
+class Replica:
+    """A store that is fed a master's log."""
+
+    def __init__(self, root: Path, master: TimerRig) -> None:
+        self.root, self._master = root, master
+        master_clock = master.clock
+        self.store: MessageStore = open_store(root, master_clock)
+        self.store.__enter__()
+        self.store.read_only = "this broker is a replica"
+        names = ((TIMER_TOPIC, 1), ("T", 4), ("U", 4))
+        for name, queues in names:
+            self.store.topics.set_routing(name, write_queues=queues, read_queues=queues, perm=6)
+        self.standby = Standby(self.store, master_clock, master.config)
+
+    def copy(self) -> None:
+        """Copy what the master has appended."""
+        end = self.store.max_offset
+        feed(self.store, log_of(self._master.store)[end:], end, SIZES)
+        self.store.flush()
+
+    def refresh(self) -> bool:
+        """Write a checkpoint."""
+        return asyncio.run(self.standby.refresh())
+
+    def promoted(self) -> TimerRig:
+        """Close the store; return the new master, opened."""
+        self.store.__exit__(None, None, None)
+        return TimerRig(self.root, self._master.clock).open()
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[TimerRig]:
+    rig = TimerRig(tmp_path / "master").open()
+    yield rig
+    if rig.is_open:
+        rig.kill()
+
+
+def put(master: TimerRig, first: int, count: int) -> None:
+    now_ms = master.clock.now_ms()
+    for number in range(first, first + count):
+        master.put(now_ms + number * SECOND_MS, body=b"%d" % number)
+
+
+def test_a_promotion_starts_from_the_last_checkpoint(master: TimerRig, tmp_path: Path) -> None:
+    replica = Replica(tmp_path / "replica", master)
+    put(master, 1, 20)
+    replica.copy()
+    assert replica.refresh()
+    master.advance(7 * SECOND_MS)  # delivered at the master: settled in the checkpoint
+    put(master, 30, 5)
+    replica.copy()
+    assert replica.refresh()
+    put(master, 40, 5)  # after the checkpoint
+    master.advance(2 * SECOND_MS)
+    replica.copy()
+    pending, delivered = master.timers.counts.total, master.bodies()
+    master.kill()
+    new = replica.promoted()
+    assert not any("rebuilt" in text for text in new.notices)
+    assert new.bodies() == delivered
+    assert new.timers.counts.total == pending
+    new.advance(60 * SECOND_MS)
+    expected = [b"%d" % number for number in (*range(1, 21), *range(30, 35), *range(40, 45))]
+    assert sorted(new.bodies()) == sorted(expected)
+    new.close()
+
+
+def test_without_a_checkpoint_a_promotion_rebuilds(master: TimerRig, tmp_path: Path) -> None:
+    """The twin of the test above: it would pass with any start that rebuilds nothing."""
+    replica = Replica(tmp_path / "replica", master)
+    put(master, 1, 20)
+    replica.copy()
+    master.kill()
+    new = replica.promoted()
+    assert any("rebuilt from the commit log: no checkpoint" in text for text in new.notices)
+    new.close()
+
+
+def test_an_equal_log_gets_no_second_checkpoint(master: TimerRig, tmp_path: Path) -> None:
+    replica = Replica(tmp_path / "replica", master)
+    put(master, 1, 3)
+    replica.copy()
+    assert replica.refresh()
+    assert not replica.refresh()
+    assert replica.standby.written == 1
+    replica.store.__exit__(None, None, None)
+
+
+def test_a_marker_that_its_master_has_not_applied_cancels(master: TimerRig, tmp_path: Path) -> None:
+    replica = Replica(tmp_path / "replica", master)
+    due_ms = master.clock.now_ms() + 5 * SECOND_MS
+    for key in ("a", "b"):
+        master.put(due_ms, body=key.encode(), UNIQ_KEY=key)
+    replica.copy()
+    assert replica.refresh()
+    master.timers.reconfigure(replace(master.config, stop_enqueue=True))
+    master.put(due_ms, body=b"marker", TIMER_DEL_UNIQKEY="T+a")
+    replica.copy()
+    master.kill()
+    assert replica.refresh()
+    new = replica.promoted()
+    new.advance(20 * SECOND_MS)
+    assert new.bodies() == [b"b"]
+    new.close()
+
+
+def test_a_record_for_quarantine_keeps_the_last_checkpoint(
+    master: TimerRig, tmp_path: Path
+) -> None:
+    replica = Replica(tmp_path / "replica", master)
+    put(master, 1, 2)
+    replica.copy()
+    assert replica.refresh()
+    master.timers.reconfigure(replace(master.config, stop_enqueue=True))
+    batch = PutBatch(1)
+    add_message(master.store, batch, TIMER_TOPIC, 0, b"no time", properties={})
+    master.store.put(batch)
+    replica.copy()
+    end = replica.store.max_offset
+    assert not replica.refresh()
+    assert replica.store.max_offset == end
+    replica.store.__exit__(None, None, None)
+
+
+def test_it_ends_with_the_role(master: TimerRig, tmp_path: Path) -> None:
+    replica = Replica(tmp_path / "replica", master)
+    put(master, 1, 3)
+    replica.copy()
+
+    async def follow() -> None:
+        running = asyncio.create_task(replica.standby.run())
+        while not replica.standby.written:
+            master.clock.advance(standby_module.EVERY_MS)
+            await asyncio.sleep(0)
+        replica.standby.stop()
+        await running
+
+    asyncio.run(follow())
+    replica.store.__exit__(None, None, None)
