@@ -5,7 +5,7 @@ Source: ReceiveMessageActivity
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from delivery.plugin import Response
@@ -35,6 +35,7 @@ REQUEST_TIMEOUT_MS: Final = 3_000  # default for clients without a request timeo
 NEW_CODE_VERSION: Final = "5.0.3"  # first client version with ILLEGAL_POLLING_TIME
 INIT_MODE_MAX: Final = "1"  # ConsumeInitMode.MAX: a new group starts at the maximum offset
 LENGTH_BYTES: Final = 4
+FLAG_PART: Final = 4  # of a receipt handle
 
 
 class ReceiveCalls:
@@ -168,10 +169,15 @@ def _check_empty_pop(response: Response) -> None:
 
 
 def messages_of(response: Response, topic: str, broker_name: str) -> Iterator[tuple[Record, str]]:
-    """Yield the records of a pop with their receipt handles."""
+    """Yield the records of a pop with their receipt handles.
+
+    In an orderly pop, the reconsume times are the number of earlier pops: the record itself is
+    never copied. MQClientAPIImpl.processPopResponse
+    """
     fields, data = response.fields or {}, response.body
     assert isinstance(data, bytes)  # the pop processor joins the records
     starts = _start_offsets(fields.get("startOffsetInfo", ""))
+    counts = _order_counts(fields.get("orderCountInfo", ""))
     view, at = memoryview(data), 0
     while at < len(data):
         size = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
@@ -189,6 +195,7 @@ def messages_of(response: Response, topic: str, broker_name: str) -> Iterator[tu
                 queue_id=record.queue_id,
             )
             text = receipt.text(record.queue_offset)
+        record.reconsume_times = max(record.reconsume_times, _order_count(counts, record, text))
         yield record, f"{text} {record.phys_offset}"
 
 
@@ -196,6 +203,21 @@ def _start_offsets(text: str) -> dict[tuple[str, str], int]:
     """Parse the start offsets of a pop, by retry flag and queue."""
     entries = (entry.split(" ") for entry in text.split(";") if entry)
     return {(flag, queue): int(start) for flag, queue, start in entries}
+
+
+def _order_counts(text: str) -> dict[str, int]:
+    """Parse how often the messages of an orderly pop were popped before. parseOrderCountInfo"""
+    entries = (entry.rpartition(" ") for entry in text.split(";") if entry)
+    return {place: int(count) for place, _, count in entries}
+
+
+def _order_count(counts: Mapping[str, int], record: Record, handle: str) -> int:
+    """Return how often a message was popped before; 0 if its pop was not orderly."""
+    if not counts:
+        return 0
+    flag = handle.split(" ")[FLAG_PART]
+    of_queue = counts.get(f"{flag} {record.queue_id}", 0)
+    return counts.get(f"{flag} qo{record.queue_id}%{record.queue_offset}", of_queue)
 
 
 def _encoded(*, status: v2.Status | None = None, message: v2.Message | None = None) -> bytes:
