@@ -23,6 +23,7 @@ CALL_TIMEOUT_S = 10.0
 WRITE, READ = 2, 4
 ONLY_PLAINTEXT = ". If tls.server.mode is disabled there, retry without --tls"
 ONLY_TLS = ". If tls.server.mode is enforcing there, add --tls"
+GIVE_ACCOUNT = "Give an account: --access-key USER --secret-file FILE"
 CLIENT_VERSION = 479  # 5.3.3
 
 
@@ -111,8 +112,15 @@ class Cluster:
         """
         answer = await self.ask(address, code, fields, body)
         if answer.code != ResponseCode.SUCCESS:
-            raise RequestError(answer.code, answer.remark or f"{address} refused request {code}")
+            raise self._refused(answer, f"{address} refused request {code}")
         return answer
+
+    def _refused(self, answer: Response, otherwise: str) -> RequestError:
+        """Return the error of a refused request, with the remark or another text."""
+        text = answer.remark or otherwise
+        if answer.code == ResponseCode.NO_PERMISSION and self._who is None:
+            text = f"{text.rstrip('.')}. {GIVE_ACCOUNT}"
+        return RequestError(answer.code, text)
 
     async def _ask_namesrv(self, code: int, fields: dict[str, Any] | None = None) -> Response:
         last: ConnectionError | None = None
@@ -134,8 +142,7 @@ class Cluster:
         """Return (broker name, address of the master) of every broker."""
         if self._broker:
             return [("", self._broker)]
-        answer = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
-        table = _loads(answer).get("brokerAddrTable", {})
+        table = await self._broker_table()
         found = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
         return [(name, address) for name, address in found if address]
 
@@ -146,13 +153,19 @@ class Cluster:
         """
         if self._broker:
             return [("", None, self._broker)]
-        answer = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
-        table = _loads(answer).get("brokerAddrTable", {})
+        table = await self._broker_table()
         return [
             (name, int(broker_id), address)
             for name, data in sorted(table.items())
             for broker_id, address in sorted(data["brokerAddrs"].items(), key=lambda i: int(i[0]))
         ]
+
+    async def _broker_table(self) -> dict[str, Any]:
+        answer = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refused(answer, "the name server refused to list its brokers")
+        table: dict[str, Any] = _loads(answer).get("brokerAddrTable", {})
+        return table
 
     async def queues(self, topic: str, *, wanted: int) -> list[Queue]:
         """Return the writable (WRITE) or readable (READ) queues of a topic, in order.
@@ -160,7 +173,7 @@ class Cluster:
         For WRITE, a topic that does not exist has the queues that the first send will create.
 
         Raises:
-            RequestError: The topic does not exist.
+            RequestError: The topic does not exist, or the request was refused.
         """
         route, queues_max = await self._route(topic), None
         if route is None and wanted == WRITE:
@@ -182,14 +195,20 @@ class Cluster:
         if self._broker:
             return await self._route_of_broker(topic)
         answer = await self._ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-        return _loads(answer) if answer.code == ResponseCode.SUCCESS else None
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refused(answer, "the name server refused to give the route")
+        return _loads(answer)
 
     async def _route_of_broker(self, topic: str) -> dict[str, Any] | None:
         answer = await self.ask(self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(answer.code, not_a_broker(self._broker))
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refused(answer, f"{self._broker} refused to give the topic's queues")
         return {
             "brokerDatas": [{"brokerName": "", "brokerAddrs": {"0": self._broker}}],
             "queueDatas": [{"brokerName": "", **_loads(answer)}],
@@ -208,7 +227,7 @@ class Cluster:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(answer.code, not_a_broker(address))
         if answer.code != ResponseCode.SUCCESS:
-            raise RequestError(answer.code, answer.remark or "")
+            raise self._refused(answer, f"{address} refused view {name}")
         return msgspec.json.decode(bytes_of(answer))
 
 

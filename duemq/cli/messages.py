@@ -126,10 +126,14 @@ async def _delay_of(cluster: Cluster, level: int) -> int | None:
 async def sending(cluster: Cluster, outgoing: Outgoing, body: bytes) -> AsyncIterator[Sent]:
     """Send the copies one by one, to the queues in turn unless one is given."""
     queues = await cluster.queues(outgoing.topic, wanted=WRITE)
-    if outgoing.queue_id >= 0:
-        queues = [queue for queue in queues if queue.queue_id == outgoing.queue_id]
     if not queues:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the topic has no writable queue")
+    if outgoing.queue_id >= 0:
+        last = max(queue.queue_id for queue in queues)
+        queues = [queue for queue in queues if queue.queue_id == outgoing.queue_id]
+        if not queues:
+            wrong = f"--queue {outgoing.queue_id}: topic {outgoing.topic} has no such queue"
+            raise UsageError(f"{wrong}; its queues are 0 to {last}")
     for index in range(outgoing.count):
         yield await _send_one(cluster, outgoing, body, queues[index % len(queues)])
 

@@ -72,13 +72,17 @@ def _decide(action: str, selection: Selection, target: Target, **more: int) -> N
     from duemq.messages.decide import TIME_MS_MAX
 
     file_ids = _read_ids(selection.ids_file) if selection.ids_file else []
+    from_ms, until_ms = _ms(selection.from_time, 0), _ms(selection.to_time, TIME_MS_MAX)
+    if from_ms > until_ms:
+        wrong = f"--from {selection.from_time} is after --to {selection.to_time}"
+        raise UsageError(f"{wrong}, so no message is selected")
     named = MessageSelection(
         ids=[*(selection.ids or []), *file_ids],
         keys=selection.keys or [],
         handles=selection.handles or [],
         topic=selection.topic,
-        from_ms=_ms(selection.from_time, 0),
-        until_ms=_ms(selection.to_time, TIME_MS_MAX),
+        from_ms=from_ms,
+        until_ms=until_ms,
     )
     decide_and_show(
         action, named, target, dry_run=selection.dry_run, confirmed=selection.yes, **more

@@ -23,12 +23,13 @@ from duemq.auth.model import (
     UserType,
 )
 from duemq.cli.app import app
-from duemq.cli.client import Cluster
+from duemq.cli.client import READ, Cluster
 from duemq.cli.exits import Exit
 from duemq.cli.options import Target
-from duemq.net.codes import RequestCode
+from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError, UsageError
 from message_store.recovery.store_lock import StoreLock
+from tests.support.accounts import KEYS
 from tests.support.running_broker import running, small
 
 ENTRY = PolicyEntry(Resource(ResourceType.TOPIC, "T"), (Action.PUB,), Decision.ALLOW)
@@ -111,6 +112,33 @@ def test_commands_sign_with_the_account_that_is_named(tmp_path: Path) -> None:
             assert await config_of(known.cluster(), at) == 0
             with pytest.raises(RequestError, match="username cannot be null"):
                 await config_of(Target(broker=at).cluster(), at)
+
+    asyncio.run(main())
+
+
+def test_a_name_server_that_refuses_is_not_one_without_the_topic(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("wrong\n")
+    name_server = {"embeddedNamesrvEnable": "true", "embeddedNamesrvPort": "0"}
+
+    async def refusals(target: Target) -> set[str]:
+        async with target.cluster() as cluster:
+            found = set()
+            for work in (cluster.queues("T", wanted=READ), cluster.brokers(), cluster.members()):
+                with pytest.raises(RequestError) as refused:
+                    await work
+                assert refused.value.code == ResponseCode.NO_PERMISSION
+                found.add(refused.value.remark)
+            return found
+
+    async def main() -> None:
+        async with running(small(tmp_path, **KEYS, **name_server)) as (broker, _):
+            at = broker.namesrv_address
+            assert await refusals(Target(namesrv=at)) == {
+                "username cannot be null. Give an account: --access-key USER --secret-file FILE"
+            }
+            named = Target(namesrv=at, access_key="root", secret_file=secret)
+            assert await refusals(named) == {"check signature failed."}
 
     asyncio.run(main())
 

@@ -52,6 +52,11 @@ def test_what_is_printed_of_a_message_for_later(broker: Running) -> None:
         (("--level", "99"), Exit.DONE, "there is no level 99: the broker uses the highest, 2"),
         (("--at", "2020-01-01T00:00"), Exit.DONE, "is in the past: the message is delivered now"),
         (("--at", "+1h", "--level", "1"), Exit.USAGE, "--at and --level exclude each other"),
+        (
+            ("--queue", "99"),
+            Exit.USAGE,
+            "--queue 99: topic T has no such queue; its queues are 0 to",
+        ),
     ],
 )
 def test_nothing_is_changed_in_silence(

@@ -65,6 +65,13 @@ def test_nothing_named_is_a_usage_error(asked, words):
     assert isinstance(CliRunner().invoke(timers_app, words).exception, UsageError)
 
 
+def test_a_selection_that_ends_before_it_begins_is_a_usage_error(asked):
+    words = ["cancel", "--topic", "T", "--from", "2027-01-01", "--to", "2026-01-01"]
+    error = CliRunner().invoke(timers_app, words).exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith("--from 2027-01-01 is after --to 2026-01-01")
+
+
 @pytest.mark.finding("B12")
 @pytest.mark.parametrize(
     ("answer", "code", "asked_for"),
