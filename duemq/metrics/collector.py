@@ -58,10 +58,10 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
         "disk_used_ratio": ("Used share of the store's disk.", lambda: store.disk_used_ratio),
         "topics": ("Topics.", lambda: len(parts.topics)),
         "held_pulls": ("Pulls on hold until a message arrives.", lambda: len(parts.held)),
-        "connections": ("Open connections.", lambda: len(broker.connections)),
+        "connections": ("Open connections.", lambda: parts.memory.open_count),
         "tls_connections": (
             "Open connections that use TLS.",
-            lambda: sum(each.is_encrypted for each in broker.connections),
+            lambda: parts.memory.encrypted_count,
         ),
         "tls_reload_failed": (
             "1 while changed certificates cannot be loaded.",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Protocol
 
 from duemq.assembly import BrokerComponents
 from duemq.auth.access import AccessControl
 from duemq.configuration.config import BrokerConfig
-from duemq.net.connection import Connection
 from duemq.net.tls import Tls
 from message_store.clock import Clock
 from message_store.store import MessageStore
@@ -34,8 +32,6 @@ class RunningBroker(Protocol):
     def parts(self) -> BrokerComponents: ...
     @property
     def clock(self) -> Clock: ...
-    @property
-    def connections(self) -> Collection[Connection]: ...
     @property
     def access(self) -> AccessControl | None: ...
     @property

@@ -54,6 +54,11 @@ class OpenConnection(Protocol):
         """Close after written bytes are flushed."""
         ...
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+        ...
+
 
 ConnectionT = TypeVar("ConnectionT", bound=OpenConnection)
 
@@ -82,7 +87,7 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
         self.memory, self.notices = memory, PeerNotices(log)
         self._tls, self._proxies = tls, proxies
         self._descriptor_limit = descriptor_limit
-        self._connections: set[ConnectionT] = set()
+        self._connections: dict[ConnectionT, bool] = {}  # whether it uses TLS
         self.listeners: list[Listener] = []
         self._stopped = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
@@ -167,13 +172,19 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
         """Add an open connection; close it if the server is stopping."""
         begun()
         connection.active_at_ms = self._clock.now_ms()
-        self._connections.add(connection)
+        self._connections[connection] = connection.is_encrypted
+        self._count(1, connection.is_encrypted)
         if self._stopped.is_set():
             connection.close()
 
     def lost(self, connection: ConnectionT) -> None:
         """Remove a closed connection."""
-        self._connections.discard(connection)
+        if (is_encrypted := self._connections.pop(connection, None)) is not None:
+            self._count(-1, is_encrypted)
+
+    def _count(self, change: int, is_encrypted: bool) -> None:
+        self.memory.open_count += change
+        self.memory.encrypted_count += change * is_encrypted
 
     async def _sweep(self) -> None:
         while not self._stopped.is_set():

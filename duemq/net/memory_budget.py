@@ -63,13 +63,16 @@ class MemoryBudget:
         used_bytes: Total charge.
         is_scarce: Whether connections should free buffers that they keep for speed.
         shed_count: Number of connections closed to free memory.
-        refused_count: Number of connections refused at a limit; counted by the server.
+        refused_count: Number of connections refused at a limit; counted by the servers.
+        open_count, encrypted_count: Number of open connections, and of those that use TLS; counted
+            by the servers.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.shed_count = self.refused_count = 0
+        self.open_count = self.encrypted_count = 0
         self._large: set[ChargedConnection] = set()  # connections above the floor
         self.is_scarce = False
         self._scarcity = 0

@@ -302,6 +302,12 @@ class GrpcConnection(asyncio.Protocol):
         held_bytes += len(self._calls) * CALL_BYTES
         self._memory.charge(self, 0 if self._is_closed else held_bytes)
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+        transport = self._transport
+        return transport is not None and transport.get_extra_info("sslcontext") is not None
+
     def limit_unsent(self, unsent_bytes_max: int) -> None:
         """Refuse new calls while the calls hold more than this many bytes."""
         self._unsent_bytes_max = unsent_bytes_max

@@ -46,6 +46,31 @@ def broker_with(home: Path, **keys: str) -> Broker:
     return Broker(small(home, grpcServerPort=str(free_ports(1)[0]), **keys))
 
 
+def test_metrics_count_connections_of_v5_clients(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.issue("server", "127.0.0.1")
+    keys = {
+        "tls.test.mode.enable": "false",
+        "tls.server.certPath": str(files.certificate),
+        "tls.server.keyPath": str(files.key),
+    }
+
+    async def main() -> None:
+        async with broker_with(tmp_path, **keys) as broker:
+            figures = broker.parts.memory
+            async with (
+                v5_caller(broker.grpc_port) as plain,
+                v5_caller(broker.grpc_port, authority=authority.path.read_bytes()) as encrypted,
+            ):
+                for caller in (plain, encrypted):
+                    await caller.call(api.HeartbeatRequest(client_type=v2.PRODUCER))
+                assert (figures.open_count, figures.encrypted_count) == (2, 1)
+            await until(lambda: not figures.open_count)
+            assert figures.encrypted_count == 0
+
+    asyncio.run(main())
+
+
 def test_tls_and_plaintext_share_the_port(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.issue("server", "localhost")
