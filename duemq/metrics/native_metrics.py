@@ -1,6 +1,7 @@
 """Apache's native metrics: series of 5.3.3's Prometheus exporter, with its names and labels.
 
-Values are read at each scrape on the event loop's thread, in bounded steps. Plugins such as the
+Values are read at each scrape on the event loop's thread, in bounded steps; the thread that serves
+/metrics makes the families, because thousands of topics have 100,000 series. Plugins such as the
 timer store collect their own series; `NativeRegistry` adds the common labels. docs/compat.md lists
 the differences from Apache.
 
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -55,7 +58,12 @@ TYPE_NAMES: Final = {NORMAL: "normal", FIFO: "fifo", DELAY: "delay", TRANSACTION
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 
+ROWS_PER_TURN: Final = 256
+
 Rows = Iterable[tuple[Sequence[str], float]]
+FamilyMaker = Callable[[], Iterable[Metric]]
+"""Makes families from values that were read; called in any thread."""
+RowT = TypeVar("RowT")
 
 
 class NativeRegistry(CollectorRegistry):
@@ -110,23 +118,30 @@ class NativeCollector:
             TimeoutError: The event loop did not read the values in time.
         """
         reading = asyncio.run_coroutine_threadsafe(self.read(), self._loop)
-        yield from reading.result(COLLECT_S)
+        for make in reading.result(COLLECT_S):
+            yield from make()
 
-    async def read(self) -> list[Metric]:
-        """Return all families with current values."""
-        now_ms = self._broker.clock.now_ms()
-        lags = await group_lags(self._parts, now_ms)
-        assert self._parts.pop is not None
+    async def read(self) -> list[FamilyMaker]:
+        """Read all values; return the functions that make the families from them."""
+        parts, now_ms = self._parts, self._broker.clock.now_ms()
+        assert parts.pop is not None
+        lags = await group_lags(parts, now_ms)
+        traffic = Traffic(
+            stored=await _in_turns(_stored(parts)),
+            pulled=await _in_turns(_pulled(parts)),
+            delays=await _in_turns(_delays(parts)),
+        )
         return [
-            *self._broker_figures(),
-            *self._traffic(),
-            *_connections(self._parts.clients),
-            *_lags(lags),
-            *_meters(self._parts.meters),
-            _rpc_latency(self._parts.rpc),
-            *_creates(self._parts.rpc),
-            *self._storage(),
-            *_pop(self._parts.pop, now_ms),
+            _made(self._broker_figures()),
+            partial(_traffic, traffic),
+            _made(_connections(parts.clients)),
+            partial(_lags, lags),
+            _made(_meters(parts.meters)),
+            _made([_rpc_latency(parts.rpc)]),
+            _made(_creates(parts.rpc)),
+            _made(self._storage()),
+            _made(_pop(parts.pop, now_ms)),
+            partial(_pop_records, *_pop_rows(parts.pop)),
         ]
 
     # -- groups of families ---------------------------------------------------------------------
@@ -148,47 +163,6 @@ class NativeCollector:
             "half_messages", "Half messages neither committed nor rolled back.", half, "topic"
         )
 
-    def _traffic(self) -> Iterator[Metric]:
-        parts = self._parts
-        names = ("topic", "message_type", "is_system")
-        stored = list(_stored(parts))
-        yield _counter("messages_in", "Messages stored.",
-                       [(labels, counts[0]) for labels, counts in stored], *names)  # fmt: skip
-        yield _counter("throughput_in", "Bytes of stored messages.",
-                       [(labels, counts[1]) for labels, counts in stored], *names)  # fmt: skip
-        sizes = HistogramMetricFamily(
-            PREFIX + "message_size", "Bytes of each stored message.", labels=names
-        )
-        for labels, counts in stored:
-            sizes.add_metric(labels, cumulative(SIZE_BOUNDS.tolist(), counts[2:]), counts[1])
-        yield sizes
-        dead = [
-            ((labels[0], labels[0].removeprefix(DLQ_PREFIX), labels[2]), counts[0])
-            for labels, counts in stored
-            if labels[0].startswith(DLQ_PREFIX)
-        ]
-        names = ("topic", "consumer_group", "is_system")
-        yield _counter("send_to_dlq_messages", "Messages in dead letter topics.", dead, *names)
-        read = [
-            ((topic, group, _is_system(parts, topic, group)), tally)
-            for topic, group, tally in parts.stats.pulled()
-        ]
-        yield _counter("messages_out", "Messages read by consumers.",
-                       [(labels, tally.count) for labels, tally in read], *names)  # fmt: skip
-        yield _counter("throughput_out", "Bytes of messages read by consumers.",
-                       [(labels, tally.size) for labels, tally in read], *names)  # fmt: skip
-        delays = HistogramMetricFamily(
-            PREFIX + "delay_message_latency_seconds", "Requested delays of timers.",
-            labels=["topic"],
-        )  # fmt: skip
-        timers = list(_delays(parts))
-        for topic, asked in timers:
-            delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, asked[1:]), asked[0])
-        yield delays
-        yield _counter("timer_enqueue", "Timers stored.",
-                       [((topic,), sum(asked[1:])) for topic, asked in timers],
-                       "topic")  # fmt: skip
-
     def _storage(self) -> Iterator[Metric]:
         store = self._broker.store
         usage = shutil.disk_usage(store.root)
@@ -207,6 +181,73 @@ class NativeCollector:
                      "Age of the oldest message.", ages)  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Messages by topic.
+
+    Attributes:
+        stored: Labels (topic, type, is_system); messages, bytes, and messages by size.
+        pulled: Labels (topic, group, is_system); messages and bytes.
+        delays: Topic; sum of the requested delays in s, and timers by delay.
+    """
+
+    stored: Sequence[tuple[tuple[str, str, str], list[int]]]
+    pulled: Sequence[tuple[tuple[str, str, str], tuple[int, int]]]
+    delays: Sequence[tuple[str, list[int]]]
+
+
+def _made(families: Iterable[Metric]) -> FamilyMaker:
+    """Return the maker of families that are made now: a limited number of series."""
+    made = list(families)
+    return lambda: made
+
+
+async def _in_turns(rows: Iterable[RowT]) -> list[RowT]:
+    """Return all rows; other tasks run after every ROWS_PER_TURN rows."""
+    found: list[RowT] = []
+    for row in rows:
+        found.append(row)
+        if len(found) % ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+def _traffic(traffic: Traffic) -> Iterator[Metric]:
+    stored, read = traffic.stored, traffic.pulled
+    names = ("topic", "message_type", "is_system")
+    yield _counter("messages_in", "Messages stored.",
+                   [(labels, counts[0]) for labels, counts in stored], *names)  # fmt: skip
+    yield _counter("throughput_in", "Bytes of stored messages.",
+                   [(labels, counts[1]) for labels, counts in stored], *names)  # fmt: skip
+    sizes = HistogramMetricFamily(
+        PREFIX + "message_size", "Bytes of each stored message.", labels=names
+    )
+    for labels, counts in stored:
+        sizes.add_metric(labels, cumulative(SIZE_BOUNDS.tolist(), counts[2:]), counts[1])
+    yield sizes
+    dead = [
+        ((labels[0], labels[0].removeprefix(DLQ_PREFIX), labels[2]), counts[0])
+        for labels, counts in stored
+        if labels[0].startswith(DLQ_PREFIX)
+    ]
+    names = ("topic", "consumer_group", "is_system")
+    yield _counter("send_to_dlq_messages", "Messages in dead letter topics.", dead, *names)
+    yield _counter("messages_out", "Messages read by consumers.",
+                   [(labels, count) for labels, (count, _) in read], *names)  # fmt: skip
+    yield _counter("throughput_out", "Bytes of messages read by consumers.",
+                   [(labels, size) for labels, (_, size) in read], *names)  # fmt: skip
+    delays = HistogramMetricFamily(
+        PREFIX + "delay_message_latency_seconds", "Requested delays of timers.",
+        labels=["topic"],
+    )  # fmt: skip
+    for topic, asked in traffic.delays:
+        delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, asked[1:]), asked[0])
+    yield delays
+    yield _counter("timer_enqueue", "Timers stored.",
+                   [((topic,), sum(asked[1:])) for topic, asked in traffic.delays],
+                   "topic")  # fmt: skip
+
+
 def _stored(parts: BrokerComponents) -> Iterator[tuple[tuple[str, str, str], list[int]]]:
     table, traffic = parts.store.topics, parts.stats.traffic
     for index in range(min(len(table), len(traffic))):
@@ -214,6 +255,13 @@ def _stored(parts: BrokerComponents) -> Iterator[tuple[tuple[str, str, str], lis
             if traffic[index, kind, 0]:
                 topic = table.name(index)
                 yield (topic, name, _is_system(parts, topic)), traffic[index, kind].tolist()
+
+
+def _pulled(
+    parts: BrokerComponents,
+) -> Iterator[tuple[tuple[str, str, str], tuple[int, int]]]:
+    for topic, group, tally in parts.stats.pulled():
+        yield (topic, group, _is_system(parts, topic, group)), (tally.count, tally.size)
 
 
 def _delays(parts: BrokerComponents) -> Iterator[tuple[str, list[int]]]:
@@ -325,13 +373,21 @@ def _pop(pop: PopService, now_ms: int) -> Iterator[Metric]:
     )
     scans.add_metric([], cumulative(CREATE_BOUNDS_MS, [0] * 6), 0)
     yield scans
-    figures, names = pop.figures, ("consumer_group", "topic")
-    yield _counts_family("pop_revive_in_message", "Records put into the revive topic.",
-                   figures.puts, *names, "revive_message_type", "put_status")  # fmt: skip
-    yield _counts_family("pop_revive_out_message", "Records read from the revive topic.",
-                   figures.reads, *names, "queue_id", "revive_message_type")  # fmt: skip
-    yield _counts_family("pop_revive_retry_messages", "Messages that are visible again.",
-                   figures.retries, *names, "put_status")  # fmt: skip
+
+
+def _pop_rows(pop: PopService) -> list[list[tuple[Any, int]]]:
+    figures = pop.figures
+    return [list(each) for each in (figures.puts, figures.reads, figures.retries)]
+
+
+def _pop_records(puts: Rows, reads: Rows, retries: Rows) -> Iterator[Metric]:
+    names = ("consumer_group", "topic")
+    yield _counter("pop_revive_in_message", "Records put into the revive topic.",
+                   puts, *names, "revive_message_type", "put_status")  # fmt: skip
+    yield _counter("pop_revive_out_message", "Records read from the revive topic.",
+                   reads, *names, "queue_id", "revive_message_type")  # fmt: skip
+    yield _counter("pop_revive_retry_messages", "Messages that are visible again.",
+                   retries, *names, "put_status")  # fmt: skip
 
 
 # -- families -----------------------------------------------------------------------------------
