@@ -337,6 +337,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         compiled=lambda: context.kernels.is_done,
     )  # fmt: skip
     parts.pop = PopService(parts, context)
+    topics.resized = parts.pop.resized
     if parts.replica is None:
         parts.pop.recover()
         store.retention.add_pin(parts.pop.first_needed, owner="pop")

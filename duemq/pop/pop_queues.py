@@ -226,6 +226,13 @@ class PopQueues:
         """Resume the next held request of a target: messages are left in its queues."""
         self._held.resume_shared(target)
 
+    def resized(self, topic: str) -> None:
+        """Resume all held requests of a topic with another number of queues: they read all of them."""
+        table = self._store.topics
+        index = table.find(topic)
+        if index >= 0 and (slot := table.slot(index, 0)) >= 0:
+            self._held.resume_queue(slot)
+
     def _is_unconfirmed(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue has messages that consumers may not read yet."""
         _, readable = self._store.readable_bounds(topic, queue_id)

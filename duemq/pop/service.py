@@ -120,7 +120,7 @@ class PopService:
             store, topics, groups, offsets, parts.put_path, identity, clock,
             around.plugins.delivered_ms, self.figures, lambda: around.kernels.is_done,
         )  # fmt: skip
-        queues = PopQueues(
+        self._queues = queues = PopQueues(
             store, topics, groups, parts.held, clock, around.config,
             lambda: self.refusal, lambda: around.records.version,
         )  # fmt: skip
@@ -147,6 +147,10 @@ class PopService:
 
     def handlers(self) -> dict[int, Handler]:
         return {code: each for part in self._processors for code, each in part.handlers().items()}
+
+    def resized(self, topic: str) -> None:
+        """Let held pops read all queues of a topic that is new, or has another number of queues."""
+        self._queues.resized(topic)
 
     def turns(
         self,

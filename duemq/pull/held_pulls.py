@@ -308,6 +308,12 @@ class HeldPulls:
         """Resume the pulls of a queue regardless of their filter: one pull of each share."""
         self._resume_all(self._firsts(slot), ResumeReason.ARRIVED)
 
+    def resume_queue(self, slot: int) -> None:
+        """Resume every pull of a queue: its topic has other queues now."""
+        sharings = self._by_slot.get(slot, ())
+        holders = [held for sharing in sharings for held in sharing.members]
+        self._resume_all(holders, ResumeReason.ARRIVED)
+
     def resume_shared(self, share: Hashable) -> None:
         """Resume the next pull of a share, for each filter: messages are left in its queues."""
         for sharing in list(self._by_share.get(share, {}).values()):

@@ -54,6 +54,7 @@ class TopicManager:
     Attributes:
         changed: Awaited after topics were created or changed; see `TopicListener`.
         removed: Called with the name of a deleted topic.
+        resized: Called with the name of a topic that is new, or has another number of queues.
         version: Version of the table.
     """
 
@@ -81,6 +82,7 @@ class TopicManager:
         self.version = DataVersion()
         self.changed = changed
         self.removed: Callable[[str], None] | None = None
+        self.resized: Callable[[str], None] | None = None
 
     # -- file ---------------------------------------------------------------------------------
 
@@ -400,7 +402,11 @@ class TopicManager:
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         await self._save(changed)
         for topic in topics:
+            old = self._table.get(topic.name)
             self._install(topic)
+            is_resized = old is None or old.read_queues != topic.read_queues
+            if is_resized and self.resized is not None:
+                self.resized(topic.name)
 
     async def _save(self, rows: Mapping[str, TopicConfig | None]) -> None:
         """Store changed topics (None: deleted) on disk and in the journal.

@@ -43,12 +43,12 @@ def world(tmp_path, monkeypatch):
     return run
 
 
-def put(broker, count):
+def put(broker, count, queue_id=0):
     """Append messages to one queue as one batch."""
     store, batch = broker.store, PutBatch(count)
     for number in range(count):
         batch.add(
-            topic_index=store.topics.add("T"), queue_id=0, body=b"%d" % number, properties=b"",
+            topic_index=store.topics.add("T"), queue_id=queue_id, body=b"%d" % number, properties=b"",
             born_ms=1, born_host=HOST, store_host=HOST,
         )  # fmt: skip
     broker.parts.put_path.put(batch)
@@ -124,6 +124,18 @@ def test_messages_that_are_visible_again_resume_pops(world):
         await advance(broker, clock, 5_100, by_ms=100)
         assert len(await received(pops, 6)) == 6
         await drop(pops)
+
+    world(scene)
+
+
+def test_held_pops_read_the_queues_that_their_topic_gets_later(world):
+    async def scene(broker, clock, asker, tries):
+        pops = held_pops(asker, clock, 3)
+        await all_held(broker, 3)
+        topic = broker.parts.topics.find("T")
+        await broker.parts.topics.update([topic.replace(read_queues=8, write_queues=8)])
+        put(broker, 3, queue_id=6)
+        assert sorted(await received(pops, 3)) == [b"0", b"1", b"2"]
 
     world(scene)
 
