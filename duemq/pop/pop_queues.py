@@ -227,7 +227,7 @@ class PopQueues:
         self._held.resume_shared(target)
 
     def resized(self, topic: str) -> None:
-        """Resume all held requests of a topic with another number of queues: they read all of them."""
+        """Resume all held requests of a topic with another number of queues."""
         table = self._store.topics
         index = table.find(topic)
         if index >= 0 and (slot := table.slot(index, 0)) >= 0:
