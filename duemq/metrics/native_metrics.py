@@ -99,6 +99,28 @@ class NativeRegistry(CollectorRegistry):
                 ]
             yield family
 
+    def restricted_registry(self, names: Iterable[str]) -> Any:
+        """Return a registry with the series of these names, as in `?name[]=duemq_up`."""
+        return NamedSeries(self, frozenset(names))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSeries:
+    """Registry with the series of some names of another one.
+
+    Collectors do not describe their families, so all of them are read.
+    """
+
+    registry: NativeRegistry
+    names: frozenset[str]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families that have one of the series."""
+        for family in self.registry.collect():
+            family.samples = [each for each in family.samples if each.name in self.names]
+            if family.samples:
+                yield family
+
 
 class NativeCollector:
     """Collector of Apache's native metrics of a running broker."""

@@ -30,6 +30,8 @@ LANGUAGES: Final = (
 )
 _LANGUAGE_CODES: Final = {name: code for code, name in enumerate(LANGUAGES)}
 _INT32_MAX: Final = 0x7FFF_FFFF
+HTTP2_START: Final = b"PRI "  # of the preface of HTTP/2
+GRPC_HINT: Final = "a gRPC client: it must connect to grpcServerPort"
 REMARK_CHARS_MAX: Final = 1_000  # a remark may quote a huge invalid value
 
 
@@ -106,7 +108,8 @@ def check_length(length: int, bytes_max: int = FRAME_BYTES_MAX) -> None:
     hint = ""
     if 0x20 <= first < 0x7F:
         text = (length & 0xFFFF_FFFF).to_bytes(4, "big")
-        hint = f"; it begins with {text!r}: not a RocketMQ client?"
+        hint = f"; it begins with {text!r}: "
+        hint += GRPC_HINT if text == HTTP2_START else "not a RocketMQ client?"
     raise FrameError(f"frame length {length} is not between 4 and {bytes_max}{hint}")
 
 

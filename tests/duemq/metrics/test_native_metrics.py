@@ -54,13 +54,17 @@ def parse(text: str) -> list[tuple[str, dict[str, str], float]]:
     return [(m[1], dict(LABEL.findall(m[2])), float(m[3])) for m in found if m]
 
 
-async def scrape(port: int | None) -> list[tuple[str, dict[str, str], float]]:
+async def read_page(port: int | None, query: str = "") -> str:
     def read() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics{query}") as page:
             text: str = page.read().decode()
             return text
 
-    return parse(await asyncio.to_thread(read))
+    return await asyncio.to_thread(read)
+
+
+async def scrape(port: int | None) -> list[tuple[str, dict[str, str], float]]:
+    return parse(await read_page(port))
 
 
 def value(
@@ -172,6 +176,20 @@ def samples(
             return await scrape(broker.metrics_port)
 
     return asyncio.run(main())
+
+
+def test_a_scrape_of_some_names_has_these_series(tmp_path: Path) -> None:
+    properties = small(tmp_path, metricsExporterType="PROM", metricsPromExporterPort="0")
+
+    async def main() -> str:
+        async with running(properties) as (broker, _):
+            query = "?name[]=duemq_up&name[]=rocketmq_broker_permission&name[]=none"
+            return await read_page(broker.metrics_port, query)
+
+    series = [line for line in asyncio.run(main()).splitlines() if not line.startswith("#")]
+    [up, permission] = sorted(series)
+    assert up == "duemq_up 1.0"
+    assert permission.startswith('rocketmq_broker_permission{cluster="DefaultCluster",')
 
 
 @pytest.mark.finding("D4")

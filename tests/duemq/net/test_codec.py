@@ -177,6 +177,7 @@ def test_incomplete_frame_waits(cut: int) -> None:
         (struct.pack("!iI", 10, 7), "header of 7 bytes in a frame of 10"),
         (b"\x16\x03\x01\x02", "TLS"),
         (b"GET / HTTP/1.1\r\n", "not a RocketMQ client"),
+        (b"PRI * HTTP/2.0\r\n", "a gRPC client: it must connect to grpcServerPort"),
     ],
 )
 def test_impossible_length_is_a_frame_error(data: bytes, error_text: str) -> None:
