@@ -38,6 +38,7 @@ class Checkpoint:
         offsets: Queue offsets of the messages.
         acked: Queue offsets of the acknowledged messages.
         log_offset: Log offset of the first message, in bytes; None: unknown.
+        put_offset: Log offset after all of the messages, in bytes; None: unknown.
     """
 
     topic: str
@@ -50,6 +51,7 @@ class Checkpoint:
     broker_name: str
     acked: set[int] = field(default_factory=set)
     log_offset: int | None = field(default=None, compare=False)
+    put_offset: int | None = field(default=None, compare=False)
 
     @property
     def revive_ms(self) -> int:
@@ -173,7 +175,7 @@ def parse_revive_record(record: Record, broker_name: str) -> Checkpoint | Acknow
     try:
         data = wire_json.parse_object(record.body)
         if tag == CHECKPOINT_TAG:
-            return _checkpoint(data, broker_name)
+            return _checkpoint(data, record, broker_name)
         if tag == ACK_TAG:
             return _acknowledgement(data, record, broker_name, [data["ao"]])
         if tag == BATCH_ACK_TAG:
@@ -183,7 +185,8 @@ def parse_revive_record(record: Record, broker_name: str) -> Checkpoint | Acknow
     raise RecordError(f"unknown tag {tag!r}")
 
 
-def _checkpoint(data: Mapping[str, object], broker_name: str) -> Checkpoint:
+def _checkpoint(data: Mapping[str, object], record: Record, broker_name: str) -> Checkpoint:
+    origin = -(record.prepared_offset + 1)  # of a record that a timer delivered
     start, count = _whole(data["so"]), _whole(data["n"])
     distances = _offsets(data.get("d") or [])
     if not distances:  # written by an old 5.0 broker
@@ -200,6 +203,7 @@ def _checkpoint(data: Mapping[str, object], broker_name: str) -> Checkpoint:
         offsets=offsets,
         broker_name=_text(data.get("bn") or broker_name),
         acked={at for number, at in enumerate(offsets) if acked >> number & 1} if acked else set(),
+        put_offset=origin if record.prepared_offset < 0 else record.phys_offset,
     )
 
 

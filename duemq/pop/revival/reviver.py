@@ -44,6 +44,7 @@ UNITS_MAX: Final = 512  # records that one turn reads of one queue
 OPEN_MAX: Final = 10_000  # undecided checkpoints of one queue; with more, reading pauses
 CHECKPOINTS_MAX: Final = 64  # checkpoints that one turn decides
 SETTLE_MS: Final = 5  # pause while due timers are still being delivered
+RECREATED: Final = "the topic was deleted and created again"
 RETRY_MS: Final = 1_000  # pause after a refusal of the store
 
 
@@ -288,7 +289,10 @@ class Reviver:
         offsets = checkpoint.unacknowledged
         if not offsets:
             return None
-        return self._reader.raw_records(checkpoint.topic, checkpoint.queue_id, offsets)
+        found = self._reader.raw_records(checkpoint.topic, checkpoint.queue_id, offsets)
+        if found is not None and is_newer(checkpoint, int(found.log_offsets.max())):
+            return None
+        return found
 
     def _popped(self, checkpoint: Checkpoint, raw: RawRecords | None) -> list[Record]:
         """Return the unacknowledged messages of a checkpoint that still exist."""
@@ -298,10 +302,16 @@ class Reviver:
                 return raw.records()
         for offset in checkpoint.unacknowledged:
             try:
-                found.append(self._reader.message(topic, queue_id, offset))
+                record = self._reader.message(topic, queue_id, offset)
             except RecordUnreadable as error:
                 self._log_removed("message %d of %s/%d is not revived: %s",
                                   offset, topic, queue_id, error)  # fmt: skip
+                continue
+            if is_newer(checkpoint, record.phys_offset):
+                self._log_removed("message %d of %s/%d is not revived: %s",
+                                  offset, topic, queue_id, RECREATED)  # fmt: skip
+                continue
+            found.append(record)
         return found
 
     def _put(self, pairing: Pairing) -> bool:
@@ -346,3 +356,11 @@ class Reviver:
                 offset += int(units.size)
             self._revived_before[target] = since, known
         return known
+
+
+def is_newer(checkpoint: Checkpoint, log_offset: int) -> bool:
+    """Return whether a message was stored after the pop: its topic was deleted and created again.
+
+    Log offsets are compared, not times, because the clock may have been set.
+    """
+    return checkpoint.put_offset is not None and log_offset > checkpoint.put_offset
