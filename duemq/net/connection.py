@@ -354,10 +354,10 @@ class Connection(asyncio.BufferedProtocol):
             self.lose(error)
 
     def dispatch(
-        self, command: Request | codec.Answer, serialize_type: int, checked: Handler | None = None
+        self, command: codec.Command, serialize_type: int, checked: Handler | None = None
     ) -> None:
         """Start the handler of a request (or `checked`), or pass a response to its call."""
-        if isinstance(command, codec.Answer):
+        if isinstance(command, codec.ReceivedResponse):
             future = self._calls.get(command.opaque)
             if future is not None and not future.done():
                 future.set_result(command.response)

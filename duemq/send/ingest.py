@@ -29,10 +29,16 @@ from duemq.net.fair_queue import FairQueue
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
 from duemq.send import layout
-from duemq.send.answers import DecodedSend, PendingResponse, SendMeter, SendResponses, SendSettings
 from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.put_path import PutPath
+from duemq.send.responses import (
+    DecodedSend,
+    PendingResponse,
+    SendMeter,
+    SendResponses,
+    SendSettings,
+)
 from message_store.clock import SystemClock
 from message_store.errors import FrameError
 from message_store.kernels.bytes import Bytes

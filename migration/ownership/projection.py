@@ -8,7 +8,6 @@ truncated is ignored, but its backup is older and may be valid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 PROJECTION_FILE: Final = "duemq.migration.json"
+# Files of an earlier version have other names of two fields.
 _FORMER_NAMES: Final = {"handed": "transferred", "handed_sum": "transferred_sum"}
 
 
@@ -44,14 +44,14 @@ def decode(value: Any) -> tuple[JournalProjection, int]:
     Raises:
         ValueError, TypeError, LookupError, AttributeError: The file is malformed.
     """
-    levels = {int(number): _level(fields) for number, fields in value["levels"].items()}
+    levels = {
+        int(number): LevelProjection(
+            **{_FORMER_NAMES.get(name, name): fields[name] for name in fields}
+        )
+        for number, fields in value["levels"].items()
+    }
     found = JournalProjection(levels, int(value["at"]), int(value["commitLogOffset"]))
     return found, int(value.get("logGeneration", 0))
-
-
-def _level(fields: Mapping[str, Any]) -> LevelProjection:
-    """Return a level; a file of an earlier version has other names of two fields."""
-    return LevelProjection(**{_FORMER_NAMES.get(name, name): fields[name] for name in fields})
 
 
 def fitted(store: MessageStore, found: JournalProjection) -> JournalProjection:
