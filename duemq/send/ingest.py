@@ -29,6 +29,7 @@ from duemq.net.fair_queue import FairQueue
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
 from duemq.send import layout
+from duemq.send.batched_requests import BatchedRequests
 from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.put_path import PutPath
@@ -84,35 +85,6 @@ class SendFiller(Protocol):
             RequestError: The send is refused.
             MustWait: The send must wait.
         """
-        ...
-
-
-class BatchedRequests(Protocol):
-    """Handler of all requests with certain codes, together once per turn, like sends."""
-
-    @property
-    def codes(self) -> frozenset[int]: ...
-
-    def begin(self) -> None:
-        """Begin a turn."""
-        ...
-
-    def take(
-        self, connection: Connection, request: Request, serialize_type: int, frame: bytes
-    ) -> bool:
-        """Add a decoded request; return False if the dispatcher must handle it."""
-        ...
-
-    def take_matching(self, connection: Connection) -> bool:
-        """Handle the leading frames that need no decoding; return whether there were any."""
-        ...
-
-    def finish(self) -> None:
-        """Handle the requests added in this turn."""
-        ...
-
-    async def drain(self) -> None:
-        """Return when every response is sent."""
         ...
 
 
