@@ -46,7 +46,9 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         received: Bytes that are not parsed yet.
-        in_turn, waited, sender: State of the frame handler.
+        in_turn: Whether the frame handler has this connection in its next turn.
+        is_prepared: Whether the preparation of the first unparsed frame is complete.
+        sender: Grants of the peer as a sender, set by the frame handler.
         born_host: Address bytes (4 or 16) and port of the peer.
         is_active: Whether bytes were read or written since the last sweep.
         charged_bytes: Bytes charged to the memory budget.
@@ -83,12 +85,12 @@ class Connection(asyncio.BufferedProtocol):
         "born_host",
         "charged_bytes",
         "in_turn",
+        "is_prepared",
         "is_active",
         "limits",
         "notices_dropped",
         "received",
         "sender",
-        "waited",
         "writes_stalled",
     )  # fmt: skip
 
@@ -106,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.received = ReceiveBuffer()
         self.limits = limits
-        self.in_turn = self.waited = False
+        self.in_turn = self.is_prepared = False
         self.sender: Any = None
         self.is_active = True
         self.active_at_ms = 0
@@ -129,8 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight_bytes = 0  # bytes of requests in flight
         self._incomplete_since_s = 0.0  # when the incomplete frame exceeded the floor
         self._stalled_since_s = 0.0
-        self._closed = self._is_shed = False
-        self._draining = False
+        self._closed = self._is_shed = self._draining = False
         self.writes_stalled = False
         self._writable = asyncio.Event()  # set while writes are not stalled
         self._paused = False
@@ -202,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
             self._paused = True
             self._transport.pause_reading()
 
-    def taken(self) -> None:
+    def end_turn(self) -> None:
         """Resume reading after a turn; free a large buffer if memory is scarce."""
         if self._memory.is_scarce:
             self.received.shrink()
@@ -351,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.dispatch(codec.decode_frame(received.view, frame), frame.serialize_type)
                 received.take(frame.end)
         except FrameError as error:
-            self.lose(error)
+            self.close_malformed(error)
 
     def dispatch(
         self, command: codec.Command, serialize_type: int, checked: Handler | None = None
@@ -457,7 +458,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.unsent_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
             self.update_charge()
 
-    def lose(self, error: FrameError) -> None:
+    def close_malformed(self, error: FrameError) -> None:
         """Discard received bytes and close after a malformed frame."""
         self._notices.broken("%r: %s; connection closed", self, error)
         self.received.take(self.received.end)

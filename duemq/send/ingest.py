@@ -200,7 +200,7 @@ class Ingest:
             try:
                 self._take(connection, end_s)
                 if not connection.in_turn:
-                    connection.taken()
+                    connection.end_turn()
             except FrameError as error:
                 self._malformed.append((connection, error))
             except Exception as error:
@@ -222,7 +222,7 @@ class Ingest:
             if connection in self._requests:
                 self._malformed.append((connection, error))
             else:
-                connection.lose(error)
+                connection.close_malformed(error)
 
     async def drain(self) -> None:
         """Handle all received frames, and wait until every response is sent."""
@@ -241,8 +241,8 @@ class Ingest:
         if connection.sender is None:
             connection.sender = self._grants.sender(connection.born_host)
         self._begin_connection(connection)
-        if connection.waited:
-            self._take_prepared(connection)
+        if connection.is_prepared:
+            self._decode_prepared(connection)
         take = self._take_sends or self._load_kernel(connection)
         decoded_left = DECODED_FRAMES_MAX
         while not connection.closed and not connection.in_turn:
@@ -315,11 +315,11 @@ class Ingest:
             self._arrays = arrays
             self._names = (arrays.topics, arrays.names, arrays.table)
 
-    def _take_prepared(self, connection: Connection) -> None:
+    def _decode_prepared(self, connection: Connection) -> None:
         """Decode the frame whose preparation is complete."""
         received = connection.received
         frame = codec.next_frame(received.view, received.start, received.end)
-        connection.waited = False
+        connection.is_prepared = False
         if frame is not None and not connection.closed:
             self._state[layout.STATE_FRAME_END] = frame.end
             self._decode_frame(connection)
@@ -411,7 +411,7 @@ class Ingest:
         """Await the preparation of the connection's next send; refuse the send on failure."""
         try:
             await wait.prepare()
-            connection.waited = True
+            connection.is_prepared = True
         except Exception as error:
             refusal = self._responses.refusal(error, request)
             received = connection.received
