@@ -19,14 +19,13 @@ from duemq.net import codec
 from duemq.net.codes import ResponseCode
 from duemq.net.dispatcher import Deferred, Dispatcher, Handler, encode_answer
 from duemq.net.limits import RemotingLimits
-from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget
+from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget, estimate_bytes
 from duemq.net.notices import PeerNotices
 from duemq.net.receive_buffer import ReceiveBuffer
 from message_store.errors import FrameError
 
 log = logging.getLogger(__name__)
 _OPAQUE_MASK = 0x7FFF_FFFF
-REQUEST_BYTES = 2_048  # estimated objects of one request in flight, including its task
 
 
 class FrameHandler(Protocol):
@@ -259,9 +258,8 @@ class Connection(asyncio.BufferedProtocol):
     def shed(self, why: str) -> None:
         """Abort the connection; unsent bytes are dropped."""
         self._notices.shed("%r: %s; connection closed", self, why)
-        self._closed = self._is_shed = True
-        if self._transport is not None:
-            self._transport.abort()  # `connection_lost` frees the rest
+        self._is_shed = True
+        self.abort()  # `connection_lost` frees the rest
         self._memory.charge(self, 0)
 
     def _run_close_callback(self, callback: Callable[[Peer], None]) -> None:
@@ -487,14 +485,14 @@ class Connection(asyncio.BufferedProtocol):
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
+    def abort(self) -> None:
+        """Close at once, without sending written bytes."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
     async def drain(self, timeout_s: float) -> None:
         """Stop reading, finish the requests in flight, close."""
         self.stop_reading()
         await self.finish(timeout_s)
         self.close()
-
-
-def estimate_bytes(request: Request) -> int:
-    """Return the estimated memory of a decoded request in bytes."""
-    texts = sum(map(len, request.fields)) + sum(map(len, request.fields.values()))
-    return REQUEST_BYTES + len(request.body) + texts

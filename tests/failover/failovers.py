@@ -4,6 +4,7 @@ kill    `kill -9` of the master, as in a power loss of the machine
 stop    SIGTERM: the master stops cleanly
 pause   SIGSTOP for longer than the controller's timeout, then SIGCONT: the former master must
         detect the election of another master before it responds to requests or delivers messages
+hang    SIGSTOP until another master accepts sends, as of a machine whose network is lost
 
 After each failure the former master rejoins. The next failure follows when the sync state set is
 complete.
@@ -100,6 +101,7 @@ class Failures:
             "kill": self._kill,
             "stop": self._stop,
             "pause": self._pause,
+            "hang": self._hang,
         }
 
     async def one(self) -> None:
@@ -151,6 +153,18 @@ class Failures:
         master.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(PAUSE_S)
         master.process.send_signal(signal.SIGCONT)
+        await self._until_accepted()
+
+    async def _hang(self, master: Member) -> None:
+        master.process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(POLL_S)  # responses that it has sent arrive
+            async with asyncio.timeout(ELECTED_S_MAX):
+                await self._until_accepted()
+        except TimeoutError:
+            self.kinds["alone"] += 1
+        finally:
+            master.process.send_signal(signal.SIGCONT)
         await self._until_accepted()
 
     async def _until_accepted(self) -> None:
