@@ -39,7 +39,7 @@ PROPERTIES = {
     "timerRollWindowSlot": "60",
     "mappedFileSizeTimerLog": "2600",
     "timerFlushIntervalMs": "1000",
-    "syncFlushTimeout": "5000",
+    "syncFlushTimeout": "60000",
     "flushConsumerOffsetInterval": "1000000",
     "flushDelayOffsetInterval": "1000000",
     "maxIndexNum": "60",
