@@ -14,6 +14,7 @@ from duemq.broker import Broker
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store import json_dialect
 from message_store.log.commit_log import LogFile
+from tests.support.replica_rig import until
 from tests.support.running_broker import Asker, running, small
 
 TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -44,11 +45,7 @@ def offset_of(sent: Response) -> int:
 
 async def holds(broker: Broker, count: int) -> None:
     """Let the broker work until it holds so many pulls."""
-    for _ in range(100_000):
-        if len(broker.parts.held) >= count:
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError(f"{len(broker.parts.held)} pulls are held, not {count}")
+    await until(lambda: len(broker.parts.held) >= count)
 
 
 async def configure(asker: Asker, line: str) -> None:

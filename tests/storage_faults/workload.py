@@ -167,7 +167,7 @@ class Workload:
             self.report.outcome = "stopped"
             self.report.detail = self.world.broker.failure or self.world.broker.store.refusal
         try:
-            async with asyncio.timeout(ANSWER_S * 3):
+            async with asyncio.timeout(self._answer_s * 3):
                 if cut:
                     end = self.world.broker.store.max_offset
                     await self.world.die(cut=True)

@@ -9,7 +9,7 @@ from typing import Self
 from delivery.plugin import Request, Response
 from duemq.net import codec, layout
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class RawPeer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,8 @@ class Setting:
 
 @asynccontextmanager
 async def synchronizing(root: Path, **changes: Any) -> AsyncIterator[Setting]:
+    # One thread: `settle` returns after all writes of files that began before it.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     clock = FakeClock()
     with open_store(root, clock, **changes) as store:
         setting = Setting(store, clock)
