@@ -27,6 +27,7 @@ from duemq.cli.failover_demo.group_load import Account, GroupLoad
 from duemq.cli.failover_demo.processes import Member, new_member, poll
 from tests.failover.pops import PopLoad
 from tests.interop.apache_controller import ApacheController
+from tests.support.free_ports import free_ports
 
 TOPIC = "Failover"
 RATE = 200
@@ -73,6 +74,7 @@ async def running_group(
                 namesrv=controller.namesrv_address,
                 controller=controller.address,
                 keys=keys,
+                ports=free_ports(2),  # no connection takes them while the broker is down
             )
             for number in range(1, count + 1)
         ]

@@ -162,12 +162,12 @@ def test_client_answers_the_server(run: Run) -> None:
 
 def test_a_refused_connection_is_an_error(run: Run) -> None:
     async def main() -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        async with RemotingClient(f"127.0.0.1:{port}") as client:
-            with pytest.raises(OSError, match="Connect"):
-                await client.call(Request(11, {}))
+        with socket.socket() as bound:  # not listening, and no other program's
+            bound.bind(("127.0.0.1", 0))
+            port = bound.getsockname()[1]
+            async with RemotingClient(f"127.0.0.1:{port}") as client:
+                with pytest.raises(OSError, match="Connect"):
+                    await client.call(Request(11, {}))
 
     run(main())
 
