@@ -20,7 +20,7 @@ from duemq.registry.data_version import DataVersion
 from duemq.replication.controller.requests import GroupName
 from tests.interop.apache import CONTROLLER_VERSIONS
 from tests.interop.apache_controller import ApacheController, ApacheMember
-from tests.interop.group_members import Member, config_of, member
+from tests.interop.group_members import WAIT_S, Member, config_of, member
 from tests.support.child_process import Child
 from tests.support.duemq_server import ROOT
 from tests.support.wait_until import WaitedTooLong, until
@@ -216,7 +216,7 @@ def test_a_paused_master_holds_no_lease_when_it_continues(
 
     async def main() -> None:
         await asyncio.to_thread(
-            until, lambda: "MASTER 1 True" in lines(), seconds=60, what="the first master"
+            until, lambda: "MASTER 1 True" in lines(), seconds=WAIT_S, what="the first master"
         )
         async with member(tmp_path / "2", config_of(controller), group) as second:
             await second.until_role("replica", 1)
@@ -229,7 +229,7 @@ def test_a_paused_master_holds_no_lease_when_it_continues(
             await second.until_role("master")
             await second.until(lambda: second.service.holds(second.service.member.epoch))
             os.kill(paused.pid, signal.SIGCONT)
-            await second.until(lambda: lines()[-1].startswith("REPLICA"), seconds=60)
+            await second.until(lambda: lines()[-1].startswith("REPLICA"))
             assert not [line for line in lines()[before:] if line.endswith("True")]
 
     try:

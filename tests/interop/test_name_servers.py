@@ -111,6 +111,7 @@ def test_apaches_broker_and_tools_use_our_name_server(version: str, tmp_path: Pa
             try:
                 await wait_for(lambda: "TBW102" in server.table.topics(), "registered")
                 await tool("updateTopic", "-c", "DefaultCluster", "-t", "T1", "-r", "3", "-w", "3")
+                await wait_for(lambda: server.table.route("T1") is not None, "T1 registered")
                 route = server.table.route("T1")
                 assert route is not None
                 assert route["queueDatas"][0]["writeQueueNums"] == 3
