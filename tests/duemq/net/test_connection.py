@@ -14,7 +14,7 @@ from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from message_store.errors import RequestError
-from tests.support.raw_connection import echo
+from tests.support.raw_connection import WAIT_S, echo
 
 
 class MemoryTransport(asyncio.Transport):
@@ -357,6 +357,6 @@ def test_closing_does_not_wait_for_a_peer_that_does_not_read() -> None:
         made.connection_made(transport)
         made.write(b"never read")
         made.close()
-        await asyncio.wait_for(transport.aborted.wait(), 20)
+        await asyncio.wait_for(transport.aborted.wait(), WAIT_S)
 
     asyncio.run(main())

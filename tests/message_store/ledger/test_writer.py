@@ -218,7 +218,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Ev
 
     def hanging(ledger: Ledger, records: list[Record]) -> None:
         inside.set()
-        assert free.wait(60)
+        assert free.wait(REACHED_S_MAX)
         write(ledger, records)
 
     monkeypatch.setattr(Ledger, "write", hanging)
@@ -246,7 +246,7 @@ def test_closing_during_a_write_ends(tmp_path: Path, monkeypatch: pytest.MonkeyP
     free, inside = hang(monkeypatch)
 
     async def leave(rig: Rig) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(REACHED_S_MAX):
             async with running(rig.writer):
                 rig.step()
                 await rig.until(inside.is_set)
