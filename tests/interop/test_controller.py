@@ -163,7 +163,8 @@ def test_tools_read_epochs_and_the_leader(
             us = BrokerAddress(
                 cluster=CLUSTER, broker_name=group.broker_name, address=address, ha_address=address
             )
-            registered = await namesrv.call(register_request(us, DataVersion(0, 1), [], 1))
+            request = register_request(us, DataVersion(0, 1), [], 1)
+            registered = await namesrv.call(request, timeout_s=WAIT_S)
             assert registered.code == 0
             tool = ("getBrokerEpoch", "-b", group.broker_name, "-n", controller.namesrv_address)
             shown = await asyncio.to_thread(controller.admin, *tool)

@@ -46,7 +46,7 @@ def topic_manager(home: Path) -> TopicManager:
 
 async def queues(client: RemotingClient, topic: str) -> dict[str, Any] | None:
     """Return the only queue data of a route; None if the response code is 17 (no route)."""
-    answer = await client.call(Request(105, {"topic": topic}))
+    answer = await client.call(Request(105, {"topic": topic}), timeout_s=WAIT_S)
     if answer.code == 17:
         return None
     assert answer.code == 0

@@ -77,7 +77,7 @@ class Processes(DueMQ):
         request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TEMPLATE_TOPIC})
         try:
             async with RemotingClient(self.namesrv_address, tls=context) as client:
-                return (await client.call(request)).code == ResponseCode.SUCCESS
+                return (await client.call(request, timeout_s=WAIT_S)).code == ResponseCode.SUCCESS
         except (OSError, TimeoutError):
             return False
 
@@ -179,7 +179,7 @@ def test_new_certificates_are_used_without_a_restart_and_without_a_reconnect(wor
 
             what = "both processes use the new certificate"
             await asyncio.to_thread(until, changed, seconds=WAIT_S, what=what)
-            assert (await client.call(topic)).code == ResponseCode.SUCCESS
+            assert (await client.call(topic, timeout_s=WAIT_S)).code == ResponseCode.SUCCESS
             assert await client.connect() is open_connection
 
     asyncio.run(main())
