@@ -224,10 +224,10 @@ class LevelProjection:
         state: Target of its newest state record, empty without one.
         who, why, changed_ms: Fields of that record.
         routed: Whether new messages become timers; fence, timer_fence, rules: see `Route`.
-        handed: Number of messages that became timers.
+        transferred: Number of messages that became timers.
         returned: Number of messages that the level owns again.
         gone: Number of messages that were settled before their range was returned.
-        handed_sum, returned_sum, gone_sum: Checksums of these messages.
+        transferred_sum, returned_sum, gone_sum: Checksums of these messages.
         first, end: Queue offsets of the range that was transferred up to now.
     """
 
@@ -241,8 +241,8 @@ class LevelProjection:
     fence: int = 0
     timer_fence: int = 0
     rules: Mapping[str, int] = field(default_factory=dict)
-    handed: int = 0
-    handed_sum: int = 0
+    transferred: int = 0
+    transferred_sum: int = 0
     returned: int = 0
     returned_sum: int = 0
     gone: int = 0
@@ -253,7 +253,7 @@ class LevelProjection:
     @property
     def transferred_tally(self) -> Tally:
         """Messages that became timers."""
-        return Tally(self.handed, self.handed_sum)
+        return Tally(self.transferred, self.transferred_sum)
 
     @property
     def returned_tally(self) -> Tally:
@@ -289,13 +289,13 @@ class LevelProjection:
         returned = before.returned_tally.plus(change.returned)
         gone = before.gone_tally.plus(change.gone)
         counted = replace(
-            before, handed=transferred.count, handed_sum=transferred.sum,
+            before, transferred=transferred.count, transferred_sum=transferred.sum,
             returned=returned.count,
             returned_sum=returned.sum, gone=gone.count, gone_sum=gone.sum,
         )  # fmt: skip
         if not isinstance(record, Transfer):
             return counted
-        first = min(before.first, record.first) if before.handed else record.first
+        first = min(before.first, record.first) if before.transferred else record.first
         return replace(counted, first=first, end=max(before.end, record.end))
 
 

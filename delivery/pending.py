@@ -44,22 +44,22 @@ class Found:
     Attributes:
         offsets: (m,) i8: log offsets of their records.
         due_ms: (m,) i8: their due times.
-        asked: (m,) i8: index of the name by which each was found.
-        gone: (n,) i1: `Verdict` of each name without a pending message; DONE for the others.
+        name_index: (m,) i8: index of the name by which each was found.
+        verdicts: (n,) i1: `Verdict` of each name without a pending message; DONE for the others.
     """
 
     offsets: Offsets
     due_ms: Offsets
-    asked: Offsets
-    gone: Verdicts
+    name_index: Offsets
+    verdicts: Verdicts
 
     def within(self, from_ms: int, until_ms: int) -> Found:
         """Return the messages that are due in [from_ms, until_ms)."""
         keep = (self.due_ms >= from_ms) & (self.due_ms < until_ms)
-        gone = self.gone.copy()
-        left = np.setdiff1d(self.asked, self.asked[keep])
-        gone[left] = Verdict.UNKNOWN
-        return Found(self.offsets[keep], self.due_ms[keep], self.asked[keep], gone)
+        verdicts = self.verdicts.copy()
+        left = np.setdiff1d(self.name_index, self.name_index[keep])
+        verdicts[left] = Verdict.UNKNOWN
+        return Found(self.offsets[keep], self.due_ms[keep], self.name_index[keep], verdicts)
 
 
 @dataclass(slots=True)

@@ -122,7 +122,7 @@ class Recalls(Protocol):
         ...
 
 
-class AskedView:
+class ParameterizedView:
     """An admin view with arguments.
 
     Args:
@@ -248,7 +248,7 @@ class PluginBase:
     def admin_views(self) -> Mapping[str, Callable[[], Any]]:
         """Return names and functions that return plain data for `duemq` and the console.
 
-        An `AskedView` is called with the fields of the request.
+        An `ParameterizedView` is called with the fields of the request.
         """
         return {}
 

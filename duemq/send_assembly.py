@@ -6,10 +6,10 @@ from duemq.assembly import BrokerComponents, BrokerContext
 from duemq.net.limits import body_bytes_max
 from duemq.pop.ack_batch import AckBatch
 from duemq.pop.pop_turns import PopTurns
-from duemq.send.answers import SendResponses, SendSettings
 from duemq.send.broker_properties import configured_suffix
 from duemq.send.decoded_sends import DecodedSends
 from duemq.send.ingest import KERNELS, Ingest
+from duemq.send.responses import SendResponses, SendSettings
 from duemq.send.send import SendProcessor, SendRules
 from duemq.transactions.half_messages import to_half_message
 

@@ -42,7 +42,7 @@ class MigrationCollector:
                 state.add_metric([name, one.value], int(one is current.state))
             paused.add_metric([name], int(current.paused))
             left.add_metric([name], migrations.left(level) if self._service.owners else 0)
-            moved.add_metric([name], found.handed)
+            moved.add_metric([name], found.transferred)
             back.add_metric([name], found.returned)
         yield from (state, paused, left, moved, back)
         routed = CounterMetricFamily(

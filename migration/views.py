@@ -66,7 +66,7 @@ def _level(service: MigrationService, level: int) -> dict[str, Any]:
         "routed": level in service.migrations.router.levels,
         "rules": dict(found.rules) if found.routed else {},
         "fence": found.fence,
-        "moved": found.handed,
+        "moved": found.transferred,
         "given_back": found.returned,
         "left": service.migrations.left(level) if service.owners is not None else 0,
         "verified": None if verified is None else plain(verified),
@@ -76,6 +76,7 @@ def _level(service: MigrationService, level: int) -> dict[str, Any]:
 def runtime_view(service: MigrationService) -> dict[str, str]:
     """Return the entries of brokerStatus for levels that are or were migrated."""
     return {
-        f"migration_{level}": f"{item.state or State.PLANNED.value},{item.handed},{item.returned}"
-        for level, item in sorted(service.migrations.journal.levels.items())
+        f"migration_{number}": f"{level.state or State.PLANNED.value},{level.transferred},"
+        f"{level.returned}"
+        for number, level in sorted(service.migrations.journal.levels.items())
     }

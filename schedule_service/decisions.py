@@ -70,10 +70,10 @@ class _Split:
 
     def found(self) -> Found:
         """Return the pending records; names without any are `UNKNOWN`."""
-        offsets, due_ms, asked = np.array(self.pending, np.int64).reshape(-1, 3).T.copy()
-        gone = np.full(self._names, Verdict.UNKNOWN, np.int8)
-        gone[asked] = Verdict.DONE
-        return Found(offsets, due_ms, asked, gone)
+        offsets, due_ms, name_index = np.array(self.pending, np.int64).reshape(-1, 3).T.copy()
+        verdicts = np.full(self._names, Verdict.UNKNOWN, np.int8)
+        verdicts[name_index] = Verdict.DONE
+        return Found(offsets, due_ms, name_index, verdicts)
 
 
 class PendingLevels:
@@ -113,14 +113,16 @@ class PendingLevels:
             if first:
                 await asyncio.sleep(0)
             piece = mine[first : first + PIECE_UNITS]
-            rows, asked = frames(self._store, matches.offsets[piece]), matches.key_at[piece]
+            rows, name_index = frames(self._store, matches.offsets[piece]), matches.key_at[piece]
             if topic:
                 fits = np.array([self._has_target(row, topic) for row in rows], np.bool_)
-                rows, asked = rows[fits], asked[fits]
-            self._classify(rows, asked, split)
+                rows, name_index = rows[fits], name_index[fits]
+            self._classify(rows, name_index, split)
         found = await self._found(split)
         _, firsts = np.unique(found.offsets, return_index=True)  # found by two keys: listed once
-        return Found(found.offsets[firsts], found.due_ms[firsts], found.asked[firsts], found.gone)
+        return Found(
+            found.offsets[firsts], found.due_ms[firsts], found.name_index[firsts], found.verdicts
+        )
 
     def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
         """Yield the pending messages of a topic, at most PIECE_UNITS at a time."""
@@ -145,9 +147,9 @@ class PendingLevels:
                 if found.offsets.size:
                     yield found
 
-    def _classify(self, rows: Rows, asked: Offsets, split: _Split) -> None:
+    def _classify(self, rows: Rows, name_index: Offsets, split: _Split) -> None:
         """Add records to `split`: pending ones, and ended ones that belong to this service."""
-        for name, row in zip(asked.tolist(), rows, strict=True):
+        for name, row in zip(name_index.tolist(), rows, strict=True):
             if self._is_pending(row):
                 split.pending.append((int(row["phys_offset"]), self._due_ms(row), name))
             elif self._is_level(row) and not self._is_transferred(
@@ -158,10 +160,12 @@ class PendingLevels:
     async def _found(self, split: _Split) -> Found:
         """Return the pending records, and the verdicts of names without a pending record."""
         found = split.found()
-        left = {at: name for name, at in split.ended.items() if found.gone[name] != Verdict.DONE}
+        left = {
+            at: name for name, at in split.ended.items() if found.verdicts[name] != Verdict.DONE
+        }
         cancelled = await self._cancelled(list(left))
         for at, name in left.items():
-            found.gone[name] = Verdict.CANCELLED if at in cancelled else Verdict.DELIVERED
+            found.verdicts[name] = Verdict.CANCELLED if at in cancelled else Verdict.DELIVERED
         return found
 
     async def _cancelled(self, offsets: list[int]) -> set[int]:

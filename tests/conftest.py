@@ -1,6 +1,7 @@
 """Options of the test run and the Hypothesis profiles.
 
-Examples have no deadline because kernels compile at their first call.
+Examples have no deadline because kernels compile at their first call, and their generation has no
+time limit because other processes use the machine.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.run_order import SLOW, file_of, make_scheduler, ordered
 
 # Apache's processes live for seconds here: no time for the second compiler.
 os.environ.setdefault("DUEMQ_PEER_JVM", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("DUEMQ_PEER_PATIENT", "1")
 os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no background process of a test
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a broker starts in 1.5 s of work instead of 5
-settings.register_profile("duemq", deadline=None)
-settings.register_profile(
-    "duemq-ci", deadline=None, derandomize=True
-)  # the same examples in every run
+UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("duemq", **UNTIMED)
+settings.register_profile("duemq-ci", **UNTIMED, derandomize=True)  # the same examples in every run
 settings.load_profile("duemq-ci" if os.environ.get("DUEMQ_CI") else "duemq")
 
 

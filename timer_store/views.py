@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from delivery.plugin import AskedView
+from delivery.plugin import ParameterizedView
 from message_store.config import INT_MAX
 from message_store.errors import RequestError
 from timer_store import layout
@@ -41,8 +41,8 @@ def admin_views(
 
     return {
         "summary": lambda: summary(running()),
-        "list": AskedView(lambda fields: list_view(running(), fields)),
-        "forecast": AskedView(lambda fields: forecast_view(running(), fields)),
+        "list": ParameterizedView(lambda fields: list_view(running(), fields)),
+        "forecast": ParameterizedView(lambda fields: forecast_view(running(), fields)),
         "runtime": lambda: {} if timers_of() is None else runtime_view(running()),
     }
 

@@ -16,11 +16,11 @@ from delivery.plugin import Request
 from duemq.auth.signature import Credentials
 from duemq.net import codec
 from duemq.send import layout
-from duemq.send.answers import answer_text
 from duemq.send.grants import Grants
-from duemq.send.kernels.answers import WAIT_ANY, put_answers
 from duemq.send.kernels.ingest import take_sends
+from duemq.send.kernels.responses import WAIT_ANY, put_responses
 from duemq.send.layout import host_column
+from duemq.send.responses import response_text
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 
@@ -82,7 +82,7 @@ def main(count: int) -> None:
     grants.extend(account, Request(310, {"b": "bench", "AccessKey": WHO.access_key}))
     signed = np.frombuffer(b"".join(frame(i, WHO) for i in range(count)), np.uint8).copy()
     into = (batch.rows, wire, batch.staging, suffix, turn)
-    answers = answer_text(
+    output = response_text(
         batch.rows.size, region="DefaultRegion", trace_on=True, broker_name="broker-a"
     )
 
@@ -92,15 +92,15 @@ def main(count: int) -> None:
         assert stop == layout.STOP_INCOMPLETE
         assert state[layout.STATE_ROWS] == count
 
-    answers.turn["count"], answers.turn["wait"] = count, WAIT_ANY
+    output.turn["count"], output.turn["wait"] = count, WAIT_ANY
 
     def answer() -> None:
-        size, _ = put_answers(batch.rows, wire, batch.staging, *names[:2], *answers)
+        size, _ = put_responses(batch.rows, wire, batch.staging, *names[:2], *output)
         assert size > count * 200
 
     measure(f"take_sends, {count} a call", count, take)
     measure(f"take_sends, signed, {count} a call", count, lambda: take(signed, account.record))
-    measure(f"put_answers, {count} a call", count, answer)
+    measure(f"put_responses, {count} a call", count, answer)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Request 9001: views of broker and plugins as JSON.
 
     request 9001, field `view`     "" lists the views      "schedule_service.levels" shows one
-                  other fields     arguments of an `AskedView`
+                  other fields     arguments of an `ParameterizedView`
     answer  0 + JSON body          17 with a remark: there is no such view
 
 The code is above all of Apache's; an Apache broker answers "not supported" (3).
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from delivery.plugin import AskedView, Request, RequestHandler, Response
+from delivery.plugin import ParameterizedView, Request, RequestHandler, Response
 from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 
@@ -44,5 +44,5 @@ class AdminProcessor:
         if view is None:
             known = ", ".join(sorted(self._views)) or "none"
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no view {name}; there are: {known}")
-        value = view(request.fields) if isinstance(view, AskedView) else view()
+        value = view(request.fields) if isinstance(view, ParameterizedView) else view()
         return Response(body=msgspec.json.encode(value))

@@ -193,7 +193,7 @@ def verify(levels: list[int], target: Target) -> None:
         )  # fmt: skip
         rows = [
             (
-                item["level"], f"{item['handed']:,}", f"{item['returned']:,}",
+                item["level"], f"{item['transferred']:,}", f"{item['returned']:,}",
                 f"{item['timers_pending']:,}", f"{item['settled']:,}", f"{item['removed']:,}",
                 "agree" if item["right"] else item["text"],
             )

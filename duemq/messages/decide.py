@@ -186,9 +186,9 @@ class _Job:
         for port in self._owner.ports():
             found = await find(port, self._owner.store, topic, names)
             found = found.within(self._command.from_ms, self._command.until_ms)
-            for tally, verdict in zip(tallies, found.gone.tolist(), strict=True):
+            for tally, verdict in zip(tallies, found.verdicts.tolist(), strict=True):
                 tally.not_pending = min(tally.not_pending, verdict)
-            await self._decide(port, found.offsets, found.due_ms, found.asked, tallies)
+            await self._decide(port, found.offsets, found.due_ms, found.name_index, tallies)
         refused = any(Verdict.REFUSED in tally.counts for tally in tallies)
         return [tally.result(self._action, refused_any=refused) for tally in tallies]
 
@@ -248,7 +248,7 @@ class _Job:
         for port in self._owner.ports() if unresolved.size else ():
             found = await port.by_offset(offsets[unresolved])
             if found.offsets.size:
-                again, at = self._apply(port, found.offsets), unresolved[found.asked]
+                again, at = self._apply(port, found.offsets), unresolved[found.name_index]
                 decided.verdicts[at] = again.verdicts
                 decided.remarks |= {int(at[n]): text for n, text in again.remarks.items()}
                 decided.log_end = max(decided.log_end, again.log_end)
@@ -283,22 +283,22 @@ async def _by_id(port: PendingMessages, store: Store, topic: str, names: list[st
         if (offsets < 0).any():
             raise  # without the key index, a name cannot be reported as unknown
         return await port.by_offset(offsets)
-    at = np.flatnonzero(found.gone == Verdict.UNKNOWN)  # names that are not unique keys
+    at = np.flatnonzero(found.verdicts == Verdict.UNKNOWN)  # names that are not unique keys
     offsets = await _offsets_of(store, topic, [names[index] for index in at.tolist()])
     at, offsets = at[offsets >= 0], offsets[offsets >= 0]
     if not at.size:
         return found
     more = await port.by_offset(offsets)
-    gone = found.gone.copy()
-    gone[at] = more.gone
+    verdicts = found.verdicts.copy()
+    verdicts[at] = more.verdicts
     new = ~np.isin(more.offsets, found.offsets)  # each message once, by the first of its names
     _, firsts = np.unique(more.offsets, return_index=True)
     new &= np.isin(np.arange(more.offsets.size), firsts)
     return Found(
         np.concatenate([found.offsets, more.offsets[new]]),
         np.concatenate([found.due_ms, more.due_ms[new]]),
-        np.concatenate([found.asked, at[more.asked[new]]]),
-        gone,
+        np.concatenate([found.name_index, at[more.name_index[new]]]),
+        verdicts,
     )
 
 

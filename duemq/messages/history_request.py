@@ -169,7 +169,7 @@ class HistoryProcessor:
         for port in self._ports():
             due_ms = port.promised(offsets)
             try:
-                verdicts = (await port.by_offset(offsets)).gone
+                verdicts = (await port.by_offset(offsets)).verdicts
             except StoreError:  # no key index
                 verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
             for at, one in enumerate(scheduled):

@@ -32,7 +32,7 @@ from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
 CHANGE_TIMEOUT_S = 2.0  # a client waits 3 s for the request that changed the topic
-UNREGISTER_TIMEOUT_S = 3.0
+UNREGISTER_TIMEOUT_S = 1.0  # a change of role waits for it
 RETRY_MS = 5_000
 PAUSE_MS_MIN = 1_000
 LINKS_MAX = 64

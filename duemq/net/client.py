@@ -64,6 +64,8 @@ class RemotingClient:
         self._connecting = asyncio.Lock()
         self._lost = asyncio.Event()
         self._silent_calls = 0  # consecutive calls without a response
+        self._opening: asyncio.Task[Connection] | None = None
+        self._stopped = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,32 +77,50 @@ class RemotingClient:
         """Return the connection; open a new one if there is none.
 
         Raises:
-            OSError: The server cannot be reached (TimeoutError after 3 s).
+            OSError: The server cannot be reached (TimeoutError after 3 s), or `stop` was called.
         """
         async with self._connecting:
             if self._connection is None or self._connection.closed:
-                loop = asyncio.get_running_loop()
-                self._lost = lost = asyncio.Event()
+                self._raise_if_stopped()
                 self._silent_calls = 0
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    _, self._connection = await loop.create_connection(
-                        lambda: Connection(
-                            self._dispatcher,
-                            limits=self._limits,
-                            on_lost=lambda connection: lost.set(),
-                        ),
-                        self._host,
-                        self._port,
-                        ssl=self._tls,
-                    )
+                self._opening = asyncio.ensure_future(self._open())
+                try:
+                    self._connection = await self._opening
+                except asyncio.CancelledError:
+                    self._opening.cancel()
+                    caller = asyncio.current_task()
+                    if caller is None or not caller.cancelling():
+                        self._raise_if_stopped()
+                    raise
+                finally:
+                    self._opening = None
             return self._connection
+
+    async def _open(self) -> Connection:
+        self._lost = lost = asyncio.Event()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: Connection(
+                    self._dispatcher,
+                    limits=self._limits,
+                    on_lost=lambda connection: lost.set(),
+                ),
+                self._host,
+                self._port,
+                ssl=self._tls,
+            )
+        return connection
+
+    def _raise_if_stopped(self) -> None:
+        if self._stopped:
+            raise ConnectionAbortedError(f"the connection to {self.address} was stopped")
 
     async def call(self, request: Request, *, timeout_s: float = 3.0) -> Response:
         """Send a request and return the response, whatever its code.
 
         Raises:
             TimeoutError: No response in time.
-            OSError: The server cannot be reached, or closed the connection.
+            OSError: The server cannot be reached or closed the connection, or `stop` was called.
         """
         connection, before = await self.connect(), self._silent_calls
         try:
@@ -127,14 +147,26 @@ class RemotingClient:
         return request if self._sign is None else self._sign(request)
 
     def abort(self) -> None:
-        """Close the connection at once, without waiting for requests in flight."""
+        """Close the connection at once; calls in flight raise OSError."""
         if self._connection is not None:
-            self._connection.close()
+            self._connection.abort()
             self._connection = None
         self._silent_calls = 0
 
+    def stop(self) -> None:
+        """Close the connection at once; calls in flight and later calls raise OSError."""
+        self._stopped = True
+        self.abort()
+        if self._opening is not None:
+            self._opening.cancel()
+
     async def close(self) -> None:
-        """Close the connection after the requests in flight."""
+        """Close the connection after the requests in flight.
+
+        If the server did not respond to the last call, close it at once.
+        """
+        if self._silent_calls:
+            self.abort()
         if self._connection is not None:
             await self._connection.drain(self._limits.close_wait_s)
             self._connection = None

@@ -44,11 +44,15 @@ class Frame(NamedTuple):
     end: int
 
 
-class Answer(NamedTuple):
+class ReceivedResponse(NamedTuple):
     """Received response, with the opaque number of its request."""
 
     opaque: int
     response: Response
+
+
+Command = Request | ReceivedResponse
+"""What a frame contains. RemotingCommand"""
 
 
 class _Header(msgspec.Struct):
@@ -113,7 +117,7 @@ def check_length(length: int, bytes_max: int = FRAME_BYTES_MAX) -> None:
     raise FrameError(f"frame length {length} is not between 4 and {bytes_max}{hint}")
 
 
-def decode_frame(buffer: memoryview, frame: Frame) -> Request | Answer:
+def decode_frame(buffer: memoryview, frame: Frame) -> Command:
     """Decode the request or, if bit 0 of the flag is set, the response of a frame.
 
     Raises:
@@ -132,7 +136,7 @@ def decode_frame(buffer: memoryview, frame: Frame) -> Request | Answer:
     body = bytes(buffer[frame.body_start : frame.end])
     if header.flag & FLAG_RESPONSE:
         response = Response(header.code, header.remark, header.extFields, body)
-        return Answer(header.opaque, response)
+        return ReceivedResponse(header.opaque, response)
     return Request(
         code=header.code,
         fields=header.extFields or {},

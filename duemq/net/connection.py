@@ -19,14 +19,13 @@ from duemq.net import codec
 from duemq.net.codes import ResponseCode
 from duemq.net.dispatcher import Deferred, Dispatcher, Handler, encode_answer
 from duemq.net.limits import RemotingLimits
-from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget
+from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget, estimate_bytes
 from duemq.net.notices import PeerNotices
 from duemq.net.receive_buffer import ReceiveBuffer
 from message_store.errors import FrameError
 
 log = logging.getLogger(__name__)
 _OPAQUE_MASK = 0x7FFF_FFFF
-REQUEST_BYTES = 2_048  # estimated objects of one request in flight, including its task
 
 
 class FrameHandler(Protocol):
@@ -46,7 +45,9 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         received: Bytes that are not parsed yet.
-        in_turn, waited, sender: State of the frame handler.
+        in_turn: Whether the frame handler has this connection in its next turn.
+        is_prepared: Whether the preparation of the first unparsed frame is complete.
+        sender: Grants of the peer as a sender, set by the frame handler.
         born_host: Address bytes (4 or 16) and port of the peer.
         is_active: Whether bytes were read or written since the last sweep.
         charged_bytes: Bytes charged to the memory budget.
@@ -84,11 +85,11 @@ class Connection(asyncio.BufferedProtocol):
         "charged_bytes",
         "in_turn",
         "is_active",
+        "is_prepared",
         "limits",
         "notices_dropped",
         "received",
         "sender",
-        "waited",
         "writes_stalled",
     )  # fmt: skip
 
@@ -106,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.received = ReceiveBuffer()
         self.limits = limits
-        self.in_turn = self.waited = False
+        self.in_turn = self.is_prepared = False
         self.sender: Any = None
         self.is_active = True
         self.active_at_ms = 0
@@ -129,8 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight_bytes = 0  # bytes of requests in flight
         self._incomplete_since_s = 0.0  # when the incomplete frame exceeded the floor
         self._stalled_since_s = 0.0
-        self._closed = self._is_shed = False
-        self._draining = False
+        self._closed = self._is_shed = self._draining = False
         self.writes_stalled = False
         self._writable = asyncio.Event()  # set while writes are not stalled
         self._paused = False
@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             self._paused = True
             self._transport.pause_reading()
 
-    def taken(self) -> None:
+    def end_turn(self) -> None:
         """Resume reading after a turn; free a large buffer if memory is scarce."""
         if self._memory.is_scarce:
             self.received.shrink()
@@ -258,9 +258,8 @@ class Connection(asyncio.BufferedProtocol):
     def shed(self, why: str) -> None:
         """Abort the connection; unsent bytes are dropped."""
         self._notices.shed("%r: %s; connection closed", self, why)
-        self._closed = self._is_shed = True
-        if self._transport is not None:
-            self._transport.abort()  # `connection_lost` frees the rest
+        self._is_shed = True
+        self.abort()  # `connection_lost` frees the rest
         self._memory.charge(self, 0)
 
     def _run_close_callback(self, callback: Callable[[Peer], None]) -> None:
@@ -351,13 +350,13 @@ class Connection(asyncio.BufferedProtocol):
                 self.dispatch(codec.decode_frame(received.view, frame), frame.serialize_type)
                 received.take(frame.end)
         except FrameError as error:
-            self.lose(error)
+            self.close_malformed(error)
 
     def dispatch(
-        self, command: Request | codec.Answer, serialize_type: int, checked: Handler | None = None
+        self, command: codec.Command, serialize_type: int, checked: Handler | None = None
     ) -> None:
         """Start the handler of a request (or `checked`), or pass a response to its call."""
-        if isinstance(command, codec.Answer):
+        if isinstance(command, codec.ReceivedResponse):
             future = self._calls.get(command.opaque)
             if future is not None and not future.done():
                 future.set_result(command.response)
@@ -457,7 +456,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.unsent_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
             self.update_charge()
 
-    def lose(self, error: FrameError) -> None:
+    def close_malformed(self, error: FrameError) -> None:
         """Discard received bytes and close after a malformed frame."""
         self._notices.broken("%r: %s; connection closed", self, error)
         self.received.take(self.received.end)
@@ -486,14 +485,14 @@ class Connection(asyncio.BufferedProtocol):
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
+    def abort(self) -> None:
+        """Close at once, without sending written bytes."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
     async def drain(self, timeout_s: float) -> None:
         """Stop reading, finish the requests in flight, close."""
         self.stop_reading()
         await self.finish(timeout_s)
         self.close()
-
-
-def estimate_bytes(request: Request) -> int:
-    """Return the estimated memory of a decoded request in bytes."""
-    texts = sum(map(len, request.fields)) + sum(map(len, request.fields.values()))
-    return REQUEST_BYTES + len(request.body) + texts

@@ -19,12 +19,21 @@ import logging
 import math
 from typing import Final, Protocol
 
+from delivery.plugin import Request
+
 log = logging.getLogger(__name__)
+REQUEST_BYTES: Final = 2_048  # estimated objects of one request in flight, including its task
 FLOOR_BYTES: Final = 1 << 14  # every connection may use this much
 LIMIT_BYTES: Final = 512 << 20
 HELD_PULL_BYTES: Final = 4_096  # estimated objects of one held pull
 UNREAD_BYTES_MAX: Final = (8 << 20, 1 << 20, 1 << 18)  # limit per peer, by level of scarcity
 NOT_STUCK: Final = math.inf
+
+
+def estimate_bytes(request: Request) -> int:
+    """Return the estimated memory of a decoded request in bytes."""
+    texts = sum(map(len, request.fields)) + sum(map(len, request.fields.values()))
+    return REQUEST_BYTES + len(request.body) + texts
 
 
 class ChargedConnection(Protocol):

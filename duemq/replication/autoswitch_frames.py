@@ -1,7 +1,7 @@
 """Frames of Apache's HA protocol in controller mode (AutoSwitchHA), both sides, without I/O.
 
 replica -> master   AS_HANDSHAKE          id of the replica, and whether it is a learner
-master -> replica   AS_HANDSHAKE_ANSWER   end of the master's log, and its epochs
+master -> replica   AS_MASTER_HANDSHAKE   end of the master's log, and its epochs
                     (the replica finds the point up to which both logs are equal)
 replica -> master   AS_REPORT             end of the replica's log; the first one requests the log
 master -> replica   AS_TRANSFER           log of one epoch, and the confirm offset; a heartbeat
@@ -29,8 +29,8 @@ from duemq.replication.layout import (
     EPOCH_REPORT,
     EPOCH_TRANSFER,
     HANDSHAKE,
-    HANDSHAKE_ANSWER,
     HANDSHAKE_REQUEST,
+    MASTER_HANDSHAKE,
     TRANSFERS,
 )
 from duemq.replication.log_stream import DIVERGED, TRANSFER_BYTES_MAX, LogStream
@@ -71,7 +71,7 @@ class Report(NamedTuple):
         return EPOCH_REPORT.pack(TRANSFERS, self.log_end)
 
 
-class Answer(NamedTuple):
+class MasterHandshake(NamedTuple):
     """First frame of a master.
 
     Attributes:
@@ -86,7 +86,7 @@ class Answer(NamedTuple):
         """Return the frame, with at most the newest `ENTRIES_KEPT` epochs, Apache's limit."""
         body = b"".join(EPOCH.pack(*entry) for entry in self.epochs.entries[-ENTRIES_KEPT:])
         head = HANDSHAKE, len(body), self.log_end, self.epochs.last_epoch
-        return HANDSHAKE_ANSWER.pack(*head) + body
+        return MASTER_HANDSHAKE.pack(*head) + body
 
 
 class Transfer(NamedTuple):
@@ -228,10 +228,10 @@ class AutoSwitchStream(LogStream):
         self._log_end = 0
         self._truncate_to: int | None = None
         self._entry: EpochEntry | None = None  # epoch of the last transfer
-        self.answer: Answer | None = None
+        self.answer: MasterHandshake | None = None
         self.epochs = own.epochs
         self.confirm_offset = 0
-        self.expect(HANDSHAKE_ANSWER.size, self._read_answer)
+        self.expect(MASTER_HANDSHAKE.size, self._read_answer)
 
     def data_to_send(self) -> bytes:
         """Return the first report, once, after the master's answer; else nothing."""
@@ -241,7 +241,7 @@ class AutoSwitchStream(LogStream):
     # -- handshake ------------------------------------------------------------------------------
 
     def _read_answer(self, head: bytes) -> None:
-        state, size, self._log_end, _ = HANDSHAKE_ANSWER.unpack(head)
+        state, size, self._log_end, _ = MASTER_HANDSHAKE.unpack(head)
         _check_state(state, HANDSHAKE)
         if size % EPOCH.size or not 0 <= size <= ENTRIES_MAX * EPOCH.size or self._log_end < 0:
             raise ReplicationFault(
@@ -259,12 +259,12 @@ class AutoSwitchStream(LogStream):
             epochs = Epochs.of(EPOCH.iter_unpack(body))
         except ValueError as error:
             raise ReplicationFault(f"the master's epochs are invalid: {error}") from error
-        self.answer = Answer(self._log_end, epochs)
+        self.answer = MasterHandshake(self._log_end, epochs)
         self.expect(EPOCH_TRANSFER.size, self._read_transfer)
         self._to_send = Report(self._begin_log(self.answer)).encode()
         self.master_offset = max(self.master_offset, self._log_end)
 
-    def _begin_log(self, master: Answer) -> int:
+    def _begin_log(self, master: MasterHandshake) -> int:
         """Compare the epochs of both logs; return the log offset to request.
 
         Raises:
@@ -305,7 +305,7 @@ class AutoSwitchStream(LogStream):
             last = OwnRecord(own.end, b"")
         return self._request_record(last)
 
-    def _continue_without_epochs(self, own: OwnLog, master: Answer) -> int:
+    def _continue_without_epochs(self, own: OwnLog, master: MasterHandshake) -> int:
         """Continue a log that was written without epochs; return the log offset to request.
 
         Raises:
@@ -325,7 +325,7 @@ class AutoSwitchStream(LogStream):
         self.place(last.start, repeated=last.data, letter_at=last.letter_at)
         return last.start
 
-    def _truncate(self, own: OwnLog, master: Answer, point: int) -> int:
+    def _truncate(self, own: OwnLog, master: MasterHandshake, point: int) -> int:
         """Prepare the truncation of this log to `point`; return the log offset to request.
 
         The last record before `point` is compared before `TruncationNeeded` is raised.
@@ -401,7 +401,7 @@ class AutoSwitchStream(LogStream):
             raise ReplicationFault(f"the master's epochs are invalid: {error}") from error
 
 
-def _equal_epochs(own: OwnLog, master: Answer) -> Epochs:
+def _equal_epochs(own: OwnLog, master: MasterHandshake) -> Epochs:
     """Return the epochs of a log that is equal to the master's up to its end.
 
     They are the master's epochs, including one that begins at this end: a replica then has the

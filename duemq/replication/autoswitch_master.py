@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from duemq.replication.autoswitch_frames import Answer, Handshake, ReplicaFrames, Report, Transfer
+from duemq.replication.autoswitch_frames import (
+    Handshake,
+    MasterHandshake,
+    ReplicaFrames,
+    Report,
+    Transfer,
+)
 from duemq.replication.epoch_file import EpochEntry, Epochs
 from message_store.errors import ReplicationFault
 
@@ -67,7 +73,7 @@ class AutoSwitchMaster:
             )
         self._handshake, self.replica_id = handshake, handshake.broker_id
         self.is_learner = handshake.is_async_learner
-        self._answers += Answer(log_end, self._epochs()).encode()
+        self._answers += MasterHandshake(log_end, self._epochs()).encode()
 
     def _check_repeated(self, handshake: Handshake) -> None:
         """Accept an equal handshake: Apache's replica repeats it when it has half of the answer.

@@ -111,5 +111,6 @@ class HaAddressFinder:
                 await self._clock.wait(self._stopping, until_ms=until_ms)
 
     def stop(self) -> None:
-        """Make `run` return."""
+        """Make `run` return, also while the master does not respond."""
         self._stopping.set()
+        self._master.stop()

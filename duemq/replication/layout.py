@@ -35,11 +35,11 @@ assert AS_HANDSHAKE.itemsize == 16
 HANDSHAKE_REQUEST: Final = packer(AS_HANDSHAKE)
 
 # Master to replica: the answer, before `body_size` bytes of epochs.
-AS_HANDSHAKE_ANSWER = np.dtype(
+AS_MASTER_HANDSHAKE = np.dtype(
     [("state", ">i4"), ("body_size", ">i4"), ("log_end", ">i8"), ("last_epoch", ">i4")]
 )
-assert AS_HANDSHAKE_ANSWER.itemsize == 20
-HANDSHAKE_ANSWER: Final = packer(AS_HANDSHAKE_ANSWER)
+assert AS_MASTER_HANDSHAKE.itemsize == 20
+MASTER_HANDSHAKE: Final = packer(AS_MASTER_HANDSHAKE)
 AS_EPOCH = np.dtype([("epoch", ">i4"), ("start_offset", ">i8")])
 assert AS_EPOCH.itemsize == 12
 EPOCH: Final = packer(AS_EPOCH)

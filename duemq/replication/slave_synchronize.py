@@ -113,16 +113,18 @@ class SlaveSynchronize:
         await self._close()
 
     def stop(self) -> None:
-        """Make `run` return."""
+        """Make `run` return, also while the master does not respond."""
         self._stopping = True
         self._wake.set()
+        if self._client is not None:
+            self._client.stop()
 
     async def _attempt(self) -> None:
         try:
             await self._copy()
         except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
             why = str(error) or type(error).__name__
-            if why != self.failure:
+            if why != self.failure and not self._stopping:
                 log.warning(
                     "cannot copy topics, groups and offsets from %s: %s; trying again",
                     self.address, why,
@@ -237,6 +239,8 @@ class SlaveSynchronize:
 
     async def _call(self, request: Request) -> Response:
         async with self._asking:
+            if self._stopping:
+                raise ConnectionAbortedError("this broker copies no longer")
             if self._client is None or self._client.address != self.address:
                 await self._close()
                 self._client = self._connect(self.address)

@@ -29,10 +29,17 @@ from duemq.net.fair_queue import FairQueue
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
 from duemq.send import layout
-from duemq.send.answers import DecodedSend, PendingResponse, SendMeter, SendResponses, SendSettings
+from duemq.send.batched_requests import BatchedRequests
 from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.put_path import PutPath
+from duemq.send.responses import (
+    DecodedSend,
+    PendingResponse,
+    SendMeter,
+    SendResponses,
+    SendSettings,
+)
 from message_store.clock import SystemClock
 from message_store.errors import FrameError
 from message_store.kernels.bytes import Bytes
@@ -78,35 +85,6 @@ class SendFiller(Protocol):
             RequestError: The send is refused.
             MustWait: The send must wait.
         """
-        ...
-
-
-class BatchedRequests(Protocol):
-    """Handler of all requests with certain codes, together once per turn, like sends."""
-
-    @property
-    def codes(self) -> frozenset[int]: ...
-
-    def begin(self) -> None:
-        """Begin a turn."""
-        ...
-
-    def take(
-        self, connection: Connection, request: Request, serialize_type: int, frame: bytes
-    ) -> bool:
-        """Add a decoded request; return False if the dispatcher must handle it."""
-        ...
-
-    def take_matching(self, connection: Connection) -> bool:
-        """Handle the leading frames that need no decoding; return whether there were any."""
-        ...
-
-    def finish(self) -> None:
-        """Handle the requests added in this turn."""
-        ...
-
-    async def drain(self) -> None:
-        """Return when every response is sent."""
         ...
 
 
@@ -222,7 +200,7 @@ class Ingest:
             try:
                 self._take(connection, end_s)
                 if not connection.in_turn:
-                    connection.taken()
+                    connection.end_turn()
             except FrameError as error:
                 self._malformed.append((connection, error))
             except Exception as error:
@@ -244,7 +222,7 @@ class Ingest:
             if connection in self._requests:
                 self._malformed.append((connection, error))
             else:
-                connection.lose(error)
+                connection.close_malformed(error)
 
     async def drain(self) -> None:
         """Handle all received frames, and wait until every response is sent."""
@@ -263,8 +241,8 @@ class Ingest:
         if connection.sender is None:
             connection.sender = self._grants.sender(connection.born_host)
         self._begin_connection(connection)
-        if connection.waited:
-            self._take_prepared(connection)
+        if connection.is_prepared:
+            self._decode_prepared(connection)
         take = self._take_sends or self._load_kernel(connection)
         decoded_left = DECODED_FRAMES_MAX
         while not connection.closed and not connection.in_turn:
@@ -337,11 +315,11 @@ class Ingest:
             self._arrays = arrays
             self._names = (arrays.topics, arrays.names, arrays.table)
 
-    def _take_prepared(self, connection: Connection) -> None:
+    def _decode_prepared(self, connection: Connection) -> None:
         """Decode the frame whose preparation is complete."""
         received = connection.received
         frame = codec.next_frame(received.view, received.start, received.end)
-        connection.waited = False
+        connection.is_prepared = False
         if frame is not None and not connection.closed:
             self._state[layout.STATE_FRAME_END] = frame.end
             self._decode_frame(connection)
@@ -433,7 +411,7 @@ class Ingest:
         """Await the preparation of the connection's next send; refuse the send on failure."""
         try:
             await wait.prepare()
-            connection.waited = True
+            connection.is_prepared = True
         except Exception as error:
             refusal = self._responses.refusal(error, request)
             received = connection.received

@@ -33,9 +33,9 @@ STATE_SIZE: Final = 7
 
 CONNECTIONS_MAX: Final = 32_768  # connections per turn
 
-# Input and output of `put_answers`.
+# Input and output of `put_responses`.
 PIECES: Final = 9
-ANSWERS = np.dtype(
+RESPONSES = np.dtype(
     [
         ("count", "i8"),  # number of rows in the batch
         ("wait", "i8"),  # WAIT_*: which rows get a response

@@ -23,9 +23,9 @@ from duemq.net.codes import ResponseCode
 from duemq.ports import Groups
 from duemq.registry.internal_topics import check_writable
 from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
-from duemq.send.answers import DecodedSend
 from duemq.send.batch_body import batch_entries
 from duemq.send.ingest import MustWait
+from duemq.send.responses import DecodedSend
 from duemq.send.send_header import SendHeader, client_entries, parse_send, property_bytes
 from duemq.send.unique_ids import UniqueIds
 from message_store import layout

@@ -14,8 +14,8 @@ from typing import TypeAlias
 from delivery.plugin import Request, Response
 from duemq.net.http2.grpc_call import GrpcCall
 from duemq.net.http2.grpc_status import GrpcStatus
-from duemq.send.answers import DecodedSend
 from duemq.send.decoded_sends import DecodedSends, is_complete
+from duemq.send.responses import DecodedSend
 from duemq.v5.batched_calls import BatchedCalls
 from duemq.v5.clients import V5Clients
 from duemq.v5.context import context_of

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 PROJECTION_FILE: Final = "duemq.migration.json"
+# Files of an earlier version have other names of two fields.
+_FORMER_NAMES: Final = {"handed": "transferred", "handed_sum": "transferred_sum"}
 
 
 def encode(projection: JournalProjection, generation: int = 0) -> str:
@@ -42,7 +44,12 @@ def decode(value: Any) -> tuple[JournalProjection, int]:
     Raises:
         ValueError, TypeError, LookupError, AttributeError: The file is malformed.
     """
-    levels = {int(number): LevelProjection(**level) for number, level in value["levels"].items()}
+    levels = {
+        int(number): LevelProjection(
+            **{_FORMER_NAMES.get(name, name): fields[name] for name in fields}
+        )
+        for number, fields in value["levels"].items()
+    }
     found = JournalProjection(levels, int(value["at"]), int(value["commitLogOffset"]))
     return found, int(value.get("logGeneration", 0))
 

@@ -302,7 +302,7 @@ class _Work:
             raise OfflineStopped(level, "it is rolling back: start a broker, which completes that")
         elif current.paused:
             migrations.resume(level, who=self.who)
-        before = self._handed(service, level)
+        before = self._transferred(service, level)
         for _ in range(TURNS_MAX):
             current = migrations.state_of(level)
             if not current.is_working:
@@ -314,9 +314,9 @@ class _Work:
                 migrations.proved(level)
                 continue
             migrations.step(level, service.throttle.batch_max)
-            self.shown(level, self._handed(service, level) - before, migrations.left(level))
+            self.shown(level, self._transferred(service, level) - before, migrations.left(level))
             await self._unblock(service, level)
-        return self._handed(service, level) - before
+        return self._transferred(service, level) - before
 
     async def _unblock(self, service: MigrationService, level: int) -> None:
         """Write a checkpoint for a blocked step; raise if the step is still blocked."""
@@ -328,6 +328,6 @@ class _Work:
         if service.migrations.blocked_by.get(level, ""):
             raise OfflineStopped(level, service.migrations.blocked_by[level])
 
-    def _handed(self, service: MigrationService, level: int) -> int:
+    def _transferred(self, service: MigrationService, level: int) -> int:
         found = service.migrations.journal.levels.get(level)
-        return 0 if found is None else found.handed
+        return 0 if found is None else found.transferred

@@ -340,12 +340,15 @@ def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord
 
 def plain(found: Verified) -> dict[str, Any]:
     """Return a verification as a dictionary of numbers."""
-    names = ("level_pending", "timers_pending", "settled", "expected", "handed", "returned", "gone")
+    names = (
+        "level_pending", "timers_pending", "settled", "expected", "transferred", "returned", "gone",
+    )  # fmt: skip
     return {
         "level": found.level,
         "right": found.is_right,
         "text": difference(found),
         "removed": found.removed,
         **{name: getattr(found, name).count for name in names},
+        "handed": found.transferred.count,  # former name of "transferred", for one release
         "checksums": {name: f"{getattr(found, name).sum:016x}" for name in names},
     }

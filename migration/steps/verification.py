@@ -58,7 +58,7 @@ class Verified:
         settled: Transferred messages delivered, cancelled, moved or quarantined since, whose
             records are still in the log.
         expected: Messages that must be pending timers or settled, by the journal.
-        handed, returned, gone: Totals of all ownership records of this migration.
+        transferred, returned, gone: Totals of all ownership records of this migration.
     """
 
     level: int
@@ -66,7 +66,7 @@ class Verified:
     timers_pending: Tally
     settled: Tally
     expected: Tally
-    handed: Tally
+    transferred: Tally
     returned: Tally
     gone: Tally
 
@@ -83,7 +83,7 @@ class Verified:
     @property
     def removed(self) -> int:
         """Lower bound of the settled messages whose records retention has removed."""
-        rest = self.handed.minus(self.returned).minus(self.gone)
+        rest = self.transferred.minus(self.returned).minus(self.gone)
         return max(rest.count - self.expected.count, 0)
 
 

@@ -44,7 +44,7 @@ PATTERNS: Final = {
 }
 """Steps of the wall clock in ms, by name of the pattern."""
 MOMENTS: Final = ("running", "stopped", "killed", "cut")
-RUN_S_MAX, FIRST_RUN_S_MAX = 120, 500
+RUN_S_MAX, FIRST_RUN_S_MAX = 300, 500
 DRAIN_TICKS: Final = 45  # longer than any delay
 
 

@@ -24,6 +24,7 @@ from tests.support.stores import records_of
 
 PROPERTIES = {
     "flushDiskType": "SYNC_FLUSH",
+    "syncFlushTimeout": "600000",
     "messageDelayLevel": "1s 5s 10s 30s",
     "mappedFileSizeCommitLog": "65536",
     "mappedFileSizeConsumeQueue": "2000",

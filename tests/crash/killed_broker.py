@@ -16,7 +16,7 @@ from tests.support.free_ports import LOOPBACK, free_ports, listening
 from tests.support.server import write_properties
 from tests.support.wait_until import until
 
-START_S, DELIVER_S = 240.0, 60.0  # the first start may compile kernels
+START_S, DELIVER_S = 240.0, 240.0  # the first start may compile kernels
 LOG_FILE_BYTES = 4 << 20
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ class KilledBroker:
 
     def __init__(self, home: Path, seed: int, **keys: str) -> None:
         self.home, self.random, self.keys = home, random.Random(seed), keys
-        self.port = free_ports(3)[1]
+        _, _, self.port, _ = free_ports(4)  # VIP is 2 below, replicas 1 above
         self.child: Child | None = None
         self._env = {"PYTHONPATH": str(ROOT)}
         self._disk: VolatileDisk | None = None

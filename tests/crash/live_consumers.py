@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from delivery.plugin import Request, Response
@@ -22,6 +23,7 @@ from tests.crash.sent_messages import CALL_TIMEOUT_S, SentMessages, number_of, r
 PULL_FLAGS = 2 | 4  # long polling; the request contains the subscription
 HOLD_MS = 300
 PULL_COUNTS = ("1", "8", "32")
+FIRST_TIMEOUT_S = 60.0  # of the first call to a broker that has just started
 GONE = (OSError, TimeoutError)
 
 
@@ -129,9 +131,12 @@ async def _lane(
     if consumed.restarts:
         consumed.begin(queue_id, await _committed(client, place))
     while not stop.is_set():
-        answer = await client.call(
-            _pull(place, consumed.at[queue_id], chance), timeout_s=CALL_TIMEOUT_S
-        )
+        try:
+            answer = await client.call(
+                _pull(place, consumed.at[queue_id], chance), timeout_s=CALL_TIMEOUT_S
+            )
+        except TimeoutError:  # the machine is busy: pull the same messages again
+            continue
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             await asyncio.sleep(0.05)
             continue
@@ -144,12 +149,14 @@ async def _lane(
             consumed.committed[queue_id] = max(consumed.committed[queue_id], offset)
             fields = place | {"commitOffset": str(offset)}
             request = Request(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-            await client.call(request, timeout_s=CALL_TIMEOUT_S)
+            with suppress(TimeoutError):
+                await client.call(request, timeout_s=CALL_TIMEOUT_S)
 
 
 async def _committed(client: RemotingClient, place: dict[str, str]) -> int:
     fields = place | {"setZeroIfNotFound": "false"}
-    answer = await client.call(Request(RequestCode.QUERY_CONSUMER_OFFSET, fields))
+    request = Request(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    answer = await client.call(request, timeout_s=FIRST_TIMEOUT_S)
     return int((answer.fields or {})["offset"]) if answer.code == ResponseCode.SUCCESS else 0
 
 

@@ -25,6 +25,7 @@ BODY = struct.Struct("!qqi")  # sequence number, send time in ms, index of the d
 IN_FLIGHT = 64
 PULL_FLAGS = 4  # the request contains the subscription; no long polling
 CALL_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 60.0  # of a pull while no broker is killed
 
 
 @dataclass(slots=True)
@@ -165,7 +166,8 @@ async def read_all(sent: SentMessages, address: str) -> list[Record]:
         for queue_id in range(sent.queues):
             offset = 0
             while True:
-                answer = await client.call(pull_request(sent.topic, queue_id, offset))
+                request = pull_request(sent.topic, queue_id, offset)
+                answer = await client.call(request, timeout_s=READ_TIMEOUT_S)
                 if answer.code != ResponseCode.SUCCESS:
                     break
                 found += records_of(answer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.crash.volatile_disk import VolatileDisk
 
 DELAYS_MS = (1_000, 2_000, 3_000)
 TIMERS_MS = (30, 100, 400, 1_700)
-DRAIN_S = 60.0
+DRAIN_S, LOOK_S = 240.0, 0.1
 KEYS = {"flushConsumerOffsetInterval": "200", "flushIntervalConsumeQueue": "100"}
 
 
@@ -47,13 +48,34 @@ async def drain(
         asyncio.create_task(consume_until(one, sent, broker.address, broker.random, stop))
         for one in groups
     ]
-    for _ in range(int(DRAIN_S / 0.1)):
-        if all(one.has_all(sent) for one in groups):
-            break
-        await asyncio.sleep(0.1)
-    await asyncio.sleep(max(DELAYS_MS) / 1_000)  # for deliveries of unacknowledged sends
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_S):
+            while not all(one.has_all(sent) for one in groups):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+            await all_is_consumed(broker, sent, groups)
     stop.set()
     await asyncio.gather(*consuming)
+    return await stored_messages(broker, sent)
+
+
+async def all_is_consumed(
+    broker: KilledBroker, sent: SentMessages, groups: list[ConsumedMessages]
+) -> None:
+    """Wait until the groups have had all stored messages for as long as the longest delay.
+
+    Unacknowledged messages may be delivered after the acknowledged ones.
+    """
+    loop = asyncio.get_running_loop()
+    since_s = loop.time()
+    while loop.time() < since_s + max(DELAYS_MS) / 1_000:
+        await asyncio.sleep(LOOK_S)
+        stored = await stored_messages(broker, sent)
+        if any(one.messages.keys() != stored.keys() for one in groups):
+            since_s = loop.time()
+
+
+async def stored_messages(broker: KilledBroker, sent: SentMessages) -> dict[tuple[int, int], int]:
+    """Return the topic's messages by queue and queue offset."""
     records = await read_all(sent, broker.address)
     return {(record.queue_id, record.queue_offset): number_of(record) for record in records}
 

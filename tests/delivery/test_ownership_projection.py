@@ -153,7 +153,7 @@ def test_a_copy_and_a_removed_range_change_nothing_elsewhere() -> None:
         (Route(migration="m", level=3, on=False), {"routed": False, "fence": 0, "rules": {}}),
         (
             Transfer(migration="m", level=3, first=5, end=9, count=4, checksum=6),
-            {"handed": 4, "handed_sum": 6, "first": 5, "end": 9},
+            {"transferred": 4, "transferred_sum": 6, "first": 5, "end": 9},
         ),
     ],
     ids=["state", "route", "transfer"],

@@ -17,6 +17,7 @@ from message_store.clock import FakeClock
 from message_store.index.index_file import IndexFile
 from tests.duemq.decision_world import DUE_MS, TOPIC, DecisionWorld
 from tests.support.loopback_broker import records_of
+from tests.support.replica_rig import until
 from tests.support.running_broker import running, small
 
 ROUND = 200  # decisions of one broker
@@ -48,10 +49,7 @@ async def one_round(root: Path, chance: random.Random, room: list[bool]) -> Deci
         room[0] = True
         clock.advance(2 * DUE_MS)
         wanted = sum(message.state != "cancelled" for message in world.messages)
-        for _ in range(2_000):
-            if broker.store.queue_bounds(TOPIC, 0)[1] >= wanted:
-                break
-            await asyncio.sleep(0.005)
+        await until(lambda: broker.store.queue_bounds(TOPIC, 0)[1] >= wanted)
         await world.end([record.body for record in records_of(broker, TOPIC, 0)])
     return world
 

@@ -42,7 +42,7 @@ def test_a_disk_that_cannot_sync_refuses_writes_until_a_restart(
         raise OSError(errno.EIO, "Input/output error")
 
     async def broken() -> None:
-        changes = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": "300"}
+        changes = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": "60000"}
         async with loopback(tmp_path, **changes) as broker:
             await compile_kernels(broker)
             async with await RawPeer.connect(broker.port) as peer:

@@ -26,10 +26,10 @@ from tests.support.loopback_broker import (
     send,
 )
 from tests.support.raw_connection import RawPeer
+from tests.support.replica_rig import until
 from tests.support.send_path import frame_of, send_request
 
 GOOD_COUNT = 100
-TURNS_MAX = 1_000_000  # upper bound while peers work
 
 
 class House:
@@ -198,16 +198,6 @@ def test_thousands_of_connections_opened_and_closed(house: House) -> None:
 
     house.run(main())
     assert sorted(bodies_of(house.broker)) == sorted(b"%d" % n for n in range(0, 3_000, 3))
-
-
-async def until(condition: object) -> None:
-    """Let the loop turn until a condition holds."""
-    assert callable(condition)
-    for _ in range(TURNS_MAX):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it does not come to pass")
 
 
 def buffered_bytes(broker: Broker) -> int:

@@ -29,11 +29,11 @@ from tests.support.loopback_broker import (
     send,
 )
 from tests.support.raw_connection import RawPeer
+from tests.support.replica_rig import until
 
 DISK_BYTES = 24 << 20
 PIECE_BYTES = 1 << 16
 COUNT = 30
-TURNS_MAX = 1_000_000  # upper bound while a thread writes files
 NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -107,11 +107,7 @@ async def rest(broker: Broker) -> None:
     service = broker.plugins.plugins["schedule_service"].parts.service  # type: ignore[attr-defined]
     for _ in range(10):
         await asyncio.sleep(0)
-    for _ in range(TURNS_MAX):
-        if service.resting:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it does not come to rest")
+    await until(lambda: service.resting)
 
 
 def level_properties(level: int) -> str:

@@ -23,7 +23,7 @@ WAITING = Role(is_replica=True, own_id=2)
 MASTER = Role(is_replica=False, own_id=2, epoch=1)
 DEMOTED = Role(is_replica=True, own_id=2, epoch=2, master_address="127.0.0.1:1")
 SERVICE_NOT_AVAILABLE = 14
-WAIT_S_MAX = 5
+WAIT_S_MAX = 60
 
 
 class Alone:

@@ -14,12 +14,13 @@ from duemq.messages.decide import CANCEL_PENDING, FIRE_PENDING, MOVE_PENDING
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import FakeClock
 from tests.duemq.replication.test_ha_client import until
-from tests.duemq.test_sync_flush import commit, holds, offset_of, send_back
+from tests.duemq.test_sync_flush import commit, configure, holds, offset_of, send_back
 from tests.support.ha_peer import Peer, following
 from tests.support.running_broker import Asker, running, small
 
 NO_REPLICA, TIMEOUT = ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT
-SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "100", "messageDelayLevel": "1s 5s"}
+SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "60000", "messageDelayLevel": "1s 5s"}
+SHORT = "slaveTimeout=100"  # while a replica does not acknowledge
 QUEUE = {"topic": "T", "queueId": 0}
 FLUSH = pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 
@@ -29,6 +30,18 @@ async def connected(broker: Broker, count: int = 1) -> None:
     assert broker.parts.ha_server is not None
     server, end = broker.parts.ha_server, broker.store.max_offset
     await until(lambda: [each.acknowledged for each in server.connections] == [end or 1] * count)
+
+
+async def withhold(asker: Asker, peer: Peer) -> None:
+    """Stop the acknowledgements of a replica; messages wait only a moment for them."""
+    await configure(asker, SHORT)
+    peer.acknowledges.clear()
+
+
+async def resume(asker: Asker, peer: Peer) -> None:
+    """Continue the acknowledgements; messages wait long for them, perhaps on a busy machine."""
+    await configure(asker, f"slaveTimeout={SYNC['slaveTimeout']}")
+    peer.acknowledges.set()
 
 
 async def readable(asker: Asker) -> int:
@@ -53,12 +66,12 @@ def test_a_send_is_answered_and_read_when_a_replica_has_it(tmp_path: Path, flush
             await connected(broker)
             held = asyncio.create_task(asker.pull("T", 1))
             await holds(broker, 1)
-            peer.acknowledges.clear()
+            await withhold(asker, peer)
             assert (await asker.send("T", b"second", UNIQ_KEY="b")).code == TIMEOUT
             assert (await asker.send("T", b"no wait", WAIT="false")).code == 0
             assert await readable(asker) == 1
             assert not held.done()
-            peer.acknowledges.set()
+            await resume(asker, peer)
             assert b"second" in bytes((await held).body)  # type: ignore[arg-type]
             await connected(broker)
             assert await readable(asker) == 3
@@ -120,7 +133,7 @@ def test_as_many_replicas_as_configured_must_acknowledge(tmp_path: Path) -> None
             async with following(broker.ha_port) as second:
                 await connected(broker, 2)
                 assert (await asker.send("T", b"x")).code == 0
-                second.acknowledges.clear()
+                await withhold(asker, second)
                 assert (await asker.send("T", b"x")).code == TIMEOUT
 
     asyncio.run(scene())
@@ -153,7 +166,7 @@ def test_every_change_of_a_client_waits_for_replicas(tmp_path: Path) -> None:
             assert (await asker.send("T", b"x")).code in (0, NO_REPLICA)
             await connected(broker)
             sent = await pending(asker, peer)
-            peer.acknowledges.clear()
+            await withhold(asker, peer)
             answers = [
                 await send_back(asker, offset_of(sent[0])),
                 await commit(asker, sent[1]),
@@ -168,7 +181,7 @@ def test_every_change_of_a_client_waits_for_replicas(tmp_path: Path) -> None:
                 ),
             ]
             assert [each.code for each in answers] == [TIMEOUT] * len(answers)
-            peer.acknowledges.set()
+            await resume(asker, peer)
             await connected(broker)
             assert (await decide(asker, CANCEL_PENDING, "T2")).code == 0
 

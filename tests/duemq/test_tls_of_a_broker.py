@@ -14,6 +14,7 @@ from duemq.cli.options import Target
 from message_store.errors import ConfigError
 from tests.support.certificates import Authority, trusting_context
 from tests.support.loopback_broker import LEVELS, properties_of
+from tests.support.raw_connection import WAIT_S
 from tests.support.wait_until import until
 
 
@@ -100,7 +101,7 @@ def test_a_broker_registers_by_tls(tmp_path: Path) -> None:
                     return table.address_of("second", 0) is not None
 
                 what = "the second broker is registered"
-                await asyncio.to_thread(until, registered, seconds=20, what=what)
+                await asyncio.to_thread(until, registered, seconds=WAIT_S, what=what)
 
     asyncio.run(main())
 

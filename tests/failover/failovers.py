@@ -4,6 +4,7 @@ kill    `kill -9` of the master, as in a power loss of the machine
 stop    SIGTERM: the master stops cleanly
 pause   SIGSTOP for longer than the controller's timeout, then SIGCONT: the former master must
         detect the election of another master before it responds to requests or delivers messages
+hang    SIGSTOP until another master accepts sends, as of a machine whose network is lost
 
 After each failure the former master rejoins. The next failure follows when the sync state set is
 complete.
@@ -26,11 +27,12 @@ from duemq.cli.failover_demo.group_load import Account, GroupLoad
 from duemq.cli.failover_demo.processes import Member, new_member, poll
 from tests.failover.pops import PopLoad
 from tests.interop.apache_controller import ApacheController
+from tests.support.free_ports import free_ports
 
 TOPIC = "Failover"
 RATE = 200
-DRAIN_S = 60.0
-ROUND_S_MAX = 90.0
+DRAIN_S = 180.0
+ROUND_S_MAX = 240.0  # on a busy machine
 ELECTED_S_MAX = 30.0
 PAUSE_S = 5.0  # longer than controllerHeartBeatTimeoutMills of the members
 POLL_S = 0.1
@@ -72,6 +74,7 @@ async def running_group(
                 namesrv=controller.namesrv_address,
                 controller=controller.address,
                 keys=keys,
+                ports=free_ports(2),  # no connection takes them while the broker is down
             )
             for number in range(1, count + 1)
         ]
@@ -100,6 +103,7 @@ class Failures:
             "kill": self._kill,
             "stop": self._stop,
             "pause": self._pause,
+            "hang": self._hang,
         }
 
     async def one(self) -> None:
@@ -151,6 +155,18 @@ class Failures:
         master.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(PAUSE_S)
         master.process.send_signal(signal.SIGCONT)
+        await self._until_accepted()
+
+    async def _hang(self, master: Member) -> None:
+        master.process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(POLL_S)  # responses that it has sent arrive
+            async with asyncio.timeout(ELECTED_S_MAX):
+                await self._until_accepted()
+        except TimeoutError:
+            self.kinds["alone"] += 1
+        finally:
+            master.process.send_signal(signal.SIGCONT)
         await self._until_accepted()
 
     async def _until_accepted(self) -> None:

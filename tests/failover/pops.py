@@ -26,7 +26,7 @@ ACK_S_MAX: Final = 6.0  # from pop to response; a later response may miss the in
 LEFT_EVERY: Final = 5
 CALL_S_MAX: Final = 3.0
 PAUSE_S: Final = 0.02
-DRAIN_S_MAX: Final = 90.0
+DRAIN_S_MAX: Final = 240.0
 EMPTY: Final = frozenset({209, 210})  # POLLING_FULL, POLLING_TIMEOUT
 
 

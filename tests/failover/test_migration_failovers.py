@@ -83,4 +83,6 @@ def check_status(store: MessageStore, shown: Sequence[Any]) -> None:
         level = found[item["level"]]
         assert (item["state"], item["cause"]) == (level.state, level.why), f"{item}, not {level}"
         counts = item["moved"], item["given_back"], item["migration"]
-        assert counts == (level.handed, level.returned, level.migration), f"{item}, not {level}"
+        assert counts == (level.transferred, level.returned, level.migration), (
+            f"{item}, not {level}"
+        )

@@ -20,6 +20,8 @@ from tests.support.running_broker import asking
 from tests.support.wait_until import until
 
 DESCRIPTORS = 256
+HOSTILE_S = 5  # the broker may neither accept nor read
+CONNECT_S, PAGE_S = 60, 120
 
 
 def flood(stack: ExitStack, port: int, count: int) -> int:
@@ -27,7 +29,7 @@ def flood(stack: ExitStack, port: int, count: int) -> int:
     opened = 0
     for _ in range(count):
         with suppress(OSError):
-            connection = socket.create_connection((LOOPBACK, port), timeout=5)
+            connection = socket.create_connection((LOOPBACK, port), timeout=HOSTILE_S)
             stack.callback(connection.close)
             opened += 1
     return opened
@@ -70,13 +72,13 @@ def test_incomplete_requests_for_metrics_use_no_threads_or_descriptors(tmp_path:
     with attacked(tmp_path) as target, ExitStack() as stack:
         threads = target.threads
         for _ in range(500):
-            half = socket.create_connection((LOOPBACK, target.metrics_port), timeout=5)
+            half = socket.create_connection((LOOPBACK, target.metrics_port), timeout=CONNECT_S)
             stack.callback(half.close)
             half.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         assert target.threads <= threads + 8
         assert target.descriptors < 200
         address = f"http://{LOOPBACK}:{target.metrics_port}/metrics"
-        with urllib.request.urlopen(address, timeout=30) as page:
+        with urllib.request.urlopen(address, timeout=PAGE_S) as page:
             assert b"duemq_up 1.0" in page.read()
 
 
@@ -94,7 +96,7 @@ def test_incomplete_frames_and_unread_responses_are_limited_in_total(tmp_path: P
         before = target.anonymous_bytes
         pulls = b"".join(codec.encode_request(pull_request("T", 0, 0)) for _ in range(64))
         for number in range(60):
-            hostile = socket.create_connection((LOOPBACK, target.port), timeout=5)
+            hostile = socket.create_connection((LOOPBACK, target.port), timeout=HOSTILE_S)
             stack.callback(hostile.close)
             with suppress(OSError):  # the broker may close it while it sends
                 if number % 3:
@@ -105,7 +107,7 @@ def test_incomplete_frames_and_unread_responses_are_limited_in_total(tmp_path: P
                 assert set(asyncio.run(send_some(address))) == {0}
         assert target.anonymous_bytes - before < 120 * MIB
         figures = f"http://{LOOPBACK}:{target.metrics_port}/metrics"
-        with urllib.request.urlopen(figures, timeout=30) as page:
+        with urllib.request.urlopen(figures, timeout=PAGE_S) as page:
             shed = re.search(rb"^duemq_connections_shed_total (\S+)", page.read(), re.M)
         assert shed is not None
         assert float(shed[1]) > 0

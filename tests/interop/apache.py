@@ -1,7 +1,8 @@
 """Apache RocketMQ's name server, broker and tools, fetched by Maven and run on loopback.
 
 The jars of each version are cached in `~/.cache/duemq-peer/lib-VERSION`, or below DUEMQ_PEER_HOME.
-DUEMQ_PEER_JVM sets additional JVM options, which tests use for a short start.
+DUEMQ_PEER_JVM sets additional JVM options, which tests use for a short start. With
+DUEMQ_PEER_PATIENT brokers refuse no request because the machine is busy.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ OPEN_JDK = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
 )
+# Else a request that waited for 200 ms is refused, and a send after a pause of the JVM of 1 s.
+PATIENT = {"brokerFastFailureEnable": "false", "osPageCacheBusyTimeOutMills": "60000"}
 OWN_LOGS = ("broker", "store", "controller")  # of 5.x
 LOGBACK_LINE = re.compile(r"\d\d:\d\d:\d\d,\d{3} \|-")  # 5.x prints how it configures logging
 LOGBACK = """<configuration>
@@ -162,7 +165,8 @@ class Apache(Server):
             "namesrvAddr": self.namesrv_address,
             "haListenPort": str(self.ha_port),
         }
-        conf = write_properties(self.home / "broker.conf", keys | self.keys)
+        patient = PATIENT if "DUEMQ_PEER_PATIENT" in os.environ else {}
+        conf = write_properties(self.home / "broker.conf", keys | patient | self.keys)
         return self._java("broker", "broker.BrokerStartup", conf, self._heap)
 
     def _java(self, name: str, main: str, conf: Path, options: list[str]) -> Child:

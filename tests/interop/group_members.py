@@ -24,6 +24,7 @@ from tests.support.group_host import FakeHost
 from tests.support.wait_until import until
 
 BEAT_MS, LIMIT_MS = 200, 6_000
+WAIT_S = 120
 
 
 def config_of(controller: ApacheController) -> ControllerConfig:
@@ -40,11 +41,11 @@ class Member:
     def __init__(self, service: GroupService, host: FakeHost) -> None:
         self.service, self.host = service, host
 
-    async def until(self, probe: Callable[[], bool], *, seconds: float = 30) -> None:
+    async def until(self, probe: Callable[[], bool], *, seconds: float = WAIT_S) -> None:
         """Wait until `probe()`, called in a thread, is true."""
         await asyncio.to_thread(until, probe, seconds=seconds, what="the member's state")
 
-    async def until_role(self, *role: object, seconds: float = 30) -> None:
+    async def until_role(self, *role: object, seconds: float = WAIT_S) -> None:
         """Wait until the newest role starts with the given values."""
         await self.until(
             lambda: bool(self.host.roles) and self.host.roles[-1][: len(role)] == role,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-SHORT_MS: Final = 1_500  # for commands without an end
+SHORT_MS: Final = 5_000  # for commands without an end; less than their interval
 TRACK: Final = (
     r"MessageTrack \[consumerGroup=admin-topic,|See https://rocketmq.apache.org/docs/bestPractice"
 )

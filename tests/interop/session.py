@@ -21,8 +21,8 @@ from tests.support.child_process import LOG_TAIL_BYTES, ended_with_test
 from tests.support.wait_until import WaitedTooLong
 
 Event = dict[str, Any]
-COMMAND_S = 90.0
-CLOSE_S = 20.0
+COMMAND_S = 180.0
+CLOSE_S = 60.0
 LAST_EVENTS = ("done", "failed")
 
 

@@ -122,7 +122,7 @@ def test_an_apache_master_waits_for_our_acknowledgement(tmp_path: Path, flush: s
             assert await asyncio.to_thread(send_code, apache, number) == SUCCESS
             assert learner.store.durable_offset == learner.store.max_offset or flush[0] == "A"
 
-    keys = KEYS | {"inSyncReplicas": "2", "syncFlushTimeout": "1000", "slaveTimeout": "1000"}
+    keys = KEYS | {"inSyncReplicas": "2", "syncFlushTimeout": "10000", "slaveTimeout": "10000"}
     with ApacheController(VERSION, tmp_path / "controller") as controller:
         apache = ApacheMember(controller, tmp_path / "apache", keys=keys)
         with apache:

@@ -20,7 +20,7 @@ from duemq.registry.data_version import DataVersion
 from duemq.replication.controller.requests import GroupName
 from tests.interop.apache import CONTROLLER_VERSIONS
 from tests.interop.apache_controller import ApacheController, ApacheMember
-from tests.interop.group_members import Member, config_of, member
+from tests.interop.group_members import WAIT_S, Member, config_of, member
 from tests.support.child_process import Child
 from tests.support.duemq_server import ROOT
 from tests.support.wait_until import WaitedTooLong, until
@@ -163,7 +163,8 @@ def test_tools_read_epochs_and_the_leader(
             us = BrokerAddress(
                 cluster=CLUSTER, broker_name=group.broker_name, address=address, ha_address=address
             )
-            registered = await namesrv.call(register_request(us, DataVersion(0, 1), [], 1))
+            request = register_request(us, DataVersion(0, 1), [], 1)
+            registered = await namesrv.call(request, timeout_s=WAIT_S)
             assert registered.code == 0
             tool = ("getBrokerEpoch", "-b", group.broker_name, "-n", controller.namesrv_address)
             shown = await asyncio.to_thread(controller.admin, *tool)
@@ -216,7 +217,7 @@ def test_a_paused_master_holds_no_lease_when_it_continues(
 
     async def main() -> None:
         await asyncio.to_thread(
-            until, lambda: "MASTER 1 True" in lines(), seconds=60, what="the first master"
+            until, lambda: "MASTER 1 True" in lines(), seconds=WAIT_S, what="the first master"
         )
         async with member(tmp_path / "2", config_of(controller), group) as second:
             await second.until_role("replica", 1)
@@ -229,7 +230,7 @@ def test_a_paused_master_holds_no_lease_when_it_continues(
             await second.until_role("master")
             await second.until(lambda: second.service.holds(second.service.member.epoch))
             os.kill(paused.pid, signal.SIGCONT)
-            await second.until(lambda: lines()[-1].startswith("REPLICA"), seconds=60)
+            await second.until(lambda: lines()[-1].startswith("REPLICA"))
             assert not [line for line in lines()[before:] if line.endswith("True")]
 
     try:

@@ -22,6 +22,7 @@ from tests.support.server import Server
 from tests.support.wait_until import until
 
 N = 8
+WAIT_S = 120
 
 
 def read_all(cpp: Client, topic: str, group: str) -> list[Event]:
@@ -108,7 +109,7 @@ def test_push_consumer_broadcast(cpp: Client, topic: str, group: str) -> None:
     They start one after the other: two that create the folder of their offsets at the same time
     fail.
     """
-    options = {"topic": topic, "group": group, "mode": "broadcast"}
+    options = {"topic": topic, "group": group, "mode": "broadcast", "wait_ms": 3_000 * WAIT_S}
     both = []
     for _ in range(2):
         both.append(cpp.start("push-consume", **options))
@@ -118,7 +119,7 @@ def test_push_consumer_broadcast(cpp: Client, topic: str, group: str) -> None:
         cpp.run("produce", topic=topic, mode="ordered", shards=4, n=4, body="probe")
         return all(len({m["queueId"] for m in c.named("message")}) == 4 for c in both)
 
-    until(all_queues_are_read, seconds=30, what="two broadcast consumers at work", poll_s=0.2)
+    until(all_queues_are_read, seconds=WAIT_S, what="two broadcast consumers at work", poll_s=0.2)
     cpp.run("produce", topic=topic, n=4, body="final")
 
     def final(consumer_index: int) -> list[Event]:
@@ -126,7 +127,7 @@ def test_push_consumer_broadcast(cpp: Client, topic: str, group: str) -> None:
         return [m for m in messages if m["body"].startswith("final")]
 
     for i in range(2):
-        until(lambda i=i: len(final(i)) >= 4, seconds=20, what="final messages")  # type: ignore[misc]
+        until(lambda i=i: len(final(i)) >= 4, seconds=WAIT_S, what="final messages")  # type: ignore[misc]
     for consumer in both:
         consumer.stop()
     for i in range(2):

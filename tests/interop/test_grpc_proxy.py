@@ -48,7 +48,7 @@ KINDS = {
     PYTHON: ("gzip", "zlib"), GO: ("gzip", "zlib"), NODE: ("gzip",), JAVA: tuple(COMPRESSED),
 }  # fmt: skip
 N = 4
-WAIT_S = 60
+WAIT_S = 120
 Clients = Callable[[str, str], ClientSession]
 
 
@@ -155,10 +155,10 @@ def test_recalled_messages_are_not_delivered(
     complete: ClientSession, server: Server, name: str
 ) -> None:
     typed_topic(server, name, "DELAY")
-    recalled = complete.events("produce", "sent", topic=name, delay_ms=3_000, body="recalled")
+    recalled = complete.events("produce", "sent", topic=name, delay_ms=6_000, body="recalled")
     found = complete.events("recall", "recalled", topic=name, handle=recalled[0]["recallHandle"])
     assert found[0]["msgId"] == recalled[0]["msgId"]
-    complete.run("produce", topic=name, delay_ms=3_500)
+    complete.run("produce", topic=name, delay_ms=6_500)
     assert bodies(receive(complete, name, f"g-{name}", until=1)) == series(1)
 
 
@@ -233,6 +233,7 @@ def test_a_message_that_always_fails_is_a_dead_letter(
         seconds=WAIT_S,
         what="the message is in the dead letter topic",
     )
+    consuming.wait_for("message", 2)  # events that the program has printed may not be read yet
     client.start("stop", target=consuming.id)
     assert len(consuming.named("message")) == 2
 
@@ -250,6 +251,7 @@ def test_a_message_that_is_never_acknowledged_is_a_dead_letter(
         seconds=WAIT_S,
         what="the message is in the dead letter topic",
     )
+    receiving.wait_for("message", 2)
     client.start("stop", target=receiving.id)
     assert [event["attempt"] for event in receiving.named("message")] == [1, 2]
 

@@ -12,7 +12,8 @@ from tests.interop.programs import h2spec
 from tests.support.free_ports import LOOPBACK
 
 STREAMS_MAX = 100
-TIMEOUT_S = 120
+TIMEOUT_S = 300
+FRAME_S, LONG_S = 1, 20  # time for a frame; many of the cases not counted wait for all of it
 FIELDS = header_block([(b":status", b"200"), (b"content-type", b"text/plain")])
 BODY = b"h2spec"
 NOT_VALIDATED = (
@@ -79,12 +80,12 @@ class Page(asyncio.Protocol):
     def on_goaway(self) -> None: ...
 
 
-async def failures(report: Path) -> set[tuple[str, str]]:
-    """Return section and title of each case that failed."""
+async def failures(report: Path, frame_s: int, *sections: str) -> set[tuple[str, str]]:
+    """Return section and title of each case that failed; default: of all sections."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Page, LOOPBACK, 0)
     port = server.sockets[0].getsockname()[1]
-    words = ["-h", LOOPBACK, "-p", str(port), "-o", "1", "-j", str(report)]
+    words = ["-h", LOOPBACK, "-p", str(port), "-o", str(frame_s), "-j", str(report), *sections]
     child = await asyncio.create_subprocess_exec(
         h2spec(), *words, stdout=asyncio.subprocess.DEVNULL
     )
@@ -94,7 +95,7 @@ async def failures(report: Path) -> set[tuple[str, str]]:
     cases = [
         (suite.get("package", ""), case) for suite in suites for case in suite.iter("testcase")
     ]
-    assert len(cases) > STREAMS_MAX
+    assert sections or len(cases) > STREAMS_MAX
     return {
         (section, case.get("classname", ""))
         for section, case in cases
@@ -102,6 +103,15 @@ async def failures(report: Path) -> set[tuple[str, str]]:
     }
 
 
+def unexpected(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the failed cases that count."""
+    return {case for case in found if not case[0].startswith(NOT_VALIDATED)} - DIFFERENT
+
+
 def test_the_server_conforms_to_http2(tmp_path: Path) -> None:
-    found = asyncio.run(failures(tmp_path / "report.xml"))
-    assert {case for case in found if not case[0].startswith(NOT_VALIDATED)} <= DIFFERENT
+    """A section with a failure runs again, with a time that a busy machine needs."""
+    failed = unexpected(asyncio.run(failures(tmp_path / "report.xml", FRAME_S)))
+    if failed:
+        sections = sorted({section for section, _ in failed})
+        failed = unexpected(asyncio.run(failures(tmp_path / "again.xml", LONG_S, *sections)))
+    assert failed == set()

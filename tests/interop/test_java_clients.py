@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.interop.checks import (
@@ -22,6 +24,7 @@ from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
 
 N = 8
+WAIT_S = 120
 TIMER_PRECISION_MS = 1_000  # Apache rounds due times down to this precision, and the test allows it
 
 
@@ -161,7 +164,7 @@ def test_push_consumer_dead_letter(java: ClientSession, topic: str, group: str) 
         "push-consume", topic=topic, group=group, fail_first=2, max_reconsume=1, until=1
     )
     consumer.wait_for("message", 2)
-    dead = until(lambda: dead_letters(java, group), seconds=20, what="dead letter", poll_s=0.2)
+    dead = until(lambda: dead_letters(java, group), seconds=WAIT_S, what="dead letter", poll_s=0.2)
     consumer.stop()
     assert bodies(dead) == ["body-0"]
     assert dead[0]["properties"]["RETRY_TOPIC"] == topic
@@ -180,27 +183,57 @@ def test_push_consumer_resumes(java: ClientSession, topic: str, group: str) -> N
 
 def test_push_consumers_share(java: ClientSession, topic: str, group: str) -> None:
     both = [
-        java.start("push-consume", topic=topic, group=group, instance=f"{group}-{i}")
+        java.start(
+            "push-consume",
+            topic=topic,
+            group=group,
+            instance=f"{group}-{i}",
+            wait_ms=3_000 * WAIT_S,
+        )
         for i in range(2)
     ]
     for consumer in both:
         consumer.wait_for("started")
 
-    def both_have_some() -> bool:
-        java.run("produce", topic=topic, n=N, body="warm")
-        return all(consumer.named("message") for consumer in both)
+    parts = itertools.count()
+    shared: list[bool] = []
 
-    until(both_have_some, seconds=30, what="two members of a group, each with queues", poll_s=0.2)
-    java.run("produce", topic=topic, n=N, body="final")
+    def received(prefix: str) -> list[list[Event]]:
+        """Return the messages of a part, by member."""
+        return [
+            [event for event in consumer.named("message") if event["body"].startswith(prefix)]
+            for consumer in both
+        ]
 
-    def final() -> list[Event]:
-        events = [event for consumer in both for event in consumer.named("message")]
-        return [event for event in events if event["body"].startswith("final")]
+    def produce(part: str) -> None:
+        """Produce a part, and wait until the group has received all of it."""
+        java.run("produce", topic=topic, n=N, body=part)
+        wanted = set(series(N, part))
+        until(
+            lambda: {event["body"] for found in received(f"{part}-") for event in found} == wanted,
+            seconds=WAIT_S, what=f"all of {part}",
+        )  # fmt: skip
 
-    until(lambda: len(final()) >= N, seconds=20, what="all messages at the group")
+    def queues_are_assigned() -> bool:
+        """Return whether the members read different queues, in this part and the last one.
+
+        While queues change their member, both members may receive their messages.
+        """
+        part = f"part{next(parts)}"
+        produce(part)
+        first, second = ({event["queueId"] for event in found} for found in received(f"{part}-"))
+        shared.append(bool(first and second) and first.isdisjoint(second))
+        return shared[-2:] == [True, True]
+
+    until(
+        queues_are_assigned, seconds=WAIT_S, what="two members of a group, each with queues",
+        poll_s=0.2,
+    )  # fmt: skip
+    produce("final")
     for consumer in both:
         consumer.stop()
-    assert_once(final(), series(N, "final"))
+    first, second = received("final-")
+    assert_once([*first, *second], series(N, "final"))
 
 
 def test_pull_consumer(java: ClientSession, topic: str, group: str) -> None:
@@ -260,7 +293,7 @@ def test_query_by_key(java: ClientSession, topic: str) -> None:
     java.run("produce", topic=topic, n=3, keys="order")
     found = until(
         lambda: query(java, "query-key", topic=topic, key="order-1"),
-        seconds=10,
+        seconds=WAIT_S,
         what="message in the key index",
     )
     assert bodies(found) == ["body-1"]
@@ -270,7 +303,7 @@ def test_query_by_key_after_level(java: ClientSession, topic: str) -> None:
     java.run("produce", topic=topic, n=1, keys="late", level=1)
     found = until(
         lambda: query(java, "query-key", topic=topic, key="late-0"),
-        seconds=10,
+        seconds=WAIT_S,
         what="delivered message in the key index of its real topic",
         poll_s=0.1,
     )
@@ -283,7 +316,7 @@ def test_view_message(java: ClientSession, topic: str, kind: str) -> None:
     sent = java.events("produce", "sent", topic=topic, n=3)
     found = until(
         lambda: query(java, "view", topic=topic, message_id=sent[1][kind]),
-        seconds=10,
+        seconds=WAIT_S,
         what=f"message by {kind}",
     )
     assert bodies(found) == ["body-1"]
@@ -341,8 +374,8 @@ def test_timer_recall(
         with pytest.raises(ClientFailed):
             java.run("recall", topic=topic, handle="djEgVCBiIDEgMg==")
         return
-    (kept,) = java.events("timer", "sent", topic=topic, body="kept", delay_ms=4_000)
-    (taken,) = java.events("timer", "sent", topic=topic, body="taken", delay_ms=3_000)
+    (kept,) = java.events("timer", "sent", topic=topic, body="kept", delay_ms=7_000)
+    (taken,) = java.events("timer", "sent", topic=topic, body="taken", delay_ms=6_000)
     (recalled,) = java.events("recall", "recalled", topic=topic, handle=taken["recallHandle"])
     assert recalled["msgId"] == taken["msgId"]
     (message,) = java.events(

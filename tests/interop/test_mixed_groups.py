@@ -21,10 +21,10 @@ from tests.support.wait_until import until
 
 VERSION = "5.3.3"
 GROUP_KEYS = KEYS | {
-    "controllerHeartBeatTimeoutMills": "3000",
+    "controllerHeartBeatTimeoutMills": "6000",
     "allAckInSyncStateSet": "true",
-    "slaveTimeout": "3000",
-    "syncFlushTimeout": "3000",
+    "slaveTimeout": "6000",
+    "syncFlushTimeout": "6000",
 }
 LOST = range(1_000, 1_010)  # numbers of messages that only the former master has
 Member = Callable[[ApacheController, Path], ApacheMember | OurMember]

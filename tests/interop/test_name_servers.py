@@ -46,7 +46,7 @@ def topic_manager(home: Path) -> TopicManager:
 
 async def queues(client: RemotingClient, topic: str) -> dict[str, Any] | None:
     """Return the only queue data of a route; None if the response code is 17 (no route)."""
-    answer = await client.call(Request(105, {"topic": topic}))
+    answer = await client.call(Request(105, {"topic": topic}), timeout_s=WAIT_S)
     if answer.code == 17:
         return None
     assert answer.code == 0
@@ -111,6 +111,7 @@ def test_apaches_broker_and_tools_use_our_name_server(version: str, tmp_path: Pa
             try:
                 await wait_for(lambda: "TBW102" in server.table.topics(), "registered")
                 await tool("updateTopic", "-c", "DefaultCluster", "-t", "T1", "-r", "3", "-w", "3")
+                await wait_for(lambda: server.table.route("T1") is not None, "T1 registered")
                 route = server.table.route("T1")
                 assert route is not None
                 assert route["queueDatas"][0]["writeQueueNums"] == 3

@@ -56,6 +56,7 @@ def test_a_replica_has_the_log_of_its_apache_master(version: str, tmp_path: Path
             ledger.send(apache, "pending", 10, level=3)
             ledger.wait_queued(apache)
             wait_copied(apache, replica)
+            apache.kill()  # before it delivers the pending messages
     assert log_bytes(apache) == log_bytes(replica)
     verify(replica.store_dir)
 
@@ -85,7 +86,11 @@ def _end_code(server: Server, verdict: int) -> int:
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_sync_master_waits_for_our_replica(version: str, flush: str, tmp_path: Path) -> None:
-    keys = KEYS | {"brokerRole": "SYNC_MASTER", "syncFlushTimeout": "1000", "slaveTimeout": "1000"}
+    keys = KEYS | {
+        "brokerRole": "SYNC_MASTER",
+        "syncFlushTimeout": "10000",
+        "slaveTimeout": "10000",
+    }
     keys |= {"inSyncReplicas": "2"}
     with Apache(version, tmp_path / "apache", keys=keys) as apache:
         apache.create_topic(TOPIC)

@@ -31,6 +31,7 @@ CLIENTS = (VERSION, NEWEST)
 N = 8
 INVISIBLE_MS = 5_000  # minimum of Java clients
 RETRY_S = 60  # the client pops a failed message again after 10 s
+ROUTE_S = 120
 MODE_FILE = Path("config", "messageRequestMode.json")
 
 
@@ -97,7 +98,7 @@ def test_members_consume_from_the_queues_that_the_broker_assigns(
 ) -> None:
     """No message is lost; once the queues are assigned, no two pulling members share a queue."""
     set_mode_directly(server, topic, group, mode, 0)
-    options = {"topic": topic, "group": group, "server_rebalance": True, "wait_ms": 180_000}
+    options = {"topic": topic, "group": group, "server_rebalance": True, "wait_ms": 480_000}
     members = [java.start("push-consume", instance=f"{group}-{n}", **options) for n in range(2)]
     for member in members:
         member.wait_for("started")
@@ -116,7 +117,7 @@ def test_members_consume_from_the_queues_that_the_broker_assigns(
         wanted = set(series(N, f"part{part}"))
         until(
             lambda: {event["body"] for found in received(part) for event in found} == wanted,
-            seconds=60,
+            seconds=120,
             what=f"all of part {part} is received",
         )
         found = received(part)
@@ -127,7 +128,7 @@ def test_members_consume_from_the_queues_that_the_broker_assigns(
             and (mode == "POP" or all(found))
         )
 
-    until(a_part_is_shared, seconds=120, what="both members have queues of their own")
+    until(a_part_is_shared, seconds=240, what="both members have queues of their own")
     for member in members:
         member.stop()
 
@@ -151,7 +152,7 @@ async def members(server: Server, group: str, topic: str, count: int) -> AsyncIt
             clients.append(await stack.enter_async_context(client))
             answer = await client.call(
                 Request(RequestCode.HEART_BEAT, {}, _heartbeat(f"m{n}", group, topic), version=479),
-                timeout_s=30,
+                timeout_s=60,
             )
             assert answer.code == 0, answer.remark
 
@@ -160,7 +161,7 @@ async def members(server: Server, group: str, topic: str, count: int) -> AsyncIt
             wanted |= {"strategyName": "AVG", "messageModel": "CLUSTERING"} | changes
             answer = await clients[0].call(
                 Request(RequestCode.QUERY_ASSIGNMENT, {}, json.dumps(wanted).encode(), version=479),
-                timeout_s=30,
+                timeout_s=60,
             )
             if answer.code:
                 return answer.code
@@ -199,10 +200,9 @@ QUESTIONS: list[dict[str, object]] = [
 async def answers(server: Server, topic: str, group: str, count: int) -> list[object]:
     """Return the responses to all requests; the first one waits for the route."""
     async with members(server, group, topic, count) as ask:
-        for _ in range(100):
-            if await ask(messageModel="BROADCASTING"):
-                break
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(ROUTE_S):
+            while not await ask(messageModel="BROADCASTING"):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
         return [await ask(**question) for question in QUESTIONS]
 
 
@@ -245,7 +245,7 @@ def set_mode_directly(server: Server, topic: str, group: str, mode: str, shared:
     async def main() -> None:
         async with RemotingClient(server.broker_address) as client:
             request = Request(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(body).encode())
-            answer = await client.call(request, timeout_s=30)
+            answer = await client.call(request, timeout_s=60)
             assert answer.code == 0, answer.remark
 
     asyncio.run(main())
@@ -257,6 +257,6 @@ def test_modes_are_stored_in_apaches_format(server: Server, apache: Server, name
         each.create_topic(name)
         set_mode_directly(each, name, f"g-{name}", "POP", 2)
         path = each.store_dir / MODE_FILE
-        value = until(partial(json_of_running, path), seconds=30, what=f"{path} exists")
+        value = until(partial(json_of_running, path), seconds=120, what=f"{path} exists")
         texts.append(value["messageRequestModeMap"][name])
     assert texts[0] == texts[1]

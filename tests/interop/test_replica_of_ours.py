@@ -36,9 +36,9 @@ from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 from tests.support.wait_until import until
 
-SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "1000"}
+SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "10000"}
 TIMERS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
-PROGRESS_S = 60.0
+PROGRESS_S = 120.0
 PROGRESS_COPIES = 3  # of the replica in this test
 TIMER_CHECK = struct.Struct(">4q")  # the last number of its value is masterTimerQueueOffset
 
@@ -99,8 +99,13 @@ def check(
 def wait_timer_progress(replica: Apache, count: int) -> None:
     """Wait until an Apache replica has the progress of `count` timers."""
     path = replica.store_dir / "config" / "timercheck"
+
+    def progress() -> int:
+        data = path.read_bytes() if path.exists() else b""
+        return int(TIMER_CHECK.unpack_from(data)[3]) if len(data) >= TIMER_CHECK.size else 0
+
     until(
-        lambda: path.exists() and TIMER_CHECK.unpack_from(path.read_bytes())[3] >= count,
+        lambda: progress() >= count,
         seconds=PROGRESS_S,
         what="progress of timers copied",
     )

@@ -150,7 +150,7 @@ def test_apache_delivers_timers_that_compaction_copied(tmp_path: Path) -> None:
         ledger.send(ours, "young", 6, delay_ms=40_000, kind="TIMER_DELAY_MS")
         first = compact(ours)
         ledger.recall(ours, ledger.named("taken"))
-        until(lambda: log_files(ours)[0] > first, seconds=30, what="files gone", poll_s=0.2)
+        until(lambda: log_files(ours)[0] > first, seconds=120, what="files gone", poll_s=0.2)
     with Apache(VERSION, tmp_path / "apache", store_dir=ours.store_dir, keys=keys) as apache:
         ledger.send(apache, "apache", 8, delay_ms=2_000, kind="TIMER_DELIVER_MS")
         ledger.wait(apache)

@@ -20,8 +20,10 @@ from tests.support.certificates import Authority, trusting_context
 from tests.support.duemq_server import DueMQ
 from tests.support.free_ports import listening
 from tests.support.server import TEMPLATE_TOPIC, Server
+from tests.support.wait_until import until
 
 N = 4
+WAIT_S = 60
 JAVA_VERSIONS = ("4.9.7", "5.3.3")
 BY_TLS = {"JAVA_TOOL_OPTIONS": "-Dtls.enable=true"}
 
@@ -95,8 +97,9 @@ def test_a_client_in_plaintext_is_refused(
         pytest.raises(ClientFailed),
     ):
         session.run("produce", topic=name, n=1)
-    log = (enforcing.home / "broker.log").read_text()
-    assert "the peer connected in plaintext, but tls.server.mode=enforcing" in log
+    log = enforcing.home / "broker.log"
+    line = "the peer connected in plaintext, but tls.server.mode=enforcing"
+    until(lambda: line in log.read_text(), seconds=WAIT_S, what="the broker has logged the refusal")
 
 
 @dataclass(frozen=True, slots=True)

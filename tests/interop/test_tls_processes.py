@@ -26,7 +26,7 @@ from tests.support.raw_connection import RawPeer
 from tests.support.server import TEMPLATE_TOPIC, write_properties
 from tests.support.wait_until import until
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 PROXIES = {
     "v1": b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 10911\r\n",
     "v2": b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes([192, 0, 2, 7, 198, 51, 100, 1])
@@ -77,7 +77,7 @@ class Processes(DueMQ):
         request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TEMPLATE_TOPIC})
         try:
             async with RemotingClient(self.namesrv_address, tls=context) as client:
-                return (await client.call(request)).code == ResponseCode.SUCCESS
+                return (await client.call(request, timeout_s=WAIT_S)).code == ResponseCode.SUCCESS
         except (OSError, TimeoutError):
             return False
 
@@ -179,7 +179,7 @@ def test_new_certificates_are_used_without_a_restart_and_without_a_reconnect(wor
 
             what = "both processes use the new certificate"
             await asyncio.to_thread(until, changed, seconds=WAIT_S, what=what)
-            assert (await client.call(topic)).code == ResponseCode.SUCCESS
+            assert (await client.call(topic, timeout_s=WAIT_S)).code == ResponseCode.SUCCESS
             assert await client.connect() is open_connection
 
     asyncio.run(main())

@@ -22,7 +22,7 @@ from tests.support.duemq_server import DueMQ
 from tests.support.server import Server
 from tests.support.wait_until import until
 
-PERSISTED_S = 30.0  # Apache writes its progress 10 s after its start
+PERSISTED_S = 120.0  # Apache writes its progress 10 s after its start
 
 
 def fill(apache: Apache, ledger: Ledger, *, is_persisted: bool = False) -> Bounds:

@@ -32,10 +32,10 @@ def test_each_service_finds_its_own_messages(rig: MigrationRig) -> None:
     keys = [f"u{number}" for number in range(20)]
     timers = rig.waiting_timers.by_key("", keys, unique=True)
     levels = rig.waiting_levels.by_key("", keys, unique=True)
-    assert timers.asked.tolist() == list(range(10))
-    assert levels.asked.tolist() == list(range(10, 20))
-    assert (timers.gone[10:] == Verdict.UNKNOWN).all()
-    assert (levels.gone[:10] == Verdict.UNKNOWN).all()
+    assert timers.name_index.tolist() == list(range(10))
+    assert levels.name_index.tolist() == list(range(10, 20))
+    assert (timers.verdicts[10:] == Verdict.UNKNOWN).all()
+    assert (levels.verdicts[:10] == Verdict.UNKNOWN).all()
     found = [
         rig.waiting_timers.by_topic("T", 0, 1 << 60),
         rig.waiting_levels.by_topic("T", 0, 1 << 60),
@@ -81,7 +81,7 @@ def test_cancelled_moved_fired(rig: MigrationRig) -> None:
     assert timers.move(found.offsets[1:2], later, rig.run_hooks).verdicts.tolist() == [Verdict.DONE]
     assert timers.fire(found.offsets[2:]).verdicts.tolist() == [Verdict.DONE]
     again = timers.by_key("", ["u0", "u1", "u2"], unique=True)
-    assert again.gone.tolist() == [Verdict.CANCELLED, Verdict.DONE, Verdict.DELIVERED]
+    assert again.verdicts.tolist() == [Verdict.CANCELLED, Verdict.DONE, Verdict.DELIVERED]
     rig.advance(500)
     came = {record.body: record for record in rig.delivered()}
     assert came.keys() == {b"1", b"2"}

@@ -88,7 +88,7 @@ def test_removed_messages_are_no_difference(rig: RetentionRig) -> None:
     assert rig.queues.bounds(4)[0] > 100
     found = rig.verify(4)
     assert found.is_right, found
-    assert (found.handed.count, found.timers_pending.count) == (250, 50)
+    assert (found.transferred.count, found.timers_pending.count) == (250, 50)
     assert found.removed == 250 - found.expected.count > 100
     rig.kill()
     rig.open()
@@ -179,7 +179,7 @@ def test_the_projection_replaces_removed_records(rig: RetentionRig) -> None:
     due = fill(rig, 20, (4,))
     assert rig.drain.step(4, 50).moved == 20
     after = projection.restore(rig.store)
-    assert (after.next_offset, after.levels[4].handed) == (1, 120)
+    assert (after.next_offset, after.levels[4].transferred) == (1, 120)
     assert rig.timers.counts.total == 20
     assert rig.verify(4).is_right
     rig.advance(61_000)
@@ -197,7 +197,7 @@ def test_a_projection_of_another_log_is_ignored(rig: RetentionRig) -> None:
         assert projection.restore(rig.store) == right
     projection.write(rig.store, JournalProjection(next_offset=1, log_offset=first.phys_offset + 1))
     assert (
-        projection.restore(rig.store).levels[4].handed == 6
+        projection.restore(rig.store).levels[4].transferred == 6
     )  # used, because its last record exists
 
 

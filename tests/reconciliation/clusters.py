@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
+
+from tests.support.free_ports import free_ports
 
 TOP = Path(__file__).resolve().parents[2]
 HOME = Path(pyspark.__file__).parent
@@ -43,13 +44,6 @@ def environment(home: Path) -> dict[str, str]:
         "SPARK_DAEMON_MEMORY": "512m",
     }  # fmt: skip
     return os.environ | own
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -86,7 +80,8 @@ def server(home: Path, ready: str, *words: str) -> Iterator[None]:
 @contextmanager
 def cluster(home: Path, workers: int) -> Iterator[str]:
     """Start a master and workers with one core each; yield the URL of the master."""
-    url = f"spark://{HOST}:{(port := free_port())}"
+    [port] = free_ports(1)
+    url = f"spark://{HOST}:{port}"
     run = str(HOME / "bin" / "spark-class")
     where = ("--host", HOST, "--webui-port", "0")
     with ExitStack() as stack:
@@ -100,7 +95,7 @@ def cluster(home: Path, workers: int) -> Iterator[str]:
 @contextmanager
 def connect_server(home: Path) -> Iterator[str]:
     """Start a Spark Connect server with one core; yield its URL."""
-    port = free_port()
+    [port] = free_ports(1)
     words = (str(HOME / "bin" / "spark-submit"), "--master", "local[1]", *SMALL,
              "--conf", f"spark.connect.grpc.binding.port={port}",
              "--conf", "spark.ui.enabled=false", "--class", CONNECT, "spark-internal")  # fmt: skip

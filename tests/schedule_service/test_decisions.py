@@ -82,18 +82,18 @@ def test_found_by_key_topic_and_offset(tmp_path):
             port, now_ms = Synchronous(rig.plugin.waiting()), rig.clock.now_ms()
             found = port.by_key("", ["both", "nobody"], unique=False)
             assert found.due_ms.tolist() == [now_ms + 10_000, now_ms + 60_000]
-            assert found.gone.tolist() == [Verdict.DONE, Verdict.UNKNOWN]
+            assert found.verdicts.tolist() == [Verdict.DONE, Verdict.UNKNOWN]
             assert port.by_key("U", ["both"], unique=False).offsets.size == 1
             assert port.by_key("", ["both"], unique=True).offsets.size == 0
             assert port.by_offset(first).offsets.tolist() == first.tolist()
-            assert port.by_offset(one(7, 1 << 40)).gone.tolist() == [Verdict.UNKNOWN] * 2
+            assert port.by_offset(one(7, 1 << 40)).verdicts.tolist() == [Verdict.UNKNOWN] * 2
             [piece] = port.by_topic("U", 0, 1 << 60)
             assert port.cancel(piece.offsets).verdicts.tolist() == DONE
             assert not list(port.by_topic("U", 0, 1 << 60))
-            assert port.by_key("", ["ub"], unique=True).gone.tolist() == CANCELLED
+            assert port.by_key("", ["ub"], unique=True).verdicts.tolist() == CANCELLED
             await rig.advance(10_000)
             assert rig.bodies() == [b"a"]
-            assert port.by_offset(first).gone.tolist() == DELIVERED
+            assert port.by_offset(first).verdicts.tolist() == DELIVERED
             await rig.advance(60_000)
             assert rig.bodies("U") == []
             [record] = rig.records(DECISION_TOPIC)

@@ -46,7 +46,7 @@ from tests.storage_faults.damaged_store import differences, examine, fates, make
 from tests.storage_faults.workload import PROPERTIES
 from tests.support.bad_disk import BadDisk
 
-RUN_S_MAX = 120
+RUN_S_MAX = 300
 FAILED = " failed"  # in the log line of a request that fails with a disk error
 LARGE_LOG = {"mappedFileSizeCommitLog": "65536"}  # with smaller files each timer is a batch
 LARGE_FILES = LARGE_LOG | {  # so that a file has several pages

@@ -39,7 +39,7 @@ PROPERTIES = {
     "timerRollWindowSlot": "60",
     "mappedFileSizeTimerLog": "2600",
     "timerFlushIntervalMs": "1000",
-    "syncFlushTimeout": "5000",
+    "syncFlushTimeout": "60000",
     "flushConsumerOffsetInterval": "1000000",
     "flushDelayOffsetInterval": "1000000",
     "maxIndexNum": "60",
@@ -167,7 +167,7 @@ class Workload:
             self.report.outcome = "stopped"
             self.report.detail = self.world.broker.failure or self.world.broker.store.refusal
         try:
-            async with asyncio.timeout(ANSWER_S * 3):
+            async with asyncio.timeout(self._answer_s * 3):
                 if cut:
                     end = self.world.broker.store.max_offset
                     await self.world.die(cut=True)

@@ -38,7 +38,7 @@ storePathRootDir={root}
 
 async def main(cache: Path, directory: Path) -> None:
     """Start a broker, send to it, print the times and stop it."""
-    [port] = free_ports(1)
+    port, _ = free_ports(2)  # replicas connect to the second
     (directory / "broker.conf").write_text(CONF.format(port=port, root=directory / "store"))
     started = monotonic()
     process = await asyncio.create_subprocess_exec(

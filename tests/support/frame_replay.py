@@ -28,12 +28,12 @@ from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
 from message_store.clock import FakeClock
 from message_store.text import decode_offset_id
+from tests.support.replica_rig import until
 
 FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 STEP_MS = 200
 SAMPLE_MS = 10_000
 TURNS = 12
-TURNS_MAX = 1_000_000  # upper bound while threads write files
 OFFSET_FIELDS = {36: "offset", 37: "commitLogOffset", 33: "offset"}
 
 
@@ -221,10 +221,9 @@ class Replay:
             await self._settle()
 
     async def _settle(self) -> None:
-        for turn in range(TURNS_MAX):
+        for _ in range(TURNS + 1):
             await asyncio.sleep(0)
-            if turn >= TURNS and self._in_hand() == len(self.broker.parts.held):
-                break
+        await until(lambda: self._in_hand() == len(self.broker.parts.held))
         for (server, number), (_, wire) in self._wires.items():
             for header, body in wire.take():
                 self._take(server, number, header, body)

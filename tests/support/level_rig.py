@@ -15,9 +15,9 @@ from message_store.clock import FakeClock
 from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
 from schedule_service.plugin import SchedulePlugin, create_plugin
+from tests.support.replica_rig import until
 from tests.support.stores import add_message, crash, open_store, records_of
 
-TURNS_MAX = 1_000_000  # upper bound while a thread syncs files
 LEVELS = "1s 5s 10s 1m"
 
 
@@ -100,11 +100,7 @@ class Rig:
         """Run the service until it has no more work at this time."""
         for _ in range(5):
             await asyncio.sleep(0)
-        for _ in range(TURNS_MAX):
-            if self.service.resting:
-                return
-            await asyncio.sleep(0)
-        raise AssertionError("the service does not become idle")
+        await until(lambda: self.service.resting)
 
     async def advance(self, step_ms: int) -> None:
         """Move the clock and let the service work."""

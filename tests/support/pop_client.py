@@ -6,6 +6,7 @@ Source: MQClientAPIImpl.processPopResponse, DefaultMQPushConsumerImpl.changePopI
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,15 +84,22 @@ class PopClient:
         }
 
 
+def records_of(answer: Response) -> Iterator[Record]:
+    """Yield the messages of a response."""
+    data = memoryview(bytes(answer.body))  # type: ignore[arg-type]
+    while data:
+        record = decode_record(data, 0)
+        yield record
+        data = data[record.total_size :]
+
+
 def popped(answer: Response, topic: str, broker_name: str = "test") -> list[Popped]:
     """Return the messages of a response with their receipt handles."""
     fields = answer.fields or {}
     starts = dict(_entries(fields["startOffsetInfo"]))
     offsets = {key: text.split(",") for key, text in _entries(fields["msgOffsetInfo"])}
-    found, data = [], memoryview(bytes(answer.body))  # type: ignore[arg-type]
-    while data:
-        record = decode_record(data, 0)
-        data = data[record.total_size :]
+    found = []
+    for record in records_of(answer):
         handle = record.properties.get("POP_CK")
         if handle is None:
             key = f"0@{record.queue_id}"

@@ -9,7 +9,7 @@ from typing import Self
 from delivery.plugin import Request, Response
 from duemq.net import codec, layout
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class RawPeer:
@@ -39,15 +39,15 @@ class RawPeer:
             length, _ = layout.PREFIX.unpack(prefix)
             return prefix + await self.reader.readexactly(length - 4)
 
-    async def read(self) -> Request | codec.Answer:
+    async def read(self) -> Request | codec.ReceivedResponse:
         data = memoryview(await self.read_frame())
         frame = codec.next_frame(data, 0, len(data))
         assert frame is not None
         return codec.decode_frame(data, frame)
 
-    async def read_answer(self) -> codec.Answer:
+    async def read_answer(self) -> codec.ReceivedResponse:
         command = await self.read()
-        assert isinstance(command, codec.Answer)
+        assert isinstance(command, codec.ReceivedResponse)
         return command
 
     async def at_end(self) -> bool:

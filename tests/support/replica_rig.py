@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-TURN_S_MAX = 30
+TURN_S_MAX = 120  # on a busy machine
 ReadReport = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[int]]
 
 
@@ -38,7 +38,10 @@ class ScriptedMaster:
 
 
 async def until(met: Callable[[], object]) -> None:
-    """Poll until a condition is true."""
+    """Turn the event loop until a condition is true, which a thread or a peer may make true.
+
+    The limit is a time: a number of turns can pass before the other thread runs at all.
+    """
     async with asyncio.timeout(TURN_S_MAX):
         while not met():  # noqa: ASYNC110
             await asyncio.sleep(0)

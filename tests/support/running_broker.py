@@ -14,6 +14,7 @@ from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from message_store.clock import Clock
 from message_store.log.properties import encode_properties
+from message_store.log.record import decode_record
 
 TIMEOUT_S = 120.0  # a kernel may have to be compiled
 SMALL = {
@@ -80,6 +81,16 @@ class Asker:
             "subVersion": 0,
         }
         return await self.ask(RequestCode.PULL_MESSAGE, fields)
+
+
+def bodies_of(answer: Response) -> list[bytes]:
+    """Return the bodies of the messages in the response to a pull, in order."""
+    found, data = [], memoryview(bytes(answer.body))  # type: ignore[arg-type]
+    while data:
+        record = decode_record(data, 0)
+        found.append(record.body)
+        data = data[record.total_size :]
+    return found
 
 
 @asynccontextmanager

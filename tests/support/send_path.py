@@ -15,12 +15,12 @@ from delivery.plugin import Request
 from duemq.net import codec
 from duemq.registry.topic_config import TopicConfig
 from duemq.send import layout
-from duemq.send.answers import DecodedSend, SendSettings
 from duemq.send.grants import Grants
 from duemq.send.ingest import Ingest
 from duemq.send.kernels.ingest import take_sends
 from duemq.send.layout import host_column
 from duemq.send.put_path import PutPath
+from duemq.send.responses import DecodedSend, SendSettings
 from duemq.send.send import SendProcessor, SendRules
 from duemq.send.send_header import broker_suffix
 from duemq.transactions.half_messages import to_half_message
@@ -197,7 +197,7 @@ def frame_of(header: bytes, body: bytes = b"body", serialize_type: int = 0) -> b
     return struct.pack("!iI", 4 + len(header) + len(body), word) + header + body
 
 
-def decode(data: bytes) -> Request | codec.Answer:
+def decode(data: bytes) -> Request | codec.ReceivedResponse:
     frame = codec.next_frame(memoryview(data), 0, len(data))
     assert frame is not None
     return codec.decode_frame(memoryview(data), frame)

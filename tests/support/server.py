@@ -15,7 +15,7 @@ from tests.support.child_process import Child, wait_for_child
 from tests.support.free_ports import LOOPBACK, free_ports, listening
 from tests.support.remoting_requests import create_topic, has_route
 
-READY_S = 120.0
+READY_S = 240.0
 CLUSTER_NAME = "DefaultCluster"
 BROKER_NAME = "broker-a"
 TEMPLATE_TOPIC = "TBW102"  # has a route once the broker is registered

@@ -12,6 +12,7 @@ from delivery.pending import Verdict
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError, StoreLocked
 from message_store.log.batch import PutBatch
+from tests.support.replica_rig import until
 from tests.support.stores import add_message
 from timer_store.directory import TimerRefused, open_timers
 
@@ -31,12 +32,9 @@ class OpenedTimers:
 
     async def rest(self):
         """Let the service do all work that is possible now."""
-        for _ in range(1_000):
-            for _ in range(5):  # until the service has run
-                await asyncio.sleep(0)
-            if self.timers.resting:
-                return
-        raise AssertionError("it does not come to rest")
+        for _ in range(5):  # until the service has run
+            await asyncio.sleep(0)
+        await until(lambda: self.timers.resting)
 
     async def advance(self, step_ms):
         self.clock.advance(step_ms)

@@ -47,13 +47,18 @@ class PendingTimers:
         """Find timers by the log offset of any of their records."""
         rows = self._timers.records.read(offsets)
         waits = self._decisions.places(rows) != NOWHERE
-        gone = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
-        gone[waits] = Verdict.DONE
+        verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
+        verdicts[waits] = Verdict.DONE
         for at in np.flatnonzero(~waits & (rows["kind"] == layout.TIMED_PLAIN)).tolist():
-            rows[at], gone[at] = await self._follow(rows[at])
-            waits[at] = gone[at] == Verdict.DONE
-        asked = np.flatnonzero(waits)
-        return Found(rows["phys_offset"][asked].copy(), rows["due_ms"][asked].copy(), asked, gone)
+            rows[at], verdicts[at] = await self._follow(rows[at])
+            waits[at] = verdicts[at] == Verdict.DONE
+        name_index = np.flatnonzero(waits)
+        return Found(
+            rows["phys_offset"][name_index].copy(),
+            rows["due_ms"][name_index].copy(),
+            name_index,
+            verdicts,
+        )
 
     def promised(self, offsets: Offsets) -> Offsets:
         """Return the due times of these records, -1 for records that are not timers."""
@@ -96,19 +101,19 @@ class PendingTimers:
         if topic:
             index = self._timers.store.topics.find(topic)
             mine &= (rows["topic_index"] == index) & (index >= 0)
-        rows, asked = rows[mine], matches.key_at[mine]
+        rows, name_index = rows[mine], matches.key_at[mine]
         waits = np.zeros(rows.size, np.bool_)
         for first in range(0, rows.size, PIECE_UNITS):
             if first:
                 await asyncio.sleep(0)
             piece = slice(first, first + PIECE_UNITS)
             waits[piece] = self._decisions.places(rows[piece]) != NOWHERE
-        gone = np.full(len(keys), Verdict.UNKNOWN, np.int8)
-        gone[asked[waits]] = Verdict.DONE
-        await self._report_gone(keys, rows, asked, gone)
+        verdicts = np.full(len(keys), Verdict.UNKNOWN, np.int8)
+        verdicts[name_index[waits]] = Verdict.DONE
+        await self._set_verdicts(keys, rows, name_index, verdicts)
         offsets, due_ms = rows["phys_offset"][waits], rows["due_ms"][waits]
         offsets, firsts = np.unique(offsets, return_index=True)  # found by two keys: listed once
-        return Found(offsets, due_ms[firsts], asked[waits][firsts], gone)
+        return Found(offsets, due_ms[firsts], name_index[waits][firsts], verdicts)
 
     async def _records(self, keys: Sequence[str]) -> tuple[Matches, Rows]:
         """Return the records with some keys, including transferred level messages."""
@@ -122,17 +127,20 @@ class PendingTimers:
         ]
         return matches, np.concatenate(pieces)
 
-    async def _report_gone(
-        self, keys: Sequence[str], rows: Rows, asked: Offsets, gone: npt.NDArray[np.int8]
+    async def _set_verdicts(
+        self, keys: Sequence[str], rows: Rows, name_index: Offsets, verdicts: npt.NDArray[np.int8]
     ) -> None:
-        """Set the verdicts of keys without a pending timer; `asked` ascends."""
-        missing = np.unique(asked[gone[asked] == Verdict.UNKNOWN])
-        firsts, ends = np.searchsorted(asked, missing), np.searchsorted(asked, missing, "right")
+        """Set the verdicts of keys without a pending timer; `name_index` ascends."""
+        missing = np.unique(name_index[verdicts[name_index] == Verdict.UNKNOWN])
+        firsts, ends = (
+            np.searchsorted(name_index, missing),
+            np.searchsorted(name_index, missing, "right"),
+        )
         for name, first, end in zip(missing.tolist(), firsts.tolist(), ends.tolist(), strict=True):
             mine = rows[first:end]
             plain = mine[mine["kind"] == layout.TIMED_PLAIN]
             if plain.size:
-                gone[name] = await self._end_of(plain[-1], mine, keys[name])
+                verdicts[name] = await self._end_of(plain[-1], mine, keys[name])
 
     async def _end_of(self, row: Row, mine: Rows, key: str) -> Verdict:
         """Return the verdict of a timer that is not pending, given the records with its key."""
@@ -219,5 +227,5 @@ class PendingTimers:
 
 def _all_of(rows: Rows) -> Found:
     """Return the result of a lookup that found pending timers by one name."""
-    asked, gone = np.zeros(rows.size, np.int64), np.full(1, Verdict.DONE, np.int8)
-    return Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), asked, gone)
+    name_index, verdicts = np.zeros(rows.size, np.int64), np.full(1, Verdict.DONE, np.int8)
+    return Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), name_index, verdicts)

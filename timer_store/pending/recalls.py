@@ -46,9 +46,9 @@ class TimerRecalls:
         meant = (found.due_ms - 1) // width_ms == (time_ms - 1) // width_ms
         meant |= timers.records.read(found.offsets)["origin"] >= 0
         if not meant.any():
-            cancelled = found.gone[0] == Verdict.CANCELLED
+            cancelled = found.verdicts[0] == Verdict.CANCELLED
             await self._confirmed(timers, timers.store.max_offset if cancelled else 0)
-            return _recalled(int(found.gone[0]))
+            return _recalled(int(found.verdicts[0]))
         decided = pending.cancel(np.ascontiguousarray(found.offsets[meant]))
         if (decided.verdicts == Verdict.REFUSED).any():
             why = next(iter(decided.remarks.values()), "")

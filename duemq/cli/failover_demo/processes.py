@@ -122,11 +122,17 @@ def new_member(
     namesrv: str,
     controller: str,
     keys: Mapping[str, str] = MappingProxyType({}),
+    ports: Sequence[int] = (),
 ) -> Member:
-    """Return a broker of the group `name`, not started; `keys`: more of its configuration."""
+    """Return a broker of the group `name`, not started.
+
+    Args:
+        keys: More of its configuration.
+        ports: Port of the broker and port for replicas; default: free ports.
+    """
     directory = home / f"broker-{number}"
     directory.mkdir()
-    port, ha_port = free_ports(2)
+    port, ha_port = ports or free_ports(2)
     conf = directory / "broker.conf"
     conf.write_text(
         BROKER_CONF.format(

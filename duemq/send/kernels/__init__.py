@@ -4,7 +4,7 @@
     header       JSON header to spans of its fields
     properties   property text to PUT columns
     ingest       frames of one connection to rows of a batch
-    answers      rows of a batch to response frames
+    responses    rows of a batch to response frames
 
 The kernels handle common frames and leave all others to the *Python path*, the handlers in Python.
 Both paths produce the same columns and bytes. No kernel reads or writes outside its arrays.

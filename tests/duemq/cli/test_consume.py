@@ -66,7 +66,8 @@ def test_output_into_a_pipe_comes_at_once_and_ends_with_its_reader(
 
 @pytest.mark.finding("B22")
 def test_consume_continues_when_the_broker_restarts(tmp_path: Path) -> None:
-    [port] = free_ports(1)  # no connection takes it while the broker is stopped
+    # No connection takes them while the broker is stopped; VIP is 2 below, replicas 1 above.
+    _, _, port, _ = free_ports(4)
     running = start(tmp_path, listenPort=str(port))
     assert duemq("send", "T", "before", *running.where).returncode == 0
     broker = ("--broker", str(running.ready["address"]))

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from duemq.metrics.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsServer, serving
+from tests.support.raw_connection import WAIT_S
 
 Scene = Callable[[int], Awaitable[Any]]
 
@@ -36,7 +37,7 @@ async def fetch(port: int, head: bytes) -> tuple[int, bytes, bytes]:
     """Return status, head and body of the answer to raw bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         answer = await reader.read()
     writer.close()
     top, _, body = answer.partition(b"\r\n\r\n")

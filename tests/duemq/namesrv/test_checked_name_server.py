@@ -14,6 +14,7 @@ from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.tls import load_tls
 from duemq.net.tls_config import TlsConfig
 from message_store.clock import SystemClock
+from tests.support.raw_connection import WAIT_S
 from tests.support.running_broker import asking, running, small
 
 ROOT = Credentials("root", "root-secret")
@@ -48,7 +49,7 @@ def test_a_name_server_checks_its_accounts(tmp_path: Path) -> None:
             keys["innerClientAuthenticationCredentials"] = json.dumps(BROKER)
             async with running(small(tmp_path / "b", **keys)) as (broker, _):
                 [link] = broker.registrar.links.values()
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(WAIT_S):
                     while await codes(address) != [16, 0]:
                         await link.push([])
             async with asking(address, ROOT) as root:

@@ -21,6 +21,7 @@ from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
 from message_store.clock import FakeClock
 from tests.support.fakes import FakePeer, settle
+from tests.support.raw_connection import WAIT_S
 
 US = BrokerAddress(cluster="C", broker_name="a", address="1.1.1.1:1", ha_address="1.1.1.1:2")
 INTERVAL_MS = 30_000
@@ -271,7 +272,7 @@ def test_one_that_does_not_answer_delays_no_stop() -> None:
     async def main() -> None:
         setting = Setting(addresses=["n1:1"])
         setting.servers["n1:1"].hold = asyncio.Event()
-        async with asyncio.timeout(20), setting.registrar.running():
+        async with asyncio.timeout(WAIT_S), setting.registrar.running():
             await settle()
         assert setting.servers["n1:1"].closed
         assert setting.servers["n1:1"].told() == ["TU"]  # no 104: it is not registered
@@ -434,7 +435,7 @@ def test_over_sockets(tmp_path: Path) -> None:
         )
         async with NameServer(config, clock) as server:
             registrar = Registrar(US, topics, clock, addresses=[f"127.0.0.1:{server.port}"])
-            async with asyncio.timeout(20), registrar.running():
+            async with asyncio.timeout(WAIT_S), registrar.running():
                 (link,) = registrar.links.values()
                 await link.tried.wait()
                 assert link.registered

@@ -96,6 +96,53 @@ def test_calls_of_a_lost_connection_do_not_count_for_the_next(run: Run) -> None:
     run(main())
 
 
+def test_stop_ends_a_call_without_a_response(run: Run) -> None:
+    async def main() -> None:
+        never, received = asyncio.Event(), asyncio.Event()
+
+        async def silent(request: Request) -> Response:
+            received.set()
+            await never.wait()
+            return Response()
+
+        async with RemotingServer(Dispatcher({12: silent}), clock=FakeClock()) as server:
+            await server.start("127.0.0.1", 0)
+            client = RemotingClient(f"127.0.0.1:{server.ports[0]}")
+            call = asyncio.create_task(client.call(Request(12, {}), timeout_s=600.0))
+            await asyncio.wait_for(received.wait(), WAIT_S)
+            client.stop()
+            with pytest.raises(OSError, match="closed the connection"):
+                await asyncio.wait_for(call, WAIT_S)
+            with pytest.raises(ConnectionAbortedError, match="was stopped"):
+                await client.call(Request(12, {}))
+            await client.close()
+            never.set()
+
+    run(main())
+
+
+def test_stop_ends_a_connection_attempt(run: Run) -> None:
+    async def main() -> None:
+        with socket.socket() as full:  # its queue of connections is full: a further one waits
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            waiting = [socket.socket() for _ in range(3)]
+            for each in waiting:
+                each.setblocking(False)
+                each.connect_ex(full.getsockname())
+            client = RemotingClient(f"127.0.0.1:{full.getsockname()[1]}")
+            call = asyncio.create_task(client.call(Request(12, {}), timeout_s=600.0))
+            for _ in range(10):  # the attempt begins; the result is the same before it
+                await asyncio.sleep(0)
+            client.stop()
+            with pytest.raises(ConnectionAbortedError, match="was stopped"):
+                await asyncio.wait_for(call, WAIT_S)
+            for each in waiting:
+                each.close()
+
+    run(main())
+
+
 def test_client_answers_the_server(run: Run) -> None:
     async def main() -> None:
         async def ask_back(request: Request) -> Response:
@@ -115,12 +162,12 @@ def test_client_answers_the_server(run: Run) -> None:
 
 def test_a_refused_connection_is_an_error(run: Run) -> None:
     async def main() -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        async with RemotingClient(f"127.0.0.1:{port}") as client:
-            with pytest.raises(OSError, match="Connect"):
-                await client.call(Request(11, {}))
+        with socket.socket() as bound:  # not listening, and no other program's
+            bound.bind(("127.0.0.1", 0))
+            port = bound.getsockname()[1]
+            async with RemotingClient(f"127.0.0.1:{port}") as client:
+                with pytest.raises(OSError, match="Connect"):
+                    await client.call(Request(11, {}))
 
     run(main())
 

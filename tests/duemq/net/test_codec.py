@@ -18,7 +18,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 
 
-def decode(data: bytes) -> Request | codec.Answer:
+def decode(data: bytes) -> Request | codec.ReceivedResponse:
     view = memoryview(data)
     frame = codec.next_frame(view, 0, len(data))
     assert frame is not None
@@ -89,7 +89,9 @@ def test_response_round_trip(
 ) -> None:
     response = Response(code, remark, fields, [memoryview(part) for part in body])
     data = b"".join(codec.encode_response(response, opaque, serialize_type=serialize_type))
-    assert decode(data) == codec.Answer(opaque, Response(code, remark, fields, b"".join(body)))
+    assert decode(data) == codec.ReceivedResponse(
+        opaque, Response(code, remark, fields, b"".join(body))
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from duemq.net.connection import Connection
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from message_store.errors import RequestError
-from tests.support.raw_connection import echo
+from tests.support.raw_connection import WAIT_S, echo
 
 
 class MemoryTransport(asyncio.Transport):
@@ -172,7 +172,7 @@ def test_an_answer_over_the_frame_limit_becomes_code_1() -> None:
         frame = codec.next_frame(data, 0, len(data))
         assert frame is not None
         answer = codec.decode_frame(data, frame)
-        assert isinstance(answer, codec.Answer)
+        assert isinstance(answer, codec.ReceivedResponse)
         assert answer.response.code == 1
         assert "exceeds the limit" in (answer.response.remark or "")
 
@@ -208,7 +208,7 @@ def test_fragments_of_a_frame_are_joined() -> None:
         view, pos, count = memoryview(transport.written), 0, 0
         while (frame := codec.next_frame(view, pos, len(view))) is not None:
             answer = codec.decode_frame(view, frame)
-            assert answer == codec.Answer(3, Response(0, None, {"a": "b"}, b"body"))
+            assert answer == codec.ReceivedResponse(3, Response(0, None, {"a": "b"}, b"body"))
             pos, count = frame.end, count + 1
         assert count == 2
         assert dataclasses.asdict(made.limits)["idle_ms_max"] == 120_000
@@ -221,7 +221,7 @@ def answer_of(transport: MemoryTransport) -> Response:
     frame = codec.next_frame(view, 0, len(view))
     assert frame is not None
     answer = codec.decode_frame(view, frame)
-    assert isinstance(answer, codec.Answer)
+    assert isinstance(answer, codec.ReceivedResponse)
     return answer.response
 
 
@@ -357,6 +357,6 @@ def test_closing_does_not_wait_for_a_peer_that_does_not_read() -> None:
         made.connection_made(transport)
         made.write(b"never read")
         made.close()
-        await asyncio.wait_for(transport.aborted.wait(), 20)
+        await asyncio.wait_for(transport.aborted.wait(), WAIT_S)
 
     asyncio.run(main())

@@ -43,7 +43,7 @@ def exchange(dispatcher: Dispatcher, request: Request, serialize_type: int = 0) 
     assert frame is not None
     assert (frame.serialize_type, frame.end) == (serialize_type, len(data))
     answer = codec.decode_frame(memoryview(data), frame)
-    assert isinstance(answer, codec.Answer)
+    assert isinstance(answer, codec.ReceivedResponse)
     assert answer.opaque == request.opaque
     return answer.response
 

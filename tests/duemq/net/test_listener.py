@@ -23,6 +23,7 @@ from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
 from tests.support.certificates import trusting_context
 from tests.support.raw_connection import WAIT_S, RawPeer, echo
+from tests.support.replica_rig import until
 
 NO_FILE = "/nonexistent/tls.properties"
 V1 = b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 10911\r\n"
@@ -55,11 +56,7 @@ async def can_call(port: int, tls: ssl.SSLContext | None) -> bool:
 async def two_openings(remoting: RemotingServer) -> None:
     """Wait until the listener has two accepted sockets without a connection."""
     [listener] = remoting.listeners
-    for _ in range(10_000):
-        if len(listener) == 2:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(f"{len(listener)} openings")
+    await until(lambda: len(listener) == 2)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, UNREAD_BYTES_MAX, Me
 from duemq.net.server import RemotingServer
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
-from tests.support.raw_connection import RawPeer, echo
+from tests.support.raw_connection import WAIT_S, RawPeer, echo
 
 MIB = 1 << 20
 pytestmark = pytest.mark.finding("A20")
@@ -108,7 +108,7 @@ def test_incomplete_frames_of_all_connections_share_one_limit(run: Run) -> None:
                     peer.writer.write(struct.pack("!iI", 16 * MIB, 10) + piece)
                     other.send(Request(11, {}, b"x" * 1_000, opaque=number))
                     assert (await other.read_answer()).opaque == number
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(WAIT_S):
                     while remoting.memory.shed_count < 6:
                         other.send(Request(11, {}, opaque=99))
                         await other.read_answer()

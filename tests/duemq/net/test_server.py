@@ -36,7 +36,9 @@ def server(handlers: dict[int, RequestHandler], **limits: int) -> RemotingServer
     return RemotingServer(Dispatcher(handlers), limits=bounds, clock=FakeClock())
 
 
-async def ask(handlers: dict[int, RequestHandler], *requests: Request) -> list[codec.Answer]:
+async def ask(
+    handlers: dict[int, RequestHandler], *requests: Request
+) -> list[codec.ReceivedResponse]:
     async with server(handlers) as remoting:
         await remoting.start("127.0.0.1", 0)
         async with await RawPeer.connect(remoting.ports[0]) as peer:
@@ -58,7 +60,7 @@ def test_answer_comes_in_the_encoding_of_the_request(run: Run, serialize_type: i
                 frame = codec.next_frame(memoryview(data), 0, len(data))
                 assert frame is not None
                 answer = codec.decode_frame(memoryview(data), frame)
-                assert answer == codec.Answer(-5, Response(0, None, {"a": "b"}, b"body"))
+                assert answer == codec.ReceivedResponse(-5, Response(0, None, {"a": "b"}, b"body"))
 
     run(main())
 
@@ -335,7 +337,7 @@ def test_call_without_answer_times_out(run: Run) -> None:
             await remoting.start("127.0.0.1", 0)
             async with await RawPeer.connect(remoting.ports[0]) as raw:
                 raw.send(Request(34, {}, opaque=1))
-                while not isinstance(await raw.read(), codec.Answer):
+                while not isinstance(await raw.read(), codec.ReceivedResponse):
                     pass
         assert len(errors) == 1
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from message_store.clock import FakeClock
-from tests.support.pop_client import PopClient, advance, rest
+from tests.support.pop_client import PopClient, advance, records_of, rest
 from tests.support.running_broker import running, small
 
 TARGET = {"consumerGroup": "g", "topic": "T", "queueId": -1}
@@ -43,7 +43,7 @@ def test_peeked_messages_stay_visible(world):
         for _ in range(2):
             answer = await asker.ask(200_052, TARGET | {"maxMsgNums": 2})
             assert (answer.code, answer.fields["restNum"]) == (0, "3")
-            assert [message.body for message in popped(answer, "T")] == [b"a", b"b"]
+            assert [record.body for record in records_of(answer)] == [b"a", b"b"]
         assert len(await client.pop()) == 3
         assert (await asker.ask(200_052, TARGET | {"maxMsgNums": 2})).code == 19
 

@@ -14,7 +14,7 @@ from tests.support.pop_client import PopClient, advance
 from tests.support.running_broker import running, small
 
 POPS = 40
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

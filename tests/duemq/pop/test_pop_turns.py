@@ -13,6 +13,7 @@ from message_store.replication.acknowledgement import Missing
 from tests.support.accounts import KEYS, ROOT
 from tests.support.pop_client import advance, popped
 from tests.support.pop_frames import ack_request, answers, codes, turn, write
+from tests.support.replica_rig import until
 
 POP = RequestCode.POP_MESSAGE
 
@@ -213,7 +214,7 @@ def test_a_pop_without_messages_is_held(rig, monkeypatch):
         peers = await rig.peers(2)
         for peer in peers:
             write(peer, [rig.pop_request(1, pollTime=30_000)])
-        await turn()
+        await until(lambda: len(rig.broker.parts.held) == 2)
         await rig.send(0, b"a", b"b")
         found = [bodies_of((await answers(peer, 1))[1]) for peer in peers]
         assert sorted(body for each in found for body in each) == [b"a", b"b"]

@@ -13,8 +13,8 @@ import pytest
 from duemq.replication.autoswitch_client import autoswitch_sessions
 from duemq.replication.autoswitch_frames import (
     STATE_BYTES,
-    Answer,
     Handshake,
+    MasterHandshake,
     ReplicaFrames,
     Report,
     Transfer,
@@ -103,7 +103,7 @@ def with_replica(
                     if isinstance(frame, Report):
                         return frame.log_end
                     handshakes.append(frame)
-                    writer.write(Answer(rig.log_end, rig.epochs).encode())
+                    writer.write(MasterHandshake(rig.log_end, rig.epochs).encode())
 
         master = ScriptedMaster(read_report)
         server = await asyncio.start_server(master.serve, "127.0.0.1", 0)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.replication.autoswitch_frames import (
-    Answer,
     AutoSwitchStream,
     Handshake,
+    MasterHandshake,
     OwnLog,
     ReplicaFrames,
     Report,
@@ -25,8 +25,8 @@ from duemq.replication.layout import (
     EPOCH,
     EPOCH_REPORT,
     EPOCH_TRANSFER,
-    HANDSHAKE_ANSWER,
     HANDSHAKE_REQUEST,
+    MASTER_HANDSHAKE,
 )
 from duemq.replication.log_stream import HEARTBEATS_MAX
 from duemq.replication.own_log import OwnRecord
@@ -34,7 +34,7 @@ from message_store.errors import ReplicationFault
 
 EPOCHS = Epochs.of([(1, 0), (5, 6_300), (9, 18_930)])
 # Apache 5.3.3 as master: its answer, and the heads of transfers of the same connection.
-APACHE_ANSWER = bytes.fromhex(
+APACHE_HANDSHAKE = bytes.fromhex(
     "0000000100000024000000000000628e00000009"
     "000000010000000000000000"
     "00000005000000000000189c"
@@ -49,7 +49,7 @@ APACHE_EARLY_HEARTBEAT = bytes.fromhex(
 
 
 def test_bytes_are_apaches() -> None:
-    assert Answer(25_230, EPOCHS).encode() == APACHE_ANSWER
+    assert MasterHandshake(25_230, EPOCHS).encode() == APACHE_HANDSHAKE
     head = Transfer(0, 6_300, EpochEntry(5, 6_300), 25_230)
     assert head.encode() == APACHE_HEAD
     heartbeat = Transfer(-1, 0, EpochEntry(1, 0), 0)
@@ -101,7 +101,7 @@ def test_a_replica_reads_what_masters_write(
         frames.append(Transfer(len(log), 0, entries[-1], len(log)).encode())
     before = APACHE_EARLY_HEARTBEAT if early and entries[0].epoch == 1 else b""
     end = 0 if before else len(log)
-    data = Answer(end, Epochs(tuple(entries))).encode() + before + b"".join(frames)
+    data = MasterHandshake(end, Epochs(tuple(entries))).encode() + before + b"".join(frames)
     stream = empty_replica()
     sent = b""
     for piece in pieces(data, cuts):
@@ -119,7 +119,7 @@ def test_a_replica_reads_what_masters_write(
 def test_an_epoch_may_be_named_with_the_end_of_the_one_before() -> None:
     """As Apache's master does; the epochs before it are known from its answer."""
     stream = empty_replica()
-    stream.feed(memoryview(APACHE_ANSWER + APACHE_HEAD + b"x" * 6_300))
+    stream.feed(memoryview(APACHE_HANDSHAKE + APACHE_HEAD + b"x" * 6_300))
     assert stream.epochs == EPOCHS.before(6_301)
     assert stream.confirm_offset == stream.master_offset == 25_230
 
@@ -128,7 +128,7 @@ def test_a_log_may_begin_before_its_first_epoch() -> None:
     """It was written before the broker was in controller mode."""
     stream = empty_replica()
     entry = EpochEntry(2, 500)
-    stream.feed(memoryview(Answer(600, Epochs((entry,))).encode()))
+    stream.feed(memoryview(MasterHandshake(600, Epochs((entry,))).encode()))
     for offset in (100, 300, 500):
         stream.feed(memoryview(Transfer(offset, 200, entry, 0).encode() + bytes(200)))
     assert (stream.offset, stream.pending.size) == (100, 600)
@@ -182,7 +182,7 @@ def test_transfers_begin_with_the_last_record(
     left: list[tuple[int, int]],
 ) -> None:  # fmt: skip
     stream = AutoSwitchStream(log)
-    stream.feed(memoryview(Answer(their_end, Epochs.of(theirs)).encode()))
+    stream.feed(memoryview(MasterHandshake(their_end, Epochs.of(theirs)).encode()))
     assert stream.data_to_send() == Report(asked).encode()
     assert stream.epochs == Epochs.of(left)
     assert stream.is_compared == (asked in (0, log.end))
@@ -192,7 +192,7 @@ def test_transfers_begin_with_the_last_record(
 @pytest.mark.parametrize("equal", [True, False])
 def test_a_log_is_truncated_if_what_remains_is_the_masters(equal: bool) -> None:
     stream = AutoSwitchStream(own(950, MINE))
-    stream.feed(memoryview(Answer(990, Epochs.of([(1, 0), (2, 500), (5, 700)])).encode()))
+    stream.feed(memoryview(MasterHandshake(990, Epochs.of([(1, 0), (2, 500), (5, 700)])).encode()))
     assert stream.data_to_send() == Report(700 - len(RECORD)).encode()
     head = Transfer(692, len(RECORD), EpochEntry(5, 700), 0).encode()
     if equal:
@@ -226,7 +226,7 @@ def test_a_log_that_was_never_confirmed_is_emptied_for_a_newer_master_without_it
 def answered(log: OwnLog, end: int, entries: list[tuple[int, int]]) -> AutoSwitchStream:
     """Return a stream after the answer of a master."""
     stream = AutoSwitchStream(log)
-    stream.feed(memoryview(Answer(end, Epochs.of(entries)).encode()))
+    stream.feed(memoryview(MasterHandshake(end, Epochs.of(entries)).encode()))
     return stream
 
 
@@ -290,15 +290,15 @@ def test_a_master_reads_any_bytes_as_frames_or_refuses_them(data: bytes, cuts: l
     ("data", "why"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "state 1213486160 instead of 1"),
-        (HANDSHAKE_ANSWER.pack(0, 0, 1_000, 0), "state 0 instead of 1.*controller mode"),
-        (HANDSHAKE_ANSWER.pack(1, 0, 1_000, -1), "no epochs: it was not elected"),
-        (HANDSHAKE_ANSWER.pack(1, 13, 0, 1), "13 bytes of epochs"),
-        (HANDSHAKE_ANSWER.pack(1, -12, 0, 1), "-12 bytes of epochs"),
-        (HANDSHAKE_ANSWER.pack(1, 12 << 20, 0, 1), "bytes of epochs"),
-        (HANDSHAKE_ANSWER.pack(1, 12, -5, 1), "log end -5"),
-        (HANDSHAKE_ANSWER.pack(1, 12, 9, 1) + EPOCH.pack(-1, 0), "out of range"),
-        (HANDSHAKE_ANSWER.pack(1, 12, 9, 1) + EPOCH.pack(1, -1), "out of range"),
-        (HANDSHAKE_ANSWER.pack(1, 24, 9, 1) + EPOCH.pack(2, 0) + EPOCH.pack(1, 5), "follows"),
+        (MASTER_HANDSHAKE.pack(0, 0, 1_000, 0), "state 0 instead of 1.*controller mode"),
+        (MASTER_HANDSHAKE.pack(1, 0, 1_000, -1), "no epochs: it was not elected"),
+        (MASTER_HANDSHAKE.pack(1, 13, 0, 1), "13 bytes of epochs"),
+        (MASTER_HANDSHAKE.pack(1, -12, 0, 1), "-12 bytes of epochs"),
+        (MASTER_HANDSHAKE.pack(1, 12 << 20, 0, 1), "bytes of epochs"),
+        (MASTER_HANDSHAKE.pack(1, 12, -5, 1), "log end -5"),
+        (MASTER_HANDSHAKE.pack(1, 12, 9, 1) + EPOCH.pack(-1, 0), "out of range"),
+        (MASTER_HANDSHAKE.pack(1, 12, 9, 1) + EPOCH.pack(1, -1), "out of range"),
+        (MASTER_HANDSHAKE.pack(1, 24, 9, 1) + EPOCH.pack(2, 0) + EPOCH.pack(1, 5), "follows"),
     ],
 )
 def test_a_replica_refuses_another_answer(data: bytes, why: str) -> None:
@@ -330,7 +330,7 @@ def test_a_replica_refuses_other_transfers(head: tuple[int, ...], why: str) -> N
 
 @given(st.binary(max_size=400), CUTS)
 def test_a_replica_reads_any_bytes_as_frames_or_refuses_them(data: bytes, cuts: list[int]) -> None:
-    for before in (b"", Answer(990, Epochs.of(MINE)).encode()):
+    for before in (b"", MasterHandshake(990, Epochs.of(MINE)).encode()):
         stream = empty_replica()
         try:
             for piece in pieces(before + data, cuts):
@@ -350,13 +350,16 @@ def test_a_master_without_the_log_that_is_missing_here_is_noticed() -> None:
         stream.feed(heartbeat)
 
 
-def test_an_answer_has_no_more_epochs_than_apaches_replicas_expect() -> None:
+def test_a_handshake_has_no_more_epochs_than_apaches_replicas_expect() -> None:
     epochs = Epochs.of([(number, number) for number in range(ENTRIES_KEPT + 3)])
-    assert len(Answer(9_000, epochs).encode()) == HANDSHAKE_ANSWER.size + ENTRIES_KEPT * EPOCH.size
+    assert (
+        len(MasterHandshake(9_000, epochs).encode())
+        == MASTER_HANDSHAKE.size + ENTRIES_KEPT * EPOCH.size
+    )
 
 
 def test_an_invalid_confirm_offset_confirms_nothing() -> None:
     stream = empty_replica()
-    stream.feed(memoryview(Answer(900, Epochs.of(MINE)).encode()))
+    stream.feed(memoryview(MasterHandshake(900, Epochs.of(MINE)).encode()))
     stream.feed(memoryview(Transfer(0, 2, EpochEntry(1, 0), -1).encode() + b"xx"))
     assert stream.confirm_offset == 0

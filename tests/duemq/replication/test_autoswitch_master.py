@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.replication.autoswitch_frames import (
-    Answer,
     AutoSwitchStream,
     Handshake,
+    MasterHandshake,
     OwnLog,
     Report,
     Transfer,
@@ -48,7 +48,7 @@ def test_a_handshake_is_answered_with_the_epochs(size: int) -> None:
     data = APACHE_HANDSHAKE + APACHE_REPORT
     for at in range(0, len(data), size):
         found.receive(data[at : at + size], LOG_END)
-    assert found.data_to_send() == Answer(LOG_END, EPOCHS).encode()
+    assert found.data_to_send() == MasterHandshake(LOG_END, EPOCHS).encode()
     assert found.data_to_send() == b""
     assert (found.replica_id, found.is_learner) == (2, False)
     assert (found.start, found.acknowledged) == (0, 0)
@@ -84,7 +84,7 @@ def test_reports_are_acknowledgements() -> None:
 def test_a_repeated_handshake_is_answered_once() -> None:
     """Apache's replica repeats it if the answer has arrived in part."""
     found = received([Handshake(2), Handshake(2)])
-    assert found.data_to_send() == Answer(LOG_END, EPOCHS).encode()
+    assert found.data_to_send() == MasterHandshake(LOG_END, EPOCHS).encode()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
-from duemq.replication.ha_address import HaAddressProcessor, ask_ha_address
+from duemq.replication.ha_address import HaAddressFinder, HaAddressProcessor, ask_ha_address
+from message_store.clock import FakeClock
 from message_store.errors import PeerError
 
 ADDRESS, HA_ADDRESS, LOG_END = "10.0.0.1:10911", "10.0.0.1:10912", 4_711
@@ -58,3 +59,32 @@ def test_a_replica_names_none_and_takes_none() -> None:
 def test_an_answer_without_an_address_is_an_error(answer: Response, why: str) -> None:
     with pytest.raises(PeerError, match=why):
         asyncio.run(ask_ha_address(Master(answer)))
+
+
+class HangingMaster(Master):
+    """A master that does not respond until the client is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(Response())
+        self.asked, self._stops = asyncio.Event(), asyncio.Event()
+
+    async def call(self, request: Request, *, timeout_s: float = 3.0) -> Response:
+        self.asked.set()
+        await self._stops.wait()
+        raise ConnectionResetError("stopped")
+
+    def stop(self) -> None:
+        super().stop()
+        self._stops.set()
+
+
+def test_a_stop_does_not_wait_for_a_master_that_hangs() -> None:
+    async def main() -> None:
+        master = HangingMaster()
+        finder = HaAddressFinder(master, FakeClock())
+        run = asyncio.create_task(finder.run(lambda address: None))
+        await master.asked.wait()
+        finder.stop()
+        await asyncio.wait_for(run, 30)
+
+    asyncio.run(main())

@@ -56,6 +56,18 @@ class Bench:
         return peer
 
 
+def first_offset(bench: Bench) -> int | None:
+    """Return the log offset that the first replica has reported, None before its connection."""
+    connections = bench.server.connections
+    return connections[0].offset if connections else None
+
+
+def first_transferred(bench: Bench) -> int:
+    """Return the number of bytes transferred to the first replica, 0 before its connection."""
+    connections = bench.server.connections
+    return connections[0].transferred if connections else 0
+
+
 Work = Callable[[Bench], Awaitable[None]]
 
 
@@ -119,7 +131,7 @@ def test_what_is_appended_is_transferred_at_once_if_messages_wait_for_it(
     async def work(bench: Bench) -> None:
         end = bench.store.max_offset
         peer = await bench.connect(end)
-        await until(lambda: bench.server.connections and bench.server.connections[0].offset == end)
+        await until(lambda: first_offset(bench) == end)
         bench.clock.advance(COLLECT_MS)
         for number in range(400, 403):
             fill(bench.store, 1, first=number)
@@ -156,7 +168,7 @@ def test_with_sync_flush_only_synced_bytes_are_transferred(
         bench.store.flush()
         synced = bench.store.max_offset
         peer = await bench.connect(synced)
-        await until(lambda: bench.server.connections[0].offset == synced)
+        await until(lambda: first_offset(bench) == synced)
         disk.clear()
         fill(bench.store, 3, first=400)
         await asyncio.sleep(0)
@@ -171,7 +183,7 @@ def test_with_sync_flush_only_synced_bytes_are_transferred(
 def test_a_long_log_is_copied_by_threads_and_a_slow_reader_loses_nothing(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         peer = await bench.connect(0)
-        await until(lambda: bench.server.connections[0].transferred > 1 << 20)
+        await until(lambda: first_transferred(bench) > 1 << 20)
         fill(bench.store, 100, first=20_000)  # while the socket is full
         await peer.copy(bench.store.max_offset)
         assert bytes(peer.log) == log_of(bench.store)
@@ -186,7 +198,7 @@ def test_an_idle_connection_gets_heartbeats(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         end = bench.store.max_offset
         peer = await bench.connect(end)
-        await until(lambda: bench.server.connections[0].offset == end)
+        await until(lambda: first_offset(bench) == end)
         for _ in range(3):
             bench.clock.advance(4_999)
             bench.clock.advance(1)
@@ -221,7 +233,7 @@ def test_a_silent_replica_is_left(tmp_path: Path, reads: bool) -> None:
 
     async def work(bench: Bench) -> None:
         peer = await bench.connect(0)
-        await until(lambda: bench.server.connections and bench.server.connections[0].transferred)
+        await until(lambda: first_transferred(bench))
         if reads:
             await peer.copy(bench.store.max_offset)
         bench.clock.advance(20_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class Master:
         self.bounds = [0, 0]
         self.asked: list[int] = []
         self.slow_ms = 0
+        self.hangs: asyncio.Future[None] | None = None
 
     def connect(self, address: str) -> Master:
         self.address = address
@@ -53,11 +55,17 @@ class Master:
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         self.asked.append(int(request.code))
         self.clock.advance(self.slow_ms)
+        if self.hangs is not None:
+            await self.hangs
         if code := self.unknown.get(request.code, 0):
             return Response(code, "not supported")
         first, end = map(str, self.bounds)
         bounds = {"table": {"commitLogMinOffset": first, "commitLogMaxOffset": end}}
         return Response(body=json.dumps(self.answers.get(request.code, bounds)).encode())
+
+    def stop(self) -> None:
+        if self.hangs is not None:
+            self.hangs.set_exception(ConnectionResetError("stopped"))
 
     async def close(self) -> None:
         pass
@@ -120,6 +128,8 @@ class Setting:
 
 @asynccontextmanager
 async def synchronizing(root: Path, **changes: Any) -> AsyncIterator[Setting]:
+    # One thread: `settle` returns after all writes of files that began before it.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     clock = FakeClock()
     with open_store(root, clock, **changes) as store:
         setting = Setting(store, clock)
@@ -162,6 +172,25 @@ def test_progress_is_taken_when_the_log_is_there(
             found = setting.delay_offsets()
             assert found["offsetTable"] == {1: 5}
             assert found.get("logGeneration") == (0 if members else None)  # of this log
+
+    asyncio.run(main())
+
+
+def test_a_stop_does_not_wait_for_a_master_that_hangs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.hangs = asyncio.get_running_loop().create_future()
+            await setting.pass_ms(2 * INTERVAL_MS)
+            requests = len(setting.master.asked)
+            setting.synchronize.stop()
+            await setting.settle()
+            assert len(setting.master.asked) == requests == 1
+            with pytest.raises(ConnectionAbortedError):
+                await setting.synchronize.first_offset()
+            setting.master.hangs = None
+        assert "cannot copy" not in caplog.text  # a stop is not a failure
 
     asyncio.run(main())
 

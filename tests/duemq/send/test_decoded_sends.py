@@ -10,9 +10,9 @@ import pytest
 
 from delivery.plugin import Request, Response
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.send.answers import DecodedSend
 from duemq.send.decoded_sends import STAGED_BYTES_MAX, DecodedSends
 from duemq.send.ingest import ROWS_MAX, MustWait
+from duemq.send.responses import DecodedSend
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 

@@ -70,7 +70,7 @@ def test_response_to_a_send(run: Run, way: Any, serialize_type: int) -> None:
             frame = codec.next_frame(memoryview(data), 0, len(data))
             assert frame is not None
             answer = codec.decode_frame(memoryview(data), frame)
-            assert isinstance(answer, codec.Answer)
+            assert isinstance(answer, codec.ReceivedResponse)
             assert (answer.opaque, answer.response.code) == (-7, 0)
             fields = answer.response.fields
             assert fields is not None

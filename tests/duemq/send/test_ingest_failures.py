@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from delivery.plugin import Request
-from duemq.send.answers import SendResponses
 from duemq.send.ingest import Ingest
+from duemq.send.responses import SendResponses
 from message_store.errors import RequestError
 from tests.duemq.net.conftest import Run
 from tests.duemq.send.test_ingest import Bench, answers, fast, plain

@@ -14,10 +14,10 @@ from delivery.plugin import Response
 from duemq.messages.recall_handle import RecallHandle
 from duemq.net import codec
 from duemq.send import layout
-from duemq.send.answers import answer_text, send_fields
-from duemq.send.kernels import answers, header, properties, text
+from duemq.send.kernels import header, properties, responses, text
 from duemq.send.kernels.ingest import frame_end
 from duemq.send.layout import host_column
+from duemq.send.responses import response_text, send_fields
 from message_store import layout as store_layout
 from message_store.errors import FrameError
 from message_store.log.batch import PutBatch, property_columns
@@ -206,12 +206,12 @@ HOSTS = [(bytes([127, 0, 0, 1]), 10_911), (bytes(range(240, 256)), 65_535)]
         ),
         max_size=8,
     ),
-    wait=st.sampled_from([answers.WAIT_ANY, answers.WAIT_YES, answers.WAIT_NO]),
+    wait=st.sampled_from([responses.WAIT_ANY, responses.WAIT_YES, responses.WAIT_NO]),
     region=st.sampled_from(["DefaultRegion", "r"]),
 )
-def test_put_answers(host: tuple[bytes, int], rows: list[Any], wait: int, region: str) -> None:
+def test_put_responses(host: tuple[bytes, int], rows: list[Any], wait: int, region: str) -> None:
     batch, wire = PutBatch(8), np.zeros(8, layout.WIRE)
-    into = answer_text(8, region=region, trace_on=True, broker_name="broker-a")
+    into = response_text(8, region=region, trace_on=True, broker_name="broker-a")
     topics = TopicTable()
     expected: dict[int, bytes] = {}
     connection = 0
@@ -230,8 +230,8 @@ def test_put_answers(host: tuple[bytes, int], rows: list[Any], wait: int, region
             row["real_topic_index"], row["out_ms"] = topics.add(timer[0]), timer[1]
             time_text = str(timer[1] + 1)
             handle = RecallHandle(timer[0], "broker-a", time_text, f"U{index}").encode()
-        waits = answers.WAIT_NO if no_wait else answers.WAIT_YES
-        if not status and not flags and wait in (answers.WAIT_ANY, waits):
+        waits = responses.WAIT_NO if no_wait else responses.WAIT_YES
+        if not status and not flags and wait in (responses.WAIT_ANY, waits):
             fields = send_fields(
                 str(index), f"U{index}", encode_offset_id(*host, offset), str(offset // 7),
                 region=region, trace_on=True, recall_handle=handle,
@@ -240,26 +240,26 @@ def test_put_answers(host: tuple[bytes, int], rows: list[Any], wait: int, region
             expected[connection] = expected.get(connection, b"") + bytes(frame)
     names = (topics.arrays.topics, topics.arrays.names)
     into.turn["count"], into.turn["wait"] = len(rows), wait
-    size, refused = answers.put_answers(batch.rows, wire, batch.staging, *names, *into)
-    assert size == answers.SCRATCH_BYTES + sum(map(len, expected.values()))
+    size, refused = responses.put_responses(batch.rows, wire, batch.staging, *names, *into)
+    assert size == responses.SCRATCH_BYTES + sum(map(len, expected.values()))
     assert refused == sum(row[2] != 0 for row in rows)
-    start = answers.SCRATCH_BYTES
+    start = responses.SCRATCH_BYTES
     for number in range(connection + 1):
         end = int(into.turn[0]["ends"][number])
         assert into.out[start:end].tobytes() == expected.get(number, b"")
         start = end
 
 
-def test_put_answers_refuses_an_id_that_is_too_long() -> None:
+def test_put_responses_refuses_an_id_that_is_too_long() -> None:
     batch, wire = PutBatch(1), np.zeros(1, layout.WIRE)
     arrays = TopicTable().arrays
-    into = answer_text(1, region="r", trace_on=False, broker_name="b")
+    into = response_text(1, region="r", trace_on=False, broker_name="b")
     batch.add(
         topic_index=0, queue_id=0, body=b"b", properties=b"UNIQ_KEY\x01" + b"U" * 256 + b"\x02",
         born_ms=0, born_host=HOSTS[0], store_host=HOSTS[0],
     )  # fmt: skip
     into.turn["count"] = 1
-    size, _ = answers.put_answers(
+    size, _ = responses.put_responses(
         batch.rows, wire, batch.staging, arrays.topics, arrays.names, *into
     )
     assert size == -1
@@ -274,7 +274,7 @@ def test_put_answers_refuses_an_id_that_is_too_long() -> None:
         ("R", "B" * 5_000, "T", False),
     ],
 )
-def test_put_answers_writes_inside_its_buffers(
+def test_put_responses_writes_inside_its_buffers(
     region: str, broker_name: str, topic: str | None, fits: bool
 ) -> None:
     rows, topics, guard = 16, TopicTable(), 1 << 16
@@ -287,11 +287,11 @@ def test_put_answers_writes_inside_its_buffers(
         if topic is not None:
             batch.rows[index]["real_topic_index"] = topics.add(topic)
             batch.rows[index]["out_ms"] = 1
-    into = answer_text(rows, region=region, trace_on=True, broker_name=broker_name)
+    into = response_text(rows, region=region, trace_on=True, broker_name=broker_name)
     into.turn["count"] = rows
     guarded = np.full(into.out.size + guard, 0xAB, np.uint8)
     names = (topics.arrays.topics, topics.arrays.names)
-    size, _ = answers.put_answers(
+    size, _ = responses.put_responses(
         batch.rows, wire, batch.staging, *names, *into._replace(out=guarded[: into.out.size])
     )
     assert (size >= 0) is fits

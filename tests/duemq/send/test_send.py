@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from delivery.plugin import Request
-from duemq.send.answers import DecodedSend
 from duemq.send.ingest import MustWait
+from duemq.send.responses import DecodedSend
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from tests.support.send_path import BORN, SendPath, plain_way, row_of, send_request

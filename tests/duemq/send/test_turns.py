@@ -12,7 +12,7 @@ from duemq.net.server import RemotingServer
 from duemq.send.ingest import DECODED_FRAMES_MAX, TURN_S, Ingest
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
-from tests.support.raw_connection import RawPeer
+from tests.support.raw_connection import WAIT_S, RawPeer
 from tests.support.send_path import SendPath, send_request
 
 MANY = 500
@@ -88,7 +88,7 @@ def test_stop_handles_every_received_frame(run: Run) -> None:
                 peer.send(Request(11, {}, opaque=number))
             await peer.read_answer()
             await server.stop()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WAIT_S):
                 rest = await peer.reader.read()
         assert rest.count(b'"code":0') == len(slow.handled) - 1
 

@@ -21,7 +21,7 @@ from tests.support.v5_client import (
     v5_caller,
 )
 
-FIRST_S = 20
+FIRST_S = 60
 
 
 def resource(name: str) -> v2.Resource:

@@ -24,7 +24,7 @@ from message_store.ledger.worker import LedgerProcess, LedgerWorker, Worker
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import EventRecord, MigrationRecord, Snapshot
 
-GONE_MS = 20_000
+GONE_MS = 120_000
 RUN = MigrationRecord(migration_id="m", started_ms=1)
 PARENT = """
 import sys

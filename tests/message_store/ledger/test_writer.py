@@ -29,6 +29,7 @@ from tests.message_store.ledger.conftest import NOW_MS, Opener, open_ledger
 from tests.message_store.ledger.postgres import Server
 
 RUN_ID = some.RUN_ID
+REACHED_S_MAX = 120  # the ledger is written by a thread, perhaps on a busy machine
 
 
 class Rig:
@@ -67,12 +68,13 @@ class Rig:
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Advance the clock until a condition holds."""
-        for _ in range(5_000):
-            if reached():
-                return
-            self.clock.advance(LINGER_MS)
-            await asyncio.sleep(0.001)
-        raise AssertionError(f"it never happened: {self.health}")
+        try:
+            async with asyncio.timeout(REACHED_S_MAX):
+                while not reached():
+                    self.clock.advance(LINGER_MS)
+                    await asyncio.sleep(0.001)
+        except TimeoutError as error:
+            raise AssertionError(f"it never happened: {self.health}") from error
 
     async def written(self) -> None:
         await self.until(lambda: not self.health.pending and not self.health.trouble)
@@ -216,7 +218,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Ev
 
     def hanging(ledger: Ledger, records: list[Record]) -> None:
         inside.set()
-        assert free.wait(60)
+        assert free.wait(REACHED_S_MAX)
         write(ledger, records)
 
     monkeypatch.setattr(Ledger, "write", hanging)
@@ -244,7 +246,7 @@ def test_closing_during_a_write_ends(tmp_path: Path, monkeypatch: pytest.MonkeyP
     free, inside = hang(monkeypatch)
 
     async def leave(rig: Rig) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(REACHED_S_MAX):
             async with running(rig.writer):
                 rig.step()
                 await rig.until(inside.is_set)

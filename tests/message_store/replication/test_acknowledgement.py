@@ -12,6 +12,7 @@ import pytest
 from message_store.replication.acknowledgement import Missing, Replicated
 from message_store.store import MessageStore
 from tests.duemq.test_sync_flush import disk as disk
+from tests.support.raw_connection import WAIT_S
 from tests.support.stores import crash, open_store, put_one
 
 
@@ -24,7 +25,7 @@ def possible(offset: int = 0, timeout_ms: int = 60_000) -> Replicated:
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             await work()
 
     asyncio.run(main())

@@ -16,6 +16,7 @@ from message_store.log.commit_log import LogFile
 from message_store.retention.log_retention import FileFacts, Wanted, plan_removal, plan_wanted
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
+from tests.support.raw_connection import WAIT_S
 from tests.support.stores import add_message, open_store, put_one, small_config
 
 HOUR_MS = 3_600_000
@@ -147,7 +148,7 @@ def test_large_files_are_removed_in_another_thread(tmp_path, monkeypatch):
     def erase(file: LogFile) -> None:
         assert threading.current_thread() is not threading.main_thread()
         began.set()
-        assert go_on.wait(10)
+        assert go_on.wait(WAIT_S)
         real(file)
 
     monkeypatch.setattr(LogFile, "erase", erase)
@@ -155,7 +156,7 @@ def test_large_files_are_removed_in_another_thread(tmp_path, monkeypatch):
     async def steps() -> None:
         count = len(store.log.files) - 1
         round_ = asyncio.create_task(store.retention.clean_in_thread())
-        assert await asyncio.to_thread(began.wait, 10)
+        assert await asyncio.to_thread(began.wait, WAIT_S)
         ending = asyncio.create_task(store.retention.finish())
         assert len(store.log.files) == 1  # the deleted files are not read any more
         assert store.queue_bounds("T", 0)[0] > 0

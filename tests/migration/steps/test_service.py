@@ -295,7 +295,7 @@ def test_a_level_pauses_while_it_is_counted(
             assert answer["right"], answer
             [found] = answer["verified"]
             assert found["level_pending"] + found["timers_pending"] == 60
-            seen.append(found["handed"])
+            seen.append(found["transferred"])
             bench.clock.advance(100)
         assert len(set(seen)) > 5
         await bench.until(5, "done")

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from delivery.plugin import AskedView
+from delivery.plugin import ParameterizedView
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.log.batch import PutBatch
@@ -117,7 +117,7 @@ def _look(timers: TimerStore) -> None:
     views = admin_views(lambda: timers)
     views["summary"]()
     for name, fields in (("list", {}), ("list", {"topic": "T"}), ("forecast", {"count": "2"})):
-        cast(AskedView, views[name])(fields)
+        cast(ParameterizedView, views[name])(fields)
 
 
 def _note(timers: TimerStore, batch: PutBatch) -> None:

@@ -69,7 +69,7 @@ def test_a_cancelled_timer_is_never_delivered(rig, delay_ms, end):
     restart(rig, end)
     assert rig.timers.counts.total == 1
     assert pending_timers(rig).cancel(one(target)).verdicts.tolist() == [Verdict.DELIVERED]
-    assert pending_timers(rig).by_offset(one(target)).gone.tolist() == [Verdict.CANCELLED]
+    assert pending_timers(rig).by_offset(one(target)).verdicts.tolist() == [Verdict.CANCELLED]
     rig.advance(delay_ms + 2_000)
     assert rig.bodies() == [b"b"]
     assert pending_timers(rig).cancel(one(other)).verdicts.tolist() == [Verdict.DELIVERED]
@@ -100,7 +100,7 @@ def test_a_moved_timer_is_delivered_at_its_new_time_and_once(rig, first_ms, then
     )  # fmt: skip
     rig.advance(first_ms + 3_000)
     assert rig.bodies() == [b"a"]
-    assert pending_timers(rig).by_offset(one(offset)).gone.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).by_offset(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -115,7 +115,7 @@ def test_a_fired_timer_is_delivered_now_and_once(rig, delay_ms, how, end):
     assert rig.timers.counts.total == 0
     rig.advance(delay_ms + 2_000)
     assert rig.bodies() == [b"a"]
-    assert pending_timers(rig).by_offset(one(offset)).gone.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).by_offset(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
 
 
 def test_delivered_timers_and_other_messages_are_reported(rig):
@@ -276,10 +276,15 @@ def test_a_moved_timer_is_found_by_all_its_records(rig):
     rig.close()
     rig.open()
     found = pending_timers(rig).by_key("T", ["a", "nobody"], unique=True)
-    assert (found.asked.tolist(), found.gone.tolist()) == ([0], [Verdict.DONE, Verdict.UNKNOWN])
+    assert (found.name_index.tolist(), found.verdicts.tolist()) == (
+        [0],
+        [Verdict.DONE, Verdict.UNKNOWN],
+    )
     assert pending_timers(rig).cancel(found.offsets).verdicts.tolist() == [Verdict.DONE]
-    gone = pending_timers(rig).by_key("T", ["a"], unique=True).gone.tolist()
-    assert gone == pending_timers(rig).by_offset(one(offset)).gone.tolist() == [Verdict.CANCELLED]
+    gone = pending_timers(rig).by_key("T", ["a"], unique=True).verdicts.tolist()
+    assert (
+        gone == pending_timers(rig).by_offset(one(offset)).verdicts.tolist() == [Verdict.CANCELLED]
+    )
     rig.advance(100_000)
     assert rig.bodies() == []
 
@@ -292,7 +297,9 @@ def test_found_by_key_topic_and_time(rig):
     assert pending_timers(rig).by_key("T", ["k3"], unique=False).offsets.size == 10
     assert pending_timers(rig).by_key("U", ["k3"], unique=False).offsets.size == 0
     assert pending_timers(rig).by_key("", ["all"], unique=False).offsets.size == 100
-    assert pending_timers(rig).by_key("T", ["k3"], unique=True).gone.tolist() == [Verdict.UNKNOWN]
+    assert pending_timers(rig).by_key("T", ["k3"], unique=True).verdicts.tolist() == [
+        Verdict.UNKNOWN
+    ]
     rig.advance(10_000)
     pieces = list(pending_timers(rig).by_topic("T", start_ms, start_ms + 20_001))
     assert sum(piece.offsets.size for piece in pieces) == 10
@@ -332,14 +339,14 @@ def test_a_marker_of_a_client_cancels_its_target_only(tmp_path, index, end):
     rig.work()
     assert rig.timers.counts.total == 3
     if index:
-        gone = pending_timers(rig).by_key("T", ["a"], unique=True).gone.tolist()
+        gone = pending_timers(rig).by_key("T", ["a"], unique=True).verdicts.tolist()
         assert gone == [Verdict.CANCELLED]
     restart(rig, end)
     rig.advance(20_000)
     assert rig.bodies("T") == [b"b", b"c"]
     assert rig.bodies("U") == [b"a"]
     if index:
-        gone = pending_timers(rig).by_key("T", ["a", "c"], unique=True).gone.tolist()
+        gone = pending_timers(rig).by_key("T", ["a", "c"], unique=True).verdicts.tolist()
         assert gone == [Verdict.CANCELLED, Verdict.DELIVERED]
     rig.close()
 
@@ -366,4 +373,6 @@ def test_a_late_marker_is_reported_and_has_no_effect(rig):
     rig.put(rig.clock.now_ms() + 100, "T", body=b"0", UNIQ_KEY="a", TIMER_DEL_UNIQKEY="T+a")
     rig.work()
     assert rig.bodies() == [b"a"]
-    assert pending_timers(rig).by_key("T", ["a"], unique=True).gone.tolist() == [Verdict.DELIVERED]
+    assert pending_timers(rig).by_key("T", ["a"], unique=True).verdicts.tolist() == [
+        Verdict.DELIVERED
+    ]

@@ -65,11 +65,11 @@ class DecidedTimers:
         found = waiting.by_offset(np.array([self.first[n] for n in numbers], np.int64))
         by_key = waiting.by_key("T", [f"K{n}" for n in numbers], unique=True)
         assert sorted(found.offsets.tolist()) == sorted(by_key.offsets.tolist())
-        assert found.gone.tolist() == by_key.gone.tolist()
-        for number, verdict in zip(numbers, found.gone.tolist(), strict=True):
+        assert found.verdicts.tolist() == by_key.verdicts.tolist()
+        for number, verdict in zip(numbers, found.verdicts.tolist(), strict=True):
             expected = Verdict.CANCELLED if number in self.gone else Verdict.DELIVERED
             assert verdict == (Verdict.DONE if number in self.waits else expected)
-        assert [self.waits[numbers[at]] for at in found.asked] == found.due_ms.tolist()
+        assert [self.waits[numbers[at]] for at in found.name_index] == found.due_ms.tolist()
         assert (how(waiting, found.offsets).verdicts == Verdict.DONE).all()
 
     def cancel(self, picks: list[int]) -> None:

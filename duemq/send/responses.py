@@ -27,16 +27,16 @@ from duemq.net.dispatcher import refusal
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
 from duemq.registry.topic_config import RETRY_PREFIX
-from duemq.send.kernels.answers import (
+from duemq.send.kernels.responses import (
     SCRATCH_BYTES,
     VARIABLE_BYTES_MAX,
     WAIT_ANY,
     WAIT_NO,
     WAIT_YES,
-    AnswerText,
-    put_answers,
+    ResponseText,
+    put_responses,
 )
-from duemq.send.layout import ANSWERS, PIECES
+from duemq.send.layout import PIECES, RESPONSES
 from duemq.send.put_path import LogStore
 from message_store.clock import Clock
 from message_store.kernels.kernel import entry
@@ -148,7 +148,7 @@ class SendResponses:
         self.pending: list[PendingResponse] = []
         self._store, self._topics, self._settings = store, topics, settings
         self._refused_count = 0  # upper bound for the current batch
-        self._put_answers: Callable[..., tuple[int, int]] | None = None
+        self._put_responses: Callable[..., tuple[int, int]] | None = None
         self._on_release, self._meter = on_release, meter
         self._failed = Notices(log, logging.ERROR)
         self._now_ms = None if meter is None else meter.clock.now_ms
@@ -174,7 +174,7 @@ class SendResponses:
     def allocate(self, rows_max: int) -> None:
         """Allocate space for the responses of `rows_max` rows."""
         settings = self._settings
-        self._text = answer_text(
+        self._text = response_text(
             rows_max, region=settings.region, trace_on=settings.trace_on,
             broker_name=settings.broker_name,
         )  # fmt: skip
@@ -210,14 +210,14 @@ class SendResponses:
         self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
     ) -> Output:
         text, arrays = self._text, self._topics.arrays
-        put = self._put_answers
+        put = self._put_responses
         if put is None and not self._is_ready():
             self._refused_count = batch.count
             return self._stored_by_row(batch, wire, connections, wait)
         if put is None:  # the array types never change
             find: Callable[..., Any] = entry
-            put = self._put_answers = find(
-                put_answers, batch.rows, wire, batch.staging, arrays.topics, arrays.names, *text
+            put = self._put_responses = find(
+                put_responses, batch.rows, wire, batch.staging, arrays.topics, arrays.names, *text
             )
         turn = text.turn[0]
         turn["count"], turn["wait"] = batch.count, wait
@@ -376,7 +376,7 @@ def unconfirmed_frames(data: bytes, missing: Missing) -> bytes:
     view, pos, out = memoryview(data), 0, bytearray()
     while (frame := codec.next_frame(view, pos, len(data))) is not None:
         decoded = codec.decode_frame(view, frame)
-        assert isinstance(decoded, codec.Answer)
+        assert isinstance(decoded, codec.ReceivedResponse)
         out += codec.encode_response(unconfirmed(decoded.response, missing), decoded.opaque)[0]
         pos = frame.end
     return bytes(out)
@@ -403,7 +403,7 @@ def refusal_fields(*, region: str, trace_on: bool) -> dict[str, str]:
     return {"TRACE_ON": "true" if trace_on else "false", "MSG_REGION": region}
 
 
-def answer_text(rows_max: int, *, region: str, trace_on: bool, broker_name: str) -> AnswerText:
+def response_text(rows_max: int, *, region: str, trace_on: bool, broker_name: str) -> ResponseText:
     """Return the constant pieces of a send response, and space for `rows_max` responses.
 
     The pieces are cut from a response that the codec encoded.
@@ -414,9 +414,9 @@ def answer_text(rows_max: int, *, region: str, trace_on: bool, broker_name: str)
     assert len(pieces) == PIECES
     text = np.frombuffer(b"".join(pieces), np.uint8).copy()
     out = np.empty(SCRATCH_BYTES + rows_max * (text.size + VARIABLE_BYTES_MAX), np.uint8)
-    turn = np.zeros(1, ANSWERS)
+    turn = np.zeros(1, RESPONSES)
     turn["cuts"] = np.cumsum([0, *map(len, pieces)])
-    return AnswerText(text, out, turn)
+    return ResponseText(text, out, turn)
 
 
 def _pieces(region: str, trace_on: bool, recall_handle: str | None) -> list[bytes]:

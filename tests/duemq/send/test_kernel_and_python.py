@@ -367,7 +367,7 @@ def test_recorded_frames_are_unchanged_after_decoding_and_encoding(serialize_typ
     assert count > 1_500
 
 
-def without_nothing(command: Request | codec.Answer) -> Any:
+def without_nothing(command: Request | codec.ReceivedResponse) -> Any:
     """Return the command with None for empty fields and remark, as binary frames decode."""
     if isinstance(command, Request):
         command.remark = command.remark or None

@@ -39,12 +39,12 @@ PIECE_HEAD, PIECE_TRANSACTION_ID, PIECE_MESSAGE_ID, PIECE_HANDLE = range(4)
 PIECE_OFFSET_AFTER_HANDLE, PIECE_OPAQUE, PIECE_END, PIECE_OFFSET, PIECE_BROKER = range(4, 9)
 
 
-class AnswerText(NamedTuple):
+class ResponseText(NamedTuple):
     """Constant pieces of a response, and the output buffer."""
 
     text: Bytes  # (n,) u1: the concatenated pieces; the last is the broker name
     out: Bytes  # (n,) u1: SCRATCH_BYTES for a recall handle, then the responses
-    turn: npt.NDArray[Any]  # (1,) layout.ANSWERS
+    turn: npt.NDArray[Any]  # (1,) layout.RESPONSES
 
 
 @kernel
@@ -151,7 +151,7 @@ def put_tail(
 
 
 @kernel
-def put_answers(
+def put_responses(
     rows: Any, wire: Any, staging: Bytes, topics: Any, names: Bytes, text: Bytes, out: Bytes,
     turn: Any,
 ) -> Any:  # fmt: skip
@@ -160,7 +160,7 @@ def put_answers(
     Args:
         rows, wire: (n,) PUT, WIRE; the first `count` of `turn` are used, connections ascending.
         topics, names: Members of TopicArrays.
-        text, out, turn: Members of `AnswerText`, passed separately: a tuple costs time per call.
+        text, out, turn: Members of `ResponseText`, passed separately: a tuple costs time per call.
 
     The kernel sets `ends` of `turn` up to the last connection that has a row. It returns -1 if
     `out` may be too small for another response, or an id or topic name is too long.
