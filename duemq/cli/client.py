@@ -142,7 +142,7 @@ class Cluster:
         """Return (broker name, address of the master) of every broker."""
         if self._broker:
             return [("", self._broker)]
-        table = await self._broker_table()
+        table = _loads(await self._cluster_info()).get("brokerAddrTable", {})
         found = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
         return [(name, address) for name, address in found if address]
 
@@ -153,19 +153,18 @@ class Cluster:
         """
         if self._broker:
             return [("", None, self._broker)]
-        table = await self._broker_table()
+        table = _loads(await self._cluster_info()).get("brokerAddrTable", {})
         return [
             (name, int(broker_id), address)
             for name, data in sorted(table.items())
             for broker_id, address in sorted(data["brokerAddrs"].items(), key=lambda i: int(i[0]))
         ]
 
-    async def _broker_table(self) -> dict[str, Any]:
+    async def _cluster_info(self) -> Response:
         answer = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
         if answer.code != ResponseCode.SUCCESS:
             raise self._refused(answer, "the name server refused to list its brokers")
-        table: dict[str, Any] = _loads(answer).get("brokerAddrTable", {})
-        return table
+        return answer
 
     async def queues(self, topic: str, *, wanted: int) -> list[Queue]:
         """Return the writable (WRITE) or readable (READ) queues of a topic, in order.

@@ -25,6 +25,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.registry import RestrictedRegistry
 
 from duemq.kernels import DELAY, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
 from duemq.metrics.loop_collector import COLLECT_S, LoopCollector
@@ -32,6 +33,7 @@ from duemq.metrics.meters import (
     CREATE_BOUNDS_MS,
     DELAY_BUCKETS_S,
     Counts,
+    Labels,
     Meters,
     Observations,
     cumulative,
@@ -99,25 +101,25 @@ class NativeRegistry(CollectorRegistry):
                 ]
             yield family
 
-    def restricted_registry(self, names: Iterable[str]) -> Any:
+    def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
         """Return a registry with the series of these names, as in `?name[]=duemq_up`."""
-        return NamedSeries(self, frozenset(names))
+        return NamedSeries(list(names), self)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSeries:
+class NamedSeries(RestrictedRegistry):
     """Registry with the series of some names of another one.
 
     Collectors do not describe their families, so all of them are read.
     """
 
-    registry: NativeRegistry
-    names: frozenset[str]
+    def __init__(self, names: Iterable[str], registry: CollectorRegistry) -> None:
+        super().__init__(names, registry)
+        self._names, self._all = frozenset(names), registry
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families that have one of the series."""
-        for family in self.registry.collect():
-            family.samples = [each for each in family.samples if each.name in self.names]
+        for family in self._all.collect():
+            family.samples = [each for each in family.samples if each.name in self._names]
             if family.samples:
                 yield family
 
@@ -397,7 +399,7 @@ def _pop(pop: PopService, now_ms: int) -> Iterator[Metric]:
     yield scans
 
 
-def _pop_rows(pop: PopService) -> list[list[tuple[Any, int]]]:
+def _pop_rows(pop: PopService) -> list[list[tuple[Labels, int]]]:
     figures = pop.figures
     return [list(each) for each in (figures.puts, figures.reads, figures.retries)]
 

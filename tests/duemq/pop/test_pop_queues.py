@@ -48,8 +48,8 @@ def put(broker, count, queue_id=0):
     store, batch = broker.store, PutBatch(count)
     for number in range(count):
         batch.add(
-            topic_index=store.topics.add("T"), queue_id=queue_id, body=b"%d" % number, properties=b"",
-            born_ms=1, born_host=HOST, store_host=HOST,
+            topic_index=store.topics.add("T"), queue_id=queue_id, body=b"%d" % number,
+            properties=b"", born_ms=1, born_host=HOST, store_host=HOST,
         )  # fmt: skip
     broker.parts.put_path.put(batch)
 
