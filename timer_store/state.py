@@ -26,6 +26,7 @@ from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import open_wheel
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.decision_records import DecidingRecords, TimerCopies
+from timer_store.pending.origin_run import OriginRun
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.pending.records import RecordReader
 from timer_store.pending.settled_timers import SettledTimers
@@ -62,6 +63,7 @@ class TimerState:
     dequeue: DequeueService
     transfers: TransferredUnits
     findings: list[str]
+    origin_run: OriginRun
     rebuilds: int = 0
     held_from: int | None = None
 
@@ -99,14 +101,15 @@ class TimerState:
             stage=stage,
             fetch=fetch, records=records, deliverer=deliverer, deciding=deciding, copies=copies,
             enqueue=enqueue, dequeue=dequeue, transfers=transfers, findings=findings,
+            origin_run=OriginRun(),
         )  # fmt: skip
 
     @property
     def first_needed(self) -> int | None:
         """First log offset that a pending timer needs, None without any."""
-        return lowest(self.counts.first_file, self._first_in_queue(), self.transfers.first_behind())
+        return lowest(self.counts.first_file, self.first_in_queue(), self.transfers.first_behind())
 
-    def _first_in_queue(self) -> int | None:
+    def first_in_queue(self) -> int | None:
         """Return the log offset of the first record of the timer queue that is not enqueued."""
         offset = max(self.position.queue_offset, self.fetch.bounds()[0])
         units = self.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, 1)

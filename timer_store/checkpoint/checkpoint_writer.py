@@ -174,6 +174,7 @@ class CheckpointWriter:
                 timers.dequeue.scan_from(),
                 timers.decisions.scan_from(),
                 timers.transfers.scan_from(),
+                timers.state.origin_run.scan_from(timers.store.max_offset),
             ),
             precision_ms=timers.config.precision_ms,
             by_topic=timers.counts.by_topic(),

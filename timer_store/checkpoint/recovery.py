@@ -20,8 +20,7 @@ import numpy as np
 
 from delivery import ownership
 from message_store.errors import CorruptStore
-from message_store.ranges import distinct
-from message_store.store import MessageStore
+from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.checkpoint.snapshot import Snapshot
 from timer_store.enqueue import adoption
@@ -103,15 +102,18 @@ def restore(
     position.rolled_ms = snapshot.staged_ms
     state.counts.restore(snapshot.by_topic, snapshot.by_file)
     state.transfers.restore(
-        snapshot.handover_offset, snapshot.handover_unit, scan_from=snapshot.scan_from
-    )
+        snapshot.handover_offset, snapshot.handover_unit,
+        log_offset=snapshot.log_offset, scan_from=snapshot.scan_from,
+    )  # fmt: skip
     if state.store.durable_offset < state.store.max_offset:
         state.store.flush()  # a tombstone must not be on the disk before its delivery is
     mark_rolled_units(state)
     start, middle = snapshot.scan_from, snapshot.log_offset
-    before = origins(state.store, start, middle)
+    state.origin_run.begin(start, state.store.max_offset)
+    before = origins(state, start, middle)
     write_tombstones(state, before, counted=False)
-    settled = origins(state.store, middle)
+    settled = origins(state, middle)
+    settled = settled[~is_among(settled, before)]  # second records about settled timers
     write_tombstones(state, settled, counted=True)
     returned = state.transfers.apply_new_records()
     state.transfers.mark_returned_units(returned, distinct(before, settled))
@@ -197,10 +199,11 @@ def enqueue_rest(state: TimerState, settled: Offsets, progress: Progress | None 
         state.enqueue.skip = NO_OFFSETS
 
 
-def origins(store: MessageStore, start: int, end: int | None = None) -> Offsets:
+def origins(state: TimerState, start: int, end: int | None = None) -> Offsets:
     """Return the origins named by the records between two log offsets, ascending."""
     held = [NO_OFFSETS]
-    for rows in store.scan(start, end):
+    for rows in state.store.scan(start, end):
+        state.origin_run.note(rows)
         prepared = rows["prepared_offset"]
         held.append(-(prepared[prepared < 0] + 1))
     return distinct(*held)

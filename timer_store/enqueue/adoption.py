@@ -337,7 +337,9 @@ def _read_log(state: TimerState, start: int, progress: Progress) -> tuple[Offset
     store = state.store
     first = store.min_offset
     named, copies = [NO_OFFSETS], [np.empty(0, layout.IDENTIFIED)]
+    state.origin_run.begin(first, store.max_offset)
     for rows in store.scan(first):
+        state.origin_run.note(rows)
         prepared = rows["prepared_offset"]
         named.append(-(prepared[prepared < 0] + 1))
         copies.append(_copies(state, rows[rows["phys_offset"] >= start]))

@@ -72,7 +72,7 @@ class NonTimers:
             rows = state.records.read(distinct(self._find(named)))
             places = self._decisions.places(rows)
             pending = places != NOWHERE
-            self._decisions.settle(rows[pending], places[pending], state.store.max_offset)
+            self._decisions.settle(rows[pending], places[pending])
             self.cancelled += int(pending.sum())
         return int(markers.size)
 

@@ -13,6 +13,7 @@ from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.store import MessageStore
 from tests.support.stores import add_message, open_store, put_one, records_of
+from tests.support.timer_log_room import timer_log_room
 from tests.support.timer_rig import TimerRig
 from timer_store.config import TimerConfig
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -67,6 +68,28 @@ def test_what_is_settled_is_not_gone_through_for_each_piece(tmp_path: Path) -> N
         assert not intake.behind
     assert times[1] < 20 * times[0], "50,000 times as many"
     rig.kill()
+
+
+@pytest.mark.parametrize("starts", [1, 2, 3])
+def test_starts_on_a_full_disk_repeat_no_delivery(tmp_path: Path, starts: int) -> None:
+    """The timer log has no room, so each start leaves the queue to the next one."""
+    rig = TimerRig(tmp_path).open()
+    now_ms = rig.clock.now_ms()
+    for number in (20, 1, 2, 30):
+        rig.put(now_ms + number * 1_000, body=b"%d" % number)
+    rig.advance(1_500)
+    assert rig.bodies() == [b"1"]
+    rig.kill()
+    for _ in range(starts):
+        with timer_log_room(0):
+            rig.open()
+        assert rig.timers.enqueue.behind
+        rig.kill()
+    rig.open()
+    assert rig.timers.counts.total == 3
+    rig.advance(40_000)
+    assert rig.bodies() == [b"1", b"2", b"20", b"30"]
+    rig.close()
 
 
 # -- an Apache broker was the master since the checkpoint -----------------------------------------
