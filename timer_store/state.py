@@ -42,6 +42,8 @@ class TimerState:
         findings: Log lines about files that were replaced at the opening.
         rebuilds: Number of rebuilds of timer log and wheel; a rebuild invalidates positions in the
             timer log.
+        is_adopting: Whether the queue may have timers that an Apache broker settled, which only the
+            last start has found; no checkpoint may be written then.
         held_from: First log offset that the last checkpoint needs, None if it needs none.
     """
 
@@ -65,6 +67,7 @@ class TimerState:
     findings: list[str]
     origin_run: OriginRun
     rebuilds: int = 0
+    is_adopting: bool = False
     held_from: int | None = None
 
     @classmethod

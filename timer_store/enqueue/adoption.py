@@ -231,7 +231,9 @@ def settled(state: TimerState, reach: ApachePositions, progress: Progress) -> Of
         reach: Positions of the Apache broker; with `UNKNOWN`, only the commit log is used.
     """
     named, delivered = _read_log(state, _scan_start(state, reach), progress)
-    return distinct(named, _settled_by_others(state, reach, delivered))
+    others = _settled_by_others(state, reach, delivered)
+    state.is_adopting = bool(others.size)
+    return distinct(named, others)
 
 
 def _settled_by_others(state: TimerState, reach: ApachePositions, delivered: Rows) -> Offsets:
