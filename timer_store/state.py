@@ -21,6 +21,8 @@ from timer_store.dequeue.unit_check import UnitCheck
 from timer_store.enqueue.enqueue_service import EnqueueService
 from timer_store.enqueue.fetch import Fetcher
 from timer_store.enqueue.transfers import TransferredUnits
+from timer_store.layout import Offsets
+from timer_store.log.slot_choice import candidates
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import open_wheel
@@ -121,6 +123,12 @@ class TimerState:
     def hold(self) -> None:
         """Pin the needed log files until the next checkpoint."""
         self.held_from = lowest(self.held_from, self.first_needed)
+
+    def slots_of(self, due_ms: Offsets) -> tuple[Offsets, ...]:
+        """Return the slots that may contain the units of timers, see `slot_choice.candidates`."""
+        position = self.position
+        window_ms = self.config.window_ms
+        return candidates(due_ms, position.read_ms, position.loaded_ms, window_ms)
 
     def slot_count(self, time_ms: int) -> int:
         """Return the number of timers in the slot that covers `time_ms`."""

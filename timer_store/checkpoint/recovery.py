@@ -25,7 +25,7 @@ from timer_store import layout
 from timer_store.checkpoint.snapshot import Snapshot
 from timer_store.enqueue import adoption
 from timer_store.layout import NO_OFFSETS, Offsets, Rows
-from timer_store.log.slot_choice import candidates, slot_times
+from timer_store.log.slot_choice import slot_times
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.state import TimerState
 
@@ -172,16 +172,19 @@ def write_tombstones(state: TimerState, settled: Offsets, *, counted: bool) -> N
             state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
         else:  # a return before the checkpoint has removed some from the journal's ranges
             rows = np.concatenate([rows, state.transfers.gone_at_offsets(part)])
-        pair = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
-        state.units.settle(positions_of(state, rows, pair))
-        state.units.recount(np.concatenate(pair))  # some counts in the file exclude them already
+        slots_ms = state.slots_of(rows["due_ms"])
+        state.units.settle(positions_of(state, rows, slots_ms))
+        state.units.recount(
+            np.concatenate(slots_ms)
+        )  # some counts in the file exclude them already
 
 
-def positions_of(state: TimerState, rows: Rows, pair: tuple[Offsets, Offsets]) -> Offsets:
+def positions_of(state: TimerState, rows: Rows, slots_ms: tuple[Offsets, ...]) -> Offsets:
     """Return the timer log positions of the units of timers that have one."""
-    found = state.units.find(rows["phys_offset"], pair[0])
-    again = state.units.find(rows["phys_offset"], pair[1])
-    found = np.where(found < 0, again, found)
+    found = np.full(rows.size, -1, np.int64)
+    for slot_ms in slots_ms:
+        left = np.flatnonzero(found < 0)
+        found[left] = state.units.find(rows["phys_offset"][left], slot_ms[left])
     return distinct(found[found >= 0])
 
 

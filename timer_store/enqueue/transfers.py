@@ -297,6 +297,7 @@ class TransferredUnits:
         Args:
             settled: (n,) ascending: messages settled otherwise, which have tombstones already.
         """
+        position = self._position
         for level, ranges in returned:
             for low, high in ranges:
                 while low < high:
@@ -306,8 +307,10 @@ class TransferredUnits:
                     )  # fmt: skip
                     rows = rows[~is_among(rows["phys_offset"], settled)]
                     self._counts.note(rows["topic_index"], rows["phys_offset"], -1)
-                    pair = candidates(rows["due_ms"], self._position.read_ms, self._window_ms)
-                    for slot_ms in pair:
+                    slots_ms = candidates(
+                        rows["due_ms"], position.read_ms, position.loaded_ms, self._window_ms
+                    )
+                    for slot_ms in slots_ms:
                         places = self._units.find(rows["phys_offset"], slot_ms)
                         self._units.settle(distinct(places[places >= 0]), copied=True)
-                    self._units.recount(np.concatenate(pair))
+                    self._units.recount(np.concatenate(slots_ms))

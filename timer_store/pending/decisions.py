@@ -31,7 +31,7 @@ from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.enqueue.flow_control import full_slot_refusal, over_limit
 from timer_store.layout import Mask, Offsets, Rows
-from timer_store.log.slot_choice import candidates
+from timer_store.log.slot_choice import slot_times
 from timer_store.state import TimerState
 
 NOWHERE, STAGED, QUEUED = -1, -2, -3  # places that are not positions of units
@@ -82,8 +82,8 @@ class Decisions:
         state, position = self._state, self._state.position
         precision_ms = state.config.precision_ms
         found = np.full(rows.size, NOWHERE, np.int64)
-        pair = candidates(rows["due_ms"], position.read_ms, state.config.window_ms)
-        for slot_ms in reversed(pair) if state.dequeue.is_rolling else pair:
+        slots_ms = state.slots_of(rows["due_ms"])
+        for slot_ms in reversed(slots_ms) if state.dequeue.is_rolling else slots_ms:
             ahead = (found == NOWHERE) & ~position.is_loaded(rows, slot_ms, precision_ms)
             if ahead.any():
                 mine = slice(None) if ahead.all() else ahead
@@ -136,8 +136,7 @@ class Decisions:
     def _settle_rolled(self, rows: Rows, places: Offsets) -> None:
         """Settle the units that timers still have in a slot that is being rolled."""
         state = self._state
-        first, _ = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
-        passed = state.units.find(rows["phys_offset"], first)
+        passed = state.units.find(rows["phys_offset"], self._slots_now(rows))
         left = (passed >= 0) & (passed != places)
         state.settled_timers.add_returned(rows["phys_offset"][left], passed[left])
 
@@ -162,9 +161,13 @@ class Decisions:
         if not staged.any():
             return places
         places, mine = places.copy(), rows[staged]
-        first, _ = candidates(mine["due_ms"], state.position.read_ms, state.config.window_ms)
-        places[staged] = state.units.find(mine["phys_offset"], first)
+        places[staged] = state.units.find(mine["phys_offset"], self._slots_now(mine))
         return places
+
+    def _slots_now(self, rows: Rows) -> Offsets:
+        """Return the slots of staged timers, and the current slots of timers to be rolled."""
+        position, window_ms = self._state.position, self._state.config.window_ms
+        return slot_times(rows["due_ms"], position.read_ms, position.staged_ms, window_ms)
 
     # -- decisions ------------------------------------------------------------------------------
 

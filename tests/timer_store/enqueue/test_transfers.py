@@ -25,6 +25,7 @@ from timer_store.names import TIMER_TOPIC
 SIZES = [700, 90, 4_000]
 STANDBY_LOG = "timer_store.checkpoint.standby"
 
+
 class Pair:
     """Master with levels, timers and migrations, and a replica that writes checkpoints."""
 
