@@ -33,6 +33,11 @@ class Position:
     handover_offset: int = 0
     handover_unit: int = 0
 
+    @property
+    def loaded_ms(self) -> int:
+        """Time up to which slots are loaded, or were loaded by the last run."""
+        return max(self.staged_ms, self.rolled_ms)
+
     def is_loaded(self, rows: Rows, slot_ms: Offsets, precision_ms: int) -> Mask:
         """Return which timers are loaded into the near stage.
 

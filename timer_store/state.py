@@ -21,11 +21,14 @@ from timer_store.dequeue.unit_check import UnitCheck
 from timer_store.enqueue.enqueue_service import EnqueueService
 from timer_store.enqueue.fetch import Fetcher
 from timer_store.enqueue.transfers import TransferredUnits
+from timer_store.layout import Offsets
+from timer_store.log.slot_choice import candidates
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import open_wheel
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.decision_records import DecidingRecords, TimerCopies
+from timer_store.pending.origin_run import OriginRun
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.pending.records import RecordReader
 from timer_store.pending.settled_timers import SettledTimers
@@ -41,6 +44,8 @@ class TimerState:
         findings: Log lines about files that were replaced at the opening.
         rebuilds: Number of rebuilds of timer log and wheel; a rebuild invalidates positions in the
             timer log.
+        is_adopting: Whether the queue may have timers that an Apache broker settled, which only the
+            last start has found; no checkpoint may be written then.
         held_from: First log offset that the last checkpoint needs, None if it needs none.
     """
 
@@ -62,7 +67,9 @@ class TimerState:
     dequeue: DequeueService
     transfers: TransferredUnits
     findings: list[str]
+    origin_run: OriginRun
     rebuilds: int = 0
+    is_adopting: bool = False
     held_from: int | None = None
 
     @classmethod
@@ -99,14 +106,15 @@ class TimerState:
             stage=stage,
             fetch=fetch, records=records, deliverer=deliverer, deciding=deciding, copies=copies,
             enqueue=enqueue, dequeue=dequeue, transfers=transfers, findings=findings,
+            origin_run=OriginRun(),
         )  # fmt: skip
 
     @property
     def first_needed(self) -> int | None:
         """First log offset that a pending timer needs, None without any."""
-        return lowest(self.counts.first_file, self._first_in_queue(), self.transfers.first_behind())
+        return lowest(self.counts.first_file, self.first_in_queue(), self.transfers.first_behind())
 
-    def _first_in_queue(self) -> int | None:
+    def first_in_queue(self) -> int | None:
         """Return the log offset of the first record of the timer queue that is not enqueued."""
         offset = max(self.position.queue_offset, self.fetch.bounds()[0])
         units = self.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, 1)
@@ -115,6 +123,12 @@ class TimerState:
     def hold(self) -> None:
         """Pin the needed log files until the next checkpoint."""
         self.held_from = lowest(self.held_from, self.first_needed)
+
+    def slots_of(self, due_ms: Offsets) -> tuple[Offsets, ...]:
+        """Return the slots that may contain the units of timers, see `slot_choice.candidates`."""
+        position = self.position
+        window_ms = self.config.window_ms
+        return candidates(due_ms, position.read_ms, position.loaded_ms, window_ms)
 
     def slot_count(self, time_ms: int) -> int:
         """Return the number of timers in the slot that covers `time_ms`."""

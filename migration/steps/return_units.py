@@ -222,7 +222,7 @@ class Unroute:
         if not rows.size:
             return 0, ""
         places = self._timers.decisions.places(rows)
-        batch, now_ms, log_end = self._batch, self._clock.now_ms(), self._store.max_offset
+        batch, now_ms = self._batch, self._clock.now_ms()
         load = self._gatherer.plan(_staged(rows, now_ms), batch, now_ms)
         load.read()
         self._gatherer.finish(load)
@@ -237,7 +237,7 @@ class Unroute:
             made[at]["status"] = SKIPPED
         self._store.put(batch)
         stored = made["status"] == 0
-        self._timers.decisions.settle(rows[stored], places[stored], log_end)
+        self._timers.decisions.settle(rows[stored], places[stored])
         refused = np.flatnonzero(made["status"] > SKIPPED)
         self._wake()
         why = (

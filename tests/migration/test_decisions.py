@@ -144,10 +144,9 @@ def test_a_compacted_copy_can_return_to_its_level(tmp_path: Path) -> None:
     rig.drain.step(4, 12)
     rows, _ = rig.timers.transfers.owned_rows(4, 0, 12)
     places = rig.timers.decisions.places(rows)
-    log_end = rig.store.max_offset
     timed, taken = rig.timers.state.copies.put(rows, rig.clock.now_ms())
     assert taken.all()
-    rig.timers.decisions.settle(timed, places, log_end)
+    rig.timers.decisions.settle(timed, places)
     assert rig.timers.counts.total == 12
     rig.kill()
     rig.open()

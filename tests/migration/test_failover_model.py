@@ -11,13 +11,14 @@ last master is compared with a store that never had anything but its log.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
+from delivery.ownership import OWNERSHIP_TOPIC
 from message_store.clock import FakeClock
 from message_store.log.record import Record
 from message_store.replication.truncation import truncate_store
@@ -38,6 +40,8 @@ from tests.migration.test_model import DELAYS_MS
 from tests.support.migration_rig import LEVELS, MigrationRig
 from tests.support.naive_model import log_records
 from tests.support.stores import open_store, small_config
+from tests.support.timer_log_room import UNLIMITED, timer_log_room
+from timer_store.checkpoint.standby import Standby
 from timer_store.names import TIMER_TOPIC
 
 HELD = {SCHEDULE_TOPIC, TIMER_TOPIC}
@@ -67,6 +71,9 @@ act = st.one_of(
     st.tuples(st.just("close"), st.just(0), st.just(0)),
 )
 histories = st.lists(act, min_size=4, max_size=25)
+checkpoints = st.lists(
+    st.tuples(st.floats(0, 1), st.sampled_from([0, 0, 3, 20, UNLIMITED])), max_size=3
+).map(sorted)
 
 
 def held_due_ms(record: Record) -> int:
@@ -88,6 +95,7 @@ class Member:
 
     def __init__(self, root: Path, clock: FakeClock, stage_max: int, fired: set[Any]) -> None:
         self.root, self.clock, self.fired = root, clock, fired
+        self.checkpoints = 0  # number of checkpoints as a replica
         self.rig = MigrationRig(
             root, clock, precision_ms=100, roll_window_slots=6_000, stage_records_max=stage_max,
             batch_records_max=7,
@@ -95,20 +103,39 @@ class Member:
 
     # -- as a replica ---------------------------------------------------------------------------
 
-    def copy(self, data: bytes, common: int) -> None:
-        """Have the log of another member: the first `common` bytes are here already."""
+    def copy(self, data: bytes, common: int, checkpoints: Iterable[tuple[float, int]] = ()) -> None:
+        """Have the log of another member: the first `common` bytes are here already.
+
+        Args:
+            checkpoints: Share of the copied bytes before each checkpoint of the timers, ascending,
+                and the number of units for which the timer log has room then.
+        """
         if (self.root / "commitlog").is_dir():
             truncate_store(small_config(self.root), self.clock, common)
         rules = (LevelRule(SCHEDULE_TOPIC, LevelHistory([LevelText(0, LEVELS)]).tables),)
+        self.checkpoints = 0
         with open_store(self.root, self.clock, rules) as store:
             assert store.max_offset == common
-            feed(store, data[common:], common, [5_000, 70])
+            for name in (TIMER_TOPIC, OWNERSHIP_TOPIC):
+                store.topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
+            standby = Standby(store, self.clock, self.rig.timer_config)
+            ends = [end for end in ends_in_log(data) if end >= common]
+            for share, room_units in checkpoints:
+                end = ends[round(share * (len(ends) - 1))]
+                feed(store, data[store.max_offset : end], store.max_offset, [5_000, 70])
+                store.flush()
+                with timer_log_room(room_units):
+                    asyncio.run(standby.refresh())
+            feed(store, data[store.max_offset :], store.max_offset, [5_000, 70])
+            self.checkpoints = standby.written
 
     # -- as the master --------------------------------------------------------------------------
 
     def promote(self) -> None:
+        self.rig.notices.clear()
         self.rig.open()
         self.check()
+        assert not self.checkpoints or self.rig.notices == []
 
     def act(self, act: tuple[str, int, int], serial: Iterator[int]) -> None:
         name, first, second = act
@@ -241,6 +268,14 @@ def ends_in(rows: Any) -> list[int]:
     return list((rows["phys_offset"] + rows["record_size"]).tolist())
 
 
+def ends_in_log(data: bytes) -> list[int]:
+    """Return 0 and the ends of the records in the bytes of a log of one file."""
+    ends = [0]
+    while ends[-1] < len(data):
+        ends.append(ends[-1] + int.from_bytes(data[ends[-1] : ends[-1] + 4], "big"))
+    return ends
+
+
 def as_sent(log: bytes, letters: str) -> bytes:
     """Return log bytes with the owners' letters that they had when they were sent.
 
@@ -278,6 +313,7 @@ def directories(count: int) -> Iterator[list[Path]]:
             st.booleans(),
             st.sampled_from([0, 700, 70_000]),
             st.sampled_from(["", "Y", "y", "Yy", "Yyy"]),
+            checkpoints,
         ),
         min_size=2,
         max_size=4,
@@ -290,7 +326,7 @@ def test_failovers_lose_and_repeat_nothing(turns: list[Any], stage_max: int) -> 
         first, second, other = (Member(path, clock, stage_max, fired) for path in paths)
         master, replica = first, second
         common, log = 0, b""
-        for history, share, is_killed, outage_ms, letters in turns:
+        for history, share, is_killed, outage_ms, letters, written in turns:
             master.promote()
             for step in history:
                 master.act(step, serial)
@@ -301,7 +337,7 @@ def test_failovers_lose_and_repeat_nothing(turns: list[Any], stage_max: int) -> 
             note(f"the log of {len(log)} bytes is cut to {cut}, {common} were there before")
             master.rig.kill() if is_killed else master.rig.close()
             clock.advance(outage_ms)
-            replica.copy(as_sent(log[:cut], letters), common)
+            replica.copy(as_sent(log[:cut], letters), common, written)
             common, master, replica = cut, replica, master
         shutil.rmtree(replica.root)
         master.promote()

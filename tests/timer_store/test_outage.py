@@ -5,14 +5,18 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from delivery.pending import Verdict
 from tests.support.failing_disk import Disk
 from tests.support.timer_rig import TimerRig
+from timer_store.config import TimerConfig
 
 DAY_MS = 86_400_000
 YEAR_MS = 365 * DAY_MS
+HOUR_MS = 3_600_000
+WINDOW_SLOTS = 300
 
 
 @pytest.fixture
@@ -195,3 +199,119 @@ def test_a_clock_step_back_prolongs_no_pause(rig):
     rig.clock.advance(-7_200_000)
     rig.advance(100)
     assert len(rig.bodies()) == 30
+
+
+@pytest.mark.parametrize("step_ms", [HOUR_MS, 3 * DAY_MS])
+@pytest.mark.parametrize("when", ["running", "killed"])
+def test_a_kill_after_the_clock_passed_several_windows_rebuilds_nothing(tmp_path, step_ms, when):
+    """A timer was rolled through many windows while an earlier one was not delivered yet."""
+    rig = TimerRig(tmp_path, roll_window_slots=WINDOW_SLOTS, max_delay_s=10**8).open()
+    now_ms = rig.clock.now_ms()
+    due = [now_ms + 400_000, now_ms + step_ms - 500, now_ms + step_ms + 10_000]
+    rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
+    rig.persist()
+    if when == "killed":
+        rig.kill()
+    rig.clock.advance(step_ms)
+    if when == "killed":
+        rig.open()  # writes a checkpoint before the first delivery
+    else:
+        rig.timers.dequeue.load(rig.clock.now_ms())
+        rig.persist()
+    rig.advance(1_000)
+    assert len(rig.bodies()) == 2
+    for _ in range(2):
+        rig.kill()
+        rig.open()
+        assert (rig.notices, rig.timers.counts.total, len(rig.bodies())) == ([], 1, 2)
+    rig.advance(20_000)
+    assert [int(body) for body in rig.bodies()] == due
+    rig.close()
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["", "persist and kill"])
+@pytest.mark.parametrize("how", ["cancel", "fire", "move"])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_decision_while_delivery_has_stopped_for_several_windows(tmp_path, which, how, ends):
+    """Slots are loaded, although the first timer is not delivered: a later one is still found."""
+    config = {"roll_window_slots": WINDOW_SLOTS, "max_delay_s": 10**6}
+    rig = TimerRig(tmp_path, stop_dequeue=True, **config).open()
+    start_ms = rig.clock.now_ms()
+    due = [start_ms + 10_000, start_ms + HOUR_MS, start_ms + 3 * HOUR_MS]
+    rows = rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due]).rows[:3]
+    rig.advance(2 * HOUR_MS)
+    offset = np.array([rows[which]["phys_offset"]])
+    decisions = rig.timers.decisions
+    if how == "move":
+        decided = decisions.move(offset, np.array([rig.clock.now_ms() + 5_000]))
+    else:
+        decided = getattr(decisions, how)(offset)
+    assert decided.verdicts.tolist() == [Verdict.DONE]
+    if ends:
+        rig.persist()
+        rig.kill()
+        rig.open()
+    assert rig.notices == []
+    assert rig.timers.counts.total == 2 + (how == "move")
+    rig.timers.reconfigure(TimerConfig(log_file_bytes=2_600, **config))
+    rig.advance(2 * HOUR_MS)
+    left = [at for at in range(3) if at != which or how != "cancel"]
+    assert sorted(map(int, rig.bodies())) == sorted(due[at] for at in left)
+    assert rig.timers.counts.total == 0
+    rig.close()
+
+
+@pytest.mark.parametrize("slots", [{}, {"precision_ms": 100, "roll_window_slots": 60}])
+@pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("when", ["running", "running, loaded", "closed"])
+def test_a_start_after_a_clock_step_recovers_from_the_checkpoint(
+    tmp_path, slots, step_ms, end, when
+):
+    """The clock is set by an hour: nothing is early, lost, repeated, or enqueued again."""
+    rig = TimerRig(tmp_path, batch_records_max=3, **slots).open()
+    begin_ms = rig.clock.now_ms()
+    due = [begin_ms + ms for ms in (1_000, 1_500, 10_000, 400_000, HOUR_MS, 2 * HOUR_MS) * 3]
+    rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
+    rig.advance(1_200)
+    rig.persist()
+    for _ in range(2):
+        if when == "closed":
+            getattr(rig, end)()
+        rig.clock.set_ms(rig.clock.now_ms() + step_ms)
+        if when == "running, loaded":
+            rig.timers.dequeue.load(rig.clock.now_ms())
+            rig.persist()
+        if not rig.is_open:
+            rig.open()
+        rig.put(begin_ms + 900_000, body=b"%d" % (begin_ms + 900_000))
+        due.append(begin_ms + 900_000)
+        rig.work()
+        for _ in range(2):
+            if rig.is_open:
+                getattr(rig, end)()
+            rig.open()
+            assert rig.notices == []
+    rig.advance(5 * HOUR_MS)
+    assert sorted(map(int, rig.bodies())) == sorted(due)
+    assert all(record.store_ms >= int(record.body) for record in rig.delivered())
+    rig.close()
+
+
+def test_a_damaged_timer_log_is_still_rebuilt_after_a_clock_step(tmp_path):
+    rig = TimerRig(tmp_path, precision_ms=100, roll_window_slots=60).open()
+    due = [rig.clock.now_ms() + ms for ms in (10_000, HOUR_MS - 500, HOUR_MS + 20_000)]
+    rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
+    rig.clock.advance(HOUR_MS)
+    rig.timers.dequeue.load(rig.clock.now_ms())
+    rig.persist()
+    rig.work()
+    rig.kill()
+    for path in (tmp_path / "timerlog").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    rig.open()
+    assert any("rebuilt" in text for text in rig.notices)
+    rig.advance(30_000)
+    assert [int(body) for body in rig.bodies()] == due
+    rig.is_sound = False
+    rig.close()

@@ -103,6 +103,9 @@ class CheckpointWriter:
             return False
         if not timers.non_timers.settled(timers.clock.now_ms()):
             return False
+        timers.state.is_adopting &= bool(timers.enqueue.behind or timers.transfers.behind)
+        if timers.state.is_adopting:  # the next start adopts the store again
+            return False
         if last:
             mark_queue_end(timers.state)
         snapshot = self._snapshot()
@@ -174,6 +177,7 @@ class CheckpointWriter:
                 timers.dequeue.scan_from(),
                 timers.decisions.scan_from(),
                 timers.transfers.scan_from(),
+                timers.state.origin_run.scan_from(timers.store.max_offset),
             ),
             precision_ms=timers.config.precision_ms,
             by_topic=timers.counts.by_topic(),

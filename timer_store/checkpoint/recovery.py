@@ -20,13 +20,12 @@ import numpy as np
 
 from delivery import ownership
 from message_store.errors import CorruptStore
-from message_store.ranges import distinct
-from message_store.store import MessageStore
+from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.checkpoint.snapshot import Snapshot
 from timer_store.enqueue import adoption
 from timer_store.layout import NO_OFFSETS, Offsets, Rows
-from timer_store.log.slot_choice import candidates, slot_times
+from timer_store.log.slot_choice import slot_times
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.state import TimerState
 
@@ -103,15 +102,18 @@ def restore(
     position.rolled_ms = snapshot.staged_ms
     state.counts.restore(snapshot.by_topic, snapshot.by_file)
     state.transfers.restore(
-        snapshot.handover_offset, snapshot.handover_unit, scan_from=snapshot.scan_from
-    )
+        snapshot.handover_offset, snapshot.handover_unit,
+        log_offset=snapshot.log_offset, scan_from=snapshot.scan_from,
+    )  # fmt: skip
     if state.store.durable_offset < state.store.max_offset:
         state.store.flush()  # a tombstone must not be on the disk before its delivery is
     mark_rolled_units(state)
     start, middle = snapshot.scan_from, snapshot.log_offset
-    before = origins(state.store, start, middle)
+    state.origin_run.begin(start, state.store.max_offset)
+    before = origins(state, start, middle)
     write_tombstones(state, before, counted=False)
-    settled = origins(state.store, middle)
+    settled = origins(state, middle)
+    settled = settled[~is_among(settled, before)]  # second records about settled timers
     write_tombstones(state, settled, counted=True)
     returned = state.transfers.apply_new_records()
     state.transfers.mark_returned_units(returned, distinct(before, settled))
@@ -170,16 +172,19 @@ def write_tombstones(state: TimerState, settled: Offsets, *, counted: bool) -> N
             state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
         else:  # a return before the checkpoint has removed some from the journal's ranges
             rows = np.concatenate([rows, state.transfers.gone_at_offsets(part)])
-        pair = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
-        state.units.settle(positions_of(state, rows, pair))
-        state.units.recount(np.concatenate(pair))  # some counts in the file exclude them already
+        slots_ms = state.slots_of(rows["due_ms"])
+        state.units.settle(positions_of(state, rows, slots_ms))
+        state.units.recount(
+            np.concatenate(slots_ms)
+        )  # some counts in the file exclude them already
 
 
-def positions_of(state: TimerState, rows: Rows, pair: tuple[Offsets, Offsets]) -> Offsets:
+def positions_of(state: TimerState, rows: Rows, slots_ms: tuple[Offsets, ...]) -> Offsets:
     """Return the timer log positions of the units of timers that have one."""
-    found = state.units.find(rows["phys_offset"], pair[0])
-    again = state.units.find(rows["phys_offset"], pair[1])
-    found = np.where(found < 0, again, found)
+    found = np.full(rows.size, -1, np.int64)
+    for slot_ms in slots_ms:
+        left = np.flatnonzero(found < 0)
+        found[left] = state.units.find(rows["phys_offset"][left], slot_ms[left])
     return distinct(found[found >= 0])
 
 
@@ -197,10 +202,11 @@ def enqueue_rest(state: TimerState, settled: Offsets, progress: Progress | None 
         state.enqueue.skip = NO_OFFSETS
 
 
-def origins(store: MessageStore, start: int, end: int | None = None) -> Offsets:
+def origins(state: TimerState, start: int, end: int | None = None) -> Offsets:
     """Return the origins named by the records between two log offsets, ascending."""
     held = [NO_OFFSETS]
-    for rows in store.scan(start, end):
+    for rows in state.store.scan(start, end):
+        state.origin_run.note(rows)
         prepared = rows["prepared_offset"]
         held.append(-(prepared[prepared < 0] + 1))
     return distinct(*held)

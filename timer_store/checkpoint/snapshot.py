@@ -61,7 +61,9 @@ class Snapshot:
         queue_offset: the next unit of the timer queue to enqueue.
         handover_offset, handover_unit: the next transferred unit to enqueue; see `Position`.
         log_offset: end of the commit log; timers settled after it are not included.
-        scan_from: log offset before every delivery of a timer in a slot from `read_ms` on.
+        scan_from: log offset before every delivery of a timer in a slot from `read_ms` on, before
+            every record that settles a timer that is not enqueued, and before the first record of
+            an unfinished decision.
         precision_ms: the width of a slot.
         staged_ms: slots before this time were loaded, and their units due later were rolled.
         by_topic: pending timers, by real topic.

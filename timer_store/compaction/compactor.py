@@ -248,11 +248,11 @@ class Compaction:
         rows, slot_ms = rows[:count], units["slot_ms"][:count]
         blocked_by = (rows["state"] == layout.STAGED_PENDING) & not_loaded(state, slot_ms)
         blocked_by &= ~state.settled_timers.has(np.ascontiguousarray(rows["phys_offset"]))
-        rows, log_end = rows[blocked_by], state.store.max_offset
+        rows = rows[blocked_by]
         state.hold()
         timed, taken = state.copies.put(rows, state.clock.now_ms())
         if taken.any():
-            self._decisions.settle(timed[taken], rows["pos"][taken], log_end)
+            self._decisions.settle(timed[taken], rows["pos"][taken])
         self.copied += int(taken.sum())
         self.copied_bytes += int(rows["record_size"][taken].sum())
         return count

@@ -231,7 +231,9 @@ def settled(state: TimerState, reach: ApachePositions, progress: Progress) -> Of
         reach: Positions of the Apache broker; with `UNKNOWN`, only the commit log is used.
     """
     named, delivered = _read_log(state, _scan_start(state, reach), progress)
-    return distinct(named, _settled_by_others(state, reach, delivered))
+    others = _settled_by_others(state, reach, delivered)
+    state.is_adopting = bool(others.size)
+    return distinct(named, others)
 
 
 def _settled_by_others(state: TimerState, reach: ApachePositions, delivered: Rows) -> Offsets:
@@ -337,7 +339,9 @@ def _read_log(state: TimerState, start: int, progress: Progress) -> tuple[Offset
     store = state.store
     first = store.min_offset
     named, copies = [NO_OFFSETS], [np.empty(0, layout.IDENTIFIED)]
+    state.origin_run.begin(first, store.max_offset)
     for rows in store.scan(first):
+        state.origin_run.note(rows)
         prepared = rows["prepared_offset"]
         named.append(-(prepared[prepared < 0] + 1))
         copies.append(_copies(state, rows[rows["phys_offset"] >= start]))

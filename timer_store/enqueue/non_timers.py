@@ -23,7 +23,6 @@ from message_store.ranges import distinct
 from timer_store import layout
 from timer_store.enqueue.enqueue_service import staged_rows
 from timer_store.layout import Offsets, Row
-from timer_store.log.slot_choice import candidates
 from timer_store.names import TIMER_TOPIC
 from timer_store.pending.decisions import NOWHERE, Decisions
 from timer_store.state import TimerState
@@ -72,7 +71,7 @@ class NonTimers:
             rows = state.records.read(distinct(self._find(named)))
             places = self._decisions.places(rows)
             pending = places != NOWHERE
-            self._decisions.settle(rows[pending], places[pending], state.store.max_offset)
+            self._decisions.settle(rows[pending], places[pending])
             self.cancelled += int(pending.sum())
         return int(markers.size)
 
@@ -121,8 +120,7 @@ class NonTimers:
             wanted.setdefault((int(row["due_ms"]) - 1) // width_ms, set()).add(name)
         for tick, names in wanted.items():
             own = np.array([(tick + 1) * width_ms], np.int64)
-            pair = candidates(own, state.position.read_ms, state.config.window_ms)
-            for slot_ms in {int(times[0]) // width_ms * width_ms for times in pair}:
+            for slot_ms in {int(times[0]) // width_ms * width_ms for times in state.slots_of(own)}:
                 rows = state.units.read_slot(slot_ms).rows
                 for unit in rows[(rows["due_ms"] - 1) // width_ms == tick]:
                     had = self._properties(unit)

@@ -179,25 +179,33 @@ class TransferredUnits:
 
     # -- at the start -------------------------------------------------------------------------
 
-    def restore(self, at: int, unit: int, scan_from: int = NO_END) -> None:
+    def restore(self, at: int, unit: int, *, log_offset: int = 0, scan_from: int = NO_END) -> None:
         """Apply the records before a checkpoint, whose messages already have units.
+
+        While a transfer is blocked, later records are returns of units that the checkpoint no
+        longer counts, and transfers without units.
 
         Args:
             at: `Position.handover_offset` of the checkpoint.
             unit: `Position.handover_unit` of the checkpoint.
+            log_offset: End of the log at the checkpoint.
             scan_from: Log offset after which all deliveries from the slots of the checkpoint are.
         """
         self.owned, self._incomplete, self._next = Ownership(), [], at
         self._gone = Ownership()
         position = self._position
         for entry in ownership.read(self._store, quiet=True):
-            if entry.queue_offset > at or (entry.queue_offset == at and not unit):
+            is_enqueued = entry.queue_offset < at or (entry.queue_offset == at and unit > 0)
+            if not is_enqueued and entry.phys_offset >= log_offset:
                 break
             if isinstance(entry.record, Return) and entry.phys_offset >= scan_from:
                 self._note_gone(entry.queue_offset, entry.record)
-            change = self.owned.apply(entry)
-            if change is not None and entry.queue_offset == at:  # enqueued up to `unit`
-                self.owned.remove(change.level, unit, change.end)
+            if is_enqueued:
+                change = self.owned.apply(entry)
+                if change is not None and entry.queue_offset == at:  # enqueued up to `unit`
+                    self.owned.remove(change.level, unit, change.end)
+            elif isinstance(entry.record, Return):
+                self.owned.remove(entry.record.level, entry.record.first, entry.record.end)
         self.owned.next_offset = at
         self._gone.promised = self.owned.promised
         position.handover_offset, position.handover_unit = at, unit
@@ -289,6 +297,7 @@ class TransferredUnits:
         Args:
             settled: (n,) ascending: messages settled otherwise, which have tombstones already.
         """
+        position = self._position
         for level, ranges in returned:
             for low, high in ranges:
                 while low < high:
@@ -298,8 +307,10 @@ class TransferredUnits:
                     )  # fmt: skip
                     rows = rows[~is_among(rows["phys_offset"], settled)]
                     self._counts.note(rows["topic_index"], rows["phys_offset"], -1)
-                    pair = candidates(rows["due_ms"], self._position.read_ms, self._window_ms)
-                    for slot_ms in pair:
+                    slots_ms = candidates(
+                        rows["due_ms"], position.read_ms, position.loaded_ms, self._window_ms
+                    )
+                    for slot_ms in slots_ms:
                         places = self._units.find(rows["phys_offset"], slot_ms)
                         self._units.settle(distinct(places[places >= 0]), copied=True)
-                    self._units.recount(np.concatenate(pair))
+                    self._units.recount(np.concatenate(slots_ms))

@@ -39,10 +39,19 @@ def place(rows: Rows, read_ms: int, staged_ms: int, window_ms: int) -> None:
     rows["slot_ms"] = slot_times(rows["due_ms"], read_ms, staged_ms, window_ms)
 
 
-def candidates(due_ms: Times, read_ms: int, window_ms: int) -> tuple[Times, Times]:
-    """Return the two slots that may contain a unit, whenever it was enqueued.
+def candidates(due_ms: Times, read_ms: int, loaded_ms: int, window_ms: int) -> tuple[Times, ...]:
+    """Return the slots that may contain a unit, whenever it was enqueued or rolled.
 
-    The second is one window after the first, or the same if the first is the timer's own slot.
+    A unit that is not rolled is in the window from the read time on, or one window later. While a
+    delivery is delayed, slots are loaded further than that, and a timer is rolled with them: then
+    its unit may also be in the window from there on.
+
+    Args:
+        loaded_ms: Slots before it are loaded, or were loaded by the last run.
     """
-    first = slot_times(due_ms, read_ms, read_ms, window_ms)
-    return first, np.minimum(first + window_ms, np.maximum(due_ms - 1, first))
+    starts = (read_ms, loaded_ms) if loaded_ms - read_ms > window_ms else (read_ms,)
+    found: list[Times] = []
+    for start_ms in starts:
+        first = slot_times(due_ms, read_ms, start_ms, window_ms)
+        found += [first, np.minimum(first + window_ms, np.maximum(due_ms - 1, first))]
+    return tuple(found)

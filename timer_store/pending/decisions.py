@@ -20,7 +20,6 @@ appends no marker, because the marker would cancel the copy.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.enqueue.flow_control import full_slot_refusal, over_limit
 from timer_store.layout import Mask, Offsets, Rows
-from timer_store.log.slot_choice import candidates
+from timer_store.log.slot_choice import slot_times
 from timer_store.state import TimerState
 
 NOWHERE, STAGED, QUEUED = -1, -2, -3  # places that are not positions of units
@@ -44,9 +43,6 @@ class Decisions:
     def __init__(self, state: TimerState) -> None:
         self._state = state
         self._records = state.deciding
-        self._queued: deque[tuple[int, int]] = (
-            deque()
-        )  # queue offset of a timer, log end before its decision
         self.cancelled = self.moved = self.fired = 0
 
     # -- places of timers -----------------------------------------------------------------------
@@ -86,8 +82,8 @@ class Decisions:
         state, position = self._state, self._state.position
         precision_ms = state.config.precision_ms
         found = np.full(rows.size, NOWHERE, np.int64)
-        pair = candidates(rows["due_ms"], position.read_ms, state.config.window_ms)
-        for slot_ms in reversed(pair) if state.dequeue.is_rolling else pair:
+        slots_ms = state.slots_of(rows["due_ms"])
+        for slot_ms in reversed(slots_ms) if state.dequeue.is_rolling else slots_ms:
             ahead = (found == NOWHERE) & ~position.is_loaded(rows, slot_ms, precision_ms)
             if ahead.any():
                 mine = slice(None) if ahead.all() else ahead
@@ -96,13 +92,12 @@ class Decisions:
 
     # -- settled --------------------------------------------------------------------------------
 
-    def settle(self, rows: Rows, places: Offsets, log_end: int, *, returned: bool = False) -> None:
+    def settle(self, rows: Rows, places: Offsets, *, returned: bool = False) -> None:
         """Remove timers from their places after their deciding records were appended.
 
         Args:
             rows: (n,) `layout.TIMED`.
             places: (n,) from `places`, none of them NOWHERE.
-            log_end: End of the log before those records.
             returned: They were returned to a level.
         """
         state = self._state
@@ -110,7 +105,7 @@ class Decisions:
         if queued.any() and returned:
             rows, places = rows[~queued], places[~queued]
         elif queued.any():
-            self._skip(rows[queued], log_end)
+            self._skip(rows[queued])
             rows, places = rows[~queued], places[~queued]
         if not rows.size:
             return
@@ -135,34 +130,30 @@ class Decisions:
             rows, places: All pending messages of the record's ranges; see `places`.
             name_at: (n,) i8: see `LevelRecords.read`.
         """
-        self.settle(rows, places, entry.phys_offset, returned=True)
+        self.settle(rows, places, returned=True)
         self._state.transfers.note_returned(entry, rows, name_at)
 
     def _settle_rolled(self, rows: Rows, places: Offsets) -> None:
         """Settle the units that timers still have in a slot that is being rolled."""
         state = self._state
-        first, _ = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
-        passed = state.units.find(rows["phys_offset"], first)
+        passed = state.units.find(rows["phys_offset"], self._slots_now(rows))
         left = (passed >= 0) & (passed != places)
         state.settled_timers.add_returned(rows["phys_offset"][left], passed[left])
 
-    def _skip(self, rows: Rows, log_end: int) -> None:
+    def _skip(self, rows: Rows) -> None:
         """Exclude timers of the queue from later enqueueing."""
         enqueue = self._state.enqueue
         enqueue.skip = distinct(enqueue.skip, rows["phys_offset"])
-        self._queued.append((int(rows["queue_offset"].max()), log_end))
 
     def scan_from(self) -> int:
-        """Return a log offset before all decisions about timers that are not enqueued.
+        """Return a log offset before all records that settle timers that are not enqueued.
 
-        A start enqueues these timers again, because it enqueues the queue from the checkpoint on.
+        A start enqueues the queue from the checkpoint on, without the timers that these records
+        name. If the timer log was full, a delivery of an earlier process can be among them.
         """
         state = self._state
-        while self._queued and self._queued[0][0] < state.position.queue_offset:
-            self._queued.popleft()
-        if not self._queued:
-            return int(state.store.max_offset)
-        return self._queued[0][1]
+        first = state.first_in_queue() if state.enqueue.skip.size else None
+        return int(state.store.max_offset) if first is None else first
 
     def _units_of_staged(self, rows: Rows, places: Offsets, staged: Mask) -> Offsets:
         """Return the positions of units, including those of staged timers."""
@@ -170,9 +161,13 @@ class Decisions:
         if not staged.any():
             return places
         places, mine = places.copy(), rows[staged]
-        first, _ = candidates(mine["due_ms"], state.position.read_ms, state.config.window_ms)
-        places[staged] = state.units.find(mine["phys_offset"], first)
+        places[staged] = state.units.find(mine["phys_offset"], self._slots_now(mine))
         return places
+
+    def _slots_now(self, rows: Rows) -> Offsets:
+        """Return the slots of staged timers, and the current slots of timers to be rolled."""
+        position, window_ms = self._state.position, self._state.config.window_ms
+        return slot_times(rows["due_ms"], position.read_ms, position.staged_ms, window_ms)
 
     # -- decisions ------------------------------------------------------------------------------
 
@@ -180,9 +175,9 @@ class Decisions:
         """Cancel timers. See `delivery.pending.PendingMessages`."""
         rows, places, decided = self._read_pending(offsets)
         at = np.flatnonzero(places != NOWHERE)
-        log_end, now_ms = self._state.store.max_offset, self._state.clock.now_ms()
+        now_ms = self._state.clock.now_ms()
         refused = self._records.put_markers(rows[at], now_ms, named=True)
-        self.cancelled += self._conclude(rows, places, at, refused, decided, log_end)
+        self.cancelled += self._conclude(rows, places, at, refused, decided)
         return decided
 
     def move(self, offsets: Offsets, due_ms: Offsets, hooks: Any = None) -> Decided:
@@ -202,9 +197,8 @@ class Decisions:
         self._fire(rows, places, np.flatnonzero(past), decided)
         at = np.flatnonzero(waits & ~too_far & ~past)
         at = self._with_room(at, rows["due_ms"], due_ms, decided)
-        log_end = state.store.max_offset
         refused = self._records.put_copies(rows[at], due_ms[at], now_ms)
-        self.moved += self._conclude(rows, places, at, refused, decided, log_end)
+        self.moved += self._conclude(rows, places, at, refused, decided)
         moved = at[decided.verdicts[at] == Verdict.DONE]
         width_ms = state.config.precision_ms
         other = (rows["due_ms"][moved] - 1) // width_ms != (due_ms[moved] - 1) // width_ms
@@ -246,13 +240,7 @@ class Decisions:
         return rows, places, Decided(verdicts, log_end=self._state.store.max_offset)
 
     def _conclude(
-        self,
-        rows: Rows,
-        places: Offsets,
-        at: Offsets,
-        refused: dict[int, str],
-        decided: Decided,
-        log_end: int,
+        self, rows: Rows, places: Offsets, at: Offsets, refused: dict[int, str], decided: Decided
     ) -> int:
         """Settle the timers whose record was stored; return their number."""
         taken = np.ones(at.size, np.bool_)
@@ -263,7 +251,7 @@ class Decisions:
         done = at[taken]
         decided.verdicts[done] = Verdict.DONE
         if done.size:
-            self.settle(rows[done], places[done], log_end)
+            self.settle(rows[done], places[done])
         decided.log_end = self._state.store.max_offset
         return int(done.size)
 
@@ -272,7 +260,7 @@ class Decisions:
         if not at.size:
             return
         state = self._state
-        now_ms, log_end = state.clock.now_ms(), state.store.max_offset
+        now_ms = state.clock.now_ms()
         staged = np.zeros(at.size, layout.STAGED)
         for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
             staged[column] = rows[column][at]
@@ -280,7 +268,7 @@ class Decisions:
         staged["state"] = layout.STAGED_FIRED
         outcome = state.deliverer.deliver_batch(staged, now_ms)
         refused = dict.fromkeys(range(outcome.done, at.size), outcome.refusal)
-        self.fired += self._conclude(rows, places, at, refused, decided, log_end)
+        self.fired += self._conclude(rows, places, at, refused, decided)
         for item in outcome.quarantined:
             where = at[np.flatnonzero(rows["phys_offset"][at] == item.phys_offset)]
             remark = f"it went to quarantine, {item.reason.value}: {item.detail}"

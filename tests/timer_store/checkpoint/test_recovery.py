@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.store import MessageStore
 from tests.support.stores import add_message, open_store, put_one, records_of
+from tests.support.timer_log_room import timer_log_room
 from tests.support.timer_rig import TimerRig
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from timer_store.store import TimerStore
@@ -73,6 +76,28 @@ def test_what_is_settled_is_not_gone_through_for_each_piece(tmp_path: Path) -> N
     few, many = least_s(100), least_s(5_000_000)
     assert many < 20 * few, "50,000 times as many"
     rig.kill()
+
+
+@pytest.mark.parametrize("starts", [1, 2, 3])
+def test_starts_on_a_full_disk_repeat_no_delivery(tmp_path: Path, starts: int) -> None:
+    """The timer log has no room, so each start leaves the queue to the next one."""
+    rig = TimerRig(tmp_path).open()
+    now_ms = rig.clock.now_ms()
+    for number in (20, 1, 2, 30):
+        rig.put(now_ms + number * 1_000, body=b"%d" % number)
+    rig.advance(1_500)
+    assert rig.bodies() == [b"1"]
+    rig.kill()
+    for _ in range(starts):
+        with timer_log_room(0):
+            rig.open()
+        assert rig.timers.enqueue.behind
+        rig.kill()
+    rig.open()
+    assert rig.timers.counts.total == 3
+    rig.advance(40_000)
+    assert rig.bodies() == [b"1", b"2", b"20", b"30"]
+    rig.close()
 
 
 # -- an Apache broker was the master since the checkpoint -----------------------------------------
@@ -137,6 +162,27 @@ def test_an_epoch_of_an_apache_master_repeats_and_loses_nothing(
     assert sorted(rig.bodies()) == sorted([*came, *(b"%d" % n for n in pending)])
     assert rig.timers.counts.total == 0
     rig.kill()
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+def test_an_adoption_on_a_full_disk_repeats_nothing(tmp_path: Path, starts: int) -> None:
+    """Apache's deliveries name no origins, so no checkpoint may forget that they were found."""
+    rig = with_timers(tmp_path)
+    with open_store(tmp_path, rig.clock) as store:
+        [timer] = [r for r in records_of(store, TIMER_TOPIC) if r.body == b"4"]
+        copy_as_apache(store, timer, "T", TIMER_DEQUEUE_MS="2")
+    for _ in range(starts):
+        with open_store(tmp_path, rig.clock) as store, timer_log_room(0):
+            timers = TimerStore(store, rig.clock, rig.config)
+            timers.open()
+            assert timers.enqueue.behind
+            assert not asyncio.run(CheckpointWriter(timers).persist(last=True))
+            timers.close()
+    rig.open()
+    assert rig.timers.counts.total == COUNT - 2
+    rig.advance(2 * FAR_MS)
+    assert sorted(rig.bodies()) == [b"%d" % n for n in range(COUNT)]
+    rig.close()
 
 
 def test_a_message_that_is_sent_back_is_no_delivery(tmp_path: Path) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import feed, log_of
-from tests.support.stores import add_message, open_store
+from tests.support.naive_model import log_records
+from tests.support.stores import add_message, open_store, records_of
+from tests.support.timer_log_room import timer_log_room
 from tests.support.timer_rig import TimerRig
 from timer_store.checkpoint import standby as standby_module
 from timer_store.checkpoint.standby import Standby
@@ -36,10 +40,10 @@ class Replica:
             self.store.topics.set_routing(name, write_queues=queues, read_queues=queues, perm=6)
         self.standby = Standby(self.store, master_clock, master.config)
 
-    def copy(self) -> None:
-        """Copy what the master has appended."""
+    def copy(self, until: int | None = None) -> None:
+        """Copy what the master has appended, up to a log offset."""
         end = self.store.max_offset
-        feed(self.store, log_of(self._master.store)[end:], end, SIZES)
+        feed(self.store, log_of(self._master.store)[end:until], end, SIZES)
         self.store.flush()
 
     def refresh(self) -> bool:
@@ -147,6 +151,45 @@ def test_a_record_for_quarantine_keeps_the_last_checkpoint(
     replica.store.__exit__(None, None, None)
 
 
+@pytest.mark.parametrize("sent_after", [0, 1], ids=["the decision ends the log", "more follows"])
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("what", ["move", "fire", "cancel"])
+def test_a_checkpoint_between_two_records_of_a_decision(
+    what: str,
+    count: int,
+    sent_after: int,
+    master: TimerRig,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A move and a fire append a second record about each timer: it is settled only once."""
+    caplog.set_level(logging.INFO, standby_module.log.name)
+    replica = Replica(tmp_path / "replica", master)
+    assert replica.refresh()
+    put(master, 30, 2 * count)
+    begin = master.store.max_offset
+    records = records_of(master.store, TIMER_TOPIC)[:count]
+    offsets = np.array([record.phys_offset for record in records])
+    if what == "move":
+        master.timers.decisions.move(offsets, np.full(count, master.clock.now_ms() + 90_000))
+    else:
+        getattr(master.timers.decisions, what)(offsets)
+    put(master, 70, sent_after)
+    ends = [record.phys_offset + record.total_size for record in log_records(master.store)]
+    for end in [end for end in ends if end >= begin]:
+        replica.copy(end)
+        assert replica.refresh()
+    replica.copy()
+    pending, delivered = master.timers.counts.total, master.bodies()
+    master.kill()
+    new = replica.promoted()
+    assert [*(r.getMessage() for r in caplog.records if "replica" in r.msg), *new.notices] == []
+    assert (new.timers.counts.total, new.bodies()) == (pending, delivered)
+    new.advance(100 * SECOND_MS)
+    assert len(new.bodies()) == 2 * count + sent_after - count * (what == "cancel")
+    new.close()
+
+
 def test_it_ends_with_the_role(master: TimerRig, tmp_path: Path) -> None:
     replica = Replica(tmp_path / "replica", master)
     put(master, 1, 3)
@@ -162,3 +205,28 @@ def test_it_ends_with_the_role(master: TimerRig, tmp_path: Path) -> None:
 
     asyncio.run(follow())
     replica.store.__exit__(None, None, None)
+
+
+def test_a_timer_delivered_before_it_could_be_enqueued_stays_delivered(
+    master: TimerRig, tmp_path: Path
+) -> None:
+    """The timer log of the replica has no room for two checkpoints."""
+    replica = Replica(tmp_path / "replica", master)
+    put(master, 30, 1)
+    replica.copy()
+    assert replica.refresh()
+    put(master, 20, 1)
+    put(master, 1, 3)
+    master.advance(2 * SECOND_MS)  # two of the three are delivered
+    for _ in range(2):
+        put(master, 20, 1)
+        replica.copy()
+        with timer_log_room(0):
+            assert replica.refresh()
+    master.kill()
+    new = replica.promoted()
+    assert new.notices == []
+    new.advance(60 * SECOND_MS)
+    expected = [b"1", b"2", b"3", b"20", b"20", b"20", b"30"]
+    assert sorted(new.bodies(), key=int) == expected
+    new.close()

@@ -42,7 +42,7 @@ def test_a_unit_is_found_from_its_due_time(due_ms, read_ms, staged, later):
     """While the read time has not passed the slot it was put into."""
     slot_ms = slot_of(due_ms, read_ms, read_ms + staged * SECOND)
     now_ms = min(read_ms + later * SECOND, slot_ms - slot_ms % SECOND)
-    found = candidates(np.array([due_ms]), max(now_ms, read_ms), WINDOW)
+    found = candidates(np.array([due_ms]), max(now_ms, read_ms), 0, WINDOW)
     if due_ms - 1 >= read_ms:
         assert slot_ms // SECOND in [int(at[0]) // SECOND for at in found]
 
@@ -54,3 +54,17 @@ def test_a_slot_is_before_the_due_time_and_inside_the_window(due_ms, read, stage
     assert slot_ms <= max(due_ms - 1, read_ms)
     assert read_ms <= slot_ms < staged_ms + WINDOW
     assert (due_ms - 1 - slot_ms) % WINDOW == 0 or slot_ms == read_ms
+
+
+@given(
+    due_ms=st.integers(1, 500_000),
+    read=st.integers(0, 100),
+    loaded=st.integers(0, 100),
+)
+def test_a_unit_is_found_although_slots_are_loaded_far_ahead(due_ms, read, loaded):
+    """A timer that is rolled with the loaded slots, or waits in its own slot to be delivered."""
+    read_ms, loaded_ms = read * SECOND, (read + loaded) * SECOND
+    slot_ms = slot_of(due_ms, read_ms, loaded_ms)
+    found = candidates(np.array([due_ms]), read_ms, loaded_ms, WINDOW)
+    assert slot_ms in [int(at[0]) for at in found]
+    assert len(found) == (4 if loaded_ms - read_ms > WINDOW else 2)
