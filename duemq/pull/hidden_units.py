@@ -54,28 +54,28 @@ class HiddenUnits:
         suspect &= units["size"] != PRE_BLANK_SIZE
         if topic.startswith(LIGHT_QUEUES) or not suspect.any():
             return False
-        stored = suspect & (units["phys_offset"] < self._store.written_from)
-        return self._stored_repaired(position, units, stored) or any(
-            self._repaired_once(topic, queue_id, offset + at, int(units[at]["tags_code"]))
-            for at in np.flatnonzero(suspect & ~stored).tolist()
-        )
+        stored = units["phys_offset"] < self._store.written_from
+        if self._stored_repaired(position, units, suspect & stored):
+            return True
+        new = np.flatnonzero(suspect & ~stored)
+        for at, tags_code in zip(new.tolist(), units["tags_code"][new].tolist(), strict=True):
+            key = topic, tags_code
+            if key in self._correct:
+                continue
+            if self._store.repair.repaired(topic, queue_id, offset + at):
+                return True
+            if len(self._correct) >= CORRECT_CODES_MAX:
+                self._correct.clear()
+            self._correct.add(key)
+        return False
 
     def _stored_repaired(self, position: tuple[str, int, int], units: Rows, stored: Mask) -> bool:
         """Repair the first damaged unit of those that the disk may have changed."""
+        if not stored.any():
+            return False
         topic, queue_id, offset = position
         if self._compiled():
             places = self._store.repair.unsound(*position, units, stored)
         else:
             places = np.flatnonzero(stored).tolist()
         return any(self._store.repair.repaired(topic, queue_id, offset + at) for at in places)
-
-    def _repaired_once(self, topic: str, queue_id: int, offset: int, tags_code: int) -> bool:
-        """Repair a unit unless its code was correct for another unit of the topic."""
-        if (topic, tags_code) in self._correct:
-            return False
-        if self._store.repair.repaired(topic, queue_id, offset):
-            return True
-        if len(self._correct) >= CORRECT_CODES_MAX:
-            self._correct.clear()
-        self._correct.add((topic, tags_code))
-        return False

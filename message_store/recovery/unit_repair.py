@@ -85,10 +85,8 @@ class UnitRepair:
         Args:
             offset: Queue offset of the unit with index 0.
             units: (n,) `layout.UNIT`.
-            chosen: (n,) bool.
+            chosen: (n,) bool, at least one true.
         """
-        if not chosen.any():
-            return []
         asked = np.ascontiguousarray(units).copy()
         asked["phys_offset"][~chosen] = NOWHERE
         codes = np.full(units.size, GOOD, np.uint8)

@@ -178,6 +178,13 @@ def test_removed_and_blank_units_are_not_compared(store: MessageStore) -> None:
     assert not HiddenUnits(store).repaired(PLACE, rows, WANTED)
 
 
+def test_units_of_light_queues_are_not_compared(restarted: MessageStore) -> None:
+    """They point at records of other queues, which name these queues."""
+    wanted = parse_expression("%LMQ%T", "A")
+    assert not HiddenUnits(restarted).repaired(("%LMQ%T", 0, 0), units(restarted), wanted)
+    assert restarted.notices == []
+
+
 def naive_nearly(code: int, hashes: list[int]) -> bool:
     low = [(code ^ each) & 0xFFFFFFFF for each in hashes]
     return 0 not in low and any(each.bit_count() == 1 for each in low)
