@@ -14,8 +14,8 @@ deleted.
     15   16   17   22     units 18 to 21 become pre-blanks, and no message is lost: 22
     15   16   17   2^30   pre-blanks would replace files with units of other records: 18
 
-The last record of a queue has no neighbour after it (`_last_place`). The next message gets a number
-after its place. A number that it had before the damage is therefore never used again: consumers
+The last record of a queue has no neighbour after it (`_last_place`). Like a number between its
+neighbours, it is placed even if its number is impossible. The next message gets a number after it. A number that it had before the damage is therefore never used again: consumers
 that have read the message do not miss the next one.
 
 Without this, recovery would overwrite the unit of another record, or remove the files of a queue
@@ -30,7 +30,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from message_store.layout import Row, Rows
+from message_store.layout import RECORD_FIXED_BYTES, Row, Rows
 from message_store.log.commit_log import CommitLog
 from message_store.log.frames import frame_at, topic_of
 from message_store.queues.consume_queue import ConsumeQueue, is_blank
@@ -62,8 +62,8 @@ class QueuePlaces:
         """Correct queue offsets; return which rows have a place.
 
         Args:
-            rows: (n,) `layout.SCANNED` with possible queues and queue offsets, ordered by group,
-                each group in log order.
+            rows: (n,) `layout.SCANNED` with possible queues, ordered by group, each group in log
+                order.
             groups: (n,) i8: topic_index << 32 | queue_id.
         """
         placed = np.ones(rows.size, np.bool_)
@@ -133,16 +133,24 @@ class QueuePlaces:
             phys_offset, row["record_size"],
         ):  # fmt: skip
             return named
+        is_possible = bool(has_possible_offset(rows[at : at + 1])[0])
         if following is None:
             if not queue.max_offset:
-                return _first_place(rows[at : at + 3])
+                place = _first_place(rows[at : at + 3])
+                return place if is_possible or place != offset else self._empty_place()
             following = queue.max_offset
         if at + 1 == rows.size:
-            return self._last_place(queue, rows, following)
+            return self._last_place(queue, rows, following) if is_possible else following
         after = int(rows[at + 1]["queue_offset"])
         if after == following and offset != following - 1:
             return NO_PLACE
-        return following if after == following + 1 else offset
+        if after == following + 1:
+            return following
+        return offset if is_possible else NO_PLACE
+
+    def _empty_place(self) -> int:
+        """Return the queue offset of a record with an impossible one in an empty queue."""
+        return 0 if self.log.min_offset == 0 else NO_PLACE
 
     def _last_place(self, queue: ConsumeQueue, rows: Rows, following: int) -> int:
         """Return the queue offset of the last record, which is not the next one."""
@@ -190,6 +198,15 @@ class QueuePlaces:
 
     def _group_of(self, row: Row) -> int:
         return int(row["topic_index"]) << 32 | int(row["queue_id"])
+
+
+def has_possible_offset(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which scanned records have a possible queue offset.
+
+    A queue never has more messages than fit into the log before them.
+    """
+    offset = rows["queue_offset"]
+    return np.asarray((offset >= 0) & (offset <= rows["phys_offset"] // RECORD_FIXED_BYTES))
 
 
 def _first_place(rows: Rows) -> int:

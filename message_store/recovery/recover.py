@@ -41,7 +41,7 @@ from message_store.queues.consume_queues import QueueSet, is_topic_name
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from message_store.ranges import minus
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
-from message_store.recovery.queue_places import QueuePlaces
+from message_store.recovery.queue_places import QueuePlaces, has_possible_offset
 from message_store.recovery.truncated_bytes import save_tail
 
 CHUNK_RECORDS = 32_768
@@ -345,7 +345,7 @@ def _replay(
             return
         found.gaps += dispatch(rows, queues, rules, log, found.places)
         found.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
-        found.without_queue += rows["phys_offset"][~has_place(rows)].tolist()
+        found.without_queue += rows["phys_offset"][~has_queue(rows)].tolist()
         if rows.size > 1:
             found.advance(rows[-2])
         before = found.last_record, found.last_store_ms
@@ -426,7 +426,8 @@ def dispatch(
     """
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
-    rows = rows[plain & has_place(rows) & queues.deletions.kept(rows, queues.topics)]
+    has_unit = has_place(rows) if places is None else has_queue(rows)
+    rows = rows[plain & has_unit & queues.deletions.kept(rows, queues.topics)]
     group = rows["topic_index"].astype(np.int64) << 32 | rows["queue_id"]
     order = np.argsort(group, kind="stable")
     rows, group = rows[order], group[order]
@@ -451,14 +452,15 @@ def dispatch(
     return gaps
 
 
-def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which scanned records have a possible queue and queue offset.
+def has_queue(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which scanned records have a possible queue. Headers have no checksum."""
+    queue_id = rows["queue_id"]
+    return np.asarray((queue_id >= 0) & (queue_id < QUEUES_MAX) & (rows["topic_index"] >= 0))
 
-    Headers have no checksum. A queue never has more messages than fit into the log before them.
-    """
-    queue_id, offset = rows["queue_id"], rows["queue_offset"]
-    good = (queue_id >= 0) & (queue_id < QUEUES_MAX) & (rows["topic_index"] >= 0) & (offset >= 0)
-    return np.asarray(good & (offset <= rows["phys_offset"] // layout.RECORD_FIXED_BYTES))
+
+def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which scanned records have a possible queue and queue offset."""
+    return np.asarray(has_queue(rows) & has_possible_offset(rows))
 
 
 def _report_places(places: QueuePlaces, notice: Callable[[str], None]) -> None:

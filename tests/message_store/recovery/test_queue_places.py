@@ -152,7 +152,7 @@ def lose_queues(root: Path) -> None:
     shutil.rmtree(root / "consumequeue")
 
 
-@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("bit", [*range(8), 11, 40, 62, 63])
 @pytest.mark.parametrize("lose", [lose_last_unit, lose_queues])
 def test_a_flipped_queue_offset_of_the_last_record_costs_no_other_message(
     ended: tuple[Path, list[dict[int, int]]], lose: Callable[[Path], None], bit: int
@@ -216,6 +216,9 @@ def test_the_first_number_of_a_queue_is_above_zero_only_after_retention(
         ([64, 1, 2], {0: 0, 1: 1, 2: 2}),
         ([9, 73, 11, 12], {9: 0, 10: 1, 11: 2, 12: 3}),
         ([64], {64: 0}),
+        ([0, 1, 2, 3, 1 << 40], {0: 0, 1: 1, 2: 2, 3: 3, 4: 4}),  # impossible
+        ([0, 1, 2, 3, -(1 << 63) + 4], {0: 0, 1: 1, 2: 2, 3: 3, 4: 4}),
+        ([1 << 40], {0: 0}),
     ],
     ids=str,
 )
