@@ -10,13 +10,13 @@ offset of the unit that points at it, the offset between its neighbours, or none
 are consecutive. Otherwise the number is used: records are missing before it, or the topic was
 deleted.
 
-    15   16   17   8      unit 8 is that of another record: 18
-    15   16   17   22     units 18 to 21 become pre-blanks, and no message is lost: 22
-    15   16   17   2^30   pre-blanks would replace files with units of other records: 18
+    15   16   17   8             unit 8 is that of another record: 18
+    15   16   17   22            units 18 to 21 become pre-blanks, and no message is lost: 22
+    15   16   17   18 + 2^30     pre-blanks would replace files with units of other records: 18
 
-The last record of a queue has no neighbour after it (`_last_place`). Like a number between its
-neighbours, it is placed even if its number is impossible. The next message gets a number after it. A number that it had before the damage is therefore never used again: consumers
-that have read the message do not miss the next one.
+The last record of a queue has no neighbour after it (`_last_place`). It gets a place even if its
+number is impossible, and the next message gets a number after it. A number that it had before the
+damage is therefore never used again: consumers that have read the message do not miss the next one.
 
 Without this, recovery would overwrite the unit of another record, or remove the files of a queue
 that seems to begin with the number.
