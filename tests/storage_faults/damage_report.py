@@ -58,7 +58,7 @@ Limits:
 | files | how damage is noticed |
 |---|---|
 | commit log | `sums/` has checksums of synced blocks of 4 KiB; bodies have Apache's CRC |
-| consume queues | units that differ from their records are rewritten, also those a filter left out |
+| consume queues | units that differ from their records are rewritten, also if a filter skips them |
 | timer log, wheel | times of a unit must be those of its record; otherwise both are rebuilt |
 | tables | `config/sums/` has the checksum of each table; a damaged one is replaced by its `.bak` |
 """
