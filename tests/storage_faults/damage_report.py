@@ -30,12 +30,13 @@ read offsets and tables.
 It took {runs} runs after the repairs named below; **{broken} broke a promise**. `make soak` takes
 13,000 runs; it has not been completed since.
 
-Earlier runs and tests broke promises in six ways. Each is repaired, with a test of its own: a flip
-in the log offset of a queue's last unit lost its message; one in the timer log, found while a
+Earlier runs and tests broke promises in seven ways. Each is repaired, with a test of its own: a
+flip in the log offset of a queue's last unit lost its message; one in the timer log, found while a
 checkpoint was being written, stopped the event loop for ever; one that made a marker of a timer
-that rolls lost the timer; one in the queue offset of a record lost other messages of its queue
-after a kill; one in that of a queue's last record did so if its unit was lost, too; one that made
-the tags code of another tag in use hid the message from consumers with tags.
+that rolls lost the timer, as did one in the sign of a timer's log offset; one in the queue offset
+of a record lost other messages of its queue after a kill; one in that of a queue's last record did
+so if its unit was lost, too; one that made the tags code of another tag in use hid the message from
+consumers with tags.
 
 - Damage is *noticed* if `duemq store verify` reports it, the broker logs it, or the start is
   refused with the file's name. It must be noticed if clients see anything else than without it.
