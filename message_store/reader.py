@@ -26,6 +26,7 @@ from message_store.log.frames import frame_at, topic_of
 from message_store.log.page_guard import PAGE_BYTES
 from message_store.log.record import Record, decode_record
 from message_store.log.unreadable import READS_MAX
+from message_store.queues.consume_queue import LIGHT_QUEUES
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.topic_table import TopicTable
 from message_store.recovery import recover
@@ -36,7 +37,7 @@ from message_store.text import index_hash
 
 Visit = Callable[[Bytes, Rows, int], int]
 QUERY_CANDIDATES_MAX = 1_024
-LIGHT_QUEUES: Final = "%LMQ%"  # Apache's light queues, whose units point at other queues' records
+WRITTEN_BYTES_KEPT: Final = 64 << 20  # log bytes that stay in the page cache after they are written
 
 
 GatherKernels = tuple[Callable[..., tuple[int, int]], Callable[..., int]]
@@ -55,6 +56,7 @@ class StoreReader:
     config: StoreConfig
     repair: UnitRepair
     gather_kernels: dict[bool, GatherKernels]
+    recovered: recover.Recovered | None
 
     # -- reads --------------------------------------------------------------------------------
 
@@ -94,6 +96,16 @@ class StoreReader:
     def max_offset(self) -> int:
         """Log offset after the last record."""
         return self.log.end
+
+    @property
+    def written_from(self) -> int:
+        """Log offset from which on records and their units are those that this run has written.
+
+        They are in the page cache, so damage on the disk does not change them. The disk may return
+        other bytes for what is before it.
+        """
+        begin = self.recovered.end if self.recovered is not None else 0
+        return max(begin, self.log.end - WRITTEN_BYTES_KEPT)
 
     @property
     def generation(self) -> int:

@@ -175,8 +175,8 @@ class MessageStore(StoreReader):
         start, self.appender.last_record = recover.start_of(
             self.log, self.queues, self.mark, self.checkpoint, self.notice, crashed=crashed
         )
-        if self.appender.last_record < 0:  # another program may have written the log since
-            self.log.sums.withdraw(start)
+        if not recover.ends_at_mark(self.log, self.mark, crashed=crashed):
+            self.log.sums.withdraw(start)  # another program may have written the log since
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
         found = recover.recover(

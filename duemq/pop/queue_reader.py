@@ -89,7 +89,7 @@ class QueueReader:
 
     def __init__(self, store: MessageStore, compiled: Callable[[], bool] = lambda: False) -> None:
         self._store, self._limits = store, StoreLimits(store)
-        self._compiled, self._hidden = compiled, HiddenUnits(store)
+        self._compiled, self._hidden = compiled, HiddenUnits(store, compiled)
         self._count_units: Callable[..., int] | None = None
 
     def read(

@@ -110,7 +110,7 @@ class PullProcessor:
         self._access_version = access_version
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
-        self._hidden = HiddenUnits(store)
+        self._hidden = HiddenUnits(store, compiled)
         self._offsets, self._clients, self._held = offsets, clients, held
         self._stats, self._config = stats, config
         self._limits = limits or StoreLimits(store)

@@ -26,6 +26,7 @@ from message_store.log.zeroing import whole_size, zero_range
 
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
 NAME_DIGITS = 20
+LIGHT_QUEUES = "%LMQ%"  # Apache's light queues, whose units point at other queues' records
 OPEN_FILES_MAX = 768
 LONG_MAX = (1 << 63) - 1
 UNITS_BACK_MIN, UNITS_BACK_MAX = 64, 4_096  # units read at a time, from the end of a queue backward

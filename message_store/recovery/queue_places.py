@@ -10,6 +10,14 @@ offset of the unit that points at it, the offset between its neighbours, or none
 are consecutive. Otherwise the number is used: records are missing before it, or the topic was
 deleted.
 
+    15   16   17   8             unit 8 is that of another record: 18
+    15   16   17   22            units 18 to 21 become pre-blanks, and no message is lost: 22
+    15   16   17   18 + 2^30     pre-blanks would replace files with units of other records: 18
+
+The last record of a queue has no neighbour after it (`_last_place`). It gets a place even if its
+number is impossible, and the next message gets a number after it. A number that it had before the
+damage is therefore never used again: consumers that have read the message do not miss the next one.
+
 Without this, recovery would overwrite the unit of another record, or remove the files of a queue
 that seems to begin with the number.
 """
@@ -22,8 +30,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from message_store.layout import Row, Rows
-from message_store.queues.consume_queue import ConsumeQueue
+from message_store.layout import RECORD_FIXED_BYTES, Row, Rows
+from message_store.log.commit_log import CommitLog
+from message_store.log.frames import frame_at, topic_of
+from message_store.queues.consume_queue import ConsumeQueue, is_blank
 from message_store.queues.consume_queues import QueueSet
 
 NO_PLACE = -1
@@ -36,11 +46,15 @@ class QueuePlaces:
 
     Attributes:
         wrong: Log offsets of records whose header has a wrong queue offset.
+        ahead: Log offsets of last records of their queues whose number is used, though it is not
+            the next one.
         without_queue: Log offsets of records that are in no queue.
     """
 
     queues: QueueSet
+    log: CommitLog
     wrong: list[int] = field(default_factory=list)
+    ahead: list[int] = field(default_factory=list)
     without_queue: list[int] = field(default_factory=list)
     _next: dict[int, int] = field(default_factory=dict)  # queue offset after the last, by group
 
@@ -48,8 +62,8 @@ class QueuePlaces:
         """Correct queue offsets; return which rows have a place.
 
         Args:
-            rows: (n,) `layout.SCANNED` with possible queues and queue offsets, ordered by group,
-                each group in log order.
+            rows: (n,) `layout.SCANNED` with possible queues, ordered by group, each group in log
+                order.
             groups: (n,) i8: topic_index << 32 | queue_id.
         """
         placed = np.ones(rows.size, np.bool_)
@@ -76,10 +90,9 @@ class QueuePlaces:
                 continue
             if offset == (queue.max_offset if following is None else following):
                 continue
-            after = int(rows[at + 1]["queue_offset"]) if at + 1 < rows.size else None
-            place = NO_PLACE
-            if not at or not self._is_taken(queue, rows[at - 1], offset):
-                place = self._place(queue, rows[at], following, after)
+            place, is_last = NO_PLACE, at + 1 == rows.size
+            if not at or is_last or not self._is_taken(queue, rows[at - 1], offset):
+                place = self._place(queue, rows, at, following)
             if place == NO_PLACE:
                 placed[at] = False
                 self.without_queue.append(int(rows[at]["phys_offset"]))
@@ -89,6 +102,8 @@ class QueuePlaces:
             elif at and placed[at - 1] and place == rows[at - 1]["queue_offset"]:
                 placed[at - 1] = False
                 self.without_queue.append(int(rows[at - 1]["phys_offset"]))
+            elif is_last and self._is_ahead(queue, rows[at], following):
+                self.ahead.append(int(rows[at]["phys_offset"]))
         kept = np.flatnonzero(placed)
         if kept.size:
             self._next[group] = int(rows[kept[-1]]["queue_offset"]) + 1
@@ -102,15 +117,13 @@ class QueuePlaces:
             before -= 1
         return int(rows[before]["queue_offset"]) + 1 if before >= 0 else self._next.get(group)
 
-    def _place(
-        self, queue: ConsumeQueue, row: Row, following: int | None, after: int | None
-    ) -> int:
-        """Return the queue offset of a record that is not the next one.
+    def _place(self, queue: ConsumeQueue, rows: Rows, at: int, following: int | None) -> int:
+        """Return the queue offset of rows[at], which is not the next one.
 
         Args:
             following: Queue offset of the next one.
-            after: Queue offset of the record after it, None without one.
         """
+        row = rows[at]
         offset, phys_offset = int(row["queue_offset"]), int(row["phys_offset"])
         if self._is_unit(queue, row):
             return offset
@@ -120,13 +133,55 @@ class QueuePlaces:
             phys_offset, row["record_size"],
         ):  # fmt: skip
             return named
+        is_possible = bool(has_possible_offset(rows[at : at + 1])[0])
         if following is None:
             if not queue.max_offset:
-                return offset
+                place = _first_place(rows[at : at + 3])
+                return place if is_possible or place != offset else self._empty_place()
             following = queue.max_offset
+        if at + 1 == rows.size:
+            return self._last_place(queue, rows, following) if is_possible else following
+        after = int(rows[at + 1]["queue_offset"])
         if after == following and offset != following - 1:
             return NO_PLACE
-        return following if after == following + 1 else offset
+        if after == following + 1:
+            return following
+        return offset if is_possible else NO_PLACE
+
+    def _empty_place(self) -> int:
+        """Return the queue offset of a record with an impossible one in an empty queue."""
+        return 0 if self.log.min_offset == 0 else NO_PLACE
+
+    def _last_place(self, queue: ConsumeQueue, rows: Rows, following: int) -> int:
+        """Return the queue offset of the last record, which is not the next one."""
+        offset = int(rows[-1]["queue_offset"])
+        if offset > following:
+            in_later_file = following < offset - offset % queue.file_units
+            return following if in_later_file and _is_flipped(offset, following) else offset
+        if offset == 0 and not _is_flipped(offset, following):
+            return offset  # an Apache broker has deleted the topic and created it again
+        seen_before = bool((rows[:-1]["queue_offset"] == offset).any())
+        return following if seen_before or self._has_owner(queue, rows[-1]) else offset
+
+    def _is_ahead(self, queue: ConsumeQueue, row: Row, following: int | None) -> bool:
+        """Return whether records or units are missing before the place of a record."""
+        first = following is None and not queue.max_offset and self.log.min_offset > 0
+        return not first and not self._is_unit(queue, row)
+
+    def _has_owner(self, queue: ConsumeQueue, row: Row) -> bool:
+        """Return whether the unit at a record's queue offset is that of another valid record."""
+        unit = queue.read(int(row["queue_offset"]), 1)
+        if not unit.size or is_blank(unit)[0]:
+            return False
+        owner = frame_at(self.log, int(unit[0]["phys_offset"]))
+        if owner is None or owner["phys_offset"] == row["phys_offset"]:
+            return False
+        place = row["queue_id"], row["queue_offset"], self._topic_of(row)
+        return (owner["queue_id"], owner["queue_offset"], self._topic_of(owner)) == place
+
+    def _topic_of(self, row: Row) -> str:
+        file = self.log.file_of(int(row["phys_offset"]))
+        return topic_of(file.data, file.base, row)
 
     def _is_taken(self, queue: ConsumeQueue, before: Row, offset: int) -> bool:
         """Return whether the unit at a queue offset points at the previous record."""
@@ -143,3 +198,28 @@ class QueuePlaces:
 
     def _group_of(self, row: Row) -> int:
         return int(row["topic_index"]) << 32 | int(row["queue_id"])
+
+
+def has_possible_offset(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which scanned records have a possible queue offset.
+
+    A queue never has more messages than fit into the log before them.
+    """
+    offset = rows["queue_offset"]
+    return np.asarray((offset >= 0) & (offset <= rows["phys_offset"] // RECORD_FIXED_BYTES))
+
+
+def _first_place(rows: Rows) -> int:
+    """Return the queue offset of the first record of a queue that has no units.
+
+    Args:
+        rows: The record and the two after it, or fewer.
+    """
+    numbers = rows["queue_offset"].tolist()
+    consecutive = len(numbers) == 3 and numbers[2] == numbers[1] + 1 and numbers[1] > 0
+    return int(numbers[1] - 1 if consecutive else numbers[0])
+
+
+def _is_flipped(offset: int, expected: int) -> bool:
+    """Return whether two queue offsets differ in one bit."""
+    return (offset ^ expected).bit_count() == 1

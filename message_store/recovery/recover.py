@@ -41,7 +41,7 @@ from message_store.queues.consume_queues import QueueSet, is_topic_name
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from message_store.ranges import minus
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
-from message_store.recovery.queue_places import QueuePlaces
+from message_store.recovery.queue_places import QueuePlaces, has_possible_offset
 from message_store.recovery.truncated_bytes import save_tail
 
 CHUNK_RECORDS = 32_768
@@ -164,6 +164,12 @@ def record_ends_at(log: CommitLog, record: int, end: int) -> bool:
     return end in (record + int(row["record_size"]), file.base + file.size)
 
 
+def ends_at_mark(log: CommitLog, mark: RecoveryMark, *, crashed: bool) -> bool:
+    """Return whether a record ends at the point that the recovery mark names."""
+    point = mark.point(clean=not crashed)
+    return point is not None and record_ends_at(log, point.record, point.offset)
+
+
 def start_of(
     log: CommitLog,
     queues: QueueSet,
@@ -177,7 +183,7 @@ def start_of(
     if not log.files:
         return 0, -1
     point = mark.point(clean=not crashed)
-    if point is not None and record_ends_at(log, point.record, point.offset):
+    if point is not None and ends_at_mark(log, mark, crashed=crashed):
         if queues.ends_sum >= point.units:
             return point.offset, point.record
         notice(
@@ -225,7 +231,7 @@ def recover(
         units: Sum of the queues' ends at `start`. If fewer remain, the disk has changed units, and
             all queues are written again.
     """
-    found = Recovered(start, QueuePlaces(queues), end=start, torn_from=torn_from)
+    found = Recovered(start, QueuePlaces(queues, log), end=start, torn_from=torn_from)
     _replay(log, queues, rules, found)
     if found.gaps and start > log.min_offset:
         notice(
@@ -233,13 +239,13 @@ def recover(
             f"written again from the log"
         )
         start = log.min_offset
-        found = Recovered(start, QueuePlaces(queues), end=start, torn_from=torn_from)
+        found = Recovered(start, QueuePlaces(queues, log), end=start, torn_from=torn_from)
         _replay(log, queues, rules, found)
     _bridge_gaps(log, queues, rules, found, known_end, notice)
     found.end = _skip_blank(log, found.end)
     _report_offsets(found.damaged, "the body's CRC does not match; the record was kept", notice)
     found.without_queue += found.places.without_queue
-    _report_offsets(found.places.wrong, "its queue offset is wrong and was corrected", notice)
+    _report_places(found.places, notice)
     _report_offsets(
         found.without_queue,
         "its topic, queue or queue offset is impossible; it is in no queue",
@@ -339,7 +345,7 @@ def _replay(
             return
         found.gaps += dispatch(rows, queues, rules, log, found.places)
         found.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
-        found.without_queue += rows["phys_offset"][~has_place(rows)].tolist()
+        found.without_queue += rows["phys_offset"][~has_queue(rows)].tolist()
         if rows.size > 1:
             found.advance(rows[-2])
         before = found.last_record, found.last_store_ms
@@ -420,7 +426,8 @@ def dispatch(
     """
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
-    rows = rows[plain & has_place(rows) & queues.deletions.kept(rows, queues.topics)]
+    has_unit = has_place(rows) if places is None else has_queue(rows)
+    rows = rows[plain & has_unit & queues.deletions.kept(rows, queues.topics)]
     group = rows["topic_index"].astype(np.int64) << 32 | rows["queue_id"]
     order = np.argsort(group, kind="stable")
     rows, group = rows[order], group[order]
@@ -445,14 +452,25 @@ def dispatch(
     return gaps
 
 
-def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which scanned records have a possible queue and queue offset.
+def has_queue(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which scanned records have a possible queue. Headers have no checksum."""
+    queue_id = rows["queue_id"]
+    return np.asarray((queue_id >= 0) & (queue_id < QUEUES_MAX) & (rows["topic_index"] >= 0))
 
-    Headers have no checksum. A queue never has more messages than fit into the log before them.
-    """
-    queue_id, offset = rows["queue_id"], rows["queue_offset"]
-    good = (queue_id >= 0) & (queue_id < QUEUES_MAX) & (rows["topic_index"] >= 0) & (offset >= 0)
-    return np.asarray(good & (offset <= rows["phys_offset"] // layout.RECORD_FIXED_BYTES))
+
+def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which scanned records have a possible queue and queue offset."""
+    return np.asarray(has_queue(rows) & has_possible_offset(rows))
+
+
+def _report_places(places: QueuePlaces, notice: Callable[[str], None]) -> None:
+    _report_offsets(places.wrong, "its queue offset is wrong and was corrected", notice)
+    _report_offsets(
+        places.ahead,
+        "its queue offset is not the next one of its queue: it is wrong, or the records before it "
+        "are lost",
+        notice,
+    )
 
 
 def _report_offsets(offsets: list[int], what: str, notice: Callable[[str], None]) -> None:

@@ -13,8 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from message_store.hooks import TagsCodeRule
-from message_store.layout import Row
+from message_store.kernels.verify import GOOD, check_units
+from message_store.layout import SCANNED, Row, Rows
 from message_store.log.commit_log import CommitLog
 from message_store.log.frames import frame_at, topic_of
 from message_store.queues.consume_queue import ConsumeQueue, is_blank
@@ -24,6 +28,8 @@ from message_store.recovery.recover import dispatch, tags_codes, walk_log
 UNITS_MAX: Final = 65_536  # maximum units that are searched in each direction for a sound one
 LOG_BYTES_MAX: Final = 1 << 30  # maximum bytes that are read for one repair
 GIVEN_UP_MAX: Final = 10_000
+NOWHERE: Final = -1
+Mask = npt.NDArray[np.bool_]
 Place = tuple[str, int, int]
 
 
@@ -67,6 +73,38 @@ class UnitRepair:
             f"{count} units were written again from the log"
         )
         return True
+
+    def unsound(
+        self, topic: str, queue_id: int, offset: int, units: Rows, chosen: Mask
+    ) -> list[int]:
+        """Return the indexes of chosen units that do not match their records.
+
+        Unlike `is_sound`, this is compiled, and every other tags code counts. Units whose records
+        cannot be read are left out.
+
+        Args:
+            offset: Queue offset of the unit with index 0.
+            units: (n,) `layout.UNIT`.
+            chosen: (n,) bool, at least one true.
+        """
+        asked = np.ascontiguousarray(units).copy()
+        asked["phys_offset"][~chosen] = NOWHERE
+        codes = np.full(units.size, GOOD, np.uint8)
+        name, scratch = np.frombuffer(topic.encode(), np.uint8), np.zeros(1, SCANNED)
+        low, high = (int(end(units["phys_offset"][chosen])) for end in (np.min, np.max))
+        for file in self._log.files:
+            if file.base > high or file.base + file.size <= low:
+                continue
+            span = file.base, min(file.base + file.size, self._log.end)
+            reading = self._log.unreadable.reading()
+            while True:
+                check_units(asked, file.data, span, name, (queue_id, offset, 0), scratch, codes)
+                if not reading.again(0):
+                    break
+        bad = codes != GOOD
+        if self._log.unreadable.ranges:
+            bad &= ~self._log.unreadable.mask(units["phys_offset"], units["size"])
+        return np.flatnonzero(bad).tolist()
 
     def is_sound(self, unit: Row, topic: str, queue_id: int, offset: int) -> bool:
         """Return whether a unit points at the record with its queue and queue offset.

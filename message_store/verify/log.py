@@ -25,6 +25,7 @@ from message_store.layout import Rows
 from message_store.log.block_sums import DIRECTORY as SUMS
 from message_store.log.block_sums import changed_blocks
 from message_store.log.frames import topic_bytes
+from message_store.log.gaps import BRIDGE_TOPIC
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 from message_store.verify.files import OFFSET_MAX, Piece, map_files, used_bytes
 from message_store.verify.report import Progress, Report
@@ -59,6 +60,7 @@ class LogFacts:
         min, end: Log offsets of the first byte and after the last record.
         queues: By topic index << 32 | queue id.
         taken_out: (start, end) of damaged bytes that a recovery has replaced.
+        bridges: Log offsets of the records that replace such bytes, here or in the log of a master.
     """
 
     pieces: list[Piece]
@@ -69,6 +71,7 @@ class LogFacts:
     last_store_ms: int = 0
     crashed: bool = False
     taken_out: list[tuple[int, int]] = field(default_factory=list)
+    bridges: list[int] = field(default_factory=list)
 
     def span(self, piece: Piece) -> tuple[int, int]:
         """Return the log offsets of a file's first byte and after its last record."""
@@ -219,6 +222,10 @@ class _Walk:
                 "error", "record-crc", piece.path, int(row["phys_offset"]) - piece.base, text
             )
         self.name_topics(piece, rows)
+        bridge = facts.topics.find(BRIDGE_TOPIC)
+        facts.bridges += rows["phys_offset"][
+            (bridge >= 0) & (rows["topic_index"] == bridge)
+        ].tolist()
         lost = rows[~has_place(rows)]
         for row in lost:
             text = (

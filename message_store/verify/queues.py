@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from message_store.verify.report import Progress, Report
 BLOCK_UNITS = 65_536
 HOLES_MAX = 100  # in one file; units after them are reported as missing
 CANDIDATES_MAX = 1_000
+NOTHING = -1
 PHASE = "consume queues"
 MISSING_PHASE = "missing units"
 
@@ -152,6 +154,8 @@ class _Units:
         self.units = np.zeros(BLOCK_UNITS, layout.UNIT)
         self.scratch = np.zeros(1, layout.SCANNED)
         self.behind = 0
+        self.last_phys = NOTHING  # log offset that the last unit with a message names
+        self.blank_from = NOTHING  # queue offset of the first pre-blank after it
 
     def check(self) -> None:
         for piece in self.queue.pieces:
@@ -226,8 +230,40 @@ class _Units:
         self.report.count("units_expired", int(expired.sum()))
         self.report.count("units_blank", int(blank.sum()))
         self.report.count("units_behind_log", int(behind.sum()))
+        self.check_blanks(piece, at, units, blank)
         for index in np.flatnonzero(live & (codes != kernels.GOOD)).tolist():
             self.report_unit(piece, at + index, units[index], int(codes[index]))
+
+    def check_blanks(
+        self, piece: Piece, at: int, units: Rows, blank: npt.NDArray[np.bool_]
+    ) -> None:
+        """Report pre-blanks between messages unless a recovery has moved their records away."""
+        number = piece.base // UNIT_BYTES + at
+        explained = [*self.facts.bridges, *(low for low, _ in self.facts.taken_out)]
+        edges = (np.flatnonzero(np.diff(blank)) + 1).tolist()
+        for first, end in pairwise([0, *edges, int(units.size)]):
+            if blank[first]:
+                if self.blank_from == NOTHING:
+                    self.blank_from = number + first
+                continue
+            start = int(units[first]["phys_offset"])
+            if NOTHING not in (self.blank_from, self.last_phys) and not any(
+                self.last_phys < damaged < start for damaged in explained
+            ):
+                self.report_blanks(piece, at + first, start)
+            self.last_phys = int(units[end - 1]["phys_offset"])
+            self.blank_from = NOTHING
+
+    def report_blanks(self, piece: Piece, at: int, start: int) -> None:
+        """Report the pre-blanks before the unit at `at`, whose record is at log offset `start`."""
+        after = piece.base // UNIT_BYTES + at
+        self.report.add(
+            "error", "queue-blank", piece.path, at * UNIT_BYTES,
+            f"{after - self.blank_from} units of {self.queue.name} from queue offset "
+            f"{self.blank_from} on are pre-blanks between messages: their records are lost, or the "
+            f"record at log offset {start} has a wrong queue offset, {after}",
+            count=after - self.blank_from,
+        )  # fmt: skip
 
     def report_unit(self, piece: Piece, at: int, unit: Row, code: int) -> None:
         phys, size, tags_code = int(unit["phys_offset"]), int(unit["size"]), int(unit["tags_code"])

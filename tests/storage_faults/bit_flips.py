@@ -150,9 +150,10 @@ def outcome(
     problems = []
     if any(changed.values()) and not noticed:
         problems.append("not noticed")
-    sent = set(changed["messages"]) & set(names)  # a changed body may look like another message
+    hit = {*changed["messages"], *changed["tagged"]}
+    sent = hit & set(names)  # a changed body may look like another message
     if len(sent) > LOST_MAX[damage].get(kind, 0):
-        problems.append(f"messages: {dict(fate)}")
+        problems.append(f"messages: {dict(fate) or 'hidden from consumers with tags'}")
     run = {"noticed": noticed[:3], "fates": dict(fate), "problems": problems}
     return run | {name: names[:8] for name, names in changed.items() if names}
 

@@ -1,8 +1,8 @@
 """Store for damage campaigns, observations of clients and operators, and their comparison.
 
 `observe` starts a broker on a store, advances the clock until all messages are due, and reads the
-store as clients do: pulls of all queues, queries by key, offsets of groups, tables. Damage is
-harmless if the observations equal those of the undamaged store.
+store as clients do: pulls of all queues, with and without a tag, queries by key, offsets of groups,
+tables. Damage is harmless if the observations equal those of the undamaged store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from message_store.log.record import Record, decode_record
 from message_store.verify import verify_store
 from tests.simulation.world import Gate, World
 from tests.storage_faults.injector import Injector
-from tests.storage_faults.workload import FAR_MS, Workload
+from tests.storage_faults.workload import FAR_MS, TAGS, Workload
 from tests.support.loopback_broker import TOPICS, pull_request
 from timer_store.verify import TIMERS
 
@@ -146,6 +146,7 @@ async def observe(
         messages[name].append(_content(record, due_ms, opened_ms))
     seen = {
         "messages": {name: sorted(found, key=str) for name, found in messages.items()},
+        "tagged": await _tagged(world),
         "keys": {name: await _found_by_key(world, message) for name, message in (
             store["messages"].items()
         )},
@@ -179,12 +180,24 @@ def _rows(table: dict[str, Any]) -> dict[str, str]:
     return {name: str(row) for name, row in table.items()}
 
 
-async def _pulled(world: World, topic: str, queue_id: int) -> list[Record]:
+async def _tagged(world: World) -> dict[str, list[str]]:
+    """Return the names of the messages that consumers with a tag receive, with the tag."""
+    found = defaultdict[str, list[str]](list)
+    for topic, queue_id in QUEUES:
+        for tag in TAGS:
+            for record in await _pulled(world, topic, queue_id, tag):
+                if record.properties.get("TAGS") == tag:  # a client compares the tag, too
+                    found[name_of(record)].append(tag)
+    return dict(found)
+
+
+async def _pulled(world: World, topic: str, queue_id: int, tags: str = "*") -> list[Record]:
     """Return the messages that a client receives; it drops those after damage in a response."""
     found: list[Record] = []
     offset, retried = 0, 0
     while True:
-        request = pull_request(topic, queue_id, offset, sysFlag="4", consumerGroup="observers")
+        fields = {"sysFlag": "4", "consumerGroup": "observers", "subscription": tags}
+        request = pull_request(topic, queue_id, offset, **fields)
         answer = await world.ask(request)
         fields = answer.fields or {}
         following = int(fields.get("nextBeginOffset", "-1"))
@@ -229,7 +242,7 @@ async def _found_by_key(world: World, message: dict[str, Any]) -> int:
 def differences(reference: Seen, seen: Seen) -> dict[str, list[str]]:
     """Return the differences between two observations: names of messages, keys and tables."""
     out = {}
-    for part in ("messages", "keys"):
+    for part in ("messages", "tagged", "keys"):
         names = reference[part].keys() | seen[part].keys()
         names = {name for name in names if not name.startswith(QUARANTINE_TOPIC)}
         out[part] = sorted(n for n in names if reference[part].get(n) != seen[part].get(n))

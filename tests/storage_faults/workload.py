@@ -52,6 +52,7 @@ OK = 0
 ANSWER_S = 3.0  # timeout of a request
 ROUNDS = 5
 FAR_MS = 500_000
+TAGS = ("A", "C", "B")  # the codes of A and C, and those of C and B, differ in one bit
 RETENTION_MS = 100 * 3_600_000
 Lives = tuple[str, ...]
 STRICT: Lives = ("stop", "cut", "stop")
@@ -227,6 +228,7 @@ class Workload:
         self._serial += 1
         body, now_ms = f"m{self._serial} " + "x" * 300, self.world.clock.now_ms()
         properties = f"UNIQ_KEY\x01U{self._serial}\x02KEYS\x01k{self._serial}\x02"
+        properties += f"TAGS\x01{TAGS[self._serial // 2 % len(TAGS)]}\x02"
         due_ms = now_ms
         if level:
             properties += f"DELAY\x01{level}\x02"

@@ -164,6 +164,7 @@ class FakeStore:
         self.queues: dict[int, list[tuple[int, int, int]]] = {}
         self.first: dict[int, int] = {}
         self.min_offset = 0
+        self.written_from = 0
         self.damaged: set[int] = set()
         self.dispatchers: list[Callable[[PutBatch], None]] = []
         self.writable, self.refusal = True, ""

@@ -29,7 +29,7 @@ from timer_store.pending.records import RecordReader
 
 log = logging.getLogger(__name__)
 KNOWN_MAX = 10_000
-OFFSET_BITS = 62
+OFFSET_BITS = 64  # including the sign
 
 
 def is_promised(unit_due_ms: Offsets, due_ms: Offsets, precision_ms: int) -> Mask:

@@ -11,7 +11,7 @@ from duemq.pop.queue_reader import QueueReader
 from duemq.pull import hidden_units
 from duemq.pull.hidden_units import HiddenUnits
 from duemq.registry.subscriptions import parse_expression, tag_hashes
-from message_store.layout import Rows
+from message_store.layout import RECORD_AT, Rows
 from message_store.store import MessageStore
 from tests.duemq.pull.test_pull import World
 from tests.support.stores import open_store, put_one
@@ -94,11 +94,95 @@ def test_a_code_of_a_tag_in_use_is_compared_once(
     assert not HiddenUnits(store).repaired(("U", 0, 0), store.units("U", 0, 0, 10), wanted)
 
 
+IN_USE = ["A", "C", "B"]  # A differs from C, and C from B, in one bit
+
+
+@pytest.fixture
+def restarted(tmp_path: Path) -> MessageStore:
+    """The store of a second run, with messages of tags whose codes differ in one bit."""
+    with open_store(tmp_path) as before:
+        for number in range(COUNT):
+            put_one(before, "T", 0, b"m%d" % number, properties={"TAGS": IN_USE[number % 3]})
+    with open_store(tmp_path) as found:
+        found.notices = []
+        found.notice = found.notices.append
+        yield found
+
+
+def bodies(answer: bytes) -> list[int]:
+    return [number for number in range(COUNT) if b"m%d" % number in answer]
+
+
+def test_a_pull_returns_a_message_whose_code_became_that_of_another_tag_in_use(
+    run, restarted: MessageStore
+) -> None:
+    """Also after the code of the other tag was compared with a record and was correct."""
+    world = World(store=restarted)
+    assert bodies(run(world.pull(subscription="A", queueOffset=0)).body) == [0, 3, 6]
+    flip(restarted, 3, 1)
+    assert units(restarted)[3]["tags_code"] == units(restarted)[1]["tags_code"]
+    assert bodies(run(world.pull(subscription="A", queueOffset=0)).body) == [0, 3, 6]
+    assert units(restarted)[3]["tags_code"] == units(restarted)[0]["tags_code"]
+    assert [notice for notice in restarted.notices if "T/0 at offset 3" in notice]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_pop_returns_a_message_whose_code_became_that_of_another_tag_in_use(
+    restarted: MessageStore, compiled: bool
+) -> None:
+    reader, wanted = QueueReader(restarted, lambda: compiled), parse_expression("T", "A || B")
+    for offset in (3, 5, 8):  # A becomes C, B becomes C
+        flip(restarted, offset, 1 if offset == 3 else 0)
+        found = reader.read("T", 0, 0, COUNT, wanted)
+        while found is None:  # a unit was repaired
+            found = reader.read("T", 0, 0, COUNT, wanted)
+        assert list(found.offsets) == [0, 2, 3, 5, 6, 8]
+
+
+def test_units_that_this_run_has_just_written_are_in_memory(
+    restarted: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk cannot have changed them. Older units of this run are compared, too."""
+    for number in range(COUNT):
+        put_one(restarted, "T", 0, b"n%d" % number, properties={"TAGS": IN_USE[number % 3]})
+    hidden, wanted = HiddenUnits(restarted), parse_expression("T", "A")
+    assert restarted.written_from == int(restarted.units("T", 0, COUNT, 1)["phys_offset"][0])
+
+    def repaired(offset: int) -> bool:
+        return hidden.repaired(("T", 0, offset), restarted.units("T", 0, offset, 50), wanted)
+
+    assert not repaired(0)
+    flip(restarted, COUNT + 3, 1)
+    assert not repaired(COUNT)
+    monkeypatch.setattr("message_store.reader.WRITTEN_BYTES_KEPT", 0)
+    assert restarted.written_from == restarted.max_offset
+    assert repaired(COUNT)
+    assert not repaired(COUNT)
+
+
+def test_a_unit_without_a_repair_is_left_out(restarted: MessageStore) -> None:
+    """Its record names another queue offset, so no record of the queue has its offset."""
+    record = restarted.log.file_of(0)
+    start = int(units(restarted)[1]["phys_offset"])
+    record.write(start + RECORD_AT.queue_offset, b"\1")
+    hidden, wanted = HiddenUnits(restarted), parse_expression("T", "A")
+    for _ in range(3):
+        assert not hidden.repaired(PLACE, units(restarted), wanted)
+    assert sum("the message is skipped" in notice for notice in restarted.notices) == 1
+
+
 def test_removed_and_blank_units_are_not_compared(store: MessageStore) -> None:
     rows = units(store)
     rows["tags_code"] = tag_hashes(["wanted"])[0] ^ 1
     rows["phys_offset"] = -1
     assert not HiddenUnits(store).repaired(PLACE, rows, WANTED)
+
+
+def test_units_of_light_queues_are_not_compared(restarted: MessageStore) -> None:
+    """They point at records of other queues, which name these queues."""
+    wanted = parse_expression("%LMQ%T", "A")
+    assert not HiddenUnits(restarted).repaired(("%LMQ%T", 0, 0), units(restarted), wanted)
+    assert restarted.notices == []
 
 
 def naive_nearly(code: int, hashes: list[int]) -> bool:

@@ -108,3 +108,30 @@ def test_a_record_with_the_place_of_another_one_is_not_given_that_place(
     file.write(at, bytes([int(file.data[at]) ^ 1]))
     assert not store.repair.repaired("T", 0, 17)
     assert (units(store) == wanted).all()
+
+
+def test_unsound_units_are_found_among_those_that_are_chosen(store: MessageStore) -> None:
+    """The compiled check agrees with `is_sound` on flipped bits, in several log files."""
+    flipped = {5: ("tags_code", 0), 17: ("size", 3), 30: ("phys_offset", 1), 41: ("tags_code", 40)}
+    for offset, (field, bit) in flipped.items():
+        write(store, offset, **{field: int(units(store)[offset][field]) ^ 1 << bit})
+    found = units(store)
+    found["index"] = np.arange(COUNT)
+    every = np.ones(COUNT, np.bool_)
+    assert store.repair.unsound("T", 0, 0, found, every) == sorted(flipped)
+    sound = [store.repair.is_sound(unit, "T", 0, at) for at, unit in enumerate(found)]
+    assert [at for at in range(COUNT) if not sound[at]] == sorted(flipped)
+    assert store.repair.unsound("T", 0, 10, found[10:], every[10:]) == [7, 20, 31]
+    some = np.isin(np.arange(COUNT), [4, 17, 18])
+    assert store.repair.unsound("T", 0, 0, found, some) == [17]
+
+
+def test_units_whose_records_the_disk_cannot_read_are_not_unsound(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, 5, tags_code=int(units(store)[5]["tags_code"]) ^ 1)
+    found, every = units(store), np.ones(COUNT, np.bool_)
+    start = int(found[5]["phys_offset"])
+    assert store.repair.unsound("T", 0, 0, found, every) == [5]
+    monkeypatch.setattr(store.log.unreadable, "ranges", [(start, start + 1)])
+    assert store.repair.unsound("T", 0, 0, found, every) == []

@@ -106,7 +106,7 @@ def test_a_time_of_the_slot_that_was_flipped_changes_nothing(
     assert_all_in_time(rig)
 
 
-@pytest.mark.parametrize("bit", [0, 4, 8, 11, 35, 62])
+@pytest.mark.parametrize("bit", [0, 4, 8, 11, 35, 62, 63])
 def test_a_log_offset_that_was_flipped_is_repaired(rig: TimerRig, bit: int) -> None:
     change(rig, 4, "phys_offset", bit=bit)
     assert_all_in_time(rig)
