@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from delivery.plugin import ENTRY_POINT_GROUP, BrokerPlugin, Recalls, RequestHandler, SystemTopic
 from message_store.clock import Clock, SystemClock
-from message_store.config import from_properties, options
+from message_store.config import from_properties
 from message_store.errors import DueMQError, PluginError
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
 from message_store.kernels.preparation import Preparation
@@ -223,10 +223,6 @@ class PluginSet:
         except Exception as error:
             why = f"{method}() failed: {type(error).__name__}: {error}"
             raise PluginError(name, why) from error
-
-    def known_keys(self) -> set[str]:
-        """Return the configuration keys of all plugins."""
-        return {item.key for section in self.sections() for item in options(section)}
 
     def sections(self) -> list[type]:
         """Return the plugins' configuration classes."""
