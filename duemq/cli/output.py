@@ -73,9 +73,9 @@ def console(*, stderr: bool = False) -> Console:
     return Piped(stderr=stderr, highlight=False, width=None if stream.isatty() else PLAIN_COLUMNS)
 
 
-def is_live(*, stderr: bool = False) -> bool:
+def is_live() -> bool:
     """Return whether the output is a terminal that can redraw lines."""
-    return console(stderr=stderr).is_terminal and not console(stderr=stderr).is_dumb_terminal
+    return console().is_terminal and not console().is_dumb_terminal
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]] = ()) -> Table:

@@ -57,9 +57,7 @@ class SendTopics(Protocol):
         """Create a topic from the template `default_topic`; None if that is not allowed."""
         ...
 
-    async def ensure(
-        self, name: str, *, queues: int, perm: int = DLQ_PERM, sys_flag: int = 0
-    ) -> TopicConfig:
+    async def ensure(self, name: str, *, queues: int, perm: int = DLQ_PERM) -> TopicConfig:
         """Create a topic unless it exists."""
         ...
 

@@ -65,7 +65,6 @@ def summarize(
     unread: DataFrame | None,
     *,
     kept: Sequence[Any] = (),
-    shown_max: int = SHOWN_MAX,
 ) -> Summary:
     """Compute a summary; runs the audit, once if `verdicts` is persisted.
 
@@ -84,8 +83,8 @@ def summarize(
     offenders = []
     if verdicts is not None and set(counts) - CLEAN:
         bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
-        offenders = [row.asDict() for row in bad.limit(shown_max).collect()]
-    places, clock = _places(unread, shown_max) if unread is not None else ([], [])
+        offenders = [row.asDict() for row in bad.limit(SHOWN_MAX).collect()]
+    places, clock = _places(unread) if unread is not None else ([], [])
     excused = 0
     if clock and verdicts is not None:
         excused = verdicts.where(F.col("why").isin(*EXCUSED)).count()
@@ -102,11 +101,11 @@ def summarize(
     )
 
 
-def _places(unread: DataFrame, shown_max: int) -> tuple[list[dict[str, Any]], ...]:
+def _places(unread: DataFrame) -> tuple[list[dict[str, Any]], ...]:
     """Return some unreadable parts of files, and some positions of clock steps."""
     steps = F.col("damage") == CLOCK_SET_BACK
     return tuple(
-        [row.asDict() for row in found.limit(shown_max).collect()]
+        [row.asDict() for row in found.limit(SHOWN_MAX).collect()]
         for found in (
             unread.where(~steps).orderBy("store", "file", "offset", "phys_offset"),
             unread.where(steps).orderBy("store", "phys_offset"),
