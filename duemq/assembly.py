@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from duemq.admin.absent_features import AbsentFeatures
 from duemq.admin.client_admin import ClientAdminProcessor
@@ -420,7 +420,11 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
     assert parts.pop is not None
     views |= {REPLICATION_VIEW: parts.replication}
     views |= {ORDER_INFO_VIEW: parts.pop.orderly.table.to_json}
-    figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
+    figures = [
+        cast("Callable[[], Mapping[str, str]]", view)
+        for name, view in views.items()
+        if name.endswith(RUNTIME_VIEW)
+    ]
     figures.append(parts.rpc.put_figures)
     return [
         *_account_processors(parts, context),

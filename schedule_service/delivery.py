@@ -28,6 +28,7 @@ from message_store.clock import Clock, Signal
 from message_store.kernels import registry
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
+from message_store.layout import Rows
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from schedule_service import kernels
@@ -38,7 +39,7 @@ from schedule_service.in_flight import Event, InFlight, State
 from schedule_service.level import READ_UNITS_MIN, Level
 from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
-from schedule_service.queues import ScheduleQueues, Units
+from schedule_service.queues import ScheduleQueues
 from schedule_service.transfer import LevelTransfers
 
 log = logging.getLogger(__name__)
@@ -248,7 +249,7 @@ class LevelService:
         self,
         level: Level,
         delivery: InFlight,
-        units: Units,
+        units: Rows,
         due_ms: npt.NDArray[np.int64],
         now_ms: int,
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from delivery import ownership
 from delivery.pending import PendingMessages
-from delivery.plugin import PluginBase, PluginHost, Request, RequestHandler, Response, SystemTopic
+from delivery.plugin import (
+    PluginBase,
+    PluginHost,
+    Request,
+    RequestHandler,
+    Response,
+    SystemTopic,
+    every,
+)
 from message_store.config import from_properties
 from message_store.errors import ConfigError, CorruptStore
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
@@ -108,7 +116,7 @@ class SchedulePlugin(PluginBase):
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {GET_ALL_DELAY_OFFSET: self._answer_delay_offsets}
 
-    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+    def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {"levels": self._levels_view, "runtime": self._runtime_view}
 
     @property
@@ -155,33 +163,23 @@ class SchedulePlugin(PluginBase):
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
         """Recover, then deliver while the block is open; save progress at intervals and the end."""
-        running = self._start(store)
+        running, scheduler = self._start(store), self._host.scheduler
         if self._offsets_rejected:  # replace it before the log grows past its offset again
             await running.keeper.persist()
         async with running.service.running():
             self._running = running
             collector = LevelCollector(self._stats)
             self._host.metrics.register(collector)
-            self._every(self.config.persist_interval_ms, running.keeper.persist, PERSIST_JOB)
-            self._every(TABLES_MS, self._check_log, TABLES_JOB)
+            every(scheduler, self.config.persist_interval_ms, running.keeper.persist, PERSIST_JOB)
+            every(scheduler, TABLES_MS, self._check_log, TABLES_JOB)
             try:
                 yield
             finally:
-                self._host.scheduler.remove_job(TABLES_JOB)
-                self._host.scheduler.remove_job(PERSIST_JOB)
+                scheduler.remove_job(TABLES_JOB)
+                scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
         await running.keeper.persist()
-
-    def _every(self, interval_ms: int, work: Callable[[], Awaitable[Any]], name: str) -> None:
-        self._host.scheduler.add_job(
-            work,
-            "interval",
-            seconds=interval_ms / 1_000,
-            id=name,
-            coalesce=True,
-            max_instances=1,
-        )
 
     async def _check_log(self) -> None:
         if self._running is not None:

@@ -15,6 +15,7 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    Metric,
 )
 
 from delivery.lateness import Lateness
@@ -63,11 +64,7 @@ class LevelCollector:
     ) -> None:
         self._levels = levels
 
-    def describe(self) -> list[Any]:
-        """Return nothing: registration must not read counters."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
         levels = sorted(self._levels().items())
         yield _gauge("pending", "Pending messages of a level.", [(n, p) for n, (_, p, _) in levels])
@@ -97,7 +94,7 @@ def _counter(name: str, doc: str, values: list[tuple[int, int]]) -> CounterMetri
     return family
 
 
-def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Any:
+def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Metric:
     doc = "Messages that could not be delivered and went to the quarantine topic."
     family = CounterMetricFamily("duemq_level_quarantined", doc, labels=["level", "reason"])
     for level, (stats, _, _) in levels:
@@ -106,7 +103,7 @@ def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -
     return family
 
 
-def _lateness(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Any:
+def _lateness(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Metric:
     doc = "Store time of a delivery minus its due time."
     family = HistogramMetricFamily("duemq_level_lateness_seconds", doc, labels=["level"])
     for level, (stats, _, _) in levels:

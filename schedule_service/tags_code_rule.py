@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store.layout import Row
 from message_store.log.commit_log import CommitLog
 from schedule_service.levels import LevelTable
 
@@ -52,7 +53,7 @@ class LevelRule:
         return delays_ms
 
 
-def _recorded_due_ms(log: CommitLog, row: Any, otherwise: int) -> int:
+def _recorded_due_ms(log: CommitLog, row: Row, otherwise: int) -> int:
     """Return the value of DUEMQ_DUE_MS if it is the record's last property."""
     start = int(row["phys_offset"]) + int(row["prop_pos"])
     text = log.view(start, int(row["prop_len"])).tobytes()

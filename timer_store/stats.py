@@ -17,6 +17,7 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    Metric,
 )
 
 from delivery.deliverer import Outcome
@@ -163,11 +164,7 @@ class TimerCollector:
     def __init__(self, figures: Callable[[], TimerFigures]) -> None:
         self._figures = figures
 
-    def describe(self) -> list[Any]:
-        """Return nothing: registration must not read counters."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
         figures = self._figures()
         stats = figures.stats

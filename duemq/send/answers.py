@@ -40,7 +40,7 @@ from duemq.send.layout import ANSWERS, PIECES
 from duemq.send.put_path import LogStore
 from message_store.clock import Clock
 from message_store.kernels.kernel import entry
-from message_store.layout import PROP_WAIT_FALSE
+from message_store.layout import PROP_WAIT_FALSE, Row
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from message_store.replication.acknowledgement import Missing
@@ -316,7 +316,7 @@ class SendResponses:
         )  # fmt: skip
         return Response(ResponseCode.SUCCESS, None, fields)
 
-    def _recall_handle(self, row: Any, send: DecodedSend) -> str | None:
+    def _recall_handle(self, row: Row, send: DecodedSend) -> str | None:
         """Return the recall handle of a timer. SendMessageProcessor.attachRecallHandle"""
         is_timer = row["out_ms"] >= 0 and row["real_topic_index"] >= 0
         if not is_timer or not send.recallable or send.transaction_id is None:
@@ -360,7 +360,7 @@ def _write(output: Output) -> None:
         connection.write(data)
 
 
-def _unique_id(batch: PutBatch, row: Any) -> str | None:
+def _unique_id(batch: PutBatch, row: Row) -> str | None:
     pos, size = int(row["uniq_pos"]), int(row["uniq_len"])
     return batch.staging[pos : pos + size].tobytes().decode() if size else None
 
