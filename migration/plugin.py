@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delivery.ownership import OWNERSHIP_TOPIC
 from delivery.plugin import (
@@ -201,7 +201,7 @@ class MigrationPlugin(PluginBase):
         with suppress(LookupError):
             self._host.scheduler.remove_job(WINDOW_JOB)
 
-    def _status_view(self) -> dict[str, Any]:
+    def _status_view(self) -> dict[str, object]:
         if self._running is None:
             master = self._host.master_address
             why_not = self._why_not if master is None else replica_text(master)

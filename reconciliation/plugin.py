@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from delivery.plugin import PluginBase, PluginHost
 from message_store.config import from_properties, with_live
@@ -136,7 +136,7 @@ class ReconciliationPlugin(PluginBase):
         with suppress(LookupError):
             self._host.scheduler.remove_job(JOB)
 
-    def _status_view(self) -> dict[str, Any]:
+    def _status_view(self) -> dict[str, object]:
         last = self.last
         return {
             "cron": self.config.cron,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delivery import ownership
 from delivery.pending import PendingMessages
@@ -285,7 +285,7 @@ class SchedulePlugin(PluginBase):
         self._running.service.correct_heads()
         return self._running.service.levels
 
-    def _levels_view(self) -> dict[str, Any]:
+    def _levels_view(self) -> dict[str, object]:
         return levels_view(
             self._levels(),
             self.history.delays_ms,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +123,7 @@ class TimerStats:
             self._classes = np.concatenate([self._classes, new])
         return self._classes[topic_index]
 
-    def as_dict(self, now_ms: int) -> dict[str, Any]:
+    def as_dict(self, now_ms: int) -> dict[str, object]:
         """Return plain data for views."""
         return {
             "delivered": self.delivered,

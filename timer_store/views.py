@@ -30,7 +30,7 @@ TIME_MS_MAX: Final = layout.DUE_MS_MAX
 
 def admin_views(
     timers_of: Callable[[], TimerStore | None],
-) -> Mapping[str, Callable[[], Any]]:
+) -> Mapping[str, Callable[[], object]]:
     """Return the views of a timer store that may not run yet."""
 
     def running() -> TimerStore:
@@ -47,7 +47,7 @@ def admin_views(
     }
 
 
-def summary(timers: TimerStore) -> dict[str, Any]:
+def summary(timers: TimerStore) -> dict[str, object]:
     """Return the state of the timer store: counts, positions, delivery."""
     now_ms = timers.clock.now_ms()
     precision_ms = timers.config.precision_ms
@@ -77,7 +77,7 @@ def summary(timers: TimerStore) -> dict[str, Any]:
     }
 
 
-def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
+def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of enqueueing: timers in the queue, their lag, the blocking reason."""
     return {
         "behind": timers.enqueue.behind,
@@ -89,7 +89,7 @@ def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
     }
 
 
-def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
+def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of delivery: overdue timers, their lag, the refusal."""
     return {
         "behind": overdue(timers, now_ms),
@@ -112,7 +112,7 @@ def event_counts(timers: TimerStore) -> dict[str, int]:
     }
 
 
-def compaction_view(timers: TimerStore) -> dict[str, Any]:
+def compaction_view(timers: TimerStore) -> dict[str, object]:
     """Return the state of compaction, and the blocking reason."""
     compaction = timers.compaction
     return {
@@ -210,7 +210,7 @@ def runtime_view(timers: TimerStore) -> dict[str, str]:
 # -- views with arguments -----------------------------------------------------------------------
 
 
-def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
+def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, object]:
     """Return the next part of a list.
 
     Args:
@@ -241,7 +241,7 @@ def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
+def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, object]:
     """Return the bins of a forecast, or corrections to them.
 
     Args:

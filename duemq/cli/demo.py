@@ -194,7 +194,7 @@ def _has_cpp_client() -> bool:
     return True
 
 
-def _facts(line: Line) -> dict[str, Any]:
+def _facts(line: Line) -> dict[str, object]:
     return {
         "key": line.key,
         "level": line.level,

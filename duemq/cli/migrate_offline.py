@@ -52,7 +52,7 @@ def migrate_store(
     console().print(f"{root}: {total:,} messages are timers now; {done.migration}")
 
 
-def _plain(root: Path, done: Moved) -> dict[str, Any]:
+def _plain(root: Path, done: Moved) -> dict[str, object]:
     return {
         "store": str(root),
         "migration": done.migration,

@@ -59,7 +59,7 @@ class MigrationClient:
     async def __aexit__(self, *exc: object) -> None:
         await self._cluster.__aexit__(*exc)
 
-    async def command(self, action: str, **more: Any) -> dict[str, Any]:
+    async def command(self, action: str, **more: object) -> dict[str, Any]:
         """Return the result of an action.
 
         Raises:
@@ -74,7 +74,7 @@ class MigrationClient:
             raise IsReplica(answer.code, answer.remark or "", master)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "")
-        found: dict[str, Any] = json.loads(bytes_of(answer))
+        found: dict[str, object] = json.loads(bytes_of(answer))
         return found
 
     async def status(self) -> Status:
@@ -149,10 +149,10 @@ def operator() -> str:
         return socket.gethostname()
 
 
-def run(target: Target, work: Callable[[MigrationClient], Awaitable[Any]]) -> Any:
+def run(target: Target, work: Callable[[MigrationClient], Awaitable[object]]) -> Any:
     """Call `work` with a client and return its result."""
 
-    async def main() -> Any:
+    async def main() -> object:
         async with MigrationClient(target) as client:
             return await work(client)
 

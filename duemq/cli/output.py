@@ -42,17 +42,17 @@ def printable(text: str, *, lines: bool = False) -> str:
     return _UNSAFE.sub(escape, text)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print one indented JSON document."""
     _print_json(value, indent=2)
 
 
-def print_json_line(value: Any) -> None:
+def print_json_line(value: object) -> None:
     """Print one JSON document on one line, and flush."""
     _print_json(value, indent=None)
 
 
-def _print_json(value: Any, *, indent: int | None) -> None:
+def _print_json(value: object, *, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     # JSON does not escape DEL and C1 characters
     text = re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -78,7 +78,7 @@ def is_live() -> bool:
     return console().is_terminal and not console().is_dumb_terminal
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]] = ()) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] = ()) -> Table:
     """Return a Rich table without its empty columns; a column named `#...` is right-aligned."""
     from rich import box
     from rich.table import Table
@@ -102,7 +102,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]] = ()
 def print_table(
     title: str,
     columns: Sequence[str],
-    rows: Iterable[Sequence[Any]] = (),
+    rows: Iterable[Sequence[object]] = (),
     *,
     optional: Sequence[str] = (),
 ) -> None:
@@ -123,7 +123,7 @@ def print_table(
 
 def fitted(
     columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
+    rows: Iterable[Sequence[object]],
     *,
     optional: Sequence[str],
     width: int,
@@ -159,7 +159,7 @@ def refreshing(*, as_json: bool = False) -> Iterator[Callable[[Any], None]]:
     elif not is_live():
         out = console()
 
-        def show(state: Any) -> None:
+        def show(state: object) -> None:
             out.print(state)
             out.file.flush()
 

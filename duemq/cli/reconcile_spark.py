@@ -24,7 +24,7 @@ LOOK_S: Final = 0.2
 
 @contextmanager
 def could_not_run(
-    failed: Callable[[str], Any] = lambda why: None, *, what: str = "the audit"
+    failed: Callable[[str], object] = lambda why: None, *, what: str = "the audit"
 ) -> Iterator[None]:
     """Exit 2 with one line if DueMQ, the disk or Spark raises an error in the block.
 
@@ -90,7 +90,7 @@ class _Progress:
         self._bars.stop()
         self._threads.shutdown(wait=True)
 
-    def run(self, what: str, work: Callable[[], T], spark: Any = None) -> T:
+    def run(self, what: str, work: Callable[[], T], spark: object = None) -> T:
         """Run `work` in another thread; return its result."""
         line = self._bars.add_task(what, total=None, part="")
         result: Future[T] = self._threads.submit(work)
@@ -107,7 +107,7 @@ class _Progress:
             self._bars.update(line, completed=done, total=known, part=part)
 
 
-def _tasks(spark: Any) -> tuple[int, int]:
+def _tasks(spark: object) -> tuple[int, int]:
     """Return the numbers of finished tasks and of all tasks of the running stages."""
     context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
     if context is None:

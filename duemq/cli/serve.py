@@ -49,7 +49,7 @@ def set_up_logging(file: Path | None) -> None:
         raise UsageError(f"--logging {file}: {error}") from error
 
 
-def run_loop(main: Any) -> Any:
+def run_loop(main: Any) -> object:
     """Run a coroutine on uvloop."""
     from uvloop import new_event_loop
 

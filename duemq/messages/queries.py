@@ -109,7 +109,7 @@ class QueryProcessor:
         units = self._store.units(topic, queue_id, index, count)
         subscription = self._clients.subscription(group, topic) if group else None
         rows = [_unit(unit) for unit in units]
-        body: dict[str, Any] = {"queueData": rows, "minQueueIndex": low, "maxQueueIndex": high}
+        body: dict[str, object] = {"queueData": rows, "minQueueIndex": low, "maxQueueIndex": high}
         if subscription is not None:
             body["subscriptionData"] = subscription.to_json()
             registered = self._clients.filters.find(topic, group)
@@ -146,7 +146,7 @@ def has_key(record: Record, key: str) -> bool:
     )
 
 
-def _unit(unit: Any) -> dict[str, Any]:
+def _unit(unit: Any) -> dict[str, object]:
     return {
         "eval": False,  # Apache evaluates units with a consume queue extension only
         "physicOffset": int(unit["phys_offset"]),

@@ -76,20 +76,20 @@ class GroupConfig:
     orderly: bool = False
     retry_queues: int = 1
     retry_times_max: int = 16
-    retry_policy: Mapping[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    retry_policy: Mapping[str, object] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
     broker_id: int = 0
     slow_broker_id: int = 1
     notify_changed: bool = True
     sys_flag: int = 0
     timeout_minutes: int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
 
     def replace(self, **changes: Any) -> GroupConfig:
         """Return a copy with other values."""
         return dataclasses.replace(self, **changes)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the object as 5.3.3 writes it, names sorted."""
         members = {
             **self.extra,
@@ -111,7 +111,7 @@ class GroupConfig:
         return dict(sorted(members.items()))
 
     @classmethod
-    def from_json(cls, data: Any, name: str = "") -> GroupConfig:
+    def from_json(cls, data: object, name: str = "") -> GroupConfig:
         """Decode the JSON form of any version.
 
         Args:
@@ -209,7 +209,7 @@ class GroupManager(StoredTable[GroupConfig]):
     @staticmethod
     def _decode(
         data: JsonObject,
-    ) -> tuple[DataVersion | None, dict[str, Any], dict[str, GroupConfig]]:
+    ) -> tuple[DataVersion | None, dict[str, object], dict[str, GroupConfig]]:
         found = data.get("subscriptionGroupTable") or {}
         forbidden = data.get("forbiddenTable") or {}
         if not isinstance(found, Mapping) or not isinstance(forbidden, Mapping):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic
+from typing import Generic
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.data_version import DataVersion
@@ -32,7 +32,7 @@ class StoredTable(Generic[R]):
         self._file, self._journal, self._clock = file, journal, clock
         self._unwritable = unwritable
         self._table: dict[str, R] = {}
-        self._extra: dict[str, Any] = {}  # other members of the file
+        self._extra: dict[str, object] = {}  # other members of the file
         self._unsaved: set[str] = set()  # rows of the table that the file does not have
         self._dirty = False
         self._changing = asyncio.Lock()
@@ -44,7 +44,7 @@ class StoredTable(Generic[R]):
     def __iter__(self) -> Iterator[R]:
         return iter(list(self._table.values()))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the immutable content of the file."""
         rows = {name: row.to_json() for name, row in self._table.items()}
         return {"dataVersion": self.version.to_json(), **self._extra, self._file.member: rows}

@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from duemq.registry.config_file import CONFIG_BYTES_MAX, ConfigFile, JsonObject
 from duemq.registry.data_version import DataVersion
@@ -89,7 +89,7 @@ class TableFile:
         """Whether a file of changes exists."""
         return self.changes_path.exists()
 
-    def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
+    def load(self, decode: Callable[[dict[str, object]], T]) -> T | None:
         """Return the decoded table with its changes applied; None without a file.
 
         Raises:
@@ -100,7 +100,7 @@ class TableFile:
             self._stored = None
         return found
 
-    def _changed(self, data: dict[str, Any]) -> dict[str, Any]:
+    def _changed(self, data: dict[str, object]) -> dict[str, object]:
         self._stored = version = DataVersion.from_json(data.get("dataVersion"))
         changes = list(read_changes(self.changes_path))
         if not changes or changes[-1].version == version:

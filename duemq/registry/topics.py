@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
@@ -129,7 +128,7 @@ class TopicManager(StoredTable[TopicConfig]):
     @staticmethod
     def _decode(
         data: JsonObject,
-    ) -> tuple[DataVersion, dict[str, Any], dict[str, TopicConfig]]:
+    ) -> tuple[DataVersion, dict[str, object], dict[str, TopicConfig]]:
         found = data.get("topicConfigTable") or {}
         if not isinstance(found, Mapping):
             raise ValueError("topicConfigTable is not an object")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
@@ -34,9 +34,9 @@ class Summary:
 
     verdicts: dict[str, int]
     lateness_ms: dict[str, int | None]
-    offenders: list[dict[str, Any]] = field(default_factory=list)
-    unread: list[dict[str, Any]] = field(default_factory=list)
-    clock: list[dict[str, Any]] = field(default_factory=list)
+    offenders: list[dict[str, object]] = field(default_factory=list)
+    unread: list[dict[str, object]] = field(default_factory=list)
+    clock: list[dict[str, object]] = field(default_factory=list)
     excused: int = 0
 
     @property
@@ -54,7 +54,7 @@ class Summary:
         """Number of messages with a verdict."""
         return sum(self.verdicts.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the result as JSON, for `--json`."""
         facts = {"messages": self.messages, "clean": self.clean, "complete": self.complete}
         return facts | asdict(self)
@@ -64,7 +64,7 @@ def summarize(
     verdicts: DataFrame | None,
     unread: DataFrame | None,
     *,
-    kept: Sequence[Any] = (),
+    kept: Sequence[object] = (),
 ) -> Summary:
     """Compute a summary; runs the audit, once if `verdicts` is persisted.
 
@@ -101,7 +101,7 @@ def summarize(
     )
 
 
-def _places(unread: DataFrame) -> tuple[list[dict[str, Any]], ...]:
+def _places(unread: DataFrame) -> tuple[list[dict[str, object]], ...]:
     """Return some unreadable parts of files, and some positions of clock steps."""
     steps = F.col("damage") == CLOCK_SET_BACK
     return tuple(

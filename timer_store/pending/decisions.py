@@ -21,7 +21,6 @@ appends no marker, because the marker would cancel the copy.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
@@ -185,7 +184,7 @@ class Decisions:
         self.cancelled += self._conclude(rows, places, at, refused, decided, log_end)
         return decided
 
-    def move(self, offsets: Offsets, due_ms: Offsets, hooks: Any = None) -> Decided:
+    def move(self, offsets: Offsets, due_ms: Offsets, hooks: object = None) -> Decided:
         """Move timers to other due times; a timer with a due time in the past is delivered now."""
         state = self._state
         rows, places, decided = self._read_pending(offsets)
