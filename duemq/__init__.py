@@ -9,7 +9,7 @@ Public names are imported at their first use, so that `import duemq` is fast.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duemq.broker import Broker

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +117,7 @@ class LevelService:
         if not self._stopping:
             await asyncio.to_thread(registry.load, KERNELS)
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, work: Coroutine[object, object, None]) -> None:
         """Run a task; report its failure, so that the broker stops cleanly."""
         try:
             await work
@@ -185,8 +185,7 @@ class LevelService:
     def note_put(self, batch: PutBatch) -> None:
         """Add the units of an appended batch to their levels. The dispatcher of this plugin."""
         if self._track is None:
-            find: Callable[..., Any] = entry
-            self._track = find(
+            self._track = entry(
                 kernels.track, batch.rows, 0, self._schedule, self._last_due, self._place,
                 self._added, self._cuts,
             )  # fmt: skip

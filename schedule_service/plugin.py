@@ -163,7 +163,7 @@ class SchedulePlugin(PluginBase):
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
         """Recover, then deliver while the block is open; save progress at intervals and the end."""
-        running, scheduler = self._start(store), self._host.scheduler
+        running, scheduler = self.recovered(store), self._host.scheduler
         if self._offsets_rejected:  # replace it before the log grows past its offset again
             await running.keeper.persist()
         async with running.service.running():
@@ -188,10 +188,7 @@ class SchedulePlugin(PluginBase):
     # -- start ----------------------------------------------------------------------------------
 
     def recovered(self, store: MessageStore) -> Running:
-        """Recover and return the components without starting them, for work on a stopped store."""
-        return self._start(store)
-
-    def _start(self, store: MessageStore) -> Running:
+        """Recover and return the components without starting them."""
         saved = self._load_saved(store)
         queues = ScheduleQueues(store, self.history)
         ends = {level: queues.bounds(level)[1] for level in queues.levels}

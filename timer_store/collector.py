@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from timer_store import views
 from timer_store.compaction.plan import Blocked
 from timer_store.pending.forecast import Span, of_slots
-from timer_store.stats import TimerCollector, TimerFigures
+from timer_store.stats import families
 from timer_store.store import TimerStore
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # TimerMetrics.timerDist
@@ -24,20 +24,15 @@ class StoreCollector:
 
     def __init__(self, timers: TimerStore) -> None:
         self._timers = timers
-        self._ours = TimerCollector(self._figures)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
-        yield from self._ours.collect()
+        timers = self._timers
+        pending, next_due_ms = timers.counts.by_topic(), views.first_due_ms(timers)
+        yield from families(timers.stats, pending, next_due_ms, self._gauges(timers.clock.now_ms()))
         yield from self._events()
         yield from self._compaction()
         yield from self._apaches()
-
-    def _figures(self) -> TimerFigures:
-        timers, now_ms = self._timers, self._timers.clock.now_ms()
-        return TimerFigures(
-            timers.stats, timers.counts.by_topic(), views.first_due_ms(timers), self._gauges(now_ms)
-        )
 
     def _gauges(self, now_ms: int) -> Mapping[str, tuple[str, float]]:
         timers = self._timers

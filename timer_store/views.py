@@ -18,6 +18,7 @@ from timer_store import layout
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.forecast import BINS_MAX, Span, forecast, of_slots
 from timer_store.pending.listing import LIMIT_MAX, LONG_MAX, Cursor, Query, list_timers, next_due_ms
+from timer_store.stats import Rate
 from timer_store.store import TimerStore
 
 SYSTEM_ERROR: Final = 1
@@ -127,7 +128,7 @@ def compaction_view(timers: TimerStore) -> dict[str, object]:
     }
 
 
-def rates(rate: Any, now_ms: int) -> dict[str, float]:
+def rates(rate: Rate, now_ms: int) -> dict[str, float]:
     """Return events per second over the last 1, 10 and 60 s."""
     return {str(n): rate.per_second(now_ms, seconds=n) for n in RATE_SECONDS}
 

@@ -7,7 +7,7 @@ import getpass
 import json
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from duemq.cli.client import brokers_of, bytes_of
 from duemq.cli.options import Target
@@ -22,6 +22,7 @@ ASK_TIMEOUT_S: Final = 600.0
 LOOK_EVERY_S: Final = 0.5
 FINAL: Final = ("done", "rolled_back", "planned")
 Status = dict[str, Any]
+T = TypeVar("T")
 
 
 class IsReplica(RequestError):
@@ -149,10 +150,10 @@ def operator() -> str:
         return socket.gethostname()
 
 
-def run(target: Target, work: Callable[[MigrationClient], Awaitable[object]]) -> Any:
+def run(target: Target, work: Callable[[MigrationClient], Awaitable[T]]) -> T:
     """Call `work` with a client and return its result."""
 
-    async def main() -> object:
+    async def main() -> T:
         async with MigrationClient(target) as client:
             return await work(client)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 PLAIN_COLUMNS = 160
@@ -189,7 +189,7 @@ def plural(count: int, noun: str) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
-def heading(text: str) -> Any:
+def heading(text: str) -> RenderableType:
     """Return a heading line; unlike a table's title, it is not limited to the table's width."""
     from rich.text import Text
 

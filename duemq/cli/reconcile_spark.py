@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console
@@ -15,6 +15,7 @@ from message_store.errors import DueMQError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.progress import TaskID
 
     from reconciliation.spark.master import SparkMaster
 
@@ -99,7 +100,7 @@ class _Progress:
         self._bars.remove_task(line)
         return result.result()
 
-    def show(self, line: Any, done: int, total: int) -> None:
+    def show(self, line: TaskID, done: int, total: int) -> None:
         """Show the number of finished tasks; the bar is indeterminate before the first."""
         if total:
             known = total if done else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -22,6 +22,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.registry import Collector
 
 from duemq.kernels import DELAY, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
 from duemq.metrics.loop_collector import COLLECT_S, LoopCollector
@@ -67,7 +68,7 @@ class NativeRegistry(CollectorRegistry):
         self._loop = asyncio.get_running_loop()
         self._wrapped: dict[int, LoopCollector] = {}  # by id() of the wrapped collector
 
-    def register(self, collector: Any) -> None:
+    def register(self, collector: Collector) -> None:
         """Add a collector, to be read on the event loop's thread at each scrape."""
         if isinstance(collector, NativeCollector):  # switches threads itself
             super().register(collector)
@@ -76,7 +77,7 @@ class NativeRegistry(CollectorRegistry):
         super().register(wrapper)
         self._wrapped[id(collector)] = wrapper
 
-    def unregister(self, collector: Any) -> None:
+    def unregister(self, collector: Collector) -> None:
         """Remove a collector."""
         super().unregister(self._wrapped.pop(id(collector), collector))
 

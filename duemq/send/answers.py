@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -184,7 +184,7 @@ class SendResponses:
         return refusal(error, request, self._failed, self._fields)
 
     def respond(
-        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection]
+        self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection]
     ) -> None:
         """Respond to every row of a batch; call after its append.
 
@@ -207,7 +207,7 @@ class SendResponses:
     # Rows of the kernel.
 
     def _stored(
-        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
+        self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection], wait: int
     ) -> Output:
         text, arrays = self._text, self._topics.arrays
         put = self._put_answers
@@ -215,8 +215,7 @@ class SendResponses:
             self._refused_count = batch.count
             return self._stored_by_row(batch, wire, connections, wait)
         if put is None:  # the array types never change
-            find: Callable[..., Any] = entry
-            put = self._put_answers = find(
+            put = self._put_answers = entry(
                 put_answers, batch.rows, wire, batch.staging, arrays.topics, arrays.names, *text
             )
         turn = text.turn[0]
@@ -241,7 +240,7 @@ class SendResponses:
         return found
 
     def _stored_by_row(
-        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
+        self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection], wait: int
     ) -> Output:
         """Encode responses in Python, if the kernel is not compiled or an id is too long for it."""
         found = []
@@ -255,7 +254,7 @@ class SendResponses:
         return found
 
     def _refused(
-        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection]
+        self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection]
     ) -> Output:
         found = []
         for index in np.flatnonzero(batch.filled["status"]).tolist():

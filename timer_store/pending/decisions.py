@@ -184,7 +184,7 @@ class Decisions:
         self.cancelled += self._conclude(rows, places, at, refused, decided, log_end)
         return decided
 
-    def move(self, offsets: Offsets, due_ms: Offsets, hooks: object = None) -> Decided:
+    def move(self, offsets: Offsets, due_ms: Offsets) -> Decided:
         """Move timers to other due times; a timer with a due time in the past is delivered now."""
         state = self._state
         rows, places, decided = self._read_pending(offsets)

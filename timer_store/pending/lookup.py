@@ -61,7 +61,7 @@ class PendingTimers:
         due_ms: Offsets = np.where(rows["kind"] == layout.TIMED_PLAIN, rows["due_ms"], -1)
         return due_ms
 
-    async def _follow(self, row: Row) -> tuple[object, Verdict]:
+    async def _follow(self, row: Row) -> tuple[Row, Verdict]:
         """Return the newest copy of a timer that is no longer pending, and its verdict."""
         unique = self._unique_of(row)
         if not unique:
