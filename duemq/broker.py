@@ -385,12 +385,9 @@ class Broker:
 
         A retention round in progress at that time finds pins unknown from then on.
         """
-        self._every(
-            self.settings.store.clean_interval_ms,
-            self.store.retention.clean_in_thread,
-            RETENTION_JOB,
-        )
-        stack.push_async_callback(self.store.retention.finish)
+        interval_ms, retention = self.settings.store.clean_interval_ms, self.store.retention
+        self._every(interval_ms, retention.clean_in_thread, RETENTION_JOB)
+        stack.push_async_callback(retention.finish)
         stack.callback(self.scheduler.remove_job, RETENTION_JOB)
         if self._config_file is not None and self.config.config_watch_ms:
             self._every(self.config.config_watch_ms, self._watch_file, CONFIG_JOB)
