@@ -5,8 +5,6 @@ Lateness is the store time of a delivery minus the due time.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -61,7 +59,7 @@ class Lateness:
         at = int(np.searchsorted(np.cumsum(self.buckets), share * self.count))
         return min(int(BOUNDS_MS[at]), self.max_ms) if at < BOUNDS_MS.size else self.max_ms
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return plain data for views."""
         bounds: list[int | None] = [*BOUNDS_MS.tolist(), None]
         return {

@@ -229,7 +229,7 @@ def _are_numbers(value: object, keys: Callable[[object], bool]) -> bool:
     )
 
 
-_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+_CHECKS: Final[Mapping[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("migration", "who", "why"), _is_name),
     **dict.fromkeys(("source", "target"), lambda value: _is_name(value) and value in STATE_NAMES),
     **dict.fromkeys(("first", "end", "count", "gone", "fence", "timer_fence"), _is_number),

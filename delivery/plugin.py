@@ -19,9 +19,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # a client starts without the compiler
+    from prometheus_client import CollectorRegistry
+
     from delivery.pending import PendingMessages
     from message_store.clock import Clock
     from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
@@ -129,12 +131,34 @@ class ParameterizedView:
         answer: Returns plain data for the fields of a request; one piece of bounded work.
     """
 
-    def __init__(self, answer: Callable[[Mapping[str, str]], Any]) -> None:
+    def __init__(self, answer: Callable[[Mapping[str, str]], object]) -> None:
         self._answer = answer
 
-    def __call__(self, fields: Mapping[str, str] | None = None) -> Any:
+    def __call__(self, fields: Mapping[str, str] | None = None) -> object:
         """Return the view for the fields of a request; without fields, of everything."""
         return self._answer(fields or {})
+
+
+class JobScheduler(Protocol):
+    """Methods of the broker's APScheduler (AsyncIOScheduler) that plugins use."""
+
+    def add_job(self, func: Callable[[], object], trigger: object, **options: object) -> object: ...
+    def remove_job(self, job_id: str) -> None: ...
+
+
+def every(
+    scheduler: JobScheduler,
+    interval_ms: int,
+    work: Callable[[], Awaitable[object]],
+    name: str,
+    *,
+    instances_max: int = 1,
+) -> None:
+    """Schedule periodic work; a run is skipped while `instances_max` runs have not ended."""
+    scheduler.add_job(
+        work, "interval", seconds=interval_ms / 1_000, id=name, coalesce=True,
+        max_instances=instances_max,
+    )  # fmt: skip
 
 
 class PluginHost(Protocol):
@@ -150,14 +174,9 @@ class PluginHost(Protocol):
     @property
     def store_root(self) -> str: ...
     @property
-    def scheduler(self) -> Any:
-        """The broker's APScheduler (AsyncIOScheduler)."""
-        ...
-
+    def scheduler(self) -> JobScheduler: ...
     @property
-    def metrics(self) -> Any:
-        """The broker's prometheus-client CollectorRegistry."""
-        ...
+    def metrics(self) -> CollectorRegistry: ...
 
     @property
     def kernels(self) -> Preparation:
@@ -200,7 +219,7 @@ class BrokerPlugin(Protocol):
     def put_hooks(self) -> Sequence[PutHook]: ...
     def dispatchers(self) -> Sequence[Dispatcher]: ...
     def request_handlers(self) -> Mapping[int, RequestHandler]: ...
-    def admin_views(self) -> Mapping[str, Callable[[], Any]]: ...
+    def admin_views(self) -> Mapping[str, Callable[[], object]]: ...
     def reconfigure(self, properties: Mapping[str, str]) -> None: ...
     def first_pending_offset(self) -> FirstPending: ...
     def recalls(self) -> Recalls | None: ...
@@ -245,7 +264,7 @@ class PluginBase:
         """Return the handlers by request code."""
         return {}
 
-    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+    def admin_views(self) -> Mapping[str, Callable[[], object]]:
         """Return names and functions that return plain data for `duemq` and the console.
 
         An `ParameterizedView` is called with the fields of the request.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from delivery.quarantine import origin_of
 from message_store.errors import RecordUnreadable
+from message_store.layout import Row
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record, decode_record
 from message_store.store import MessageStore
@@ -63,7 +62,7 @@ def add_message(
     return at
 
 
-def clear_client_columns(row: Any) -> None:
+def clear_client_columns(row: Row) -> None:
     """Clear the columns of a row that only messages from clients use."""
     for column in CLIENT_COLUMNS:
         row[column] = 0

@@ -9,7 +9,7 @@ Public names are imported at their first use, so that `import duemq` is fast.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duemq.broker import Broker
@@ -19,7 +19,7 @@ __all__ = ["Broker", "TimerDirectory"]
 MODULES = {"Broker": "duemq.broker", "TimerDirectory": "timer_store.directory"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name at its first use."""
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

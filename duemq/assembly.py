@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from duemq.admin.absent_features import AbsentFeatures
 from duemq.admin.client_admin import ClientAdminProcessor
@@ -69,10 +69,10 @@ from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.member_requests import member_requests, with_group
 from duemq.replication.membership import Membership
 from duemq.replication.replica import Replica, master_view, replica_of
-from duemq.send.broker_properties import configured_suffix
 from duemq.send.put_path import PutPath
 from duemq.send.reply import ReplyProcessor
 from duemq.send.send_back import SendBackProcessor
+from duemq.send.send_header import broker_suffix
 from duemq.timers import refuse_timers, timers_are_held
 from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.transactions import Transactions
@@ -131,7 +131,7 @@ class BrokerComponents:
     replica: Replica | None = None
     ha_server: HaServer | None = None
     replication: Callable[[], dict[str, object]] = dict
-    tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
+    tasks: list[AbstractAsyncContextManager[object]] = field(default_factory=list)
 
     @property
     def master_address(self) -> str | None:
@@ -353,7 +353,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
         LockProcessor(parts.locks, clock),
         parts.pop,
         ReplyProcessor(
-            store, topics, parts.clients, put, identity, clock, suffix=configured_suffix(config())
+            store, topics, parts.clients, put, identity, clock, suffix=broker_suffix(config())
         ),
         *_admin_processors(parts, context),
     ]
@@ -421,7 +421,11 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
     assert parts.pop is not None
     views |= {REPLICATION_VIEW: parts.replication}
     views |= {ORDER_INFO_VIEW: parts.pop.orderly.table.to_json}
-    figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
+    figures = [
+        cast("Callable[[], Mapping[str, str]]", view)
+        for name, view in views.items()
+        if name.endswith(RUNTIME_VIEW)
+    ]
     figures.append(parts.rpc.put_figures)
     return [
         *_account_processors(parts, context),

@@ -385,14 +385,15 @@ class Broker:
 
         A retention round in progress at that time finds pins unknown from then on.
         """
-        self._every(self.settings.store.clean_interval_ms, self._retain, RETENTION_JOB)
-        stack.push_async_callback(self.store.retention.finish)
+        interval_ms, retention = self.settings.store.clean_interval_ms, self.store.retention
+        self._every(interval_ms, retention.clean_in_thread, RETENTION_JOB)
+        stack.push_async_callback(retention.finish)
         stack.callback(self.scheduler.remove_job, RETENTION_JOB)
         if self._config_file is not None and self.config.config_watch_ms:
             self._every(self.config.config_watch_ms, self._watch_file, CONFIG_JOB)
             stack.callback(self.scheduler.remove_job, CONFIG_JOB)
 
-    def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> None:
+    def _every(self, interval_ms: int, work: Callable[[], Awaitable[object]], name: str) -> None:
         self.scheduler.add_job(work, "interval", seconds=interval_ms / 1_000, id=name, name=name)
 
     async def _persist_tables(self) -> None:
@@ -401,9 +402,6 @@ class Broker:
 
     async def _check_disk(self) -> None:
         self.store.check_disk()
-
-    async def _retain(self) -> None:
-        await self.store.retention.clean_in_thread()
 
     async def _sample(self) -> None:
         self.parts.stats.sample(self.clock.now_ms())

@@ -14,27 +14,43 @@ plugin's messages without it. Every error contains the plugin and its distributi
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass, field
+from datetime import UTC
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from delivery.plugin import ENTRY_POINT_GROUP, BrokerPlugin, Recalls, RequestHandler, SystemTopic
+from delivery.plugin import (
+    ENTRY_POINT_GROUP,
+    BrokerPlugin,
+    JobScheduler,
+    Recalls,
+    RequestHandler,
+    SystemTopic,
+)
 from message_store.clock import Clock, SystemClock
-from message_store.config import from_properties, options
+from message_store.config import from_properties
 from message_store.errors import DueMQError, PluginError
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
 from message_store.kernels.preparation import Preparation
-from message_store.retention.pins import Pin
+from message_store.retention.pins import FirstPending, Pin
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from delivery.pending import PendingMessages
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
 PLUGINS_MAX = 64
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +61,8 @@ class Host:
     clock: Clock
     properties: Mapping[str, str]
     store_root: str
-    scheduler: Any
-    metrics: Any
+    scheduler: JobScheduler
+    metrics: CollectorRegistry
     on_stop: Callable[[str], None]
     find: Callable[[str], BrokerPlugin | None] = lambda name: None
     kernels: Preparation = field(default_factory=Preparation)
@@ -109,6 +125,8 @@ def installed_sections(properties: Mapping[str, str], disabled: frozenset[str]) 
     Raises:
         PluginError: A plugin cannot be loaded.
     """
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+    from prometheus_client import CollectorRegistry
 
     def bare_host(name: str) -> Host:
         return Host(
@@ -116,8 +134,8 @@ def installed_sections(properties: Mapping[str, str], disabled: frozenset[str]) 
             clock=SystemClock(),
             properties=properties,
             store_root=properties.get("storePathRootDir", ""),
-            scheduler=None,
-            metrics=None,
+            scheduler=AsyncIOScheduler(timezone=UTC),
+            metrics=CollectorRegistry(),
             on_stop=lambda why: None,
         )
 
@@ -212,34 +230,31 @@ class PluginSet:
         """Load installed plugins."""
         return cls({item.name: load_plugin(item, make_host(item.name)) for item in installed})
 
-    def _collect(self, method: str) -> list[tuple[str, Any]]:
-        return [(name, self._collect_one(name, method)) for name in self.plugins]
+    def _collect(self, method: str, call: Callable[[BrokerPlugin], T]) -> list[tuple[str, T]]:
+        """Return what a method of each plugin returns, by plugin."""
+        return [(name, self._call(name, method, call)) for name in self.plugins]
 
-    def _collect_one(self, name: str, method: str) -> Any:
-        try:
-            return getattr(self.plugins[name], method)()
-        except DueMQError:
-            raise
-        except Exception as error:
-            why = f"{method}() failed: {type(error).__name__}: {error}"
-            raise PluginError(name, why) from error
+    def _joined(self, method: str, call: Callable[[BrokerPlugin], Iterable[T]]) -> list[T]:
+        return [item for _, items in self._collect(method, call) for item in items]
 
-    def known_keys(self) -> set[str]:
-        """Return the configuration keys of all plugins."""
-        return {item.key for section in self.sections() for item in options(section)}
+    def _call(self, name: str, method: str, call: Callable[[BrokerPlugin], T]) -> T:
+        with _plugin_errors(name, f"{method}() failed"):
+            return call(self.plugins[name])
 
     def sections(self) -> list[type]:
         """Return the plugins' configuration classes."""
-        return [section for _, section in self._collect("config_class") if section is not None]
+        found = self._collect("config_class", lambda plugin: plugin.config_class())
+        return [section for _, section in found if section is not None]
 
     def system_topics(self) -> list[SystemTopic]:
         """Return the topics that must exist before the store recovers."""
-        return [topic for _, topics in self._collect("system_topics") for topic in topics]
+        return self._joined("system_topics", lambda plugin: plugin.system_topics())
 
     def tags_code_rules(self) -> list[TagsCodeRule]:
         """Return the rules for tags codes, at most one per topic."""
         rules: dict[str, TagsCodeRule] = {}
-        for name, brought in self._collect("tags_code_rules"):
+        found = self._collect("tags_code_rules", lambda plugin: plugin.tags_code_rules())
+        for name, brought in found:
             for rule in brought:
                 if rule.topic in rules:
                     raise PluginError(name, f"another plugin has a tags code rule for {rule.topic}")
@@ -248,11 +263,11 @@ class PluginSet:
 
     def put_hooks(self) -> list[PutHook]:
         """Return the put hooks in call order."""
-        return [hook for _, hooks in self._collect("put_hooks") for hook in hooks]
+        return self._joined("put_hooks", lambda plugin: plugin.put_hooks())
 
     def dispatchers(self) -> list[Dispatcher]:
         """Return the callables for every appended batch."""
-        return [dispatcher for _, some in self._collect("dispatchers") for dispatcher in some]
+        return self._joined("dispatchers", lambda plugin: plugin.dispatchers())
 
     def request_handlers(self, taken: Container[int]) -> dict[int, RequestHandler]:
         """Return the plugins' handlers by request code.
@@ -261,18 +276,19 @@ class PluginSet:
             PluginError: A code is in `taken`, or two plugins have it.
         """
         handlers: dict[int, RequestHandler] = {}
-        for name, brought in self._collect("request_handlers"):
+        found = self._collect("request_handlers", lambda plugin: plugin.request_handlers())
+        for name, brought in found:
             for code, handler in brought.items():
                 if code in taken or code in handlers:
                     raise PluginError(name, f"request code {code} already has a handler")
                 handlers[code] = handler
         return handlers
 
-    def admin_views(self) -> dict[str, Callable[[], Any]]:
+    def admin_views(self) -> dict[str, Callable[[], object]]:
         """Return the functions of the plugins' views by `plugin.view`; they return plain data."""
         return {
             f"{name}.{view}": function
-            for name, views in self._collect("admin_views")
+            for name, views in self._collect("admin_views", lambda plugin: plugin.admin_views())
             for view, function in views.items()
         }
 
@@ -295,31 +311,22 @@ class PluginSet:
         try:
             for name in self.plugins:
                 changed.append(name)
-                self._reconfigure_one(name, properties)
+                self._call(name, "reconfigure", lambda plugin: plugin.reconfigure(properties))
         except DueMQError:
             for name in reversed(changed) if before is not None else ():
                 self._restore(name, before or {})
             raise
 
-    def _reconfigure_one(self, name: str, properties: Mapping[str, str]) -> None:
-        try:
-            self.plugins[name].reconfigure(properties)
-        except DueMQError:
-            raise
-        except Exception as error:
-            why = f"reconfigure() failed: {type(error).__name__}: {error}"
-            raise PluginError(name, why) from error
-
     def _restore(self, name: str, before: Mapping[str, str]) -> None:
         try:
-            self._reconfigure_one(name, before)
+            self._call(name, "reconfigure", lambda plugin: plugin.reconfigure(before))
         except DueMQError as error:
             log.error("plugin %s did not restore its previous configuration: %s", name, error)
 
     def log_pins(self) -> dict[str, Pin]:
         """Return the pin of each plugin, which returns the first log offset that it needs."""
         return {
-            name: partial(self._collect_one, name, "first_pending_offset") for name in self.plugins
+            name: partial(self._call, name, "first_pending_offset", _pin) for name in self.plugins
         }
 
     def recalls(self) -> Recalls | None:
@@ -328,14 +335,16 @@ class PluginSet:
         Raises:
             PluginError: Two plugins have one.
         """
-        offered = [(name, port) for name, port in self._collect("recalls") if port is not None]
+        found = self._collect("recalls", lambda plugin: plugin.recalls())
+        offered = [(name, port) for name, port in found if port is not None]
         if len(offered) > 1:
             raise PluginError(offered[1][0], f"{offered[0][0]} already handles recalls")
         return offered[0][1] if offered else None
 
     def waiting(self) -> list[PendingMessages]:
         """Return the owners of pending messages for decisions, timers before levels."""
-        offered = [port for _, port in self._collect("waiting") if port is not None]
+        found = self._collect("waiting", lambda plugin: plugin.waiting())
+        offered = [port for _, port in found if port is not None]
         return offered[::-1]  # hooks run levels first
 
     def delivered_ms(self, now_ms: int) -> int:
@@ -351,7 +360,7 @@ class PluginSet:
             PluginError: One failed.
         """
         for name in self.plugins:
-            self._call(name, "open_replica", store)
+            self._call(name, "open_replica", lambda plugin: plugin.open_replica(store))
 
     def follow_master(
         self, properties: Mapping[str, str], store: MessageStore, log_end: int
@@ -362,40 +371,47 @@ class PluginSet:
             DueMQError: A plugin cannot use it.
         """
         for name in self.plugins:
-            self._call(name, "follow_master", properties, store, log_end)
-
-    def _call(self, name: str, method: str, *args: Any) -> None:
-        try:
-            getattr(self.plugins[name], method)(*args)
-        except DueMQError:
-            raise
-        except Exception as error:
-            why = f"{method}() failed: {type(error).__name__}: {error}"
-            raise PluginError(name, why) from error
+            self._call(
+                name,
+                "follow_master",
+                lambda plugin: plugin.follow_master(properties, store, log_end),
+            )
 
     @asynccontextmanager
     async def following(self, store: MessageStore) -> AsyncIterator[None]:
         """Run what plugins do on a replica while the block is active; stop it in reverse order."""
-        async with self._entered("following", store):
+        async with self._entered(lambda plugin: plugin.following(store)):
             yield
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
         """Run all plugins while the block is active; stop them in reverse order."""
-        async with self._entered("running", store):
+        async with self._entered(lambda plugin: plugin.running(store)):
             for name in self.plugins:
                 log.info("plugin %s is running", name)
             yield
 
     @asynccontextmanager
-    async def _entered(self, method: str, store: MessageStore) -> AsyncIterator[None]:
+    async def _entered(
+        self, enter: Callable[[BrokerPlugin], AbstractAsyncContextManager[None]]
+    ) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             for name, plugin in self.plugins.items():
-                try:
-                    await stack.enter_async_context(getattr(plugin, method)(store))
-                except DueMQError:
-                    raise
-                except Exception as error:
-                    why = f"cannot start: {type(error).__name__}: {error}"
-                    raise PluginError(name, why) from error
+                with _plugin_errors(name, "cannot start"):
+                    await stack.enter_async_context(enter(plugin))
             yield
+
+
+@contextmanager
+def _plugin_errors(name: str, what: str) -> Iterator[None]:
+    """Convert an exception of a plugin to a PluginError."""
+    try:
+        yield
+    except DueMQError:
+        raise
+    except Exception as error:
+        raise PluginError(name, f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _pin(plugin: BrokerPlugin) -> FirstPending:
+    return plugin.first_pending_offset()

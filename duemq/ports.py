@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,10 +64,6 @@ class GroupView(Protocol):
     @property
     def notify_changed(self) -> bool: ...
     @property
-    def broker_id(self) -> int: ...
-    @property
-    def slow_broker_id(self) -> int: ...
-    @property
     def sys_flag(self) -> int: ...
 
 
@@ -94,7 +90,6 @@ class Offsets(Protocol):
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None: ...
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None: ...
     def set_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
-    def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from duemq.assembly import BrokerComponents, BrokerContext
 from duemq.net.limits import body_bytes_max
 from duemq.pop.ack_batch import AckBatch
 from duemq.pop.pop_turns import PopTurns
-from duemq.send.broker_properties import configured_suffix
 from duemq.send.decoded_sends import DecodedSends
 from duemq.send.ingest import KERNELS, Ingest
 from duemq.send.responses import SendResponses, SendSettings
 from duemq.send.send import SendProcessor, SendRules
+from duemq.send.send_header import broker_suffix
 from duemq.transactions.half_messages import to_half_message
 
 
@@ -49,7 +49,7 @@ def make_decoded_sends(parts: BrokerComponents, context: BrokerContext) -> Decod
 
 
 def _sender(parts: BrokerComponents, context: BrokerContext) -> SendProcessor:
-    suffix = configured_suffix(context.config())
+    suffix = broker_suffix(context.config())
 
     def rules() -> SendRules:
         now = context.config()
@@ -76,7 +76,7 @@ def _sender(parts: BrokerComponents, context: BrokerContext) -> SendProcessor:
 def _settings(parts: BrokerComponents, context: BrokerContext) -> SendSettings:
     config, store_config = context.config(), context.store_config
     return SendSettings(
-        suffix=configured_suffix(config),
+        suffix=broker_suffix(config),
         store_host=parts.identity.host,
         broker_name=parts.identity.broker_name,
         region=config.region_id,

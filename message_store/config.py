@@ -39,7 +39,7 @@ class Option:
     unit: str
     live: bool
     wire: bool  # a request of the network may change it
-    default: Any
+    default: object
     kind: type  # int, float, bool or str
     minimum: float | None
     maximum: float | None
@@ -62,7 +62,7 @@ UNITS = {"percent": "%"} | {word: word for word in ("ms", "s", "hours", "bytes",
 
 
 def option(
-    default: Any,
+    default: object,
     key: str,
     doc: str,
     *,
@@ -129,7 +129,7 @@ def from_properties(section: type[T], properties: Mapping[str, str]) -> T:
     return section(**values)
 
 
-def to_properties(config: Any) -> dict[str, str]:
+def to_properties(config: object) -> dict[str, str]:
     """Return a section as Apache prints it: key to text, every key, in declaration order."""
     return {item.key: value_text(getattr(config, item.name)) for item in options(type(config))}
 
@@ -148,7 +148,7 @@ def with_live(old: T, new: T) -> tuple[T, list[str]]:
     return dataclasses.replace(old, **live), restart  # type: ignore[type-var]
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a value as text of a properties file."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 

@@ -48,12 +48,12 @@ class Written(str):
 # -- writing ------------------------------------------------------------------------------------
 
 
-def dumps(value: Any) -> str:
+def dumps(value: object) -> str:
     """Return the pretty text of objects, arrays, numbers, texts; members in the order given."""
     return _pretty(value, 0)
 
 
-def written(value: Any, depth: int) -> Written:
+def written(value: object, depth: int) -> Written:
     """Return the text of a value at a depth of `depth` objects, for `dumps`.
 
     If the rows of a table are kept in this form, a change of one row is encoded quickly.
@@ -61,7 +61,7 @@ def written(value: Any, depth: int) -> Written:
     return Written(_pretty(value, depth))
 
 
-def dumps_compact(value: Any) -> str:
+def dumps_compact(value: object) -> str:
     """Return the text without blanks and line ends."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{_key(k)}:{dumps_compact(v)}" for k, v in value.items()) + "}"
@@ -85,13 +85,13 @@ def _text(value: str) -> str:
     return encode_basestring(value)
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     if isinstance(key, ObjectKey) or not isinstance(key, str):
         return str(key)
     return _text(key)
 
 
-def _pretty(value: Any, depth: int) -> str:
+def _pretty(value: object, depth: int) -> str:
     if not isinstance(value, dict):
         return dumps_compact(value)
     if not value:
@@ -158,16 +158,16 @@ class _Reader:
             return self.items(depth)
         return self.scalar()
 
-    def scalar(self) -> Any:
+    def scalar(self) -> object:
         try:
             value, self.at = self._decoder.raw_decode(self.text, self.at)
         except (ValueError, RecursionError) as error:
             raise self.fault("expected a value") from error
         return value
 
-    def items(self, depth: int) -> list[Any]:
+    def items(self, depth: int) -> list[object]:
         self.at += 1
-        found: list[Any] = []
+        found: list[object] = []
         if self.blanks() == "]":
             self.at += 1
             return found
@@ -178,9 +178,9 @@ class _Reader:
                 return found
             self.expect(",")
 
-    def members(self, depth: int) -> dict[Any, Any]:
+    def members(self, depth: int) -> dict[object, object]:
         self.at += 1
-        found: dict[Any, Any] = {}
+        found: dict[object, object] = {}
         if self.blanks() == "}":
             self.at += 1
             return found
@@ -193,7 +193,7 @@ class _Reader:
                 return found
             self.expect(",")
 
-    def key(self, depth: int) -> Any:
+    def key(self, depth: int) -> object:
         first = self.blanks()
         if first == '"':
             return self.scalar()

@@ -58,17 +58,6 @@ def within(ranges: Iterable[Range], first: int, end: int) -> list[Range]:
     return [(low, high) for low, high in cut if low < high]
 
 
-def size(ranges: Iterable[Range]) -> int:
-    """Return the number of offsets in disjoint ranges."""
-    return sum(end - first for first, end in ranges)
-
-
-def runs(mask: npt.NDArray[np.bool_], first: int) -> list[Range]:
-    """Return the ranges where `mask` is true; mask[0] is for offset `first`."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).view(np.int8)))
-    return [(low, high) for low, high in (edges + first).reshape(-1, 2).tolist()]
-
-
 def mask_of(ranges: Iterable[Range], first: int, end: int) -> npt.NDArray[np.bool_]:
     """Return which offsets of first..end are in one of the ranges, (end - first,) b1."""
     mask = np.zeros(end - first, np.bool_)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -254,11 +254,10 @@ class StoreReader:
     ) -> GatherKernels:
         """Return the kernels of `gather` for units that are writable, or read-only."""
         assert units.dtype == layout.UNIT
-        find: Callable[..., Any] = entry
         out = np.empty(0, np.uint8)
         found = self.gather_kernels[units.flags.writeable] = (
-            find(scan.leading_inside, units, 0, 0),
-            find(scan.copy_records, data, units, 0, name, place, scratch, out),
+            entry(scan.leading_inside, units, 0, 0),
+            entry(scan.copy_records, data, units, 0, name, place, scratch, out),
         )
         return found
 

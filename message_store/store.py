@@ -16,7 +16,6 @@ import errno
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from message_store.clock import Clock
@@ -227,12 +226,7 @@ class MessageStore(StoreReader):
         mark = self.mark.read()
         return min(mark.durable, self.log.end) if mark is not None else self.log.min_offset
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.read_ahead.stop()
         self.index.stop()
         self.flusher.stop()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from migration.ownership.states import State
 from migration.steps.service import MigrationService
@@ -17,11 +16,7 @@ class MigrationCollector:
     def __init__(self, service: MigrationService) -> None:
         self._service = service
 
-    def describe(self) -> list[Any]:
-        """Return nothing: registration must not read counters."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
         migrations = self._service.migrations
         levels = sorted(migrations.journal.levels.items())

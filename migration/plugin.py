@@ -9,10 +9,18 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delivery.ownership import OWNERSHIP_TOPIC
-from delivery.plugin import PluginBase, PluginHost, Request, RequestHandler, Response, SystemTopic
+from delivery.plugin import (
+    PluginBase,
+    PluginHost,
+    Request,
+    RequestHandler,
+    Response,
+    SystemTopic,
+    every,
+)
 from message_store.config import from_properties, with_live
 from message_store.errors import CorruptStore, RequestError
 from message_store.hooks import PutHook
@@ -77,7 +85,7 @@ class MigrationPlugin(PluginBase):
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {MIGRATE: self._answer}
 
-    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+    def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {"status": self._status_view, "runtime": self._runtime_view}
 
     @property
@@ -111,10 +119,7 @@ class MigrationPlugin(PluginBase):
             tasks.create_task(running.ledger.run(), name="migration ledger")
             tasks.create_task(self._guard(running.service), name="migration")
             self._host.metrics.register(collector)
-            self._host.scheduler.add_job(
-                running.service.write, "interval", seconds=WRITE_MS / 1_000, id=WRITE_JOB,
-                coalesce=True, max_instances=1,
-            )  # fmt: skip
+            every(self._host.scheduler, WRITE_MS, running.service.write, WRITE_JOB)
             self._schedule_window()
             try:
                 yield
@@ -127,7 +132,7 @@ class MigrationPlugin(PluginBase):
         self._running = None
         await running.service.write()
 
-    def _start(self, store: Any) -> Running:
+    def _start(self, store: MessageStore) -> Running:
         levels, timers = plugins_of(self._host)
         clock = self._host.clock
         router = Router(store.topics, levels.history, precision_ms=timers.config.precision_ms)
@@ -148,7 +153,7 @@ class MigrationPlugin(PluginBase):
         operations = Operations(service, clock, Path(store.config_path("")))
         return Running(service, operations, ledger, router)
 
-    def _place(self, store: Any) -> LedgerPlace:
+    def _place(self, store: MessageStore) -> LedgerPlace:
         try:
             name = store_id(Path(store.config_path("")))
         except (CorruptStore, OSError) as error:  # a full disk does not stop a broker's start
@@ -196,7 +201,7 @@ class MigrationPlugin(PluginBase):
         with suppress(LookupError):
             self._host.scheduler.remove_job(WINDOW_JOB)
 
-    def _status_view(self) -> dict[str, Any]:
+    def _status_view(self) -> dict[str, object]:
         if self._running is None:
             master = self._host.master_address
             why_not = self._why_not if master is None else replica_text(master)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -66,7 +66,7 @@ class Done:
     migration: str = ""
     levels: list[int] = field(default_factory=list)
     remarks: dict[int, str] = field(default_factory=dict)
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
         """Return the body of the response."""

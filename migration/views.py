@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from migration.ownership.states import State
 from migration.steps.service import MigrationService, plain
 
 
-def status_view(service: MigrationService) -> dict[str, Any]:
+def status_view(service: MigrationService) -> dict[str, object]:
     """Return state and progress of every level."""
     migrations, pace = service.migrations, service.pace
     health = service.ledger.health
@@ -50,7 +48,7 @@ def _names_kept(service: MigrationService) -> int:
     return 0 if owners is None else owners.timers.transfers.records.unnamed
 
 
-def _level(service: MigrationService, level: int) -> dict[str, Any]:
+def _level(service: MigrationService, level: int) -> dict[str, object]:
     found = service.migrations.journal.levels[level]
     current = service.migrations.state_of(level)
     verified = service.verified.get(level)

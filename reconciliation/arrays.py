@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-Rows = npt.NDArray[Any]
+Rows = npt.NDArray[np.void]
 """Records of a declared layout, as SCANNED or TIMER_UNIT."""
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from message_store.config import option
 from message_store.errors import ConfigError
@@ -90,7 +90,7 @@ class ReconcileConfig:
             return None
         from apscheduler.triggers.cron import CronTrigger
 
-        zone: dict[str, Any] = {"timezone": words[FIELDS]} if len(words) == FIELDS + 1 else {}
+        zone: dict[str, object] = {"timezone": words[FIELDS]} if len(words) == FIELDS + 1 else {}
         try:
             fields = words[:FIELDS] if zone else words
             return CronTrigger.from_crontab(" ".join(fields), **zone)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from delivery.plugin import PluginBase, PluginHost
 from message_store.config import from_properties, with_live
@@ -15,6 +15,8 @@ from reconciliation.config import ReconcileConfig
 from reconciliation.jobs import child_process
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class ReconciliationPlugin(PluginBase):
     def config_class(self) -> type:
         return ReconcileConfig
 
-    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+    def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {"status": self._status_view}
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:
@@ -134,7 +136,7 @@ class ReconciliationPlugin(PluginBase):
         with suppress(LookupError):
             self._host.scheduler.remove_job(JOB)
 
-    def _status_view(self) -> dict[str, Any]:
+    def _status_view(self) -> dict[str, object]:
         last = self.last
         return {
             "cron": self.config.cron,
@@ -157,11 +159,7 @@ class AuditCollector:
     def __init__(self, plugin: ReconciliationPlugin) -> None:
         self._plugin = plugin
 
-    def describe(self) -> list[Any]:
-        """Return nothing: registration must not read counters."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
         """Yield all metric families; those of the last audit are empty before it."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 

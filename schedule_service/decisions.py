@@ -16,11 +16,10 @@ store ignores these decisions: it delivers every message that is pending by its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from delivery.deliverer import Outcome
 from delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
@@ -30,17 +29,18 @@ from delivery.redirected import has_routes, without
 from message_store.clock import Clock
 from message_store.errors import RecordUnreadable
 from message_store.index.key_search import HIT_UNIQUE, frames, search
+from message_store.layout import Row, Rows
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from message_store.ranges import distinct
+from message_store.store import MessageStore
 from schedule_service.deliverer import Deliverer, target_of
 from schedule_service.delivery import LevelService
 from schedule_service.level import Level
 from schedule_service.names import DECISION_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 
-Rows = npt.NDArray[Any]
 PIECE_UNITS = 512
 BATCH_ROWS = 512
 CANCEL_BODY: Final = b"0"
@@ -80,7 +80,7 @@ class PendingLevels:
     """Pending level messages of one store: find, cancel, move and fire."""
 
     def __init__(
-        self, store: Any, queues: ScheduleQueues, service: LevelService, clock: Clock
+        self, store: MessageStore, queues: ScheduleQueues, service: LevelService, clock: Clock
     ) -> None:
         self._store, self._queues, self._service = store, queues, service
         self._clock, self._deliverer = clock, Deliverer(store)
@@ -177,34 +177,34 @@ class PendingLevels:
         origins = set(frames(self._store, known.offsets)["prepared_offset"].tolist())
         return {at for at in offsets if origin_of(at) in origins}
 
-    def _is_level(self, row: Any) -> bool:
+    def _is_level(self, row: Row) -> bool:
         return bool(row["record_size"] > 0 and row["topic_index"] == self._schedule)
 
-    def _is_transferred(self, row: Any) -> bool:
+    def _is_transferred(self, row: Row) -> bool:
         """Return whether the timers own a record."""
         level, offset = int(row["queue_id"]) + 1, int(row["queue_offset"])
         return self._is_level(row) and self._service.transfers.owned.owns(level, offset)
 
-    def _level_of(self, row: Any) -> Level | None:
+    def _level_of(self, row: Row) -> Level | None:
         return self._service.levels.get(int(row["queue_id"]) + 1) if self._is_level(row) else None
 
-    def _is_pending(self, row: Any) -> bool:
+    def _is_pending(self, row: Row) -> bool:
         level = self._level_of(row)
         return level is not None and level.cursor.is_pending(int(row["queue_offset"]))
 
-    def _due_ms(self, row: Any) -> int:
+    def _due_ms(self, row: Row) -> int:
         level = int(row["queue_id"]) + 1
         units = self._queues.units(level, int(row["queue_offset"]), 1)
         return int(self._queues.due_ms(level, units)[0]) if units.size else 0
 
-    def _record(self, row: Any) -> Record | None:
+    def _record(self, row: Row) -> Record | None:
         try:
             record: Record = self._store.read_record(int(row["phys_offset"]))
         except RecordUnreadable:
             return None
         return record
 
-    def _has_target(self, row: Any, topic: str) -> bool:
+    def _has_target(self, row: Row, topic: str) -> bool:
         record = self._record(row)
         return record is not None and record.properties.get("REAL_TOPIC") == topic
 
@@ -300,7 +300,9 @@ class PendingLevels:
                 verdicts[at] = Verdict.DELIVERED
         return rows, Decided(verdicts, log_end=self._store.max_offset)
 
-    def _put_all(self, offsets: Offsets, add: Any, hooks: Hooks | None) -> Decided:
+    def _put_all(
+        self, offsets: Offsets, add: Callable[[PutBatch, Record], None], hooks: Hooks | None
+    ) -> Decided:
         """Append a decision for each pending message, and settle those that were stored."""
         rows, decided = self._read_rows(offsets)
         pending = np.flatnonzero(decided.verdicts == Verdict.DONE).tolist()

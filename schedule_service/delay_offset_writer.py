@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 from message_store.clock import Clock
 from message_store.json_dialect import write_config
@@ -59,7 +59,7 @@ class DelayOffsetWriter:
         self._saved = now
         return now
 
-    async def persist(self, write: Callable[[Any, str], None] = write_config) -> bool:
+    async def persist(self, write: Callable[[Path, str], None] = write_config) -> bool:
         """Write the current table after the log that it describes is synced.
 
         Returns False if the disk did not sync in time; the next call tries again.

@@ -12,7 +12,7 @@ delivers the message again.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ from message_store.store import MessageStore
 from schedule_service import kernels
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 
-Units = npt.NDArray[Any]
+Units = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
 PRE_BLANK_SIZE = 0x7FFFFFFF
 

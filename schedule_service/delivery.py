@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from message_store.clock import Clock, Signal
 from message_store.kernels import registry
 from message_store.kernels.kernel import entry
 from message_store.kernels.preparation import Preparation
+from message_store.layout import Rows
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from schedule_service import kernels
@@ -38,7 +39,7 @@ from schedule_service.in_flight import Event, InFlight, State
 from schedule_service.level import READ_UNITS_MIN, Level
 from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
-from schedule_service.queues import ScheduleQueues, Units
+from schedule_service.queues import ScheduleQueues
 from schedule_service.transfer import LevelTransfers
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class LevelService:
         if not self._stopping:
             await asyncio.to_thread(registry.load, KERNELS)
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, work: Coroutine[object, object, None]) -> None:
         """Run a task; report its failure, so that the broker stops cleanly."""
         try:
             await work
@@ -184,8 +185,7 @@ class LevelService:
     def note_put(self, batch: PutBatch) -> None:
         """Add the units of an appended batch to their levels. The dispatcher of this plugin."""
         if self._track is None:
-            find: Callable[..., Any] = entry
-            self._track = find(
+            self._track = entry(
                 kernels.track, batch.rows, 0, self._schedule, self._last_due, self._place,
                 self._added, self._cuts,
             )  # fmt: skip
@@ -248,7 +248,7 @@ class LevelService:
         self,
         level: Level,
         delivery: InFlight,
-        units: Units,
+        units: Rows,
         due_ms: npt.NDArray[np.int64],
         now_ms: int,
     ) -> None:

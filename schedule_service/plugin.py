@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delivery import ownership
 from delivery.pending import PendingMessages
-from delivery.plugin import PluginBase, PluginHost, Request, RequestHandler, Response, SystemTopic
+from delivery.plugin import (
+    PluginBase,
+    PluginHost,
+    Request,
+    RequestHandler,
+    Response,
+    SystemTopic,
+    every,
+)
 from message_store.config import from_properties
 from message_store.errors import ConfigError, CorruptStore
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
@@ -108,7 +116,7 @@ class SchedulePlugin(PluginBase):
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {GET_ALL_DELAY_OFFSET: self._answer_delay_offsets}
 
-    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+    def admin_views(self) -> Mapping[str, Callable[[], object]]:
         return {"levels": self._levels_view, "runtime": self._runtime_view}
 
     @property
@@ -155,33 +163,23 @@ class SchedulePlugin(PluginBase):
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
         """Recover, then deliver while the block is open; save progress at intervals and the end."""
-        running = self._start(store)
+        running, scheduler = self.recovered(store), self._host.scheduler
         if self._offsets_rejected:  # replace it before the log grows past its offset again
             await running.keeper.persist()
         async with running.service.running():
             self._running = running
             collector = LevelCollector(self._stats)
             self._host.metrics.register(collector)
-            self._every(self.config.persist_interval_ms, running.keeper.persist, PERSIST_JOB)
-            self._every(TABLES_MS, self._check_log, TABLES_JOB)
+            every(scheduler, self.config.persist_interval_ms, running.keeper.persist, PERSIST_JOB)
+            every(scheduler, TABLES_MS, self._check_log, TABLES_JOB)
             try:
                 yield
             finally:
-                self._host.scheduler.remove_job(TABLES_JOB)
-                self._host.scheduler.remove_job(PERSIST_JOB)
+                scheduler.remove_job(TABLES_JOB)
+                scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
         await running.keeper.persist()
-
-    def _every(self, interval_ms: int, work: Callable[[], Awaitable[Any]], name: str) -> None:
-        self._host.scheduler.add_job(
-            work,
-            "interval",
-            seconds=interval_ms / 1_000,
-            id=name,
-            coalesce=True,
-            max_instances=1,
-        )
 
     async def _check_log(self) -> None:
         if self._running is not None:
@@ -190,10 +188,7 @@ class SchedulePlugin(PluginBase):
     # -- start ----------------------------------------------------------------------------------
 
     def recovered(self, store: MessageStore) -> Running:
-        """Recover and return the components without starting them, for work on a stopped store."""
-        return self._start(store)
-
-    def _start(self, store: MessageStore) -> Running:
+        """Recover and return the components without starting them."""
         saved = self._load_saved(store)
         queues = ScheduleQueues(store, self.history)
         ends = {level: queues.bounds(level)[1] for level in queues.levels}
@@ -287,7 +282,7 @@ class SchedulePlugin(PluginBase):
         self._running.service.correct_heads()
         return self._running.service.levels
 
-    def _levels_view(self) -> dict[str, Any]:
+    def _levels_view(self) -> dict[str, object]:
         return levels_view(
             self._levels(),
             self.history.delays_ms,

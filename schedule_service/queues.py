@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from message_store.index.key_search import frames
-from message_store.layout import PRE_BLANK_SIZE
+from message_store.layout import PRE_BLANK_SIZE, Row, Rows
 from message_store.log.frames import frame_at
 from schedule_service import kernels
 from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
@@ -18,7 +18,6 @@ from schedule_service.tags_code_rule import LevelRule
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
-Units = npt.NDArray[Any]
 LONGEST_HASH = 1 << TAGS_HASH_BITS
 CORRECTED_UNITS = 4_096  # read at a time
 
@@ -26,7 +25,7 @@ CORRECTED_UNITS = 4_096  # read at a time
 class ScheduleQueues:
     """Reader of the schedule topic of a store. Queue id = level - 1."""
 
-    def __init__(self, store: Any, history: LevelHistory) -> None:
+    def __init__(self, store: MessageStore, history: LevelHistory) -> None:
         self._store, self._history = store, history
         self._topic = store.topics.add(SCHEDULE_TOPIC)
 
@@ -41,12 +40,12 @@ class ScheduleQueues:
         first, end = self._store.queue_bounds(SCHEDULE_TOPIC, level - 1)
         return int(first), int(end)
 
-    def units(self, level: int, offset: int, count_max: int) -> Units:
+    def units(self, level: int, offset: int, count_max: int) -> Rows:
         """Return units from `offset` on: fewer at a file's end, none outside the bounds."""
-        units: Units = self._store.units(SCHEDULE_TOPIC, level - 1, offset, count_max)
+        units: Rows = self._store.units(SCHEDULE_TOPIC, level - 1, offset, count_max)
         return units
 
-    def due_ms(self, level: int, units: Units) -> npt.NDArray[np.int64]:
+    def due_ms(self, level: int, units: Rows) -> npt.NDArray[np.int64]:
         """Return the due times of units: their tags codes.
 
         An Apache broker that rebuilds a queue before it has read its levels writes hashes of tags
@@ -74,7 +73,7 @@ class ScheduleQueues:
             units = self.units(level, offset, 1)
         return int(self.due_ms(level, units)[0]) if units.size else None
 
-    def _is_plausible(self, level: int, offset: int, unit: Any) -> bool:
+    def _is_plausible(self, level: int, offset: int, unit: Row) -> bool:
         """Return whether a unit matches its record: queue, queue offset and due time.
 
         A fast check before `UnitRepair.is_sound`: a unit that fails it may still be sound.
@@ -88,7 +87,7 @@ class ScheduleQueues:
         due_ms = int(row["store_ms"]) + self._history.delay_ms(phys_offset, level)
         return due_ms == int(unit["tags_code"])
 
-    def delay_ms(self, level: int, units: Units) -> int:
+    def delay_ms(self, level: int, units: Rows) -> int:
         """Return the delay that was in force for the records of all units, -1 if it changed.
 
         Args:
@@ -128,7 +127,9 @@ class ScheduleQueues:
             differing = int(np.count_nonzero(due_ms != units["tags_code"]))
             if differing:
                 units["tags_code"] = due_ms
-                self._store.queues.find(SCHEDULE_TOPIC, level - 1).rewrite(at, units)
+                queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
+                assert queue is not None, "the queue has these units"
+                queue.rewrite(at, units)
             changed += differing
             at += int(units.size)
         return changed

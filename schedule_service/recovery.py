@@ -140,7 +140,7 @@ def encode_saved(saved: Saved, *, own: bool = True) -> str:
         "timestamp": saved.timestamp_ms,
     }
     table = {level: saved.offsets[level] for level in sorted(saved.offsets)}
-    members: dict[str, Any] = {"dataVersion": version}
+    members: dict[str, object] = {"dataVersion": version}
     if own:
         members = {"commitLogOffset": saved.log_offset, **members}
         members["logGeneration"] = saved.generation

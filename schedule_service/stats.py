@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    Metric,
 )
 
 from delivery.lateness import Lateness
@@ -39,7 +39,7 @@ class LevelStats:
         if timed:
             self.lateness.note(due_ms, store_ms)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return plain data for views."""
         return {
             "delivered": self.delivered,
@@ -63,11 +63,7 @@ class LevelCollector:
     ) -> None:
         self._levels = levels
 
-    def describe(self) -> list[Any]:
-        """Return nothing: registration must not read counters."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
         levels = sorted(self._levels().items())
         yield _gauge("pending", "Pending messages of a level.", [(n, p) for n, (_, p, _) in levels])
@@ -97,7 +93,7 @@ def _counter(name: str, doc: str, values: list[tuple[int, int]]) -> CounterMetri
     return family
 
 
-def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Any:
+def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Metric:
     doc = "Messages that could not be delivered and went to the quarantine topic."
     family = CounterMetricFamily("duemq_level_quarantined", doc, labels=["level", "reason"])
     for level, (stats, _, _) in levels:
@@ -106,7 +102,7 @@ def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -
     return family
 
 
-def _lateness(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Any:
+def _lateness(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Metric:
     doc = "Store time of a delivery minus its due time."
     family = HistogramMetricFamily("duemq_level_lateness_seconds", doc, labels=["level"])
     for level, (stats, _, _) in levels:

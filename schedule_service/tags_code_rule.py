@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from message_store.layout import Row
 from message_store.log.commit_log import CommitLog
 from schedule_service.levels import LevelTable
 
@@ -28,7 +28,7 @@ class LevelRule:
     topic: str
     tables: Sequence[LevelTable]
 
-    def tags_codes(self, rows: npt.NDArray[Any], log: CommitLog) -> npt.NDArray[np.int64]:
+    def tags_codes(self, rows: npt.NDArray[np.void], log: CommitLog) -> npt.NDArray[np.int64]:
         """Return the due time of each record with a level, and the hash of the tag of others.
 
         A record with an origin (a copy of an older record) has its due time as a property.
@@ -41,7 +41,7 @@ class LevelRule:
             codes[at] = _recorded_due_ms(log, rows[at], int(codes[at]))
         return codes
 
-    def _delays_ms(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def _delays_ms(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
         starts = np.array([table.from_offset for table in self.tables], np.int64)
         which = np.maximum(np.searchsorted(starts, rows["phys_offset"], side="right") - 1, 0)
         delays_ms = np.empty(rows.size, np.int64)
@@ -52,7 +52,7 @@ class LevelRule:
         return delays_ms
 
 
-def _recorded_due_ms(log: CommitLog, row: Any, otherwise: int) -> int:
+def _recorded_due_ms(log: CommitLog, row: Row, otherwise: int) -> int:
     """Return the value of DUEMQ_DUE_MS if it is the record's last property."""
     start = int(row["phys_offset"]) + int(row["prop_pos"])
     text = log.view(start, int(row["prop_len"])).tobytes()

@@ -12,7 +12,7 @@ some messages twice, but loses none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from schedule_service.queues import LONGEST_HASH, ScheduleQueues
 if TYPE_CHECKING:
     from schedule_service.level import Level
 
-Units = npt.NDArray[Any]
+Units = npt.NDArray[np.void]
 READ_UNITS = 65_536
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ def levels_view(
     config: ScheduleConfig,
     now_ms: int,
     next_due_ms: NextDue,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a view of every configured level, and of other levels with a queue."""
     numbers = sorted({*range(1, delays_ms.size), *levels})
     return {
@@ -37,7 +36,7 @@ def levels_view(
 
 def _level_view(
     number: int, level: Level | None, delays_ms: npt.NDArray[np.int64], next_due_ms: NextDue
-) -> dict[str, Any]:
+) -> dict[str, object]:
     level = level or Level.empty(number)
     failing = level.in_flight.failing
     return {

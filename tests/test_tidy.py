@@ -39,7 +39,7 @@ WORDS = {
 an argument of libraries and a term of CRCs; `waiting` is a name in the interface of plugins, and
 what a coroutine or a lock does.
 """
-ANY_MAX = 501
+ANY_MAX = 138
 CYCLES_MAX = 0
 KERNEL_ARGUMENTS_MAX = 8
 WIDE_KERNELS_MAX = 0

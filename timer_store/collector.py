@@ -6,14 +6,14 @@ Source of Apache's names: DefaultStoreMetricsManager.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from timer_store import views
 from timer_store.compaction.plan import Blocked
 from timer_store.pending.forecast import Span, of_slots
-from timer_store.stats import TimerCollector, TimerFigures
+from timer_store.stats import families
 from timer_store.store import TimerStore
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # TimerMetrics.timerDist
@@ -24,24 +24,15 @@ class StoreCollector:
 
     def __init__(self, timers: TimerStore) -> None:
         self._timers = timers
-        self._ours = TimerCollector(self._figures)
 
-    def describe(self) -> list[Any]:
-        """Return nothing: registration must not read counters."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
-        yield from self._ours.collect()
+        timers = self._timers
+        pending, next_due_ms = timers.counts.by_topic(), views.first_due_ms(timers)
+        yield from families(timers.stats, pending, next_due_ms, self._gauges(timers.clock.now_ms()))
         yield from self._events()
         yield from self._compaction()
         yield from self._apaches()
-
-    def _figures(self) -> TimerFigures:
-        timers, now_ms = self._timers, self._timers.clock.now_ms()
-        return TimerFigures(
-            timers.stats, timers.counts.by_topic(), views.first_due_ms(timers), self._gauges(now_ms)
-        )
 
     def _gauges(self, now_ms: int) -> Mapping[str, tuple[str, float]]:
         timers = self._timers
@@ -69,7 +60,7 @@ class StoreCollector:
             "log_bytes": ("Bytes of the timer log.", log.end - log.min_pos),
         }
 
-    def _events(self) -> Iterator[Any]:
+    def _events(self) -> Iterator[Metric]:
         texts = {
             "rolled": "Timers rolled into a later slot.",
             "cancelled": "Timers cancelled.",
@@ -82,7 +73,7 @@ class StoreCollector:
         taken = self._timers.enqueue.taken
         yield CounterMetricFamily("duemq_timer_taken", "Timers enqueued.", value=taken)
 
-    def _compaction(self) -> Iterator[Any]:
+    def _compaction(self) -> Iterator[Metric]:
         compaction = self._timers.compaction
         counters = {
             "copied": ("Timers copied out of old log files.", compaction.copied),
@@ -105,7 +96,7 @@ class StoreCollector:
                 family.add_metric([blocked.value], int(blocked == compaction.blocked_by))
         yield family
 
-    def _apaches(self) -> Iterator[Any]:
+    def _apaches(self) -> Iterator[Metric]:
         timers, now_ms = self._timers, self._timers.clock.now_ms()
         gauges = {
             "enqueue_lag": (
@@ -132,14 +123,14 @@ class StoreCollector:
         yield self._timing_messages()
         yield self._snapshot(now_ms)
 
-    def _timing_messages(self) -> Any:
+    def _timing_messages(self) -> Metric:
         text = "Pending timers by topic."
         family = GaugeMetricFamily("rocketmq_timing_messages", text, labels=["topic"])
         for topic, count in sorted(self._timers.counts.by_topic().items()):
             family.add_metric([topic], count)
         return family
 
-    def _snapshot(self, now_ms: int) -> Any:
+    def _snapshot(self, now_ms: int) -> Metric:
         text = (
             "Timers due within this many seconds, and not within the bound before; up to one day."
         )

@@ -6,14 +6,14 @@ In memory (native): timers to enqueue, timers staged for delivery.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from message_store.layout import packer
 
-Rows = npt.NDArray[Any]  # (n,) rows of one of the types below
+Rows = npt.NDArray[np.void]  # (n,) rows of one of the types below
 Row = np.void  # a single row
 Offsets = npt.NDArray[np.int64]  # (n,) log offsets, timer log positions, or times in ms
 Mask = npt.NDArray[np.bool_]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delivery.pending import PendingMessages
 from delivery.plugin import (
@@ -18,6 +18,7 @@ from delivery.plugin import (
     RequestHandler,
     Response,
     SystemTopic,
+    every,
 )
 from delivery.quarantine import QUARANTINE_TOPIC
 from message_store.config import from_properties, with_live
@@ -94,7 +95,7 @@ class TimerPlugin(PluginBase):
             COMPACT_TIMERS: self._answer_compact,
         }
 
-    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+    def admin_views(self) -> Mapping[str, Callable[[], object]]:
         if not self.config.enabled:
             return {}
         return admin_views(lambda: None if self._running is None else self._running.timers)
@@ -155,7 +156,7 @@ class TimerPlugin(PluginBase):
             self._stored_pin = stored_pin(store)
             yield
             return
-        clock = self._host.clock
+        clock, scheduler = self._host.clock, self._host.scheduler
         timers = TimerStore(store, clock, self.config)
         timers.open(notice=log.warning)
         service = TimerService(
@@ -170,23 +171,23 @@ class TimerPlugin(PluginBase):
             self._running = Running(timers, hook, service, keeper)
             collector = StoreCollector(timers)
             self._host.metrics.register(collector)
-            self._every(self.config.flush_interval_ms, keeper.persist_in_turn, PERSIST_JOB)
-            self._every(store.config.clean_interval_ms, self._check_disk, COMPACT_JOB)
+            every(
+                scheduler, self.config.flush_interval_ms, keeper.persist_in_turn, PERSIST_JOB,
+                instances_max=2,
+            )  # fmt: skip
+            every(
+                scheduler, store.config.clean_interval_ms, self._check_disk, COMPACT_JOB,
+                instances_max=2,
+            )  # fmt: skip
             try:
                 yield
             finally:
-                self._host.scheduler.remove_job(COMPACT_JOB)
-                self._host.scheduler.remove_job(PERSIST_JOB)
+                scheduler.remove_job(COMPACT_JOB)
+                scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
         await keeper.persist_last()
         timers.close()
-
-    def _every(self, interval_ms: int, work: Callable[[], Awaitable[Any]], name: str) -> None:
-        """Schedule periodic work; a run is skipped while the previous one is running."""
-        self._host.scheduler.add_job(
-            work, "interval", seconds=interval_ms / 1_000, id=name, coalesce=True, max_instances=2
-        )
 
     # -- handlers and views ---------------------------------------------------------------------
 

@@ -7,9 +7,8 @@ of topics, so that late deliveries of one class do not hide those of another.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    Metric,
 )
 
 from delivery.deliverer import Outcome
@@ -122,7 +122,7 @@ class TimerStats:
             self._classes = np.concatenate([self._classes, new])
         return self._classes[topic_index]
 
-    def as_dict(self, now_ms: int) -> dict[str, Any]:
+    def as_dict(self, now_ms: int) -> dict[str, object]:
         """Return plain data for views."""
         return {
             "delivered": self.delivered,
@@ -137,56 +137,33 @@ class TimerStats:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFigures:
-    """Gauges of `TimerCollector` in addition to the counters.
-
-    Attributes:
-        pending: Pending timers, by real topic.
-        next_due_ms: Due time of the next timer, None if none is pending.
-        numbers: More gauges: name (without prefix) -> (help text, value).
-    """
-
-    stats: TimerStats
-    pending: Mapping[str, int] = field(default_factory=dict)
-    next_due_ms: int | None = None
-    numbers: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-
-
-class TimerCollector:
-    """A prometheus-client collector over one timer store.
+def families(
+    stats: TimerStats,
+    pending: Mapping[str, int],
+    next_due_ms: int | None,
+    gauges: Mapping[str, tuple[str, float]],
+) -> Iterator[Metric]:
+    """Yield the metric families of one timer store.
 
     Args:
-        figures: Returns the current values.
+        pending: Pending timers, by real topic.
+        next_due_ms: Due time of the next timer, None if none is pending.
+        gauges: More gauges: name (without prefix) -> (help text, value).
     """
-
-    def __init__(self, figures: Callable[[], TimerFigures]) -> None:
-        self._figures = figures
-
-    def describe(self) -> list[Any]:
-        """Return nothing: registration must not read counters."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
-        """Yield all metric families."""
-        figures = self._figures()
-        stats = figures.stats
-        pending = GaugeMetricFamily(
-            "duemq_timer_pending", "Pending timers by topic.", labels=["topic"]
-        )
-        for topic, count in sorted(figures.pending.items()):
-            pending.add_metric([topic], count)
-        yield pending
-        next_s = None if figures.next_due_ms is None else figures.next_due_ms / 1_000
-        yield _gauge("next_due_timestamp_seconds", "Due time of the next timer.", next_s)
-        for name, (doc, value) in figures.numbers.items():
-            yield _gauge(name, doc, value)
-        yield _counter("delivered", "Timers delivered to their topic.", stats.delivered)
-        yield _counter("lost", "Timers whose record retention removed.", stats.lost)
-        refused = "Batches that the store refused in part; they are repeated."
-        yield _counter("refused", refused, stats.refused)
-        yield _quarantined(stats)
-        yield _lateness(stats)
+    family = GaugeMetricFamily("duemq_timer_pending", "Pending timers by topic.", labels=["topic"])
+    for topic, count in sorted(pending.items()):
+        family.add_metric([topic], count)
+    yield family
+    next_s = None if next_due_ms is None else next_due_ms / 1_000
+    yield _gauge("next_due_timestamp_seconds", "Due time of the next timer.", next_s)
+    for name, (doc, value) in gauges.items():
+        yield _gauge(name, doc, value)
+    yield _counter("delivered", "Timers delivered to their topic.", stats.delivered)
+    yield _counter("lost", "Timers whose record retention removed.", stats.lost)
+    refused = "Batches that the store refused in part; they are repeated."
+    yield _counter("refused", refused, stats.refused)
+    yield _quarantined(stats)
+    yield _lateness(stats)
 
 
 def _gauge(name: str, doc: str, value: float | None) -> GaugeMetricFamily:

@@ -18,6 +18,7 @@ from timer_store import layout
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.forecast import BINS_MAX, Span, forecast, of_slots
 from timer_store.pending.listing import LIMIT_MAX, LONG_MAX, Cursor, Query, list_timers, next_due_ms
+from timer_store.stats import Rate
 from timer_store.store import TimerStore
 
 SYSTEM_ERROR: Final = 1
@@ -30,7 +31,7 @@ TIME_MS_MAX: Final = layout.DUE_MS_MAX
 
 def admin_views(
     timers_of: Callable[[], TimerStore | None],
-) -> Mapping[str, Callable[[], Any]]:
+) -> Mapping[str, Callable[[], object]]:
     """Return the views of a timer store that may not run yet."""
 
     def running() -> TimerStore:
@@ -47,7 +48,7 @@ def admin_views(
     }
 
 
-def summary(timers: TimerStore) -> dict[str, Any]:
+def summary(timers: TimerStore) -> dict[str, object]:
     """Return the state of the timer store: counts, positions, delivery."""
     now_ms = timers.clock.now_ms()
     precision_ms = timers.config.precision_ms
@@ -77,7 +78,7 @@ def summary(timers: TimerStore) -> dict[str, Any]:
     }
 
 
-def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
+def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of enqueueing: timers in the queue, their lag, the blocking reason."""
     return {
         "behind": timers.enqueue.behind,
@@ -89,7 +90,7 @@ def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
     }
 
 
-def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
+def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of delivery: overdue timers, their lag, the refusal."""
     return {
         "behind": overdue(timers, now_ms),
@@ -112,7 +113,7 @@ def event_counts(timers: TimerStore) -> dict[str, int]:
     }
 
 
-def compaction_view(timers: TimerStore) -> dict[str, Any]:
+def compaction_view(timers: TimerStore) -> dict[str, object]:
     """Return the state of compaction, and the blocking reason."""
     compaction = timers.compaction
     return {
@@ -127,7 +128,7 @@ def compaction_view(timers: TimerStore) -> dict[str, Any]:
     }
 
 
-def rates(rate: Any, now_ms: int) -> dict[str, float]:
+def rates(rate: Rate, now_ms: int) -> dict[str, float]:
     """Return events per second over the last 1, 10 and 60 s."""
     return {str(n): rate.per_second(now_ms, seconds=n) for n in RATE_SECONDS}
 
@@ -210,7 +211,7 @@ def runtime_view(timers: TimerStore) -> dict[str, str]:
 # -- views with arguments -----------------------------------------------------------------------
 
 
-def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
+def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, object]:
     """Return the next part of a list.
 
     Args:
@@ -241,7 +242,7 @@ def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
+def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, object]:
     """Return the bins of a forecast, or corrections to them.
 
     Args:

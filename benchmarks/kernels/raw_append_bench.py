@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from duemq.replication.default_ha import TransferStream
 from duemq.replication.ha_client import RECEIVE_BYTES
-from duemq.replication.ha_frames import TransferStream
 from duemq.replication.layout import TRANSFER
 from message_store.clock import SystemClock
 from message_store.config import StoreConfig

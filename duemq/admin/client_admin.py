@@ -6,7 +6,7 @@ Source: AdminBrokerProcessor, Broker2Client
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
@@ -109,7 +109,7 @@ class ClientAdminProcessor:
         if group is None or not group.channels:
             text = f"No Any Consumer online in the consumer group: [{name}]"
             return Response(ResponseCode.CONSUMER_NOT_ONLINE, text)
-        table: dict[str, Any] = {}
+        table: dict[str, object] = {}
         for channel in _channels(group, only):
             if channel.version < VERSION_WITH_STATUS:
                 text = f"the client {channel.client_id} is too old for this request"
@@ -118,7 +118,7 @@ class ClientAdminProcessor:
         text = dumps_compact({"consumerTable": table, "messageQueueTable": {}})
         return Response(body=text.encode())
 
-    async def _status_of(self, channel: Channel, topic: str, group: str) -> Any:
+    async def _status_of(self, channel: Channel, topic: str, group: str) -> object:
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         question = Request(code, {"topic": topic, "group": group})
         try:
@@ -178,7 +178,7 @@ def _channels(group: ConsumerGroup, only: str | None) -> list[Channel]:
     return channels[:CLIENTS_QUERIED_MAX]
 
 
-def _connections(channels: Iterable[Channel]) -> list[dict[str, Any]]:
+def _connections(channels: Iterable[Channel]) -> list[dict[str, object]]:
     return [
         {
             "clientAddr": _address(channel),
@@ -190,7 +190,7 @@ def _connections(channels: Iterable[Channel]) -> list[dict[str, Any]]:
     ]
 
 
-def _producer(channel: Channel) -> dict[str, Any]:
+def _producer(channel: Channel) -> dict[str, object]:
     return {
         "clientId": channel.client_id,
         "language": channel.language,

@@ -6,7 +6,7 @@ Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, queryCorrectionOffset
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -115,8 +115,8 @@ class ConsumeReport:
                 lowest[queue] = own
         return Response(body=dumps_compact({"correctionOffsets": lowest}).encode())
 
-    def _lowest(self, topic: str, groups: Iterable[str]) -> dict[Any, int]:
-        lowest: dict[Any, int] = {}
+    def _lowest(self, topic: str, groups: Iterable[str]) -> dict[object, int]:
+        lowest: dict[object, int] = {}
         for group in groups:
             for queue, offset in self._progress(group, topic).items():
                 lowest[queue] = min(offset, lowest.get(queue, offset))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.net import fields, wire_json
@@ -168,7 +168,7 @@ class GroupAdminProcessor:
         spans = [self._span(group, name, queue_id) for queue_id in range(topic.write_queues)]
         return Response(body=wire_json.encode({"consumeTimeSpanSet": spans}))
 
-    def _span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+    def _span(self, group: str, topic: str, queue_id: int) -> dict[str, object]:
         end = self._store.readable_bounds(topic, queue_id)[1]
         first_ms = self._store.earliest_store_ms(topic, queue_id)
         consumed = max(self._offsets.query(group, topic, queue_id) or 0, 0)
@@ -212,21 +212,21 @@ class GroupAdminProcessor:
     async def subscription(self, request: Request) -> Response:
         """Return the subscriptions of a group's members to a topic."""
         group, topic = fields.text(request, "group"), fields.text(request, "topic")
-        answer: dict[str, Any] = {"group": group, "topic": topic}
+        answer: dict[str, object] = {"group": group, "topic": topic}
         found = self._clients.subscription(group, topic)
         if found is not None:
             answer["subscriptionData"] = found.to_json()
         return Response(body=wire_json.encode(answer))
 
 
-def _object(request: Request) -> dict[str, Any]:
+def _object(request: Request) -> dict[str, object]:
     try:
         return wire_json.parse_object(request.body)
     except ValueError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body is not JSON: {error}") from error
 
 
-def _group(data: Any) -> GroupConfig:
+def _group(data: object) -> GroupConfig:
     try:
         return GroupConfig.from_json(data)
     except ValueError as error:

@@ -10,7 +10,6 @@ The code is above all of Apache's; an Apache broker answers "not supported" (3).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -19,7 +18,7 @@ from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 
 VIEW_REQUEST = 9_001
-View = Callable[[], Any]
+View = Callable[[], object]
 
 
 class AdminProcessor:

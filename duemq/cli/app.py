@@ -25,7 +25,7 @@ _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEA
 class Commands(TyperGroup):
     """Top-level command group; converts errors of commands into exit codes."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Any) -> object:
         """Run the selected command."""
         with errors_become_exits():
             if text := use_writable_cache():

@@ -102,7 +102,7 @@ class Cluster:
             raise ConnectionError(f"{address} does not respond: {why}") from error
 
     async def call(
-        self, address: str, code: int, fields: dict[str, Any] | None = None, body: bytes = b""
+        self, address: str, code: int, fields: dict[str, object] | None = None, body: bytes = b""
     ) -> Response:
         """Return the response of the server at `address` if it is successful.
 
@@ -122,7 +122,7 @@ class Cluster:
             text = f"{text.rstrip('.')}. {GIVE_ACCOUNT}"
         return RequestError(answer.code, text)
 
-    async def _ask_namesrv(self, code: int, fields: dict[str, Any] | None = None) -> Response:
+    async def _ask_namesrv(self, code: int, fields: dict[str, object] | None = None) -> Response:
         last: ConnectionError | None = None
         for address in self._namesrvs:
             try:
@@ -213,7 +213,7 @@ class Cluster:
             "queueDatas": [{"brokerName": "", **_loads(answer)}],
         }
 
-    async def view(self, address: str, name: str, **fields: Any) -> Any:
+    async def view(self, address: str, name: str, **fields: object) -> Any:
         """Return a view of a DueMQ broker.
 
         Args:
@@ -273,11 +273,11 @@ def _loads(answer: Response) -> dict[str, Any]:
     return {str(key): _string_keys(item) for key, item in value.items()}
 
 
-def _string_keys(value: Any) -> Any:
+def _string_keys(value: object) -> object:
     if isinstance(value, dict):
         return {str(key): _string_keys(item) for key, item in value.items()}
     return [_string_keys(item) for item in value] if isinstance(value, list) else value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from duemq.configuration.apache_keys import check_refusals
 from duemq.configuration.config import BrokerConfig
@@ -54,7 +53,7 @@ def shown_keys(properties: Properties, sections: Iterable[type]) -> list[ShownKe
     ]
 
 
-def _shown(item: Option, config: Any, properties: Properties) -> ShownKey:
+def _shown(item: Option, config: object, properties: Properties) -> ShownKey:
     source = (properties.source(item.key) or "set") if item.key in properties else ""
     return ShownKey(
         key=item.key,

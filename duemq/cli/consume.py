@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from delivery.plugin import Response
 from duemq.cli.client import READ, Cluster, Queue, bytes_of
@@ -58,10 +57,10 @@ class Reader:
     async def run(self) -> None:
         """Read until the count or the time limit is reached."""
         queues = await self._cluster.queues(self._options.topic, wanted=READ)
-        tasks: list[asyncio.Task[Any]] = [
+        tasks: list[asyncio.Task[object]] = [
             asyncio.create_task(self._read(queue)) for queue in queues
         ]
-        waiter: asyncio.Task[Any] = asyncio.create_task(self._enough.wait())
+        waiter: asyncio.Task[object] = asyncio.create_task(self._enough.wait())
         try:
             await asyncio.wait(
                 [waiter, *tasks],

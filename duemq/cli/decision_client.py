@@ -126,7 +126,9 @@ class DecisionClient:
         """Deliver messages now."""
         return await self.decide("fire", MessageSelection(**selection), dry_run=dry_run)
 
-    async def decide(self, action: str, selection: MessageSelection, **more: Any) -> list[Result]:
+    async def decide(
+        self, action: str, selection: MessageSelection, **more: object
+    ) -> list[Result]:
         """Send the request to every broker; return one result for each name, in order."""
         brokers = await self._cluster.brokers()
         if not brokers:
@@ -171,7 +173,7 @@ def decide_and_show(
     *,
     dry_run: bool,
     confirmed: bool = True,
-    **more: Any,
+    **more: object,
 ) -> None:
     """Send a decision, print the result for each name, and exit.
 
@@ -234,7 +236,7 @@ def _confirm(action: str, topic: str, dry_run: Callable[[], list[Result]]) -> No
         fail("nothing was changed", Exit.FOUND_FAULT)
 
 
-def _row(result: Result) -> tuple[Any, ...]:
+def _row(result: Result) -> tuple[object, ...]:
     from duemq.cli.messages import time_text
 
     name = result.name

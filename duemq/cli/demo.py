@@ -20,13 +20,16 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duemq.cli.decision_client import DecisionClient
 from duemq.cli.exits import Exit, fail
 from duemq.cli.kernels import compile_for_demo
 from duemq.cli.output import console, print_json
 from message_store.log.record import Record, decode_record
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 ClientEvent = dict[str, Any]
 """One line of `demo_client`: `event`, `at_ms` and more."""
@@ -194,7 +197,7 @@ def _has_cpp_client() -> bool:
     return True
 
 
-def _facts(line: Line) -> dict[str, Any]:
+def _facts(line: Line) -> dict[str, object]:
     return {
         "key": line.key,
         "level": line.level,
@@ -208,7 +211,7 @@ def _facts(line: Line) -> dict[str, Any]:
     }
 
 
-async def _until_signal(work: Coroutine[Any, Any, Demo]) -> Demo:
+async def _until_signal(work: Coroutine[object, object, Demo]) -> Demo:
     """Return the result of `work`; cancel it, and so stop its processes, on SIGHUP and SIGTERM.
 
     A closed terminal sends SIGHUP, at which a broker only reloads its configuration.
@@ -332,7 +335,7 @@ async def _show_live(demo: Demo, work: Coroutine[object, None, None]) -> None:
         await following
 
 
-def _table(demo: Demo) -> Any:
+def _table(demo: Demo) -> Table:
     from duemq.cli.output import table
 
     rows = [

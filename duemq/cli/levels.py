@@ -42,7 +42,7 @@ async def _show(target: Target, watch: bool) -> None:
 async def _watch(cluster: Cluster, brokers: list[tuple[str, str]], as_json: bool) -> None:
     """Refresh the levels until Ctrl-C; survive restarts of brokers."""
     retrying = Retrying(", ".join(address for _, address in brokers))
-    views: list[dict[str, Any]] | None = await _ask(cluster, brokers)
+    views: list[dict[str, object]] | None = await _ask(cluster, brokers)
     with refreshing(as_json=as_json) as show:
         while True:
             if views is not None:
@@ -51,14 +51,14 @@ async def _watch(cluster: Cluster, brokers: list[tuple[str, str]], as_json: bool
             views = await retrying.attempt(lambda: _ask(cluster, brokers))
 
 
-async def _ask(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[str, Any]]:
+async def _ask(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[str, object]]:
     return [
         {"broker": name or address, "address": address, **await cluster.view(address, VIEW)}
         for name, address in brokers
     ]
 
 
-def _shown(views: list[dict[str, Any]]) -> Any:
+def _shown(views: list[dict[str, Any]]) -> object:
     """Return a table of the used levels."""
     from rich.console import Group
 

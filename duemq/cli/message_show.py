@@ -47,9 +47,9 @@ def show_message(name: str, topic: str, target: Target) -> None:
         print(f"Only the newest {len(shown)} messages are shown; there are more.")
 
 
-async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, Any]], bool]:
+async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, object]], bool]:
     """Return (messages of all brokers as plain data, whether there are more)."""
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     more = False
     body = json.dumps({"name": name, "topic": topic}).encode()
     async with target.cluster() as cluster:
@@ -110,7 +110,7 @@ def _facts(shown: dict[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def _row(record: dict[str, Any]) -> tuple[Any, ...]:
+def _row(record: dict[str, Any]) -> tuple[object, ...]:
     due_ms = record["due_ms"]
     place = f"{record['topic']}/{record['queue_id']}/{record['queue_offset']}"
     return (

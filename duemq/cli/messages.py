@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from duemq.cli.client import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE, Cluster, Queue
 from duemq.cli.options import Target
@@ -175,7 +174,7 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
     )
 
 
-def describe(record: Record) -> dict[str, Any]:
+def describe(record: Record) -> dict[str, object]:
     """Return a message as plain data, times in ms and as text.
 
     `due` is given only if it is exact: TIMER_OUT_MS is rounded to a slot, and a level's delay

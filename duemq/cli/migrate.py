@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -232,7 +232,7 @@ def _rules(words: list[str] | None) -> dict[str, int]:
     return rules
 
 
-def _change(action: str, request: dict[str, Any], target: Target, *, wait: bool) -> None:
+def _change(action: str, request: dict[str, object], target: Target, *, wait: bool) -> None:
     from duemq.cli.migrate_show import change
 
     change(action, request, target, wait=wait)

@@ -60,8 +60,8 @@ def _write_page(ledger: MigrationLedger, run_id: str, html: Path, store: str) ->
     console(stderr=True).print(f"wrote {html}: migration {run.migration.migration_id}")
 
 
-def _plain(run: Any) -> dict[str, Any]:
+def _plain(run: object) -> dict[str, object]:
     import msgspec
 
-    found: dict[str, Any] = msgspec.to_builtins(run)
+    found: dict[str, object] = msgspec.to_builtins(run)
     return found

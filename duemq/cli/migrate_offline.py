@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +16,9 @@ from duemq.cli.output import console, print_json
 from message_store.clock import SystemClock
 from message_store.config import Properties
 from migration.steps.offline import Moved, copy_store, migrate_offline
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 def migrate_store(
@@ -52,7 +55,7 @@ def migrate_store(
     console().print(f"{root}: {total:,} messages are timers now; {done.migration}")
 
 
-def _plain(root: Path, done: Moved) -> dict[str, Any]:
+def _plain(root: Path, done: Moved) -> dict[str, object]:
     return {
         "store": str(root),
         "migration": done.migration,
@@ -69,7 +72,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int, int], None]]:
     from rich.progress import Progress
 
     with Progress(console=console(stderr=True), transient=True) as bars:
-        tasks: dict[int, Any] = {}
+        tasks: dict[int, TaskID] = {}
 
         def show(level: int, moved: int, left: int) -> None:
             if level not in tasks:

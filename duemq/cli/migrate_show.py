@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from duemq.admin.runtime_info import binary_size
 from duemq.cli.exits import Exit
@@ -14,6 +14,9 @@ from duemq.cli.options import Target
 from duemq.cli.output import console, plural, print_json, print_table
 from duemq.cli.times import duration_text
 from message_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 PLAN_COLUMNS: Final = (
     "#level", "#delay", "#messages", "#overdue", "#bytes in the log", "first due (UTC)",
@@ -28,7 +31,7 @@ STATUS_COLUMNS: Final = (
 def show_plan(levels: list[int], target: Target, *, dry_run: bool) -> None:
     """Make a plan and print it."""
 
-    async def work(client: MigrationClient) -> Any:
+    async def work(client: MigrationClient) -> Status:
         return await client.command("plan", levels=levels, who=operator(), dry_run=dry_run)
 
     plan = run(target, work)["plan"]
@@ -53,7 +56,7 @@ def print_plan(plan: dict[str, Any], *, dry_run: bool) -> None:
         console().print(f"{'cannot start: ' if item['blocks'] else ''}{where}{item['text']}")
 
 
-def _plan_row(level: dict[str, Any]) -> tuple[Any, ...]:
+def _plan_row(level: dict[str, Any]) -> tuple[object, ...]:
     first, last = level["first_due_ms"], level["last_due_ms"]
     return (
         level["level"], duration_text(level["delay_ms"]), f"{level['pending']:,}",
@@ -67,10 +70,10 @@ def _when(time_ms: int | None) -> str:
     return "" if time_ms is None else time_text(time_ms)[:19].replace("T", " ")
 
 
-def change(action: str, request: dict[str, Any], target: Target, *, wait: bool) -> None:
+def change(action: str, request: dict[str, object], target: Target, *, wait: bool) -> None:
     """Send a command; with `wait`, wait until no level moves. Exit code 1: a level is paused."""
 
-    async def work(client: MigrationClient) -> Any:
+    async def work(client: MigrationClient) -> Status:
         done = await client.command(action, who=operator(), **request)
         if wait and not done["dry_run"]:
             with progress(quiet=target.as_json) as shown:
@@ -110,7 +113,7 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=console(stderr=True)) as bars:
-        tasks: dict[int, Any] = {}
+        tasks: dict[int, TaskID] = {}
 
         def show(status: Status) -> None:
             late = status["late_p99_ms"]
@@ -168,7 +171,7 @@ def print_status(status: Status) -> None:
         console().print(f"ledger: {ledger['trouble']}")
 
 
-def _status_row(item: dict[str, Any]) -> tuple[Any, ...]:
+def _status_row(item: dict[str, Any]) -> tuple[object, ...]:
     state = item["state"].replace("_", " ") + (" (paused)" if item["paused"] else "")
     return (
         item["level"], state, f"{item['moved']:,}", f"{item['left']:,}",
@@ -180,7 +183,7 @@ def _status_row(item: dict[str, Any]) -> tuple[Any, ...]:
 def verify(levels: list[int], target: Target) -> None:
     """Count level messages and timers. Exit code 1: they differ."""
 
-    async def work(client: MigrationClient) -> Any:
+    async def work(client: MigrationClient) -> Status:
         return await client.command("verify", levels=levels, who=operator())
 
     done = run(target, work)

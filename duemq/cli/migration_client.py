@@ -7,7 +7,7 @@ import getpass
 import json
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from duemq.cli.client import brokers_of, bytes_of
 from duemq.cli.options import Target
@@ -22,6 +22,7 @@ ASK_TIMEOUT_S: Final = 600.0
 LOOK_EVERY_S: Final = 0.5
 FINAL: Final = ("done", "rolled_back", "planned")
 Status = dict[str, Any]
+T = TypeVar("T")
 
 
 class IsReplica(RequestError):
@@ -59,7 +60,7 @@ class MigrationClient:
     async def __aexit__(self, *exc: object) -> None:
         await self._cluster.__aexit__(*exc)
 
-    async def command(self, action: str, **more: Any) -> dict[str, Any]:
+    async def command(self, action: str, **more: object) -> dict[str, Any]:
         """Return the result of an action.
 
         Raises:
@@ -74,7 +75,7 @@ class MigrationClient:
             raise IsReplica(answer.code, answer.remark or "", master)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "")
-        found: dict[str, Any] = json.loads(bytes_of(answer))
+        found: dict[str, object] = json.loads(bytes_of(answer))
         return found
 
     async def status(self) -> Status:
@@ -149,10 +150,10 @@ def operator() -> str:
         return socket.gethostname()
 
 
-def run(target: Target, work: Callable[[MigrationClient], Awaitable[Any]]) -> Any:
+def run(target: Target, work: Callable[[MigrationClient], Awaitable[T]]) -> T:
     """Call `work` with a client and return its result."""
 
-    async def main() -> Any:
+    async def main() -> T:
         async with MigrationClient(target) as client:
             return await work(client)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 PLAIN_COLUMNS = 160
@@ -42,17 +42,17 @@ def printable(text: str, *, lines: bool = False) -> str:
     return _UNSAFE.sub(escape, text)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print one indented JSON document."""
     _print_json(value, indent=2)
 
 
-def print_json_line(value: Any) -> None:
+def print_json_line(value: object) -> None:
     """Print one JSON document on one line, and flush."""
     _print_json(value, indent=None)
 
 
-def _print_json(value: Any, *, indent: int | None) -> None:
+def _print_json(value: object, *, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     # JSON does not escape DEL and C1 characters
     text = re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -73,12 +73,12 @@ def console(*, stderr: bool = False) -> Console:
     return Piped(stderr=stderr, highlight=False, width=None if stream.isatty() else PLAIN_COLUMNS)
 
 
-def is_live(*, stderr: bool = False) -> bool:
+def is_live() -> bool:
     """Return whether the output is a terminal that can redraw lines."""
-    return console(stderr=stderr).is_terminal and not console(stderr=stderr).is_dumb_terminal
+    return console().is_terminal and not console().is_dumb_terminal
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]] = ()) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] = ()) -> Table:
     """Return a Rich table without its empty columns; a column named `#...` is right-aligned."""
     from rich import box
     from rich.table import Table
@@ -102,7 +102,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]] = ()
 def print_table(
     title: str,
     columns: Sequence[str],
-    rows: Iterable[Sequence[Any]] = (),
+    rows: Iterable[Sequence[object]] = (),
     *,
     optional: Sequence[str] = (),
 ) -> None:
@@ -123,7 +123,7 @@ def print_table(
 
 def fitted(
     columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
+    rows: Iterable[Sequence[object]],
     *,
     optional: Sequence[str],
     width: int,
@@ -159,7 +159,7 @@ def refreshing(*, as_json: bool = False) -> Iterator[Callable[[Any], None]]:
     elif not is_live():
         out = console()
 
-        def show(state: Any) -> None:
+        def show(state: object) -> None:
             out.print(state)
             out.file.flush()
 
@@ -189,7 +189,7 @@ def plural(count: int, noun: str) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
-def heading(text: str) -> Any:
+def heading(text: str) -> RenderableType:
     """Return a heading line; unlike a table's title, it is not limited to the table's width."""
     from rich.text import Text
 

@@ -235,7 +235,7 @@ def watch(
 
     alarm_count = [0]
 
-    def show_alarms(alarms: list[dict[str, Any]]) -> None:
+    def show_alarms(alarms: list[dict[str, object]]) -> None:
         alarm_count[0] += len(alarms)
         for alarm in alarms:
             print_json_line(alarm)

@@ -86,7 +86,7 @@ def history(store: str, url: str, *, as_json: bool) -> None:
         print_table("audits", AUDITS, [_row(record) for record in found])
 
 
-def _row(record: Any) -> tuple[Any, ...]:
+def _row(record: Any) -> tuple[object, ...]:
     from reconciliation.audit.verdicts import CLEAN
 
     bad = [f"{name} {count:,}" for name, count in record.verdicts.items() if name not in CLEAN]

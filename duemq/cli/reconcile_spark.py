@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console
@@ -15,6 +15,7 @@ from message_store.errors import DueMQError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.progress import TaskID
 
     from reconciliation.spark.master import SparkMaster
 
@@ -24,7 +25,7 @@ LOOK_S: Final = 0.2
 
 @contextmanager
 def could_not_run(
-    failed: Callable[[str], Any] = lambda why: None, *, what: str = "the audit"
+    failed: Callable[[str], object] = lambda why: None, *, what: str = "the audit"
 ) -> Iterator[None]:
     """Exit 2 with one line if DueMQ, the disk or Spark raises an error in the block.
 
@@ -90,7 +91,7 @@ class _Progress:
         self._bars.stop()
         self._threads.shutdown(wait=True)
 
-    def run(self, what: str, work: Callable[[], T], spark: Any = None) -> T:
+    def run(self, what: str, work: Callable[[], T], spark: object = None) -> T:
         """Run `work` in another thread; return its result."""
         line = self._bars.add_task(what, total=None, part="")
         result: Future[T] = self._threads.submit(work)
@@ -99,7 +100,7 @@ class _Progress:
         self._bars.remove_task(line)
         return result.result()
 
-    def show(self, line: Any, done: int, total: int) -> None:
+    def show(self, line: TaskID, done: int, total: int) -> None:
         """Show the number of finished tasks; the bar is indeterminate before the first."""
         if total:
             known = total if done else None
@@ -107,7 +108,7 @@ class _Progress:
             self._bars.update(line, completed=done, total=known, part=part)
 
 
-def _tasks(spark: Any) -> tuple[int, int]:
+def _tasks(spark: object) -> tuple[int, int]:
     """Return the numbers of finished tasks and of all tasks of the running stages."""
     context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
     if context is None:

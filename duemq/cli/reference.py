@@ -120,12 +120,12 @@ def cli_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _commands() -> Iterator[tuple[str, Any]]:
+def _commands() -> Iterator[tuple[str, object]]:
     import typer
 
     from duemq.cli.app import app
 
-    def walk(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    def walk(words: str, command: Any) -> Iterator[tuple[str, object]]:
         children = getattr(command, "commands", None)
         if children is None:
             yield words, command

@@ -11,9 +11,9 @@ import logging
 import logging.config
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from duemq.allocator import return_large_blocks
 from duemq.cli.exits import Exit, fail
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from message_store.kernels.preparation import Preparation
 
 log = logging.getLogger("duemq")
+T = TypeVar("T")
 FEW_DESCRIPTORS = 4_096
 SWITCH_S = 0.0005  # limits the delay of the event loop by computing threads
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -49,7 +50,7 @@ def set_up_logging(file: Path | None) -> None:
         raise UsageError(f"--logging {file}: {error}") from error
 
 
-def run_loop(main: Any) -> Any:
+def run_loop(main: Coroutine[object, object, T]) -> T:
     """Run a coroutine on uvloop."""
     from uvloop import new_event_loop
 

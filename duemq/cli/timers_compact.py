@@ -49,18 +49,18 @@ async def _compact(target: Target, dry_run: bool) -> list[dict[str, Any]]:
     return answers
 
 
-async def _ask(cluster: Cluster, address: str, dry_run: bool) -> dict[str, Any]:
+async def _ask(cluster: Cluster, address: str, dry_run: bool) -> dict[str, object]:
     body = json.dumps({"dry_run": dry_run}).encode()
     answer = await cluster.ask(address, COMPACT_TIMERS, body=body, timeout_s=PLAN_TIMEOUT_S)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise RequestError(answer.code, f"{address} is not a DueMQ broker with timers")
     if answer.code != ResponseCode.SUCCESS:
         raise RequestError(answer.code, answer.remark or "")
-    found: dict[str, Any] = json.loads(bytes_of(answer))
+    found: dict[str, object] = json.loads(bytes_of(answer))
     return found
 
 
-async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, Any]:
+async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, object]:
     """Wait until the broker has finished; return why timers remain, if any."""
     while True:
         view = (await cluster.view(address, SUMMARY_VIEW))["compaction"]
@@ -69,7 +69,7 @@ async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, Any]
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _row(answer: dict[str, Any]) -> tuple[Any, ...]:
+def _row(answer: dict[str, Any]) -> tuple[object, ...]:
     remark = answer["why"]
     if answer["running"] and not answer["dry_run"]:
         remark = "compaction is already running: see duemq timers"

@@ -42,7 +42,7 @@ def show_forecast(target: Target, *, by: str, count: int, from_time: str) -> Non
         _print(found)
 
 
-async def _ask(target: Target, arguments: dict[str, int]) -> dict[str, Any]:
+async def _ask(target: Target, arguments: dict[str, int]) -> dict[str, object]:
     """Return the sum over all brokers; a broker may respond in several pieces."""
     counts, sums = [0] * arguments["count"], {"before": 0, "later": 0, "pending": 0}
     async with target.cluster() as cluster:

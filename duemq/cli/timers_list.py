@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.exits import Exit, fail
@@ -28,9 +27,9 @@ class TimerSelection:
     limit: int = 20
     page: int = 1
 
-    def fields(self, now_ms: int) -> dict[str, Any]:
+    def fields(self, now_ms: int) -> dict[str, object]:
         """Return the fields of the request."""
-        found: dict[str, Any] = {"topic": self.topic, "key": self.key}
+        found: dict[str, object] = {"topic": self.topic, "key": self.key}
         if self.from_time:
             found["from_ms"] = parse_time(self.from_time, now_ms)
         if self.to_time:
@@ -59,14 +58,14 @@ def list_timers(selection: TimerSelection, target: Target) -> None:
 
 
 async def _collect(
-    selection: TimerSelection, fields: dict[str, Any], target: Target
-) -> tuple[list[dict[str, Any]], bool, list[str]]:
+    selection: TimerSelection, fields: dict[str, object], target: Target
+) -> tuple[list[dict[str, object]], bool, list[str]]:
     """Return (timers of the page, whether there are more, damage) of all brokers."""
     before = (selection.page - 1) * selection.limit
     async with target.cluster() as cluster:
         brokers = await brokers_of(cluster)
         skip = before if len(brokers) == 1 else 0
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, object]] = []
         damage: list[str] = []
         for name, address in brokers:
             part, faults = await _fetch(
@@ -80,10 +79,10 @@ async def _collect(
 
 
 async def _fetch(
-    cluster: Cluster, address: str, fields: dict[str, Any], skip: int, count: int
-) -> tuple[list[dict[str, Any]], list[str]]:
+    cluster: Cluster, address: str, fields: dict[str, object], skip: int, count: int
+) -> tuple[list[dict[str, object]], list[str]]:
     """Return `count` timers of one broker after the first `skip`; may take several requests."""
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     damage: list[str] = []
     cursor = ""
     while True:

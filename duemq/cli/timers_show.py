@@ -56,7 +56,7 @@ async def _follow(
 ) -> None:
     """Show `count` states, 0: until interrupted; survive restarts of brokers."""
     retrying = Retrying(", ".join(address for _, address in brokers))
-    views: list[dict[str, Any]] | None = await _ask(cluster, brokers, following=True)
+    views: list[dict[str, object]] | None = await _ask(cluster, brokers, following=True)
     done = 0
     with refreshing(as_json=as_json) as show:
         while True:
@@ -84,23 +84,23 @@ async def _ask(
     return views
 
 
-def _grouped(parts: list[Any]) -> Any:
+def _grouped(parts: list[Any]) -> object:
     from rich.console import Group
 
     return Group(*parts)
 
 
-def _following(view: dict[str, Any]) -> list[Any]:
+def _following(view: dict[str, Any]) -> list[object]:
     rows = [list_row(timer, view["now_ms"]) for timer in view["next"]]
     return [summary_of(view), heading("next"), timers_table(rows)]
 
 
-def timers_table(rows: list[tuple[Any, ...]]) -> Any:
+def timers_table(rows: list[tuple[object, ...]]) -> object:
     """Return a table of timers."""
     return fitted(LIST_COLUMNS, rows, optional=LIST_OPTIONAL, width=console().width)
 
 
-def list_row(timer: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
+def list_row(timer: dict[str, Any], now_ms: int) -> tuple[object, ...]:
     """Return the cells of LIST_COLUMNS for a timer."""
     due_ms = timer["due_ms"]
     if "unreadable" in timer:
@@ -127,7 +127,7 @@ def when(time_ms: int | None) -> str:
 # -- the summary --------------------------------------------------------------------------------
 
 
-def summary_of(view: dict[str, Any]) -> Any:
+def summary_of(view: dict[str, Any]) -> object:
     """Return the lines for one broker's summary."""
     topics = sorted(view["topics"].items(), key=lambda item: (-item[1], item[0]))
     rows = [(name or "(unknown topic)", f"{count:,}") for name, count in topics[:TOPICS_SHOWN]]

@@ -418,8 +418,8 @@ class BrokerConfig:
         if self.broker_name:
             _check_name("brokerName", self.broker_name)
         _check_region(self.region_id)
-        check_ip("brokerIP1", self.broker_ip, empty=True)
-        check_ip("bindAddress", self.bind_address, empty=True)
+        check_ip("brokerIP1", self.broker_ip)
+        check_ip("bindAddress", self.bind_address)
         parse_sources("embeddedNamesrvRegisterFrom", self.embedded_register_from)
         parse_sources("embeddedNamesrvAdministerFrom", self.embedded_administer_from)
         parse_sources("proxyProtocolFrom", self.proxy_protocol_from)
@@ -473,8 +473,8 @@ def _check_region(text: str) -> None:
         raise ConfigError("regionId", text[:REGION_CHARS_MAX], why)
 
 
-def check_ip(key: str, text: str, *, empty: bool = False) -> None:
-    if empty and not text:
+def check_ip(key: str, text: str) -> None:
+    if not text:
         return
     try:
         ipaddress.ip_address(text)

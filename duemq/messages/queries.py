@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.auth.model import Action
@@ -19,6 +19,7 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.filter_file import filter_json
 from duemq.registry.internal_topics import check_readable
 from message_store.errors import RecordUnreadable
+from message_store.layout import Row
 from message_store.log.record import Record
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class QueryProcessor:
         units = self._store.units(topic, queue_id, index, count)
         subscription = self._clients.subscription(group, topic) if group else None
         rows = [_unit(unit) for unit in units]
-        body: dict[str, Any] = {"queueData": rows, "minQueueIndex": low, "maxQueueIndex": high}
+        body: dict[str, object] = {"queueData": rows, "minQueueIndex": low, "maxQueueIndex": high}
         if subscription is not None:
             body["subscriptionData"] = subscription.to_json()
             registered = self._clients.filters.find(topic, group)
@@ -146,7 +147,7 @@ def has_key(record: Record, key: str) -> bool:
     )
 
 
-def _unit(unit: Any) -> dict[str, Any]:
+def _unit(unit: Row) -> dict[str, object]:
     return {
         "eval": False,  # Apache evaluates units with a consume queue extension only
         "physicOffset": int(unit["phys_offset"]),

@@ -7,8 +7,8 @@ close files. The serving thread encodes the metrics.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -16,23 +16,15 @@ from prometheus_client.registry import Collector
 COLLECT_S: Final = 10.0
 
 
-class ReadableCollector(Protocol):
-    """Collector of a plugin, or metric of prometheus-client."""
-
-    def collect(self) -> Iterable[Metric]:
-        """Return all families."""
-        ...
-
-
 class LoopCollector(Collector):
     """Collector that runs another one on an event loop."""
 
-    def __init__(self, collector: ReadableCollector, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, collector: Collector, loop: asyncio.AbstractEventLoop) -> None:
         self._collector, self._loop = collector, loop
 
     def describe(self) -> Iterable[Metric]:
         """Return the description of the other collector; empty if that requires reading values."""
-        describe: Any = getattr(self._collector, "describe", None)
+        describe: Callable[[], Iterable[Metric]] | None = getattr(self._collector, "describe", None)
         return describe() if describe is not None else []
 
     def collect(self) -> Iterable[Metric]:

@@ -30,7 +30,7 @@ class Counts:
     def __init__(self) -> None:
         self._counts: dict[Labels, int] = {}
 
-    def add(self, *labels: Any, count: int = 1) -> None:
+    def add(self, *labels: object, count: int = 1) -> None:
         """Add to the counter of these label values."""
         key = _limited_key(self._counts, labels)
         self._counts[key] = self._counts.get(key, 0) + count
@@ -50,7 +50,7 @@ class Observations:
         self._bounds = tuple(bounds)
         self._counts: dict[Labels, list[float]] = {}  # one count per bucket, then the sum
 
-    def add(self, value: float, *labels: Any, count: int = 1) -> None:
+    def add(self, value: float, *labels: object, count: int = 1) -> None:
         """Add `count` observations of one value."""
         found = self._counts.get(labels)
         if found is None:

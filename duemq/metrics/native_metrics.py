@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -25,7 +25,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.registry import RestrictedRegistry
+from prometheus_client.registry import Collector, RestrictedRegistry
 
 from duemq.kernels import DELAY, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
 from duemq.metrics.loop_collector import COLLECT_S, LoopCollector
@@ -77,7 +77,7 @@ class NativeRegistry(CollectorRegistry):
         self._loop = asyncio.get_running_loop()
         self._wrapped: dict[int, LoopCollector] = {}  # by id() of the wrapped collector
 
-    def register(self, collector: Any) -> None:
+    def register(self, collector: Collector) -> None:
         """Add a collector, to be read on the event loop's thread at each scrape."""
         if isinstance(collector, NativeCollector):  # switches threads itself
             super().register(collector)
@@ -86,7 +86,7 @@ class NativeRegistry(CollectorRegistry):
         super().register(wrapper)
         self._wrapped[id(collector)] = wrapper
 
-    def unregister(self, collector: Any) -> None:
+    def unregister(self, collector: Collector) -> None:
         """Remove a collector."""
         super().unregister(self._wrapped.pop(id(collector), collector))
 

@@ -12,7 +12,6 @@ import datetime
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -104,8 +103,7 @@ class BrokerStats:
         if len(self.topics) > len(self._puts):
             self._grow(len(self.topics) * 2)
         if self._count is None:
-            find: Callable[..., Any] = entry
-            self._count = find(
+            self._count = entry(
                 count_puts, batch.rows, 0, batch.trusted, self._puts, self.traffic, self.delays
             )
         count, size = self._count(

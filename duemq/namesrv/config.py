@@ -103,7 +103,7 @@ class NamesrvConfig:
         )
 
     def __post_init__(self) -> None:
-        check_ip("bindAddress", self.bind_address, empty=True)
+        check_ip("bindAddress", self.bind_address)
         parse_sources("registerFrom", self.register_from)
         parse_sources("administerFrom", self.administer_from)
         parse_sources("proxyProtocolFrom", self.proxy_protocol_from)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile
@@ -97,7 +96,7 @@ class KVConfig:
         self._tables = tables
 
 
-def _decode(data: Mapping[str, Any]) -> Tables:
+def _decode(data: Mapping[str, object]) -> Tables:
     tables = data.get("configTable") or {}
     if not isinstance(tables, Mapping) or not all(isinstance(t, Mapping) for t in tables.values()):
         raise ValueError("configTable is not an object of objects")

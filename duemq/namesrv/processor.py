@@ -10,7 +10,6 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from delivery.plugin import Peer, Request, Response
 from duemq.namesrv.config import NamesrvConfig
@@ -361,11 +360,11 @@ def _live_key(request: Request) -> LiveKey:
 
 
 def _topic_list(names: list[str], address: str = "") -> Response:
-    answer: dict[str, Any] = {"brokerAddr": address} if address else {}
+    answer: dict[str, object] = {"brokerAddr": address} if address else {}
     return Response(body=wire_json.encode({**answer, "topicList": names}))
 
 
-def _queues_of_route(route: Mapping[str, Any]) -> dict[str, QueueData]:
+def _queues_of_route(route: Mapping[str, object]) -> dict[str, QueueData]:
     found = route.get("queueDatas")
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
         raise ValueError("queueDatas is not a list of objects")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from duemq.net import wire_json
 from duemq.registry.data_version import DataVersion
@@ -68,7 +67,7 @@ def decode_body(body: bytes, *, compressed: bool) -> RegistrationBody:
     )
 
 
-def read_topics(table: Any) -> tuple[TopicConfig, ...]:
+def read_topics(table: object) -> tuple[TopicConfig, ...]:
     """Return the topics of a `topicConfigTable`.
 
     Raises:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.data_version import DataVersion
@@ -344,7 +344,7 @@ class RouteTable:
 
     # -- queries ------------------------------------------------------------------------------
 
-    def route(self, topic: str) -> dict[str, Any] | None:
+    def route(self, topic: str) -> dict[str, object] | None:
         """Return TopicRouteData without order configuration; None: no broker has the topic.
 
         Source: RouteInfoManager.pickupTopicRouteData
@@ -359,14 +359,14 @@ class RouteTable:
             "queueDatas": [_queue_json(name, brokers[name]) for name in names],
         }
 
-    def cluster_info(self) -> dict[str, Any]:
+    def cluster_info(self) -> dict[str, object]:
         """Return ClusterInfo (106)."""
         return {
             "brokerAddrTable": {name: self._broker_json(name) for name in sorted(self._brokers)},
             "clusterAddrTable": {name: self.brokers_of(name) for name in self.clusters()},
         }
 
-    def member_group(self, cluster: str, broker_name: str) -> dict[str, Any]:
+    def member_group(self, cluster: str, broker_name: str) -> dict[str, object]:
         """Return BrokerMemberGroup (901)."""
         data = self._brokers.get(broker_name)
         mine = data if data is not None and data.cluster == cluster else BrokerData(cluster)
@@ -413,7 +413,7 @@ class RouteTable:
         data = self._brokers.get(broker_name)
         return data.cluster if data else ""
 
-    def _broker_json(self, name: str) -> dict[str, Any]:
+    def _broker_json(self, name: str) -> dict[str, object]:
         data = self._brokers[name]
         return {
             "brokerAddrs": {str(n): address for n, address in sorted(data.addresses.items())},
@@ -423,7 +423,7 @@ class RouteTable:
         }
 
 
-def _queue_json(broker_name: str, data: QueueData) -> dict[str, Any]:
+def _queue_json(broker_name: str, data: QueueData) -> dict[str, object]:
     return {
         "brokerName": broker_name,
         "perm": data.perm,

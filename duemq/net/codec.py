@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -205,7 +205,7 @@ def _frame(
 
 
 def _encode_json(header: _Header) -> bytes:
-    fields: dict[str, Any] = {"code": header.code}
+    fields: dict[str, object] = {"code": header.code}
     if header.extFields is not None:
         fields["extFields"] = header.extFields
     fields["flag"] = header.flag
@@ -237,7 +237,7 @@ def _decode_json(data: bytes) -> _Header:
     return header
 
 
-def _tolerant_json(data: bytes) -> Any:
+def _tolerant_json(data: bytes) -> object:
     """Decode JSON as Java does: replace invalid UTF-8 and lone surrogates."""
     try:
         return _tolerant_decoder.decode(data)
@@ -250,7 +250,7 @@ def _tolerant_json(data: bytes) -> Any:
         raise FrameError(f"JSON header of {len(data)} bytes: {error}") from error
 
 
-def _tolerant_header(raw: Any) -> _Header:
+def _tolerant_header(raw: object) -> _Header:
     if not isinstance(raw, dict):
         raise FrameError("JSON header: not an object")
     fields = raw.get("extFields")
@@ -268,11 +268,11 @@ def _tolerant_header(raw: Any) -> _Header:
     )
 
 
-def _tolerant_fields(fields: dict[str, Any]) -> dict[str, str]:
+def _tolerant_fields(fields: dict[str, object]) -> dict[str, str]:
     return {name: _scalar_text(value) for name, value in fields.items() if value is not None}
 
 
-def _tolerant_int(raw: dict[str, Any], name: str) -> int:
+def _tolerant_int(raw: dict[str, object], name: str) -> int:
     value = raw.get(name)
     if value is None:
         return 0
@@ -286,7 +286,7 @@ def _tolerant_int(raw: dict[str, Any], name: str) -> int:
     return value
 
 
-def _scalar_text(value: Any) -> str:
+def _scalar_text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -376,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.spawn(self._serve(command, serialize_type, checked, None))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
         """Run a coroutine as a task that counts as a request in flight."""
         task = self._loop.create_task(work, name="request")
         self._tasks.add(task)

@@ -171,21 +171,6 @@ class Dispatcher:
                 meter.finish(request, code, since_ms, waited=True)
         return response
 
-    async def answer_frame(self, data: bytes) -> bytes:
-        """Return the response frame to the request frame in `data`; b"" for a one-way request.
-
-        Raises:
-            FrameError: `data` is not exactly one request frame.
-        """
-        view = memoryview(data)
-        frame = codec.next_frame(view, 0, len(data))
-        command = codec.decode_frame(view, frame) if frame is not None else None
-        if frame is None or frame.end != len(data) or not isinstance(command, Request):
-            raise FrameError("the data is not exactly one request frame")
-        found = self.begin(command)
-        response = found if isinstance(found, Response) else await found
-        return b"".join(encode_answer(command, response, frame.serialize_type))
-
 
 async def _delayed(
     handler: Handler, until: Callable[[], Awaitable[None]], request: Request

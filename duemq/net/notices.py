@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 BURST_LINES: Final = 20
 LINES_PER_S: Final = 2.0
@@ -27,7 +27,7 @@ class Notices:
         self._refilled_s = 0.0
         self.suppressed = 0
 
-    def __call__(self, text: str, *args: Any, exc_info: BaseException | None = None) -> None:
+    def __call__(self, text: str, *args: object, exc_info: BaseException | None = None) -> None:
         """Log a line, or count it as suppressed."""
         if not self._log.isEnabledFor(self._level):
             return

@@ -7,7 +7,7 @@ table keyed by queues, the queue object is the key, as in fastjson.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,18 +26,18 @@ class QueueKey(NamedTuple):
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
 
-def encode(value: Any) -> bytes:
+def encode(value: object) -> bytes:
     """Return compact JSON; keys that are numbers become text."""
     return msgspec.json.encode(value)
 
 
-def queue_table(table: Mapping[QueueKey, Any]) -> msgspec.Raw:
+def queue_table(table: Mapping[QueueKey, object]) -> msgspec.Raw:
     """Return `{{"brokerName":..,"queueId":..,"topic":..}:value,...}` for use with `encode`."""
     parts = (encode(key.to_json()) + b":" + encode(value) for key, value in table.items())
     return msgspec.Raw(b"{" + b",".join(parts) + b"}")
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes) -> object:
     """Return the JSON value of a body; an empty body is an empty object.
 
     Raises:
@@ -53,7 +53,7 @@ def parse(body: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, object]:
     """Return the JSON object of a body; an empty body is an empty object.
 
     Raises:

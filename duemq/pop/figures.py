@@ -44,7 +44,7 @@ class PopFigures:
         if status != PUT:
             return
         if isinstance(record, Acknowledgement):
-            self._remove(record, len(record.offsets))
+            self.note_settled(record, len(record.offsets))
             return
         topic = normal_topic(record.topic, record.group)
         if len(self._pairs) < PAIRS_MAX:
@@ -58,11 +58,8 @@ class PopFigures:
         """Count a record that was read from the revive topic."""
         self.reads.add(record.group, record.topic, str(revive_queue), _type(record))
 
-    def note_settled(self, checkpoint: Checkpoint, count: int) -> None:
-        """Remove `count` messages of a checkpoint from the messages in flight."""
-        self._remove(checkpoint, count)
-
-    def _remove(self, record: Checkpoint | Acknowledgement, count: int) -> None:
+    def note_settled(self, record: Checkpoint | Acknowledgement, count: int) -> None:
+        """Remove `count` messages of a record from the messages in flight."""
         key = record.group, record.topic, record.queue_id
         found = self._in_flight.get(key, 0)
         if record.pop_ms < self._started_ms or not found:

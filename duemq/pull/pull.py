@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -359,7 +359,7 @@ class PullProcessor:
             return self._read(checked)
         return outcome
 
-    def _repaired(self, checked: CheckedPull, units: npt.NDArray[Any]) -> bool:
+    def _repaired(self, checked: CheckedPull, units: npt.NDArray[np.void]) -> bool:
         """Repair units that point to removed records or have damaged tags codes.
 
         Returns:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -105,7 +105,7 @@ class Outcome:
     code: int
     status: str
     next_offset: int
-    units: npt.NDArray[Any] | None = None
+    units: npt.NDArray[np.void] | None = None
 
 
 FOUND = "FOUND"
@@ -145,7 +145,7 @@ def units_to_read(request: PullRequest, subscription: Subscription, limits: Pull
 
 
 def select_units(
-    units: npt.NDArray[Any],
+    units: npt.NDArray[np.void],
     request: PullRequest,
     subscription: Subscription,
     limits: PullLimits,
@@ -184,7 +184,7 @@ def select_units(
 
 
 def _count_within(
-    units: npt.NDArray[Any], request: PullRequest, limits: PullLimits, log_max: int
+    units: npt.NDArray[np.void], request: PullRequest, limits: PullLimits, log_max: int
 ) -> int:
     """Return the number of leading units that fit into one response, at least one."""
     if log_max - int(units["phys_offset"].min()) <= limits.memory_span_bytes:
@@ -203,7 +203,7 @@ def _count_within(
     return int(np.argmax(over)) if over.any() else units.size
 
 
-def exclude_unit(units: npt.NDArray[Any], phys_offset: int) -> npt.NDArray[Any]:
+def exclude_unit(units: npt.NDArray[np.void], phys_offset: int) -> npt.NDArray[np.void]:
     """Return the units without the one at `phys_offset`."""
-    others: npt.NDArray[Any] = units[units["phys_offset"] != phys_offset]
+    others: npt.NDArray[np.void] = units[units["phys_offset"] != phys_offset]
     return others

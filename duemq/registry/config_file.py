@@ -33,7 +33,7 @@ class ConfigFile:
         self._last_serial = 0
         self._written_serial = 0
 
-    def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
+    def load(self, decode: Callable[[dict[str, object]], T]) -> T | None:
         """Return the decoded content of the file or, if that is invalid, of its backup.
 
         Args:
@@ -92,7 +92,7 @@ class ConfigFile:
             self._written_serial = serial
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> dict[str, object] | None:
     """Return the object in a file; None if the file does not exist.
 
     Raises:
@@ -125,7 +125,7 @@ class Saved(ABC):
         self._dirty = False
 
     @abstractmethod
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the content of the file."""
 
     def persist(self) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject, Saved
@@ -61,7 +61,7 @@ class PopState(NamedTuple):
     first_needed: dict[int, int]
 
 
-Content = tuple[DataVersion | None, PopState | None, dict[str, Any], Table]
+Content = tuple[DataVersion | None, PopState | None, dict[str, object], Table]
 
 
 class DurableLog(Protocol):
@@ -104,7 +104,7 @@ class OffsetManager(Saved):
         self._table: Table = {}
         self._pulled: Table = {}
         self._resets: Table = {}
-        self._extra: dict[str, Any] = {}
+        self._extra: dict[str, object] = {}
         self._commits = 0
         self.version = DataVersion()
         self.pops: Callable[[], PopState | None] = lambda: None
@@ -227,7 +227,7 @@ class OffsetManager(Saved):
         if pops is not None and pops.before - self._written_before > POPS_SPAN_BYTES:
             self._dirty = True
 
-    async def _snapshot(self) -> dict[str, Any]:
+    async def _snapshot(self) -> dict[str, object]:
         """Return the content of `to_json`, copied in short turns with other tasks in between.
 
         Offsets of different turns may be from different times.
@@ -253,7 +253,7 @@ class OffsetManager(Saved):
             _read_table(data.get("offsetTable") or {}),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the immutable content of consumerOffset.json."""
         pops = self.pops()  # also commits confirmed pops
         topics_of: dict[str, list[str]] = {}
@@ -266,7 +266,7 @@ class OffsetManager(Saved):
         topics_of: Mapping[str, list[str]],
         offsets: Mapping[str, dict[int, int]],
         pops: PopState | None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         self._written_before = 0 if pops is None else pops.before
         own = {} if pops is None else {POPS: pops._asdict()}
         return {
@@ -405,7 +405,7 @@ class OffsetManager(Saved):
             self._resets.pop(key, None)
 
 
-def _read_table(data: Any) -> Table:
+def _read_table(data: object) -> Table:
     """Decode `{"topic@group": {queue: offset}}`.
 
     Raises:
@@ -435,7 +435,7 @@ def _read_pops(data: object) -> PopState:
     return PopState(_number(POPS, data.get("before")), table)
 
 
-def _number(key: Any, value: Any) -> int:
+def _number(key: object, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"offsetTable entry {key!r} has {value!r}, not a number")
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class DataVersion:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> DataVersion:
+    def from_json(cls, data: object) -> DataVersion:
         """Decode the JSON form of any version; 4.9.x has no state version.
 
         Raises:
@@ -51,7 +50,7 @@ class DataVersion:
         )
 
 
-def integer(data: Mapping[str, Any], name: str, default: int) -> int:
+def integer(data: Mapping[str, object], name: str, default: int) -> int:
     """Return a 64-bit integer member, given as number or text; `default` if absent or null.
 
     Raises:
@@ -69,7 +68,7 @@ def integer(data: Mapping[str, Any], name: str, default: int) -> int:
     return value
 
 
-def boolean(data: Mapping[str, Any], name: str, default: bool) -> bool:
+def boolean(data: Mapping[str, object], name: str, default: bool) -> bool:
     """Return a boolean member, given as boolean or text; `default` if absent or null.
 
     Raises:

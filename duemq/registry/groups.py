@@ -7,18 +7,18 @@ Source: SubscriptionGroupManager, SubscriptionGroupConfig
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import ConfigFile, JsonObject
 from duemq.registry.data_version import DataVersion, boolean, integer
+from duemq.registry.stored_table import StoredTable
 from duemq.registry.table_file import TableFile
-from duemq.registry.table_journal import NoLog, TableJournal, TableKind, merged, present
+from duemq.registry.table_journal import NoLog, TableJournal, TableKind
 from duemq.registry.topic_config import GROUP_ATTRIBUTES, alter_attributes
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -76,20 +76,20 @@ class GroupConfig:
     orderly: bool = False
     retry_queues: int = 1
     retry_times_max: int = 16
-    retry_policy: Mapping[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    retry_policy: Mapping[str, object] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
     broker_id: int = 0
     slow_broker_id: int = 1
     notify_changed: bool = True
     sys_flag: int = 0
     timeout_minutes: int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
 
     def replace(self, **changes: Any) -> GroupConfig:
         """Return a copy with other values."""
         return dataclasses.replace(self, **changes)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the object as 5.3.3 writes it, names sorted."""
         members = {
             **self.extra,
@@ -111,7 +111,7 @@ class GroupConfig:
         return dict(sorted(members.items()))
 
     @classmethod
-    def from_json(cls, data: Any, name: str = "") -> GroupConfig:
+    def from_json(cls, data: object, name: str = "") -> GroupConfig:
         """Decode the JSON form of any version.
 
         Args:
@@ -144,7 +144,7 @@ class GroupConfig:
         )
 
 
-class GroupManager:
+class GroupManager(StoredTable[GroupConfig]):
     """Manager of the consumer groups of one broker.
 
     Args:
@@ -162,17 +162,15 @@ class GroupManager:
         groups_max: int = GROUPS_MAX,
         journal: TableJournal[GroupConfig] | None = None,
     ) -> None:
-        self._file = TableFile(file, "subscriptionGroupTable")
-        self._dirty = False
-        self._unsaved: set[str] = set()  # automatically created groups
-        self._clock, self._groups_max = clock, groups_max
+        super().__init__(
+            TableFile(file, "subscriptionGroupTable"),
+            journal or TableJournal(TableKind.GROUP, NoLog(), GroupConfig.from_json),
+            clock,
+            ResponseCode.SYSTEM_ERROR,
+        )
+        self._groups_max = groups_max
+        self._extra = {"forbiddenTable": {}}
         self.auto_create = auto_create
-        self._journal = journal or TableJournal(TableKind.GROUP, NoLog(), GroupConfig.from_json)
-        self._table: dict[str, GroupConfig] = {}
-        self._forbidden: dict[str, Any] = {}
-        self._extra: dict[str, Any] = {}
-        self._changing = asyncio.Lock()
-        self.version = DataVersion()
 
     # -- file ---------------------------------------------------------------------------------
 
@@ -186,7 +184,7 @@ class GroupManager:
         found = self._file.load(self._decode)
         self._dirty = found is None
         if found is not None:
-            version, self._extra, self._forbidden, self._table = found
+            version, self._extra, self._table = found
             self.version = version or self.version
             self._dirty = self._file.has_changes
         replayed = self._journal.replay(self.version)
@@ -202,7 +200,7 @@ class GroupManager:
         Raises:
             ValueError: The table is invalid.
         """
-        version, self._extra, self._forbidden, self._table = self._decode(data)
+        version, self._extra, self._table = self._decode(data)
         self.version = version or self.version
         for name in DEFAULT_GROUPS:
             self._table.setdefault(name, GroupConfig(name=name))
@@ -211,71 +209,19 @@ class GroupManager:
     @staticmethod
     def _decode(
         data: JsonObject,
-    ) -> tuple[DataVersion | None, dict[str, Any], dict[str, Any], dict[str, GroupConfig]]:
+    ) -> tuple[DataVersion | None, dict[str, object], dict[str, GroupConfig]]:
         found = data.get("subscriptionGroupTable") or {}
         forbidden = data.get("forbiddenTable") or {}
         if not isinstance(found, Mapping) or not isinstance(forbidden, Mapping):
             raise ValueError("subscriptionGroupTable or forbiddenTable is not an object")
+        extra = {key: value for key, value in data.items() if key not in _FILE_MEMBERS}
         return (
             DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
-            {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
-            dict(forbidden),
+            extra | {"forbiddenTable": dict(forbidden)},
             {str(name): GroupConfig.from_json(value, str(name)) for name, value in found.items()},
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the immutable content of subscriptionGroup.json."""
-        return {
-            "dataVersion": self.version.to_json(),
-            **self._members(),
-            "subscriptionGroupTable": {n: group.to_json() for n, group in self._table.items()},
-        }
-
-    def _members(self) -> dict[str, Any]:
-        return {**self._extra, "forbiddenTable": dict(self._forbidden)}
-
-    def persist(self) -> None:
-        """Write subscriptionGroup.json if the table has changed.
-
-        Raises:
-            OSError: The write failed.
-        """
-        if self._dirty:
-            self._file.write(self._members(), self._table, self.version)
-            self._dirty = False
-            self._unsaved.clear()
-
-    async def save(self) -> None:
-        """Do the same as `persist` in a thread, for the periodic job.
-
-        Raises:
-            OSError: The write failed; the next call retries.
-        """
-        if self._dirty:
-            async with self._changing:
-                await self._write_whole(self._table.copy(), self.version)
-
-    async def snapshot_if_needed(self) -> None:
-        """Append a snapshot of the table to the journal if one is needed."""
-        await self._journal.snapshot_if_needed(self._table, self.version)
-
-    async def _write_whole(self, table: Mapping[str, GroupConfig], version: DataVersion) -> None:
-        was_dirty, self._dirty = self._dirty, False
-        unsaved, self._unsaved = self._unsaved, set()
-        try:
-            await asyncio.to_thread(self._file.write, self._members(), table, version)
-        except BaseException:
-            self._dirty = was_dirty or self._dirty
-            self._unsaved |= unsaved
-            raise
-
     # -- queries ------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __iter__(self) -> Iterator[GroupConfig]:
-        return iter(list(self._table.values()))
 
     def known(self, name: str) -> GroupConfig | None:
         """Return an existing group, or None."""
@@ -361,36 +307,3 @@ class GroupManager:
         log.info("group %s deleted", name)
         await self._journal.confirm()
         return True
-
-    async def _save(self, rows: Mapping[str, GroupConfig | None]) -> None:
-        """Store changed groups (None: deleted) and automatically created groups on disk.
-
-        The caller changes the table in the same turn of the event loop.
-        """
-        self._journal.check()
-        before = self.version
-        version = self._journal.version_after(before, self._clock.now_ms())
-        present_rows = present(rows)
-        try:
-            if len(present_rows) < len(rows) or self._file.needs_rewrite:
-                await self._write_whole(merged(self._table, rows), version)
-            else:
-                await self._append(present_rows, version)
-        except OSError as error:
-            text = f"{self._file.path} cannot be written: {error}. Free disk space"
-            raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
-        if self.version != before:  # a group was created automatically meanwhile
-            version = self._journal.version_after(self.version, self._clock.now_ms())
-            self._dirty = True
-        try:
-            self._journal.append(rows, version)
-        except RequestError:
-            self._dirty = True  # the file has a change that the table has not
-            raise
-        self.version = version
-
-    async def _append(self, changed: Mapping[str, GroupConfig], version: DataVersion) -> None:
-        unsaved = {name: self._table[name] for name in self._unsaved if name in self._table}
-        await asyncio.to_thread(self._file.append, {**unsaved, **changed}, version)
-        self._unsaved -= unsaved.keys()
-        self._dirty = True

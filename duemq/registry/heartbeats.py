@@ -95,7 +95,7 @@ def parse_heartbeat(body: bytes, limits: HeartbeatLimits = DEFAULT_LIMITS) -> He
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"heartbeat body: {fault}") from fault
 
 
-def _check_counts(data: dict[str, Any], limits: HeartbeatLimits) -> None:
+def _check_counts(data: dict[str, object], limits: HeartbeatLimits) -> None:
     """Check the numbers of groups and subscriptions before they are parsed."""
     consumers = _list(data.get("consumerDataSet"))
     groups = len(consumers) + len(_list(data.get("producerDataSet")))
@@ -126,7 +126,7 @@ def _checked_text(what: str, text: str, chars_max: int) -> str:
     return text
 
 
-def parse_subscription(data: Any) -> Subscription:
+def parse_subscription(data: object) -> Subscription:
     """Parse a SubscriptionData object.
 
     Raises:
@@ -158,7 +158,7 @@ def parse_subscription(data: Any) -> Subscription:
     )
 
 
-def _consumer(data: dict[str, Any]) -> ConsumerEntry:
+def _consumer(data: dict[str, object]) -> ConsumerEntry:
     listed = _list(data.get("subscriptionDataSet"))
     if len(listed) > SUBSCRIPTIONS_MAX:
         raise ValueError(f"{len(listed)} subscriptions; the limit is {SUBSCRIPTIONS_MAX}")
@@ -171,22 +171,22 @@ def _consumer(data: dict[str, Any]) -> ConsumerEntry:
     )
 
 
-def _name(data: Any) -> str:
+def _name(data: object) -> str:
     name = data.get("groupName") if isinstance(data, dict) else None
     return _checked_text("groupName", name, NAME_CHARS_MAX) if isinstance(name, str) else ""
 
 
-def _list(value: Any) -> Sequence[Any]:
+def _list(value: object) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("clientID or topic is missing")
     return value
 
 
-def _number(value: Any) -> int:
+def _number(value: object) -> int:
     if isinstance(value, bool) or value is None:
         return 0
     if isinstance(value, int):
@@ -196,7 +196,7 @@ def _number(value: Any) -> int:
     raise ValueError(f"{str(value)[:64]!r} is not a whole number")
 
 
-def _enum(value: Any, names: Sequence[str]) -> str:
+def _enum(value: object, names: Sequence[str]) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
         return names[value]
     return value if isinstance(value, str) and value in names else names[0]

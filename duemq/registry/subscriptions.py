@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +81,7 @@ class Subscription:
             passes |= bits == 0
         return nearly & ~passes
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the JSON object in responses to 203, 321 and 345."""
         return {
             "classFilterMode": self.class_filter,

@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from duemq.registry.config_file import CONFIG_BYTES_MAX, ConfigFile, JsonObject
 from duemq.registry.data_version import DataVersion
@@ -39,9 +39,11 @@ T = TypeVar("T")
 
 
 class Row(Protocol):
-    """Immutable row."""
+    """Immutable row of a table."""
 
-    def to_json(self) -> dict[str, Any]: ...
+    @property
+    def name(self) -> str: ...
+    def to_json(self) -> JsonObject: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,12 @@ class TableFile:
     Args:
         file: File of the whole table.
         member: Name of the JSON member that contains the rows.
+    Attributes:
+        path: Path of the whole table's file.
     """
 
     def __init__(self, file: ConfigFile, member: str) -> None:
-        self._file, self._member = file, member
+        self._file, self.member = file, member
         self.path = file.path
         self.changes_path = file.path.with_name(file.path.name + ".changes")
         self._lock = threading.Lock()
@@ -85,7 +89,7 @@ class TableFile:
         """Whether a file of changes exists."""
         return self.changes_path.exists()
 
-    def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
+    def load(self, decode: Callable[[dict[str, object]], T]) -> T | None:
         """Return the decoded table with its changes applied; None without a file.
 
         Raises:
@@ -96,14 +100,14 @@ class TableFile:
             self._stored = None
         return found
 
-    def _changed(self, data: dict[str, Any]) -> dict[str, Any]:
+    def _changed(self, data: dict[str, object]) -> dict[str, object]:
         self._stored = version = DataVersion.from_json(data.get("dataVersion"))
         changes = list(read_changes(self.changes_path))
         if not changes or changes[-1].version == version:
             return data
-        found = data.get(self._member) or {}
+        found = data.get(self.member) or {}
         if not isinstance(found, Mapping):
-            raise ValueError(f"{self._member} is not an object")
+            raise ValueError(f"{self.member} is not an object")
         rows, unrelated = dict(found), 0
         for change in changes:
             if change.base == version:
@@ -118,7 +122,7 @@ class TableFile:
                                 "were added",
                 self.path, unrelated,
             )  # fmt: skip
-        return {**data, "dataVersion": version.to_json(), self._member: rows}
+        return {**data, "dataVersion": version.to_json(), self.member: rows}
 
     def append(self, rows: Mapping[str, Row], version: DataVersion) -> None:
         """Append and sync the rows changed in `version`.
@@ -170,7 +174,7 @@ class TableFile:
         """
         with self._lock:
             rows = self._texts_of(table)
-            self._file.write({"dataVersion": version.to_json(), **members, self._member: rows})
+            self._file.write({"dataVersion": version.to_json(), **members, self.member: rows})
             self._stored = version
             self._whole_bytes = self.path.stat().st_size
             self._delete_changes()

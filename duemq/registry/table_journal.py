@@ -44,6 +44,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from duemq.net.codes import ResponseCode
 from duemq.registry.config_file import JsonObject
 from duemq.registry.data_version import DataVersion, integer
+from duemq.registry.table_file import Row
 from message_store import json_dialect
 from message_store.errors import RecordUnreadable, RequestError
 
@@ -61,14 +62,6 @@ class TableKind(Enum):
 
     TOPIC = 0
     GROUP = 1
-
-
-class Row(Protocol):
-    """Immutable row of a table."""
-
-    @property
-    def name(self) -> str: ...
-    def to_json(self) -> JsonObject: ...
 
 
 R = TypeVar("R", bound=Row)

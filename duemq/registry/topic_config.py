@@ -86,7 +86,7 @@ class TopicConfig:
     sys_flag: int = 0
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def closed(self) -> bool:
@@ -97,7 +97,7 @@ class TopicConfig:
         """Return a copy with changed values."""
         return dataclasses.replace(self, **changes)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the object as 5.3.3 writes it, names sorted."""
         members = {
             **self.extra,
@@ -113,7 +113,7 @@ class TopicConfig:
         return dict(sorted(members.items()))
 
     @classmethod
-    def from_json(cls, data: Any, name: str = "") -> TopicConfig:
+    def from_json(cls, data: object, name: str = "") -> TopicConfig:
         """Decode the JSON form of any version.
 
         Args:
@@ -156,7 +156,7 @@ class TopicConfig:
         return ""
 
 
-def _filter_type(value: Any) -> str:
+def _filter_type(value: object) -> str:
     if value is None:
         return FILTER_TYPES[0]
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(FILTER_TYPES):

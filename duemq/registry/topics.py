@@ -11,10 +11,8 @@ Source: TopicConfigManager
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
@@ -24,8 +22,9 @@ from duemq.registry.config_file import ConfigFile, JsonObject
 from duemq.registry.data_version import DataVersion
 from duemq.registry.default_topics import PERM_BOTH, at_least, default_topics
 from duemq.registry.internal_topics import SYSTEM_PREFIX, is_internal
+from duemq.registry.stored_table import StoredTable
 from duemq.registry.table_file import TableFile
-from duemq.registry.table_journal import NoLog, TableJournal, TableKind, merged, present
+from duemq.registry.table_journal import NoLog, TableJournal, TableKind
 from duemq.registry.topic_config import (
     PERM_INHERIT,
     RETRY_PREFIX,
@@ -44,7 +43,7 @@ TopicListener = Callable[[Sequence[TopicConfig]], Awaitable[None]]
 """Called with created or changed topics; returns after the announcement to the name servers."""
 
 
-class TopicManager:
+class TopicManager(StoredTable[TopicConfig]):
     """Manager of the topics of one broker.
 
     Args:
@@ -55,7 +54,6 @@ class TopicManager:
         changed: Awaited after topics were created or changed; see `TopicListener`.
         removed: Called with the name of a deleted topic.
         resized: Called with the name of a topic that is new, or has another number of queues.
-        version: Version of the table.
     """
 
     def __init__(
@@ -69,17 +67,16 @@ class TopicManager:
         changed: TopicListener | None = None,
         journal: TableJournal[TopicConfig] | None = None,
     ) -> None:
-        self._config, self._routing, self._clock = config, routing, clock
-        self._file = TableFile(file, "topicConfigTable")
+        super().__init__(
+            TableFile(file, "topicConfigTable"),
+            journal or TableJournal(TableKind.TOPIC, NoLog(), TopicConfig.from_json),
+            clock,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+        )
+        self._config, self._routing = config, routing
         self._plugin_topics = tuple(system_topics)
-        self._journal = journal or TableJournal(TableKind.TOPIC, NoLog(), TopicConfig.from_json)
-        self._extra: dict[str, Any] = {}
-        self._table: dict[str, TopicConfig] = {}
         self._defaults = default_topics(config, system_topics)
-        self._changing = asyncio.Lock()
         self._to_create: dict[str, TopicConfig] = {}  # topics to create, by name
-        self._dirty = False
-        self.version = DataVersion()
         self.changed = changed
         self.removed: Callable[[str], None] | None = None
         self.resized: Callable[[str], None] | None = None
@@ -133,7 +130,7 @@ class TopicManager:
     @staticmethod
     def _decode(
         data: JsonObject,
-    ) -> tuple[DataVersion, dict[str, Any], dict[str, TopicConfig]]:
+    ) -> tuple[DataVersion, dict[str, object], dict[str, TopicConfig]]:
         found = data.get("topicConfigTable") or {}
         if not isinstance(found, Mapping):
             raise ValueError("topicConfigTable is not an object")
@@ -160,46 +157,7 @@ class TopicManager:
             for name, count in counts.items()
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the immutable content of topics.json."""
-        rows = {name: topic.to_json() for name, topic in self._table.items()}
-        return {"dataVersion": self.version.to_json(), **self._extra, "topicConfigTable": rows}
-
-    def persist(self) -> None:
-        """Write topics.json if the table has changed.
-
-        Raises:
-            OSError: The write failed.
-        """
-        if self._dirty:
-            self._file.write(self._extra, self._table, self.version)
-            self._dirty = False
-
-    async def save(self) -> None:
-        """Do the same as `persist` in a thread, for the periodic job.
-
-        Raises:
-            OSError: The write failed; the next call retries.
-        """
-        if self._dirty:
-            async with self._changing:
-                await self._write_whole(self._table.copy(), self.version)
-
-    async def _write_whole(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        was_dirty, self._dirty = self._dirty, False
-        try:
-            await asyncio.to_thread(self._file.write, self._extra, table, version)
-        except BaseException:
-            self._dirty = was_dirty
-            raise
-
     # -- queries ------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __iter__(self) -> Iterator[TopicConfig]:
-        return iter(list(self._table.values()))
 
     def find(self, name: str) -> TopicConfig | None:
         """Return a topic, or None."""
@@ -267,9 +225,7 @@ class TopicManager:
             return TopicConfig(name=name, read_queues=1, write_queues=1, sys_flag=flag)
         return None
 
-    async def ensure(
-        self, name: str, *, queues: int, perm: int = PERM_BOTH, sys_flag: int = 0
-    ) -> TopicConfig:
+    async def ensure(self, name: str, *, queues: int, perm: int = PERM_BOTH) -> TopicConfig:
         """Return the topic, created and announced if it is new.
 
         Raises:
@@ -277,9 +233,7 @@ class TopicManager:
         Source: TopicConfigManager.createTopicInSendMessageBackMethod
         """
         return self._table.get(name) or await self._create(
-            TopicConfig(
-                name=name, read_queues=queues, write_queues=queues, perm=perm, sys_flag=sys_flag
-            )
+            TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
         )
 
     async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
@@ -407,34 +361,6 @@ class TopicManager:
             is_resized = old is None or old.read_queues != topic.read_queues
             if is_resized and self.resized is not None:
                 self.resized(topic.name)
-
-    async def _save(self, rows: Mapping[str, TopicConfig | None]) -> None:
-        """Store changed topics (None: deleted) on disk and in the journal.
-
-        The caller changes the table in the same turn of the event loop.
-        """
-        self._journal.check()
-        version = self._journal.version_after(self.version, self._clock.now_ms())
-        present_rows = present(rows)
-        try:
-            if len(present_rows) < len(rows) or self._file.needs_rewrite:
-                await self._write_whole(merged(self._table, rows), version)
-            else:
-                await asyncio.to_thread(self._file.append, present_rows, version)
-                self._dirty = True
-        except OSError as error:
-            text = f"{self._file.path} cannot be written: {error}. Free disk space"
-            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text) from error
-        try:
-            self._journal.append(rows, version)
-        except RequestError:
-            self._dirty = True  # the file has a change that the table has not
-            raise
-        self.version = version
-
-    async def snapshot_if_needed(self) -> None:
-        """Append a snapshot of the table to the journal if one is needed."""
-        await self._journal.snapshot_if_needed(self._table, self.version)
 
     def _install(self, topic: TopicConfig) -> None:
         self._table[topic.name] = topic

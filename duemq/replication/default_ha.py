@@ -1,4 +1,7 @@
-"""DefaultHA on a replica: reports, and the log offset at which it begins.
+"""Apache's HA protocol (DefaultHA) on a replica: frames, and the log offset at which it begins.
+
+replica -> master   HA_REPORT     end of the replica's log: acknowledgement, and request for more
+master -> replica   HA_TRANSFER   log offset and size, then `size` bytes of log; 0: a heartbeat
 
 When a replica reports 0, Apache's master sends only the last file of its log. An empty replica
 therefore reports the first offset of the master's log. If that offset is 0, it reports 1 and adds
@@ -14,12 +17,30 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from duemq.replication.ha_client import OpenSession
-from duemq.replication.ha_frames import TransferStream
-from duemq.replication.layout import REPORT
+from duemq.replication.layout import REPORT, TRANSFER, TRANSFER_BYTES
+from duemq.replication.log_stream import TRANSFER_BYTES_MAX, LogStream
 from duemq.replication.own_log import OwnRecord, record_before
+from message_store.errors import ReplicationFault
 from message_store.store import MessageStore
 
 FIRST_BYTE: Final = b"\0"
+
+
+class TransferStream(LogStream):
+    """Log stream of a DefaultHA master: parses the headers of its transfers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expect(TRANSFER_BYTES, self._read_transfer)
+
+    def _read_transfer(self, head: bytes) -> None:
+        offset, size = TRANSFER.unpack(head)
+        if not 0 <= size <= TRANSFER_BYTES_MAX or offset < 0:
+            raise ReplicationFault(
+                f"the master sent a transfer of {size} bytes at log offset {offset}: this is not "
+                f"Apache's HA protocol, or haMasterAddress names another port"
+            )
+        self.begin(offset, size)
 
 
 class DefaultSession:

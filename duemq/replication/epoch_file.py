@@ -247,10 +247,6 @@ class EpochFile:
         """Remove the epochs that start at or after `offset`, to which the log is truncated."""
         self.replace(self.epochs.before(offset))
 
-    def truncate_before(self, offset: int) -> None:
-        """Remove the epochs that end before `offset`, now the first offset of the log."""
-        self.replace(self.epochs.since(offset))
-
     def replace(self, epochs: Epochs) -> None:
         """Write these epochs to the file if they differ from the current ones.
 

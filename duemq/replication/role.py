@@ -17,14 +17,12 @@ class Role:
         own_id: Id of this broker at the controller, 1 or more.
         epoch: Master epoch of this role; 0: no master has been elected.
         master_address: `host:port` that clients of the master connect to; empty: no master.
-        master_ha_address: `host:port` of the master's replication port; empty: not known.
     """
 
     is_replica: bool
     own_id: int
     epoch: int = 0
     master_address: str = ""
-    master_ha_address: str = ""
 
     @property
     def is_known(self) -> bool:

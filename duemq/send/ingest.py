@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -284,8 +284,7 @@ class Ingest:
         if not self._is_ready():
             return self._stop_at_frame
         data, sender = connection.received.data, self._grants.record(connection.sender)
-        find: Callable[..., Any] = entry
-        kernel: Callable[..., tuple[int, int]] = find(
+        kernel: Callable[..., tuple[int, int]] = entry(
             take_sends, data, 0, 0, sender, self._output, self._names
         )
         self._take_sends = kernel
@@ -426,7 +425,7 @@ class Ingest:
 
     def _new_batch(self) -> None:
         self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
-        self._wire: npt.NDArray[Any] = np.zeros(0, layout.WIRE)
+        self._wire: npt.NDArray[np.void] = np.zeros(0, layout.WIRE)
         self._use_batch()
 
     def _use_batch(self) -> None:

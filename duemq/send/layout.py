@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -110,7 +110,7 @@ TURN = np.dtype(
 )
 
 
-def host_column(address: bytes, port: int) -> npt.NDArray[Any]:
+def host_column(address: bytes, port: int) -> npt.NDArray[np.void]:
     """Return (1,) HOST of address bytes (4 or 16) and a port."""
     number = int.from_bytes(address, "big")
     column = np.zeros(1, HOST)

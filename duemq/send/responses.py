@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ from duemq.send.layout import PIECES, RESPONSES
 from duemq.send.put_path import LogStore
 from message_store.clock import Clock
 from message_store.kernels.kernel import entry
-from message_store.layout import PROP_WAIT_FALSE
+from message_store.layout import PROP_WAIT_FALSE, Row
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from message_store.replication.acknowledgement import Missing
@@ -184,7 +184,7 @@ class SendResponses:
         return refusal(error, request, self._failed, self._fields)
 
     def respond(
-        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection]
+        self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection]
     ) -> None:
         """Respond to every row of a batch; call after its append.
 
@@ -207,7 +207,7 @@ class SendResponses:
     # Rows of the kernel.
 
     def _stored(
-        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
+        self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection], wait: int
     ) -> Output:
         text, arrays = self._text, self._topics.arrays
         put = self._put_responses
@@ -215,8 +215,7 @@ class SendResponses:
             self._refused_count = batch.count
             return self._stored_by_row(batch, wire, connections, wait)
         if put is None:  # the array types never change
-            find: Callable[..., Any] = entry
-            put = self._put_responses = find(
+            put = self._put_responses = entry(
                 put_responses, batch.rows, wire, batch.staging, arrays.topics, arrays.names, *text
             )
         turn = text.turn[0]
@@ -241,7 +240,7 @@ class SendResponses:
         return found
 
     def _stored_by_row(
-        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
+        self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection], wait: int
     ) -> Output:
         """Encode responses in Python, if the kernel is not compiled or an id is too long for it."""
         found = []
@@ -255,7 +254,7 @@ class SendResponses:
         return found
 
     def _refused(
-        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection]
+        self, batch: PutBatch, wire: npt.NDArray[np.void], connections: list[Connection]
     ) -> Output:
         found = []
         for index in np.flatnonzero(batch.filled["status"]).tolist():
@@ -316,7 +315,7 @@ class SendResponses:
         )  # fmt: skip
         return Response(ResponseCode.SUCCESS, None, fields)
 
-    def _recall_handle(self, row: Any, send: DecodedSend) -> str | None:
+    def _recall_handle(self, row: Row, send: DecodedSend) -> str | None:
         """Return the recall handle of a timer. SendMessageProcessor.attachRecallHandle"""
         is_timer = row["out_ms"] >= 0 and row["real_topic_index"] >= 0
         if not is_timer or not send.recallable or send.transaction_id is None:
@@ -360,7 +359,7 @@ def _write(output: Output) -> None:
         connection.write(data)
 
 
-def _unique_id(batch: PutBatch, row: Any) -> str | None:
+def _unique_id(batch: PutBatch, row: Row) -> str | None:
     pos, size = int(row["uniq_pos"]), int(row["uniq_len"])
     return batch.staging[pos : pos + size].tobytes().decode() if size else None
 

@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from delivery.plugin import Request
 from duemq.net.codes import ResponseCode
@@ -57,9 +57,7 @@ class SendTopics(Protocol):
         """Create a topic from the template `default_topic`; None if that is not allowed."""
         ...
 
-    async def ensure(
-        self, name: str, *, queues: int, perm: int = DLQ_PERM, sys_flag: int = 0
-    ) -> TopicConfig:
+    async def ensure(self, name: str, *, queues: int, perm: int = DLQ_PERM) -> TopicConfig:
         """Create a topic unless it exists."""
         ...
 
@@ -373,7 +371,7 @@ def _add(
     )
 
 
-def _is_delayed(row: Any) -> bool:
+def _is_delayed(row: layout.Row) -> bool:
     """Return whether a message has a delay property, valid or not."""
     return bool(row["delay_level"] != 0 or row["timer_kind"] != layout.TIMER_NONE)
 

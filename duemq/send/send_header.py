@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delivery.plugin import Request
+from duemq.configuration.config import BrokerConfig
 from duemq.net import fields
 from duemq.net.codes import RequestCode
 from duemq.send import layout
@@ -68,10 +69,12 @@ def _without_commit(sys_flag: int) -> int:
     return sys_flag & ~SYS_TRANSACTION_MASK if is_commit else sys_flag
 
 
-def broker_suffix(*, region: str, cluster: str, trace_on: bool) -> bytes:
+def broker_suffix(config: BrokerConfig) -> bytes:
     """Return the encoded properties that 5.3.3 appends to every message of a client."""
-    trace = "true" if trace_on else "false"
-    pairs = (("MSG_REGION", region), ("CLUSTER", cluster), ("TRACE_ON", trace))
+    trace = "true" if config.trace_on else "false"
+    pairs = (
+        ("MSG_REGION", config.region_id), ("CLUSTER", config.cluster_name), ("TRACE_ON", trace)
+    )  # fmt: skip
     return "".join(f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in pairs).encode()
 
 

@@ -10,7 +10,7 @@ found in the log. The search runs once, before plugins deliver and before the po
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ def _search_start(store: MessageStore, first_half: int) -> int:
     return max(first_half, recovered.start)
 
 
-def _committed(store: MessageStore, rows: npt.NDArray[Any]) -> Iterator[Record]:
+def _committed(store: MessageStore, rows: npt.NDArray[np.void]) -> Iterator[Record]:
     """Yield the half messages of commits; skip records that only have the form of a commit."""
     for row in rows:
         try:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 from message_store.kernels import TOP
@@ -65,12 +64,7 @@ class Compilation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
         for child in self._children:
             child.wait()

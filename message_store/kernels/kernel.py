@@ -156,7 +156,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     return made
 
 
-def entry(kernel: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[P, R]:
+def entry(kernel: Callable[..., R], *args: object) -> Callable[..., R]:
     """Return the entry point of a kernel for arguments of exactly the types of `args`.
 
     A normal call examines the types of its arguments, which takes 2 us for arrays of records and
@@ -164,10 +164,9 @@ def entry(kernel: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable
     would misread an array of another dtype, dimension or layout. Use it only if all arrays are
     created in one place; a read-only array needs its own entry point.
     """
-    assert not kwargs
     find = getattr(kernel, "compile", None)
     if find is None:  # a plain function (NUMBA_DISABLE_JIT)
         return kernel
-    type_of: Callable[[Any], Any] = typeof
-    found: Callable[P, R] = find(tuple(type_of(arg) for arg in args))
+    type_of: Callable[[object], object] = typeof
+    found: Callable[..., R] = find(tuple(type_of(arg) for arg in args))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -80,7 +80,7 @@ def make_engine(url: URL, *, busy_ms: int = BUSY_MS) -> Engine:
 def _sqlite(url: URL, busy_ms: int) -> Engine:
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": busy_ms / 1_000})
 
-    def on_connect(connection: sqlite3.Connection, record: Any) -> None:
+    def on_connect(connection: sqlite3.Connection, record: object) -> None:
         connection.isolation_level = None  # `on_begin` opens transactions, also around DDL
         _use_wal(connection)
         for setting in ("synchronous=NORMAL", "foreign_keys=ON"):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from message_store.errors import DueMQError
 
@@ -25,7 +24,7 @@ class LedgerError(DueMQError):
         self.where, self.why, self.remedy = where, why, remedy
         super().__init__(f"ledger {where}: {why}. {remedy}")
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
         """Pickle without `__init__`, whose arguments differ from class to class."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 

@@ -151,7 +151,9 @@ class Ledger:
         return found.st_dev, found.st_ino
 
 
-def read_rows(connection: Connection, query: Select[Any], kind: type[_R], **more: Any) -> list[_R]:
+def read_rows(
+    connection: Connection, query: Select[Any], kind: type[_R], **more: object
+) -> list[_R]:
     """Return the rows of a query as dataclasses; columns without a field are left out."""
     names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     rows = connection.execute(query).mappings()

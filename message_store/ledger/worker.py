@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from threading import Timer
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from message_store.ledger.errors import LedgerError, LedgerUnavailable
 from message_store.ledger.place import LedgerPlace, shown_url
@@ -183,7 +183,7 @@ def serve() -> None:
     worker.close()
 
 
-def _answer(worker: LedgerWorker, name: str, arguments: tuple[Any, ...]) -> LedgerError | None:
+def _answer(worker: LedgerWorker, name: str, arguments: tuple[object, ...]) -> LedgerError | None:
     try:
         getattr(worker, name)(*arguments)
     except LedgerError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,11 +80,10 @@ class Appender:
         if found is None:
             assert rows.dtype == PUT
             assert staging.dtype == np.uint8
-            find: Callable[..., Any] = entry
             arrays = self._topics.arrays
             found = self._encoders[staging.flags.writeable] = (
-                find(encode.prepare, rows, 0, staging, arrays, 0, 0),
-                find(encode.encode, rows, (0, 0), staging, arrays, self._out, 0, 0, 0),
+                entry(encode.prepare, rows, 0, staging, arrays, 0, 0),
+                entry(encode.encode, rows, (0, 0), staging, arrays, self._out, 0, 0, 0),
             )
         return found
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from delivery.pending import Offsets
+from message_store.layout import Rows
 from message_store.ranges import is_among
 from migration.ledger.projection import UNIT_BYTES
 from migration.ownership.owners import Owners
@@ -42,7 +44,7 @@ class LevelCount:
     near_retention: int = 0
 
     def add(
-        self, units: Any, due_ms: Any, *, now_ms: int, soon_ms: int, far_ms: int, expired: int
+        self, units: Rows, due_ms: Offsets, *, now_ms: int, soon_ms: int, far_ms: int, expired: int
     ) -> None:
         """Count (n,) pending units."""
         if not units.size:

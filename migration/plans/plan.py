@@ -98,21 +98,6 @@ class Plan(Record):
     obstacles: list[Obstacle] = field(default_factory=list)
 
     @property
-    def pending(self) -> int:
-        """Pending messages of all levels."""
-        return sum(level.pending for level in self.levels)
-
-    @property
-    def unit_bytes(self) -> int:
-        """Bytes of all timer units on the disk."""
-        return sum(level.unit_bytes for level in self.levels)
-
-    @property
-    def estimate_ms(self) -> int:
-        """Estimated duration without throttle, one level after the other."""
-        return sum(level.estimate_ms for level in self.levels)
-
-    @property
     def blocked(self) -> list[Obstacle]:
         """Obstacles that prevent the start."""
         return [obstacle for obstacle in self.obstacles if obstacle.blocks]

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from delivery.ownership import OWNERSHIP_TOPIC
-from delivery.plugin import BrokerPlugin, SystemTopic
+from delivery.plugin import BrokerPlugin, JobScheduler, SystemTopic
 from message_store.clock import Clock, FakeClock
 from message_store.config import StoreConfig, from_properties
 from message_store.errors import CorruptStore, StoreError, UsageError
@@ -32,6 +32,7 @@ from message_store.ledger.identity import store_id
 from message_store.ledger.place import FILE_NAME, LedgerPlace
 from message_store.ledger.worker import LedgerWorker
 from message_store.ledger.writer import LedgerWriter
+from message_store.log.batch import PutBatch
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
 from migration.config import MigrationConfig
@@ -44,12 +45,16 @@ from migration.plans.plan import Plan, check, new_id
 from migration.plans.plan_files import DIRECTORY as PLANS
 from migration.steps.router import Router
 from migration.steps.service import MigrationService, difference
+from schedule_service.delay_offset_writer import DelayOffsetWriter
 from schedule_service.plugin import SchedulePlugin
 from schedule_service.queues import ScheduleQueues
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.names import TIMER_TOPIC
 from timer_store.store import TimerStore
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 TURNS_MAX: Final = 1_000_000
 OVERDUE_MAX_MS: Final = 3_600_000
@@ -77,10 +82,18 @@ class StoppedHost:
     clock: Clock
     properties: Mapping[str, str]
     store_root: str
-    scheduler: Any = None
-    metrics: Any = None
     kernels: Preparation = field(default_factory=Preparation)
     master_address: str | None = None
+
+    @property
+    def scheduler(self) -> JobScheduler:
+        """Raise, as no jobs run."""
+        raise AssertionError("a stopped store has no jobs")
+
+    @property
+    def metrics(self) -> CollectorRegistry:
+        """Raise, as there is no server of metrics."""
+        raise AssertionError("a stopped store has no metrics")
 
     def plugin(self, name: str) -> BrokerPlugin | None:
         """Return None, as there are no other plugins."""
@@ -168,7 +181,7 @@ def migrate_offline(
 @contextmanager
 def _opened(
     root: Path, properties: Mapping[str, str], wall: FakeClock
-) -> Iterator[tuple[Any, FakeClock, Owners, Any]]:
+) -> Iterator[tuple[MessageStore, FakeClock, Owners, DelayOffsetWriter]]:
     config = replace(from_properties(StoreConfig, properties), root_text=str(root))
     clock = FakeClock(0)
     host = StoppedHost(clock, properties, str(root))
@@ -204,11 +217,11 @@ def _opened(
             timers.close()
 
 
-def _note(timers: TimerStore, batch: Any, clock: Clock) -> None:
+def _note(timers: TimerStore, batch: PutBatch, clock: Clock) -> None:
     timers.note_put(batch, clock.now_ms())
 
 
-def _know_topics(store: Any) -> None:
+def _know_topics(store: MessageStore) -> None:
     """Add the store's topics to the topic table, so that targets are found by their hash."""
     try:
         names = load_config(store.config_path(TOPICS_FILE), lambda v: list(v["topicConfigTable"]))
@@ -219,7 +232,7 @@ def _know_topics(store: Any) -> None:
             store.topics.add(name)
 
 
-def _last_store_ms(store: Any) -> int:
+def _last_store_ms(store: MessageStore) -> int:
     """Return the store time of the newest record."""
     if store.last_record < 0:
         return 0
@@ -237,7 +250,7 @@ class _Work:
     """
 
     root: Path
-    store: Any
+    store: MessageStore
     clock: FakeClock
     wall: FakeClock
     owners: Owners
@@ -245,7 +258,7 @@ class _Work:
     who: str
     shown: Callable[[int, int, int], None]
 
-    async def run(self, levels: list[int], level_keeper: Any) -> Moved:
+    async def run(self, levels: list[int], level_keeper: DelayOffsetWriter) -> Moved:
         """Migrate levels one after the other, and sync everything to the disk."""
         await self.owners.keeper.persist(last=True)
         service = self._service()

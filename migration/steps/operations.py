@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,7 +15,7 @@ from message_store.clock import Clock
 from message_store.errors import DueMQError, RequestError, UsageError
 from message_store.ledger.identity import store_id
 from migration.ledger.records import LIVE, MigrationRecord
-from migration.ownership.states import MOVES, ROLL_BACK_MEANS, WORKING, Event, State
+from migration.ownership.states import MOVES, ROLL_BACK_MEANS, WORKING, Event, LevelState, State
 from migration.plans.counting import Count
 from migration.plans.plan import Plan, check, from_json, new_id, to_json
 from migration.plans.plan_files import PlanFiles
@@ -201,7 +200,7 @@ class Operations:
             return [level for level in sorted(known) if fits(level)]
         return _known(command.levels, known)
 
-    def _state_of(self, level: int) -> Any:
+    def _state_of(self, level: int) -> LevelState:
         return self._service.migrations.state_of(level)
 
     def _can(self, level: int, event: Event) -> bool:

@@ -12,7 +12,6 @@ that ends the route are appended in one turn of the event loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,7 @@ from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 
-Rows = npt.NDArray[Any]
+Rows = npt.NDArray[np.void]
 Offsets = npt.NDArray[np.int64]
 PIECE_UNITS = 8_192
 NOWHERE = -1

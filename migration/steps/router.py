@@ -15,7 +15,6 @@ Source: HookUtils.handleScheduleMessage
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from delivery import ownership
 from delivery.ownership import JournalEntry, Route
 from delivery.ownership_projection import LevelProjection
+from message_store.layout import Rows
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from message_store.store import MessageStore
@@ -115,7 +115,7 @@ class Router:
                 self._rewrite(batch, at)
 
     def _route(
-        self, batch: PutBatch, rows: Any, count: int, report: npt.NDArray[np.uint8]
+        self, batch: PutBatch, rows: Rows, count: int, report: npt.NDArray[np.uint8]
     ) -> tuple[int, int]:
         found: tuple[int, int] = kernels.route(
             rows, count, batch.staging, self._topics.arrays.topics, self._delays, self._rules,

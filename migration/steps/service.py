@@ -16,7 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from message_store.clock import Clock, Signal
 from message_store.errors import OwnershipRefused
@@ -338,7 +338,7 @@ def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord
     )  # fmt: skip
 
 
-def plain(found: Verified) -> dict[str, Any]:
+def plain(found: Verified) -> dict[str, object]:
     """Return a verification as a dictionary of numbers."""
     names = (
         "level_pending", "timers_pending", "settled", "expected", "transferred", "returned", "gone",

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from delivery import ownership
 from delivery.ownership_projection import Change, LevelProjection, Tally, changes_of
+from message_store.layout import Rows
 from message_store.ranges import Range, is_among, is_in
 from message_store.store import MessageStore
 from migration.ownership.checksum import tally_of
@@ -198,7 +199,7 @@ class Verification:
             yield int(rows.size)
         return tally_of(phys_offset[done], due_ms[done])
 
-    def _units(self, ranges: list[Range]) -> Iterator[tuple[Offsets, Any, Offsets]]:
+    def _units(self, ranges: list[Range]) -> Iterator[tuple[Offsets, Rows, Offsets]]:
         """Yield (queue offsets, units, due times) of messages in ranges of the level's queue."""
         promised = self._timers.transfers.owned.promised.get(self._level, {})
         for low, high in ranges:

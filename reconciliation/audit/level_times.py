@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from message_store.errors import UsageError
 from message_store.layout import CQ_UNIT, RECORD_HEAD, native_columns
+from reconciliation.arrays import Rows
 from reconciliation.scan.files import Entry, Root
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, tables_of
 from reconciliation.scan.planning import LogPlan, files_of_row
@@ -81,7 +82,7 @@ def _sample(root: Root, plan: LogPlan, queue: str) -> list[int]:
     return delays
 
 
-def _units(root: Root, entry: Entry, count: int) -> Any:
+def _units(root: Root, entry: Entry, count: int) -> Rows:
     size = entry.size if root.is_local else min(entry.size, SAMPLE * UNIT_BYTES)
     data = root.read(entry.path, 0, size)
     units = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], CQ_UNIT)

@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from reconciliation.arrays import Mask, Numbers, Rows, Words
+from reconciliation.arrays import Mask, Numbers, Words
 from reconciliation.audit.tally import (
     KNOWN,
     LEVEL,
@@ -196,28 +197,31 @@ def _due_ms(column: Callable[[str], pa.Array], sent: Mask) -> tuple[Numbers, Mas
     return np.where(known, due_ms, 0), ~known & ~sent
 
 
+Values = npt.NDArray[Any]  # flags or amounts
+
+
 @dataclass(frozen=True, slots=True)
 class _Arrays:
     """Columns of `messages` as arrays, for `record_tally`."""
 
     column: Callable[[str], pa.Array]
 
-    def equals(self, name: str, value: int) -> Rows:
+    def equals(self, name: str, value: int) -> Values:
         return np.asarray(_numbers(self.column(name)) == value) & _there(self.column(name))
 
-    def is_null(self, name: str) -> Rows:
+    def is_null(self, name: str) -> Values:
         return ~_there(self.column(name))
 
-    def invert(self, flags: Rows) -> Rows:
+    def invert(self, flags: Values) -> Values:
         return ~flags
 
-    def bits(self, base: int, *flags: tuple[Rows, int]) -> Rows:
+    def bits(self, base: int, *flags: tuple[Values, int]) -> Values:
         total = np.array(base, np.int64)
         for holds, place in flags:
             total = total + (holds.astype(np.int64) << place)
         return total
 
-    def choose(self, flags: Rows, chosen: Rows, other: Rows) -> Rows:
+    def choose(self, flags: Values, chosen: Values, other: Values) -> Values:
         return np.where(flags, chosen, other)
 
 

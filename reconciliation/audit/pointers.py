@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -139,7 +139,7 @@ def _agree(about: Pending, segment: Segment, rows: Rows) -> Mask:
     return found
 
 
-def _promises(about: Pending, walk: Walk, records: Any) -> tuple[Numbers, Numbers, Mask]:
+def _promises(about: Pending, walk: Walk, records: Rows) -> tuple[Numbers, Numbers, Mask]:
     """Return due times and sizes of records, and which due times are unknown to the audit.
 
     A record that is not a message of levels or timers is never due.
@@ -178,7 +178,7 @@ def _in_time(rows: Rows, due_ms: Numbers, about: Pending) -> Mask:
 # -- slots and their chains ---------------------------------------------------------------------
 
 
-def check_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int, str]]:
+def check_chains(about: Pending, root: Root, slots: Rows) -> Iterator[tuple[int, str]]:
     """Yield slots of the wheel whose chain lacks pending units: (slot, why).
 
     Args:

@@ -16,13 +16,13 @@ of these need not be reachable.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from message_store.layout import CHECKPOINT, packer
 from message_store.recovery.checkpoint import MIN_TIMESTAMP_SLACK_MS, newest_marks
-from reconciliation.arrays import Mask, Numbers
+from reconciliation.arrays import Mask, Numbers, Rows
 from reconciliation.audit.unit_times import UnitTimes
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import MARK_FILE, OFFSET_MAX
@@ -107,7 +107,7 @@ class DeliveryUnits:
             return frozenset()
 
 
-def reached(reach: DeliveryUnits, names: list[str], rows: Any, asked: Mask) -> tuple[Mask, Mask]:
+def reached(reach: DeliveryUnits, names: list[str], rows: Rows, asked: Mask) -> tuple[Mask, Mask]:
     """Return which of (n,) SCANNED rows were checked, and which of them are reachable.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
@@ -34,9 +34,9 @@ class Summary:
 
     verdicts: dict[str, int]
     lateness_ms: dict[str, int | None]
-    offenders: list[dict[str, Any]] = field(default_factory=list)
-    unread: list[dict[str, Any]] = field(default_factory=list)
-    clock: list[dict[str, Any]] = field(default_factory=list)
+    offenders: list[dict[str, object]] = field(default_factory=list)
+    unread: list[dict[str, object]] = field(default_factory=list)
+    clock: list[dict[str, object]] = field(default_factory=list)
     excused: int = 0
 
     @property
@@ -54,7 +54,7 @@ class Summary:
         """Number of messages with a verdict."""
         return sum(self.verdicts.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the result as JSON, for `--json`."""
         facts = {"messages": self.messages, "clean": self.clean, "complete": self.complete}
         return facts | asdict(self)
@@ -64,8 +64,7 @@ def summarize(
     verdicts: DataFrame | None,
     unread: DataFrame | None,
     *,
-    kept: Sequence[Any] = (),
-    shown_max: int = SHOWN_MAX,
+    kept: Sequence[object] = (),
 ) -> Summary:
     """Compute a summary; runs the audit, once if `verdicts` is persisted.
 
@@ -84,8 +83,8 @@ def summarize(
     offenders = []
     if verdicts is not None and set(counts) - CLEAN:
         bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
-        offenders = [row.asDict() for row in bad.limit(shown_max).collect()]
-    places, clock = _places(unread, shown_max) if unread is not None else ([], [])
+        offenders = [row.asDict() for row in bad.limit(SHOWN_MAX).collect()]
+    places, clock = _places(unread) if unread is not None else ([], [])
     excused = 0
     if clock and verdicts is not None:
         excused = verdicts.where(F.col("why").isin(*EXCUSED)).count()
@@ -102,11 +101,11 @@ def summarize(
     )
 
 
-def _places(unread: DataFrame, shown_max: int) -> tuple[list[dict[str, Any]], ...]:
+def _places(unread: DataFrame) -> tuple[list[dict[str, object]], ...]:
     """Return some unreadable parts of files, and some positions of clock steps."""
     steps = F.col("damage") == CLOCK_SET_BACK
     return tuple(
-        [row.asDict() for row in found.limit(shown_max).collect()]
+        [row.asDict() for row in found.limit(SHOWN_MAX).collect()]
         for found in (
             unread.where(~steps).orderBy("store", "file", "offset", "phys_offset"),
             unread.where(steps).orderBy("store", "phys_offset"),

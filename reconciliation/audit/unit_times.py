@@ -8,12 +8,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from message_store.layout import CQ_UNIT
-from reconciliation.arrays import Numbers, Rows
+from reconciliation.arrays import Mask, Numbers, Rows
 from reconciliation.scan.files import Entry, Root
 from reconciliation.scan.planning import files_of_row
 
@@ -38,7 +39,7 @@ class UnitTimes:
         self._queues: dict[int, _Queue] = {}
         self._mapped: dict[str, Rows] = {}
 
-    def find(self, queue_ids: Any, offsets: Numbers, phys_offsets: Numbers) -> Numbers:
+    def find(self, queue_ids: Numbers, offsets: Numbers, phys_offsets: Numbers) -> Numbers:
         """Return (n,) tags codes; NONE where no unit points at the record."""
         found = np.full(offsets.size, NONE, np.int64)
         for queue_id in np.unique(queue_ids).tolist():
@@ -49,11 +50,12 @@ class UnitTimes:
                 found[mine[here[good]]] = units["tags_code"][good]
         return found
 
-    def points_at(self, queue_id: int, offsets: Numbers, phys_offsets: Numbers) -> Any:
+    def points_at(self, queue_id: int, offsets: Numbers, phys_offsets: Numbers) -> Mask:
         """Return (n,) whether the unit at each queue offset points at the record."""
         units = self._row(queue_id, offsets)
         if units is not None:
-            return (units["phys_offset"] == phys_offsets) & (units["size"] > 0)
+            hits: Mask = (units["phys_offset"] == phys_offsets) & (units["size"] > 0)
+            return hits
         found = np.zeros(offsets.size, np.bool_)
         for here, units in self._gathered(queue_id, offsets):
             found[here] = (units["phys_offset"] == phys_offsets[here]) & (units["size"] > 0)
@@ -83,7 +85,9 @@ class UnitTimes:
         )
         return units if units.size == count else None
 
-    def _gathered(self, queue_id: int, offsets: Numbers) -> Iterator[tuple[Any, Rows]]:
+    def _gathered(
+        self, queue_id: int, offsets: Numbers
+    ) -> Iterator[tuple[npt.NDArray[np.intp], Rows]]:
         """Yield indexes into `offsets` and the units there, file by file."""
         queue = self._queue(queue_id)
         if not queue.files or not offsets.size:

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from reconciliation.config import ReconcileConfig
 
@@ -103,6 +103,8 @@ async def run(command: Sequence[str], *, seconds_max: float) -> Result:
         return Result(exit_code=COULD_NOT_RUN, why=f"it cannot be started: {error}")
     try:
         async with asyncio.timeout(seconds_max):
+            assert process.stdout is not None
+            assert process.stderr is not None
             output, errors = await asyncio.gather(_all(process.stdout), _all(process.stderr))
             code = await process.wait()
     except TimeoutError:
@@ -113,7 +115,7 @@ async def run(command: Sequence[str], *, seconds_max: float) -> Result:
     return result_of(code, output, errors)
 
 
-async def _all(stream: Any) -> bytes:
+async def _all(stream: asyncio.StreamReader) -> bytes:
     """Read a stream to its end and return the last part, of bounded size."""
     kept = b""
     while piece := await stream.read(1 << 16):
@@ -121,7 +123,7 @@ async def _all(stream: Any) -> bytes:
     return kept
 
 
-async def _end(process: Any) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
     """End a process if it is running, and the processes that it started."""
     if process.returncode is not None:
         return

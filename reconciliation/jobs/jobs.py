@@ -251,14 +251,14 @@ def backfill_plan(
     return found.withColumn("unit_bytes", size).orderBy("store", "level")
 
 
-def bucket_of(verdicts: DataFrame, points: int = CURVE_POINTS) -> int:
-    """Return the interval in ms that divides all deliveries into the given number of points."""
+def bucket_of(verdicts: DataFrame) -> int:
+    """Return the interval in ms that divides all deliveries into CURVE_POINTS points."""
     ends = _sent(verdicts).agg(
         F.min("delivered_ms").alias("first"), F.max("delivered_ms").alias("last")
     )
     (found,) = ends.collect()
     span_ms = (found["last"] or 0) - (found["first"] or 0)
-    return next((ms for ms in BUCKETS_MS if span_ms <= ms * points), DAY_MS)
+    return next((ms for ms in BUCKETS_MS if span_ms <= ms * CURVE_POINTS), DAY_MS)
 
 
 def _sent(verdicts: DataFrame) -> DataFrame:

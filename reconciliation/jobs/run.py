@@ -139,7 +139,7 @@ def pages_of(spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame) -> 
     from reconciliation.report.page import Pages
     from reconciliation.spark.read import read_table
 
-    def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    def rows(frame: DataFrame) -> list[dict[str, object]]:
         return [row.asDict() for row in frame.limit(CURVE_ROWS_MAX).collect()]
 
     late = jobs.lateness(verdicts, bucket_ms=jobs.bucket_of(verdicts)).persist()
@@ -147,7 +147,7 @@ def pages_of(spark: SparkSession, wanted: AuditRequest, verdicts: DataFrame) -> 
     schedule = read_table(spark, wanted.stores, "schedule")
     columns = ("store", "phys_offset", "topic", "queue_id", "queue_offset", "level", "due_ms")
     messages = read_table(spark, wanted.stores, "messages", (*columns, "body"))
-    proof: list[dict[str, Any]] = []
+    proof: list[dict[str, object]] = []
     if not messages.where(f"topic = '{OWNERSHIP_TOPIC}'").isEmpty():
         proof = rows(proof_totals(migration_proof(verdicts, messages, schedule)))
     return Pages(

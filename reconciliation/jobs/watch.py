@@ -38,7 +38,7 @@ BATCHES_KEPT: Final = (
     2  # batches of state: the newest, and the one that a restart within a batch needs
 )
 REPORTED: Final = ("store", "root", "verdict")
-Alarm = dict[str, Any]
+Alarm = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

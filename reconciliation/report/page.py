@@ -126,7 +126,7 @@ def clock_text(summary: Summary) -> str:
 
 def _fold(
     names: Sequence[str], rows: Rows, same: Sequence[str]
-) -> tuple[Sequence[str], list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+) -> tuple[Sequence[str], list[Mapping[str, object]], list[Mapping[str, object]]]:
     """Return the columns to show, the first rows of each group, and the other rows.
 
     Args:
@@ -134,9 +134,9 @@ def _fold(
     """
     if len({row.get("store") for row in rows}) == 1:  # the heading has the store
         names = [name for name in names if name != "store"]
-    seen: dict[tuple[Any, ...], int] = {}
-    first: list[Mapping[str, Any]] = []
-    rest: list[Mapping[str, Any]] = []
+    seen: dict[tuple[object, ...], int] = {}
+    first: list[Mapping[str, object]] = []
+    rest: list[Mapping[str, object]] = []
     for row in rows:
         key = tuple(row.get(name) for name in same)
         seen[key] = seen.get(key, 0) + 1
@@ -144,7 +144,7 @@ def _fold(
     return names, first, rest
 
 
-def shown_cell(name: str, value: Any) -> str:
+def shown_cell(name: str, value: object) -> str:
     """Return a value of a column as text: times, levels, numbers."""
     if value is None:
         return "timer" if name == "level" else ""
@@ -165,7 +165,7 @@ def _is_number(name: str, rows: Rows) -> bool:
     return name == "messages" or any(_kind_of(name, value) == "number" for value in values)
 
 
-def _kind_of(name: str, value: Any) -> str:
+def _kind_of(name: str, value: object) -> str:
     """Return the CSS class of a cell."""
     if name in TIMES:
         return "when"

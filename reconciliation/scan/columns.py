@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -462,7 +462,7 @@ class _Chunk:
         return np.asarray(found[:, 0] < found[:, 1])
 
     @staticmethod
-    def _or_absent(values: Any, other: Any) -> Numbers:
+    def _or_absent(values: Numbers, other: Numbers) -> Numbers:
         return np.asarray(np.where(values == ABSENT, other, values))
 
 

@@ -75,7 +75,7 @@ class Root:
         except ImportError as error:
             raise UsageError(FSSPEC.format(url=self.url)) from error
         try:
-            found: tuple[Any, str] = fsspec.core.url_to_fs(self.url)
+            found: tuple[object, str] = fsspec.core.url_to_fs(self.url)
         except (
             ImportError,
             ValueError,

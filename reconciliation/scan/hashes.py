@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def hash_text(data: bytes) -> int:
     return value
 
 
-def mix(values: Words, more: Any) -> Words:
+def mix(values: Words, more: object) -> Words:
     """Return hashes of pairs: hashes of strings, and (n,) 64-bit numbers or one for all."""
     mixed = (values ^ np.asarray(more).astype(np.int64).view(np.uint64)) * np.uint64(FACTOR)
     mixed ^= mixed >> np.uint64(29)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -44,7 +43,7 @@ def gone_rows(schema: pa.Schema, number: int, offsets: Numbers, role: int) -> pa
     return batch_of_columns(schema, {"store_id": number, "phys_offset": offsets, "role": role})
 
 
-def _place(found: Finding, number: int) -> dict[str, Any]:
+def _place(found: Finding, number: int) -> dict[str, object]:
     at = found.base + found.offset if found.base >= 0 else None
     return {
         "store": found.store, "store_id": number, "phys_offset": at, "file": found.file,

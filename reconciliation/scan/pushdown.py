@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from reconciliation.scan.options import ScanOptions
 
 
-def narrowed(wanted: ScanOptions, one: Any) -> ScanOptions | None:
+def narrowed(wanted: ScanOptions, one: object) -> ScanOptions | None:
     """Return the scan with a filter applied, None if it cannot be applied."""
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     value: Any = getattr(one, "value", None)
@@ -31,7 +31,7 @@ def _with_topics(wanted: ScanOptions, names: set[Any]) -> ScanOptions | None:
     return replace(wanted, topics=left) if left else None
 
 
-def _within(wanted: ScanOptions, name: str, one: Any, value: int) -> ScanOptions | None:
+def _within(wanted: ScanOptions, name: str, one: object, value: int) -> ScanOptions | None:
     if isinstance(one, datasource.GreaterThan | datasource.GreaterThanOrEqual):
         first = value + isinstance(one, datasource.GreaterThan)
         if name == "store_ms":

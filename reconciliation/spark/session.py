@@ -44,7 +44,6 @@ def local_session(
     cores: int = 0,
     memory: str = "2g",
     log_level: str = "",
-    app: str = "duemq reconcile",
     with_format: bool = True,
     light: bool = False,
     archive_to: Path | None = None,
@@ -77,7 +76,7 @@ def local_session(
         java += f' {QUIET} -XX:ArchiveClassesAtExit="{archive_to}"'
     elif archive is not None:
         java += f" {archive.options}"
-    builder = SparkSession.builder.appName(app).master(f"local[{cores}]")
+    builder = SparkSession.builder.appName("duemq reconcile").master(f"local[{cores}]")
     local = {
         "spark.driver.memory": memory,
         "spark.driver.bindAddress": "127.0.0.1",

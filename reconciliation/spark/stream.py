@@ -42,7 +42,7 @@ class StoreStreamReader(DataSourceStreamReader):
         """Return the first offsets of the logs, or the option startOffset."""
         return {root.url: max(plan.min, self._wanted.start) for root, plan in self._plans()}
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> Offsets:
+    def latestOffset(self, start: Any = None, limit: object = None) -> Offsets:
         """Return the current ends of the logs, at least `start`."""
         known = start or {}
         ends = ((root.url, min(plan.end, self._wanted.end)) for root, plan in self._plans())

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.plugin import Request
+from duemq.configuration.config import BrokerConfig
 from duemq.net import codec
 from duemq.registry.topic_config import TopicConfig
 from duemq.send import layout
@@ -31,7 +32,7 @@ from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from message_store.replication.acknowledgement import Missing
 
-SUFFIX = broker_suffix(region="DefaultRegion", cluster="DefaultCluster", trace_on=True)
+SUFFIX = broker_suffix(BrokerConfig())
 HOME = (bytes([127, 0, 0, 1]), 10_911)
 BORN = (bytes([10, 0, 0, 9]), 5_555)
 BODY_BYTES_MAX = 20_000

@@ -15,10 +15,9 @@ from timer_store.stats import (
     RETRY,
     SYSTEM,
     Rate,
-    TimerCollector,
-    TimerFigures,
     TimerStats,
     class_of,
+    families,
 )
 
 
@@ -114,10 +113,7 @@ def test_views_are_plain_data(stats):
 
 
 def test_metrics(stats):
-    figures = TimerFigures(stats, {"T": 7}, 2_000, {"enqueue_behind": ("Not taken in.", 3)})
-    registry = CollectorRegistry()
-    registry.register(TimerCollector(lambda: figures))
-    text = generate_latest(registry).decode()
+    text = page_of(stats, {"T": 7}, 2_000, {"enqueue_behind": ("Not taken in.", 3)})
     for line in (
         'duemq_timer_pending{topic="T"} 7.0',
         "duemq_timer_next_due_timestamp_seconds 2.0",
@@ -130,10 +126,14 @@ def test_metrics(stats):
         'duemq_timer_lateness_seconds_sum{topics="retry"} 0.02',
     ):
         assert line in text
-    assert "\nduemq_timer_next_due_timestamp_seconds " not in generate_nothing_pending(stats)
+    assert "\nduemq_timer_next_due_timestamp_seconds " not in page_of(stats, {}, None, {})
 
 
-def generate_nothing_pending(stats):
+def page_of(*figures):
+    class Collected:
+        def collect(self):
+            return families(*figures)
+
     registry = CollectorRegistry()
-    registry.register(TimerCollector(lambda: TimerFigures(stats)))
+    registry.register(Collected())
     return generate_latest(registry).decode()

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from timer_store.checkpoint.snapshot import CHECK_FILE, Snapshot, SnapshotFiles
 from timer_store.dequeue.unfinished_slot import settle_delivered
 from timer_store.enqueue.queue_end import mark_queue_end
 from timer_store.layout import NO_OFFSETS, Offsets
+from timer_store.log.wheel import Captured
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Capture:
     """
 
     snapshot: Snapshot
-    pages: Any
+    pages: Captured
     settled_timers: dict[int, int]
     passed: Offsets
     returned: list[Offsets]

@@ -68,11 +68,6 @@ class TimerMetrics:
         self.version_ms = now_ms if changes else self.version_ms
         return changes > 0
 
-    def forget(self, topic: str) -> None:
-        """Drop a deleted topic, unless it has pending timers."""
-        if topic in self.counts and not self.counts[topic].count:
-            del self.counts[topic]
-
     def text(self) -> str:
         """Return the file's text, byte for byte as 5.3.3 writes it."""
         version = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Final
+from typing import Final
 
 from delivery.plugin import Request, Response
 from message_store.errors import RequestError
@@ -63,7 +63,7 @@ async def _plan(timers: TimerStore) -> tuple[CompactionPlan, str]:
 
 
 def _dry_run(request: Request) -> bool:
-    body: Any = {}
+    body: object = {}
     try:
         body = json.loads(request.body or b"{}")
     except (ValueError, RecursionError) as error:

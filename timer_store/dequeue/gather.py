@@ -12,7 +12,6 @@ A timer whose record retention has removed is lost: its row is skipped, and coun
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -326,8 +325,8 @@ def _add(
     text: bytes,
     timer: Row,
     now_ms: int,
-) -> Any:
-    row = batch.rows[add_message(batch, record, topic_index, queue_id, text)]
+) -> Row:
+    row: Row = batch.rows[add_message(batch, record, topic_index, queue_id, text)]
     row["enqueue_ms"], row["dequeue_ms"] = timer["write_ms"], now_ms
     return row
 

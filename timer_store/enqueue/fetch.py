@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -64,8 +63,7 @@ class Fetcher:
 
     def _find(self, batch: PutBatch) -> Callable[..., int]:
         """Return the kernel for a batch, whose staging buffer is writable or read-only."""
-        find: Callable[..., Any] = entry
-        found: Callable[..., int] = find(
+        found: Callable[..., int] = entry(
             from_put, batch.rows, 0, batch.staging, self._store.topics.arrays, self._context,
             self._scratch.text, self._timed,
         )  # fmt: skip

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from timer_store.layout import Rows
+from timer_store.layout import Offsets
 
 EXPECTED_PER_S = 500_000  # deliveries per second, for the estimate in refusals
 
 
 def over_limit(
-    values: Rows, count_of: Callable[[int], int], limit: int
+    values: Offsets, count_of: Callable[[int], int], limit: int
 ) -> list[tuple[int, int, int]]:
     """Return (index, value, pending timers) of the timers beyond the limit.
 

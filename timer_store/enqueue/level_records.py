@@ -22,6 +22,7 @@ from message_store import layout as store_layout
 from message_store.errors import RecordUnreadable
 from message_store.index.key_search import frames
 from message_store.kernels.kernel import entry
+from message_store.log.commit_log import LogFile
 from message_store.log.page_guard import GuardedMap
 from message_store.ranges import Range
 from message_store.store import MessageStore
@@ -174,7 +175,7 @@ class LevelRecords:
             with suppress(OSError):  # older Linux kernels lack it
                 mapped.map.madvise(POPULATE_WRITE, start, int(last - base) - start)
 
-    def _map(self, file: Any) -> Bytes:
+    def _map(self, file: LogFile) -> Bytes:
         found = self._maps.get(file.base)
         if found is None:
             bases = {other.base for other in self._store.log.files}

@@ -13,7 +13,6 @@ Source: TimerMessageStore, TimerDequeueGetMessageService
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -94,7 +93,7 @@ class NonTimers:
         topic, plus, key = named.partition("+")
         return (topic, key) if plus and key else None
 
-    def _find(self, named: Sequence[tuple[Any, Target]]) -> Offsets:
+    def _find(self, named: Sequence[tuple[Row, Target]]) -> Offsets:
         """Return the log offsets of the named timers in the slots of their markers."""
         state, keys = self._state, [name[1] for _, name in named]
         try:
@@ -111,7 +110,7 @@ class NonTimers:
         same &= (rows["topic_index"] == topics[key_at]) & (rows["kind"] == layout.TIMED_PLAIN)
         return np.asarray(offsets[same])
 
-    def _find_in_slots(self, named: Sequence[tuple[Any, Target]]) -> Offsets:
+    def _find_in_slots(self, named: Sequence[tuple[Row, Target]]) -> Offsets:
         """Return the same as `_find` by reading every timer of those slots."""
         state, width_ms = self._state, self._state.config.precision_ms
         found: list[int] = []

@@ -6,12 +6,10 @@ timers have another unit in a later slot.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from timer_store import layout
-from timer_store.layout import UNIT_BYTES, Mask, Rows
+from timer_store.layout import UNIT_BYTES, Mask, Offsets, Rows
 from timer_store.log.chain_check import is_pending
 from timer_store.state import TimerState
 
@@ -66,7 +64,7 @@ class UnitWalk:
         return np.asarray(wanted & not_loaded(self._state, rows["slot_ms"]))
 
 
-def not_loaded(state: TimerState, slot_ms: Any) -> Mask:
+def not_loaded(state: TimerState, slot_ms: Offsets) -> Mask:
     """Return which slots are not loaded, not even partly."""
     position = state.position
     width_ms = state.config.precision_ms if position.part is not None else 0

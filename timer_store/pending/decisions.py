@@ -20,8 +20,6 @@ appends no marker, because the marker would cancel the copy.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from delivery.ownership import JournalEntry
@@ -180,7 +178,7 @@ class Decisions:
         self.cancelled += self._conclude(rows, places, at, refused, decided)
         return decided
 
-    def move(self, offsets: Offsets, due_ms: Offsets, hooks: Any = None) -> Decided:
+    def move(self, offsets: Offsets, due_ms: Offsets) -> Decided:
         """Move timers to other due times; a timer with a due time in the past is delivered now."""
         state = self._state
         rows, places, decided = self._read_pending(offsets)

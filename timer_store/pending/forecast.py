@@ -11,13 +11,13 @@ the slots, every further call returns corrections to add, and the position to co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from timer_store.kernels import forecast as kernels
-from timer_store.layout import UNIT_BYTES
+from timer_store.layout import UNIT_BYTES, Offsets
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
@@ -63,7 +63,7 @@ def of_slots(timers: TimerStore, span: Span) -> Bins:
     return bins
 
 
-def _which(times_ms: Any, span: Span) -> Any:
+def _which(times_ms: Offsets, span: Span) -> Offsets:
     return np.clip((times_ms - span.from_ms) // span.width_ms + 1, 0, span.count + 1)
 
 
@@ -84,7 +84,7 @@ def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None 
         beyond += int(num.sum())
     if position.part is not None:
         left = timers.counts.total - len(timers.stage) - beyond
-        bins[_which(position.staged_ms, span)] += max(left, 0)
+        bins[_which(np.array(position.staged_ms), span)] += max(left, 0)
 
 
 def _move_rolled(timers: TimerStore, span: Span, bins: Bins, pos: int) -> int | None:

@@ -140,7 +140,7 @@ class Page:
         damage: Unreadable parts of the timer log.
     """
 
-    timers: list[dict[str, Any]]
+    timers: list[dict[str, object]]
     skipped: int
     cursor: Cursor | None
     damage: list[str]
@@ -385,10 +385,10 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
     return Page(page, min(query.skip, len(fits)), None, [])
 
 
-def describe(timers: TimerStore, row: Row) -> dict[str, Any]:
+def describe(timers: TimerStore, row: Row) -> dict[str, object]:
     """Return the data of one timer and its record for an operator."""
     phys_offset, due_ms = int(row["phys_offset"]), int(row["due_ms"])
-    shown: dict[str, Any] = {
+    shown: dict[str, object] = {
         "due_ms": due_ms or None,
         "staged": bool(row["staged"]),
         "commit_log_offset": phys_offset,

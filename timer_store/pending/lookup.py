@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +66,7 @@ class PendingTimers:
         due_ms: Offsets = np.where(rows["kind"] == layout.TIMED_PLAIN, rows["due_ms"], -1)
         return due_ms
 
-    async def _follow(self, row: Row) -> tuple[Any, Verdict]:
+    async def _follow(self, row: Row) -> tuple[Row, Verdict]:
         """Return the newest copy of a timer that is no longer pending, and its verdict."""
         unique = self._unique_of(row)
         if not unique:

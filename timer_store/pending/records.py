@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from message_store import layout as store_layout
 from message_store.errors import RecordUnreadable
+from message_store.kernels.bytes import Bytes
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
 from timer_store import layout
@@ -57,7 +57,7 @@ class RecordReader:
         timed[broken[at]] = rows
         return timed
 
-    def _read_file(self, data: Any, span: tuple[int, int], offsets: Any) -> Rows:
+    def _read_file(self, data: Bytes, span: tuple[int, int], offsets: Offsets) -> Rows:
         units = np.zeros(offsets.size, store_layout.UNIT)
         queues = np.zeros(offsets.size, np.int64)
         units_at(data, span, offsets, self._scratch.frames, units, queues)

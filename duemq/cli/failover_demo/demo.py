@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from duemq.cli.client import Cluster
 from duemq.cli.exits import Exit, fail
@@ -32,6 +32,9 @@ from duemq.cli.kernels import compile_for_demo
 from duemq.cli.output import console, print_json, table
 from duemq.cli.replicas import UNKNOWN, VIEW
 from message_store.errors import DueMQError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 NAME: Final = "pair"
 TOPIC: Final = "DueMQFailover"
@@ -191,7 +194,7 @@ async def _watch(state: DemoState, group: Group, load: GroupLoad, *, shown: bool
                 live.update(_rendered(state, group), refresh=True)
 
 
-def _rendered(state: DemoState, group: Group) -> Any:
+def _rendered(state: DemoState, group: Group) -> RenderableType:
     from rich.console import Group as Stack
 
     columns = ("member", "role", "#epoch", "#log end", "#lag bytes", "state")

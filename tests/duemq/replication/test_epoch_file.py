@@ -225,7 +225,7 @@ def test_every_change_is_in_the_file(tmp_path: Path) -> None:
     assert backup_path(file.path).read_text() == OURS.before(800).encode()
     file.truncate_from(800)
     assert EpochFile(file.path).epochs == OURS.before(800)
-    file.truncate_before(600)
+    file.replace(file.epochs.since(600))
     assert EpochFile(file.path).epochs == Epochs.of([(2, 500)])
     file.truncate_from(0)
     assert EpochFile(file.path).epochs == file.epochs == Epochs()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.replication.ha_frames import TransferStream
+from duemq.replication.default_ha import TransferStream
 from duemq.replication.layout import TRANSFER
 from message_store.errors import ReplicationFault
 

@@ -62,10 +62,6 @@ def test_plans_round_trip(plan: Plan) -> None:
     assert from_json(to_json(plan)) == plan
 
 
-def test_sums() -> None:
-    assert (PLAN.pending, PLAN.unit_bytes, PLAN.estimate_ms) == (8, 416, 3)
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [

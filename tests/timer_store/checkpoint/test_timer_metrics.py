@@ -71,14 +71,3 @@ def test_a_torn_file_falls_back_to_its_backup_or_to_nothing(tmp_path, text, back
     found = TimerMetrics()
     found.load(path)
     assert found.counts == ({"T": Count(1, 5)} if backup else {})
-
-
-def test_topics_that_are_no_more_are_forgotten_once_nothing_is_pending():
-    metrics = TimerMetrics()
-    metrics.update({"T": 1}, 5)
-    metrics.forget("T")
-    metrics.forget("U")
-    assert "T" in metrics.counts
-    metrics.update({}, 6)
-    metrics.forget("T")
-    assert not metrics.counts
