@@ -37,7 +37,7 @@ from message_store.log.batch import PutBatch
 BUCKET_MS = 250
 HOLD_MS_MAX = 120_000
 HELD_PER_PEER_MAX = 8_192
-SLOTS_MAX = 256  # queues per held pull; a pop of more queues is resumed by the first ones
+SLOTS_MAX = 16_384  # queues per held pull; a pop of more queues is resumed by the first ones
 SLOT_BYTES = 64
 
 

@@ -140,6 +140,19 @@ def test_held_pops_read_the_queues_that_their_topic_gets_later(world):
     world(scene)
 
 
+def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world):
+    async def scene(broker, clock, asker, tries):
+        topic = broker.parts.topics.find("T")
+        await broker.parts.topics.update([topic.replace(read_queues=700, write_queues=700)])
+        pops = held_pops(asker, clock, 2)
+        await all_held(broker, 2)
+        put(broker, 1, queue_id=699)
+        assert await received(pops, 1) == [b"0"]
+        await drop(pops)
+
+    world(scene)
+
+
 def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world):
     async def scene(broker, clock, asker, tries):
         every, single = held_pops(asker, clock, 3), held_pops(asker, clock, 3, queueId=0)
