@@ -72,7 +72,7 @@ def timed(name: str, step: Callable[[], Step]) -> int:
         done = step()
         longest = max(longest, time.perf_counter() - before)
         if not done.taken:
-            assert not done.waits, done.waits
+            assert not done.blocked_by, done.blocked_by
             break
         moved += done.moved
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
