@@ -152,9 +152,7 @@ class PendingLevels:
         for name, row in zip(name_index.tolist(), rows, strict=True):
             if self._is_pending(row):
                 split.pending.append((int(row["phys_offset"]), self._due_ms(row), name))
-            elif self._is_level(row) and not self._is_transferred(
-                row
-            ):  # the timers report transferred ones
+            elif self._is_level(row) and not self._is_transferred(row):  # else a timer
                 split.ended[name] = int(row["phys_offset"])
 
     async def _found(self, split: _Split) -> Found:

@@ -151,9 +151,7 @@ class LevelService:
                     level.end_pauses()
             due = self.due_levels(now_ms)
             for level in due:
-                self.deliver_or_retry(
-                    level, self._clock.now_ms()
-                )  # the clock may have been stepped back
+                self.deliver_or_retry(level, self._clock.now_ms())  # the clock may be set back
                 await asyncio.sleep(0)
             if not self.config.async_deliver and await self._wait_acknowledged():
                 continue
