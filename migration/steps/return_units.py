@@ -145,9 +145,7 @@ class Unroute:
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._gatherer, self._batch = Gatherer(store, timers.config.precision_ms), PutBatch(1_024)
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
-        self._found: dict[
-            int, Rows
-        ] = {}  # by level: pending timers, (n,) TIMED, sorted by due time
+        self._found: dict[int, Rows] = {}  # by level: pending timers, (n,) TIMED, in due order
         self._read_to: dict[int, int] = {}  # by level: offset up to which the timer queue was read
         self._over: set[int] = set()
 
@@ -161,7 +159,7 @@ class Unroute:
         now, self._found[level] = rows[:count_max], rows[count_max:]
         moved, refusal = self._copy(level, now)
         if refusal:
-            self._found[level] = rows  # copied timers are no longer pending
+            self._found[level] = rows  # the next call drops the copied timers
             return Step(moved, blocked_by=refusal)
         if not self._found[level].size and not self._unread(level):
             self._end(level, migration)
@@ -229,10 +227,7 @@ class Unroute:
         made["topic_index"], made["queue_id"] = self._schedule, level - 1
         made["due_delay_ms"], made["due_ms"] = TAGS_DUE, rows["due_ms"]
         made["enqueue_ms"] = made["dequeue_ms"] = -1
-        for at in (
-            *load.quarantine_items,
-            *load.lost,
-        ):  # they go to quarantine as timers when they are due
+        for at in (*load.quarantine_items, *load.lost):  # still timers, in quarantine when due
             made[at]["status"] = SKIPPED
         self._store.put(batch)
         stored = made["status"] == 0

@@ -125,9 +125,7 @@ class Throttle:
         self.pause_ms = 0
         self._late_pause_ms = 0
         self._busy, self._silent = False, IDLE_INTERVALS  # intervals without a delivery
-        self._baseline: deque[IntervalLateness] = deque(
-            maxlen=BASELINE_INTERVALS
-        )  # intervals without a step
+        self._baseline: deque[IntervalLateness] = deque(maxlen=BASELINE_INTERVALS)
         self._window: list[IntervalLateness] = []
         self._steps, self._stepped_ms = 0, 0  # intervals of the window
         self._worked, self._quiet_ms = False, now_ms + QUIET_EVERY_MS
@@ -199,9 +197,8 @@ class Throttle:
         self._steps += 1
         self._stepped_ms += max(now_ms - began_ms, 0)
         if self.limits.rate_per_s:
-            self._allowance -= (
-                units  # before the bucket is filled, because the step began with the old allowance
-            )
+            # The step began with the allowance that the bucket had before.
+            self._allowance -= units
             self._fill(now_ms)
 
     def observe(self, since: IntervalLateness) -> None:
