@@ -17,14 +17,14 @@ class Clock(Protocol):
         ...
 
     def steady_ms(self) -> int:
-        """Return milliseconds of a clock that is never set and also runs while suspended."""
+        """Return milliseconds of a clock that is never set, and runs while the machine sleeps."""
         ...
 
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
         """Return when `event` is set or the clock reaches `until_ms` (None: never).
 
-        Also return soon after the clock was set back, so that the wait does not become longer by
-        the step; the caller must check the time again.
+        Also return soon after the clock was set back, because the wait must not become longer by
+        that step. The caller must check the time again.
         """
         ...
 

@@ -284,7 +284,7 @@ class BlockSums:
             yield
 
     def _forget_tail(self, offset: int) -> bool:
-        """Mark the tail as unknown on the disk if it covers bytes after `offset`; return if so."""
+        """Mark the tail as unknown if it covers bytes after `offset`; return whether it does."""
         noted = _read_tail(self.directory / TAIL)
         if noted is None or noted[0] <= offset:
             return False
@@ -354,7 +354,7 @@ def changed_blocks(directory: Path, files: Sequence[Piece]) -> Iterator[Changed]
         if path.exists():
             noted = np.fromfile(path, BLOCK_SUM)[: -(-data.size // BLOCK_BYTES)]
             if tail is not None and tail.start in base + np.flatnonzero(noted) * BLOCK_BYTES:
-                tail = None  # its block was sealed since
+                tail = None  # its block has a permanent checksum now
             found = block_sums(data, 0, min(noted.size * BLOCK_BYTES, data.size))
             for block in np.flatnonzero((noted != SUM_UNKNOWN) & (noted != found)).tolist():
                 yield base, block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, data.size)

@@ -113,10 +113,10 @@ class LogFile:
 
 
 def erase_files(files: list[LogFile]) -> None:
-    """Remove files, oldest first, and drop the references, because the last one frees the blocks.
+    """Remove files, oldest first. Empty the list: the last reference to a file frees its blocks.
 
     Raises:
-        OSError: A file cannot be removed; it and later ones exist again at the next start.
+        OSError: A file cannot be removed; this and later files exist again at the next start.
     """
     try:
         while files:

@@ -8,13 +8,12 @@ The queues are a projection of the log: the unit of each record found is written
 queue offset x 20, which has no effect if the unit exists.
 
 The walk starts at the first of these offsets that is known:
-    1. DueMQ's recovery mark, if the record that it names still ends at its offset; after a clean
-       stop all written data count, after a kill or a power cut only synced data (a sync may have
-       failed before the kill: `write_again`);
-    2. Apache's rule: after a clean stop the third-last file; after a crash the newest file that
-       neither begins with a record younger than the checkpoint's smaller timestamp nor comes after
-       one that does; but never after the last record that has a unit, so that removed queues are
-       rebuilt.
+    1. DueMQ's recovery mark, if the record that it names still ends at its offset. After a clean
+       stop, the mark of all written data is used; after a kill or a power cut, that of the synced
+       data, because a sync may have failed before (`write_again`).
+    2. Apache's rule: after a clean stop, the third-last file; after a crash, the newest file up to
+       which no file begins with a record after the smaller time of the checkpoint. The walk never
+       starts after the last record that has a unit, so that removed queues are rebuilt.
 Unlike in Apache's broker, a record must contain its own log offset (so a stale record is never
 accepted), neither a body with a wrong CRC nor damage before other records (`gaps`) ends the log,
 and bytes that are removed from the end are kept in a file.
@@ -136,8 +135,8 @@ def third_last_file(log: CommitLog) -> int:
 def file_before(log: CommitLog, time_ms: int) -> int:
     """Return the base of the last file up to which no file begins with a record after `time_ms`.
 
-    Apache takes the newest file that begins at or before `time_ms`; if the clock was set back
-    between two files, that file is after younger records. Without such a step both rules agree.
+    Apache uses the newest file that begins at or before `time_ms`. If the clock was set back
+    between two files, that file follows younger records; otherwise both rules agree.
     Files that do not begin with a record are skipped, because a walk must not begin with damage.
     """
     base = log.files[0].base

@@ -129,7 +129,7 @@ class RawAppender:
 
     @staticmethod
     def _check_incomplete(offset: int, data: Bytes, room: int) -> None:
-        """Return if the bytes can be the beginning of a record."""
+        """Raise `ReplicationFault` unless the bytes can be the beginning of a record."""
         if data.size < BLANK_BYTES:
             return
         size, magic = BLANK.unpack_from(data.data)
