@@ -261,7 +261,7 @@ class PendingLevels:
         return decided
 
     def _fire(self, level: int, queue_offset: int, now_ms: int) -> Outcome:
-        """Deliver a unit, again if its first delivery repaired the unit."""
+        """Deliver a unit; retry if the delivery has only repaired the unit."""
         while True:
             units = self._queues.units(level, queue_offset, 1)
             result = self._deliverer.deliver_batch(level, queue_offset, units, now_ms)
@@ -269,7 +269,7 @@ class PendingLevels:
                 return result
 
     def _note_fired(self, rows: Rows) -> None:
-        """Append a note about requested deliveries; without it they remain valid."""
+        """Append a note that explains early deliveries, which are valid without it, too."""
         for first in range(0, rows.size, BATCH_ROWS):
             batch = PutBatch(BATCH_ROWS)
             for row in rows[first : first + BATCH_ROWS]:

@@ -273,7 +273,7 @@ class LevelService:
         if delivery.state is State.RUNNING and result.illegal:
             delivery.move(Event.ILLEGAL)
         delivery.refused(now_ms)
-        if not result.refusal:  # other units are in another queue file, or were repaired
+        if not result.refusal:  # the rest is in another queue file, or a unit was repaired
             delivery.retry_ms = now_ms
         elif delivery.failures == 1:
             log.warning(
