@@ -124,7 +124,7 @@ class Throttle:
         self.batch = min(BATCH_FIRST, batch_max) if limits.target_p99_ms else batch_max
         self.pause_ms = 0
         self._late_pause_ms = 0
-        self._busy, self._silent = False, IDLE_INTERVALS  # intervals without a delivery
+        self._busy, self._idle_intervals = False, IDLE_INTERVALS
         self._baseline: deque[IntervalLateness] = deque(maxlen=BASELINE_INTERVALS)
         self._window: list[IntervalLateness] = []
         self._steps, self._stepped_ms = 0, 0  # intervals of the window
@@ -151,7 +151,7 @@ class Throttle:
         self._allowance = min(self._allowance, self._burst)
         if limits.target_p99_ms == 0:
             self.batch, self.pause_ms = self.batch_max, 0
-            self._busy, self._silent = False, IDLE_INTERVALS
+            self._busy, self._idle_intervals = False, IDLE_INTERVALS
             self._forget()
 
     def begin(self) -> None:
@@ -207,9 +207,9 @@ class Throttle:
         if not self.limits.target_p99_ms:
             return
         if not since.delivered:
-            self._note_silence()
+            self._note_idle()
             return
-        self._silent = 0
+        self._idle_intervals = 0
         if not self._busy:
             self._busy = True
             self.begin()
@@ -219,9 +219,9 @@ class Throttle:
         self._window.append(since)
         self._adjust()
 
-    def _note_silence(self) -> None:
-        self._silent += 1
-        if self._silent >= IDLE_INTERVALS:
+    def _note_idle(self) -> None:
+        self._idle_intervals += 1
+        if self._idle_intervals >= IDLE_INTERVALS:
             self._busy, self.pause_ms = False, 0
             self.batch = min(self.batch * IDLE_GROWTH, self.batch_max)
             self._forget()
