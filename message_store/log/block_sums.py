@@ -142,7 +142,7 @@ class BlockSums:
                         sums[(start - file.base - first) // BLOCK_BYTES] = SUM_UNKNOWN
                 if first <= self._damaged - file.base < after:
                     at = (self._damaged - file.base - first) // BLOCK_BYTES
-                    sums[at] = _other(int(sums[at]))
+                    sums[at] = _mismatch(int(sums[at]))
                 if _is_readable(file):
                     self._write(file, first, sums)
                 self.sealed = file.base + after
@@ -301,7 +301,7 @@ def _is_readable(file: MappedFile) -> bool:
     return not file.pages.unreadable
 
 
-def _other(crc: int) -> int:
+def _mismatch(crc: int) -> int:
     """Return a checksum that never matches a block with a given one."""
     return crc ^ 1 or 2
 

@@ -261,9 +261,7 @@ class CommitLog(NumberedLog[LogFile]):
         """
         at = bisect.bisect_right(self.files, offset, key=lambda f: f.base) - 1
         if at < 0 or offset >= self.end:
-            raise RecordUnreadable(
-                offset, f"outside of the log, which holds {self.min_offset}..{self.end}"
-            )
+            raise RecordUnreadable(offset, f"outside of the log ({self.min_offset}..{self.end})")
         return self.files[at]
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:

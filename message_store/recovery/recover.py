@@ -254,7 +254,7 @@ def recover(
     log.truncate(found.end)
     queues.truncate(found.end)
     if found.records:
-        _cut_void_units(log, queues, found.start)
+        _remove_stale_units(log, queues, found.start)
     queues.number_slots()
     if queues.ends_sum < units:
         notice(
@@ -265,7 +265,7 @@ def recover(
     return found
 
 
-def _claimed_end(queues: QueueSet) -> int:
+def _units_end(queues: QueueSet) -> int:
     """Return the highest log offset at which a record of a queue's last unit ends."""
     claimed = 0
     for queue in queues.all():
@@ -317,7 +317,7 @@ def _bridge_gaps(
         gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
         log.unreadable.look()  # the bridge is written over what cannot be read
         if gap is None and log.unreadable.ranges:
-            gap = unreadable_end(log, found.end, max(known_end or 0, _claimed_end(queues)))
+            gap = unreadable_end(log, found.end, max(known_end or 0, _units_end(queues)))
         if gap is None:
             return
         bridge(log, gap, found.last_store_ms)
@@ -365,7 +365,7 @@ def _whole(rows: Rows, torn_from: int | None) -> int:
     return int(torn[0]) if torn.size else int(rows.size)
 
 
-def _cut_void_units(log: CommitLog, queues: QueueSet, start: int) -> None:
+def _remove_stale_units(log: CommitLog, queues: QueueSet, start: int) -> None:
     """Remove units at the end of each queue that point into the walked log, but not at a record."""
     for queue in queues.all():
         while queue.max_offset > queue.min_offset:

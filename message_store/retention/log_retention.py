@@ -148,7 +148,7 @@ class RetainedStore(Protocol):
 
 
 class Retention:
-    """Removes files of a store as planned."""
+    """Retention of one store: removes log files as planned."""
 
     def __init__(self, store: RetainedStore) -> None:
         self._store = store

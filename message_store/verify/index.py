@@ -237,7 +237,7 @@ def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
 
 
 class _Keys:
-    """Check that every key between the index's first and last record has an item."""
+    """Check of the keys from the index's first to its last record: each must have an item."""
 
     def __init__(self, pieces: list[IndexPiece], facts: LogFacts, report: Report) -> None:
         self.facts, self.report = facts, report

@@ -145,7 +145,7 @@ def _report_lost_queue(
 
 
 class _Units:
-    """The check of one queue's units."""
+    """Check of one queue's units."""
 
     def __init__(self, queue: QueueFacts, facts: LogFacts, report: Report, is_due: bool) -> None:
         self.queue, self.facts, self.report = queue, facts, report
