@@ -94,7 +94,7 @@ def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) 
     facts.saved = _check_saved(config / SNAPSHOT_FILE, facts)
     facts.check = _check_check(config / CHECK_FILE, facts)
     _check_metrics(config / METRICS_FILE, facts)
-    if _is_void(facts):
+    if _is_truncated(facts):
         text = "the commit log was truncated since: the next start enqueues the timers again"
         report.add("warning", "timer-snapshot", config / SNAPSHOT_FILE, 0, text)
         return
@@ -108,7 +108,7 @@ def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) 
     _check_positions(config, facts)
 
 
-def _is_void(facts: Facts) -> bool:
+def _is_truncated(facts: Facts) -> bool:
     """Return whether the log was truncated to before the checkpoint's log offset.
 
     Then the store is that of a former master, and its timer units need not be valid.
@@ -345,7 +345,7 @@ class _TimerLogCheck:
         other_topic = known & (units["topic_hash"] != timed["topic_hash"])
         for index in np.flatnonzero(late | other_topic).tolist():
             unit, row = units[index], timed[index]
-            what = f"is due at {int(row['due_ms'])}, the unit says {int(unit['due_ms'])}"
+            what = f"is due at {int(row['due_ms'])}, its unit at {int(unit['due_ms'])}"
             text = f"the record of a pending timer {what if late[index] else 'has another topic'}"
             self.report.add(
                 "error", "timer-unit-time", piece.path, int(unit["pos"]) - piece.base, text

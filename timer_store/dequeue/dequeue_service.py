@@ -228,7 +228,7 @@ class DequeueService:
         if not timed.size:
             return 0
         write_ms, read_ms = now_ms - now_ms % self.config.precision_ms, self._position.read_ms
-        why = "a slot still holds undelivered timers of an earlier lap"
+        why = "a slot still has undelivered timers of an earlier lap"
         try:
             taken = int(self._units.add(timed, write_ms=write_ms, read_ms=read_ms))
         except OSError as error:

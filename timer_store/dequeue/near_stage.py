@@ -171,7 +171,7 @@ class NearStage:
             return
         self._count += len(run)
         self._runs.append(run)
-        while len(self._runs) > 1 and _alike(*self._runs[-2:]):
+        while len(self._runs) > 1 and _should_merge(*self._runs[-2:]):
             newer, older = self._runs.pop(), self._runs.pop()
             self._runs.append(_merged(older, newer))
 
@@ -295,7 +295,7 @@ class NearStage:
         return found
 
 
-def _alike(older: Run, newer: Run) -> bool:
+def _should_merge(older: Run, newer: Run) -> bool:
     """Return whether to merge two runs: of similar size, and overlapping in time or small."""
     if len(older) > 2 * len(newer):
         return False

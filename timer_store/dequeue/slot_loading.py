@@ -246,4 +246,4 @@ def _staged(units: Rows) -> Rows:
 
 
 def _wake_none() -> None:
-    """Do nothing, without an event loop."""
+    """Wake nothing, because there is no event loop."""

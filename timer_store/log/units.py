@@ -356,7 +356,7 @@ class TimerUnits:
             copied: A copy of the unit was added to its slot and represents the timer.
 
         Raises:
-            OSError: The log cannot be written; some units may have tombstones, counts are unchanged.
+            OSError: The log cannot be written; some units may have tombstones, no count changed.
             CorruptStore: There is no unit at one of the positions; nothing was written.
         """
         positions, due, ticks = self._tombstones(positions, copied=copied)
