@@ -87,8 +87,9 @@ class SystemClock:
                 await event.wait()
                 return
             before_ms, seen_ms = seen_ms, time.time() * 1_000
-            left_ms = math.ceil(until_ms - seen_ms)  # event loops count whole ms: a part of one
-            if left_ms <= 0 or seen_ms < before_ms:  # would make this loop spin
+            # Rounded up, because an event loop waits whole ms: this loop would spin for a part.
+            left_ms = math.ceil(until_ms - seen_ms)
+            if left_ms <= 0 or seen_ms < before_ms:
                 return
             left_s = min(left_ms, self.WAIT_MS_MAX) / 1_000
             if isinstance(event, Signal):

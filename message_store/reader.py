@@ -163,7 +163,7 @@ class StoreReader:
         """Return the decoded record that starts at `phys_offset`.
 
         Raises:
-            RecordUnreadable: There is none, or it is damaged.
+            RecordUnreadable: No record starts there, or it is damaged.
         """
         file = self.log.file_of(phys_offset)
         row = np.zeros(1, layout.SCANNED)
@@ -298,7 +298,7 @@ class StoreReader:
         """Raise for the first record on an unreadable page, which was copied as zeros.
 
         Raises:
-            RecordUnreadable: There is such a record.
+            RecordUnreadable: A record is on an unreadable page.
         """
         unreadable = self.log.unreadable
         if unreadable.ranges:
@@ -313,7 +313,7 @@ class StoreReader:
         return units[~unreadable.mask(units["phys_offset"], units["size"])]
 
     def store_ms(self, phys_offset: int) -> int:
-        """Return the store timestamp of the record at `phys_offset`, -1 if it is gone."""
+        """Return the store timestamp of the record at `phys_offset`, -1 if there is none."""
         row = frame_at(self.log, phys_offset)
         return int(row["store_ms"]) if row is not None else -1
 

@@ -261,7 +261,7 @@ class IndexService:
     def _drop_damaged(self) -> bool:
         """Remove the first file with an unreadable page and all later ones; index again from there.
 
-        The caller holds the lock. Returns whether there was such a file.
+        The caller has the lock. Returns whether a file was removed.
         """
         at = next((i for i, file in enumerate(self._files) if file.damage), None)
         if at is None:
@@ -280,10 +280,10 @@ class IndexService:
         return True
 
     def check(self) -> None:
-        """Drop files that cannot be read: results from them are incomplete.
+        """Remove files that cannot be read, because searches in them are incomplete.
 
         Raises:
-            StoreError: There was such a file.
+            StoreError: A file was removed; try again.
         """
         with self._lock:
             if self._drop_damaged():

@@ -288,7 +288,7 @@ def _matching(
 
 
 def frames(store: IndexedLog, offsets: Offsets) -> Rows:
-    """Return (n,) `layout.SCANNED` of the records at log offsets; without one record_size is 0."""
+    """Return (n,) `layout.SCANNED` of the records at log offsets; record_size is 0 without one."""
     found = np.zeros(offsets.size, layout.SCANNED)
     found["topic_index"] = -1
     order = np.argsort(offsets, kind="stable")

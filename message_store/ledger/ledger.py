@@ -81,7 +81,7 @@ class Ledger:
 
         Raises:
             LedgerNewer: A later DueMQ wrote it.
-            LedgerUnavailable: There is none, or it cannot be reached now.
+            LedgerUnavailable: The ledger does not exist, or cannot be reached now.
             LedgerError: The URL cannot be used.
         """
         engine, where = make_engine(parse_url(url), busy_ms=busy_ms), shown_url(url)

@@ -6,8 +6,8 @@
 
 Apache's records have a CRC of the body only. A flipped bit in a header or in properties would not
 be detected. Therefore checksums are written for synced bytes: a complete block gets a permanent one
-(it is *sealed*), the incomplete last block (the *open* block) one that the next sync replaces.
-`duemq store verify` compares them, and a start compares the open block before it grows.
+(the block is *sealed*); the incomplete last block (the *open* block) gets one that the next sync
+replaces. `duemq store verify` compares them, and a start compares the open block before it grows.
 
 A checksum is written after the sync of its bytes, and bytes before the log's end never change.
 After a kill or a power cut, even an old checksum therefore covers bytes that are on the disk. Bytes

@@ -284,7 +284,7 @@ class CommitLog(NumberedLog[LogFile]):
         self.end = file.base + file.size
 
     def truncate(self, end: int, *, files_min: int = 1) -> None:
-        """Remove all bytes from `end` on; keep one file, because its name is the offset."""
+        """Remove all bytes from `end` on; keep one file, because its name defines the offset."""
         self.sums.withdraw(end)
         super().truncate(end, files_min=files_min)
 

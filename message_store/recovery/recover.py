@@ -315,7 +315,7 @@ def _bridge_gaps(
     while len(found.bridged) < GAPS_MAX:
         found.end = _skip_blank(log, found.end)  # the damage may begin with the next file
         gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
-        log.unreadable.look()  # the bridge is written over what cannot be read
+        log.unreadable.look()  # the bridge is written over unreadable bytes
         if gap is None and log.unreadable.ranges:
             gap = unreadable_end(log, found.end, max(known_end or 0, _units_end(queues)))
         if gap is None:

@@ -152,8 +152,8 @@ class UnitRepair:
         """Write the units of the queue's records between two log offsets; return their number.
 
         Args:
-            offsets: First queue offset of the units, and the one after the last: a record there
-                that names another one is damaged.
+            offsets: First queue offset of the units, and the one after the last. A record whose
+                queue offset is outside is damaged.
         """
         count = 0
         index = self._queues.topics.find(topic)
