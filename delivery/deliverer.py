@@ -52,8 +52,8 @@ class Outcome:
 
     Attributes:
         done: Number of leading units that are settled: delivered, in quarantine, lost, or skipped.
-        delivered: Number of them that were delivered.
-        quarantined: Messages that went to quarantine.
+        delivered: Number of these units that were delivered.
+        quarantined: Messages moved to quarantine.
         lost: Number of messages whose record retention had removed.
         refusal: Reason why the store refused the next unit, or empty.
         illegal: The next unit cannot be delivered, and the store refused its quarantine record.
@@ -83,11 +83,11 @@ class Outcome:
         self._topic_index[first : self.done] = topic_index
         self.delivered += 0 if store_ms == NOT_PUT else count
 
-    def note_batch(self, batch: PutBatch, elsewhere: Mapping[int, int] = NO_ROWS) -> int:
+    def note_batch(self, batch: PutBatch, undelivered: Mapping[int, int] = NO_ROWS) -> int:
         """Settle the leading rows of a batch after the put, up to the first refused row.
 
         Args:
-            elsewhere: Rows that are not deliveries (quarantine, lost), with their real topic.
+            undelivered: Real topic of each row that is not a delivery (quarantine, lost), by index.
 
         Returns:
             Number of settled rows.
@@ -97,7 +97,7 @@ class Outcome:
             batch.rows, batch.count, self._store_ms[first:], self._topic_index[first:]
         )
         assert not illegal, "a row that the store may refuse permanently is delivered alone"
-        for at, topic_index in elsewhere.items():
+        for at, topic_index in undelivered.items():
             self._store_ms[first + at], self._topic_index[first + at] = NOT_PUT, topic_index
         self.done = first + int(count)
         self.delivered += int(np.count_nonzero(self._store_ms[first : self.done] != NOT_PUT))

@@ -68,7 +68,7 @@ class Transfer:
 
     Attributes:
         first, end: Queue offsets.
-        excluded: Ranges between them that were settled before (cancelled, moved, fired); they have
+        excluded: Ranges of first..end that were settled before (cancelled, moved, fired) and have
             no owner.
         count: Number of transferred messages.
         checksum: Checksum of these messages, see `migration.ownership.checksum`.
@@ -277,7 +277,7 @@ def bounds(store: StoreReader) -> Range:
 def read(store: StoreReader, start: int = 0, *, quiet: bool = False) -> Iterator[JournalEntry]:
     """Yield the retained journal from a queue offset on, without malformed records.
 
-    A record is after its messages in the log: if retention has removed it, they are removed, too.
+    If retention has removed a record, its messages are removed too: they precede it in the log.
 
     Args:
         quiet: Do not log skipped records, because another reader does.

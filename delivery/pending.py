@@ -1,6 +1,6 @@
 """Protocol for pending messages: lookup and decisions, implemented by plugins.
 
-    by_offset, by_key, by_topic   -> Found: pending messages, and verdicts on the rest
+    by_offset, by_key, by_topic   -> Found: pending messages; verdicts of all other names
     cancel, move, fire            -> Decided: per message, final when it is returned
 
 There is no await between check and decision, so a message that was found pending is still pending
@@ -44,8 +44,8 @@ class Found:
     Attributes:
         offsets: (m,) i8: log offsets of their records.
         due_ms: (m,) i8: their due times.
-        name_index: (m,) i8: index of the name by which each was found.
-        verdicts: (n,) i1: `Verdict` of each name without a pending message; DONE for the others.
+        name_index: (m,) i8: index of the name by which each message was found.
+        verdicts: (n,) i1: `Verdict` of each name; DONE if it has a pending message.
     """
 
     offsets: Offsets

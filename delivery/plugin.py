@@ -267,7 +267,7 @@ class PluginBase:
     def admin_views(self) -> Mapping[str, Callable[[], object]]:
         """Return names and functions that return plain data for `duemq` and the console.
 
-        An `ParameterizedView` is called with the fields of the request.
+        A `ParameterizedView` is called with the fields of the request.
         """
         return {}
 

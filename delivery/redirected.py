@@ -25,20 +25,20 @@ class NoTarget:
 
 
 def real_target(
-    properties: Mapping[str, str], topics: TopicTable, held_topic: str, *, routed: bool
+    properties: Mapping[str, str], topics: TopicTable, source_topic: str, *, routed: bool
 ) -> tuple[int, int] | NoTarget:
-    """Return (topic_index, queue_id) that REAL_TOPIC and REAL_QID name.
+    """Return the target (topic_index, queue_id) that REAL_TOPIC and REAL_QID name.
 
-    A queue beyond the topic's write queues is created, as in Apache: it existed when the producer
+    As in Apache, a queue beyond the topic's write queues is created: it existed when the producer
     chose it.
 
     Args:
-        held_topic: Topic of the record; it cannot be its own target.
+        source_topic: Topic of the record, which cannot be the target.
         routed: Topics without queues count as missing, because they were deleted.
     """
     name = properties.get("REAL_TOPIC", "")
     queue_id = queue_number(properties.get("REAL_QID", ""))
-    if not name or queue_id < 0 or name == held_topic:
+    if not name or queue_id < 0 or name == source_topic:
         queue = properties.get("REAL_QID")
         return NoTarget(Reason.NO_TARGET, f"REAL_TOPIC is {name!r}, REAL_QID is {queue!r}")
     if name == HALF_TOPIC:
@@ -94,9 +94,9 @@ def without_last(text: bytes, name: bytes) -> bytes:
 
 
 def renamed(text: bytes, name: bytes, new_name: bytes) -> bytes:
-    """Return a property text with `name` replaced by `new_name`.
+    """Return a property text with the name of one entry changed from `name` to `new_name`.
 
-    The text stays unchanged unless it has exactly one entry with one of both names and a value.
+    If several entries have one of these names and a value, the text is returned unchanged.
     """
     entries = text.split(ENTRY_END)
     heads = (name + NAME_END, new_name + NAME_END)

@@ -17,14 +17,14 @@ class Clock(Protocol):
         ...
 
     def steady_ms(self) -> int:
-        """Return milliseconds of a clock that is never set and also runs while suspended."""
+        """Return milliseconds of a clock that is never set, and runs while the machine sleeps."""
         ...
 
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
         """Return when `event` is set or the clock reaches `until_ms` (None: never).
 
-        Also return soon after the clock was set back, so that the wait does not become longer by
-        the step; the caller must check the time again.
+        Also return soon after the clock was set back, because the wait must not become longer by
+        that step. The caller must check the time again.
         """
         ...
 
@@ -87,8 +87,9 @@ class SystemClock:
                 await event.wait()
                 return
             before_ms, seen_ms = seen_ms, time.time() * 1_000
-            left_ms = math.ceil(until_ms - seen_ms)  # event loops count whole ms: a part of one
-            if left_ms <= 0 or seen_ms < before_ms:  # would make this loop spin
+            # Rounded up, because an event loop waits whole ms: this loop would spin for a part.
+            left_ms = math.ceil(until_ms - seen_ms)
+            if left_ms <= 0 or seen_ms < before_ms:
                 return
             left_s = min(left_ms, self.WAIT_MS_MAX) / 1_000
             if isinstance(event, Signal):

@@ -84,7 +84,7 @@ def option(
         live: Whether a running broker applies a new value.
         wire: A request (25, 318) may change it as well. Never for a key that names a path, an
             address, a command or a class: the network is not trusted with those.
-        minimum, maximum: Inclusive limits of a number; an int has those of its Java type anyway.
+        minimum, maximum: Inclusive limits of a number; by default, those of its Java type.
         choices: The only words allowed.
         own: A key of DueMQ, unknown to RocketMQ.
     """

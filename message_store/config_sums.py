@@ -47,7 +47,7 @@ def note(path: Path, data: bytes, *, previous: Path | None = None) -> None:
 
 def is_damaged(path: Path, data: bytes) -> bool:
     """Return whether the bytes of a file differ from those that were written."""
-    noted = _noted(path)
+    noted = _read_sum(path)
     if noted is None or noted[2] != _modified_ns(path):
         return False
     return noted[:2] != (zlib.crc32(data), len(data))
@@ -64,7 +64,7 @@ def checked(path: Path, data: bytes) -> bytes:
     return data
 
 
-def _noted(path: Path) -> tuple[int, int, int] | None:
+def _read_sum(path: Path) -> tuple[int, int, int] | None:
     """Return CRC, size and modification time as written, None if they are unknown."""
     try:
         text = (path.parent / DIRECTORY / path.name).read_bytes().decode("ascii")

@@ -154,7 +154,7 @@ def unescape(text: str, line: str, where: str) -> str:
 
 
 def _joined(text: str) -> str:
-    """Return text whose surrogate pairs are joined; a lone half is U+FFFD."""
+    """Return text with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
     if not any("\ud800" <= char <= "\udfff" for char in text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -162,7 +162,7 @@ def _joined(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnknownKey:
-    """A key that no section has; `nearest` is the known key it resembles most, or None."""
+    """A key that no section has; `nearest` is the most similar known key, or None."""
 
     key: str
     source: str

@@ -103,7 +103,7 @@ class DescriptorReserve:
             except OSError as error:
                 if not is_out_of_descriptors(error):
                     raise
-            self._fill()  # another thread was faster
+            self._fill()  # another thread took the descriptors
         return work()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ DueMQError
 │   ├── ConfigError
 │   ├── PluginError       a plugin that cannot be loaded, started or combined
 │   ├── NotARecordEnd     an offset that the log cannot be truncated to
-│   └── PortInUse         another process listens there
+│   └── PortInUse         another process listens on the port
 ├── PeerError             the other side of a connection
 │   ├── FrameError        the stream cannot be parsed: close the connection
 │   ├── ReplicationFault  a master sends bytes that cannot continue this log

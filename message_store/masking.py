@@ -9,7 +9,7 @@ MASK: Final = "***"
 _SECRET_KEY = re.compile(
     r"passw|secret|token|credential|access_?key|private_?key|authenticationUser", re.IGNORECASE
 )
-_USER_INFO = re.compile(r"(://[^\s/?#:@]*):\S*@")  # up to the last @: a password may hold one
+_USER_INFO = re.compile(r"(://[^\s/?#:@]*):\S*@")  # up to the last @: a password may have one
 _QUERY = re.compile(r"([?&;][^=&;\s]*(?:passw|secret|token)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE)
 
 

@@ -83,7 +83,7 @@ class StoreReader:
     def transfer_end(self) -> int:
         """Log offset up to which replicas may copy; with SYNC_FLUSH, the synced end.
 
-        If a replica had more than its master after a power cut, it could not follow it again.
+        A replica with more bytes than its master after a power cut could not continue to copy.
         """
         return self.flusher.durable if self.config.sync_flush else self.log.end
 
@@ -99,10 +99,10 @@ class StoreReader:
 
     @property
     def written_from(self) -> int:
-        """Log offset from which on records and their units are those that this run has written.
+        """Log offset from which on this run has written the records and their units.
 
-        They are in the page cache, so damage on the disk does not change them. The disk may return
-        other bytes for what is before it.
+        Damage on the disk does not change these bytes, because they are in the page cache. Reads
+        of earlier bytes may return what the disk has changed.
         """
         begin = self.recovered.end if self.recovered is not None else 0
         return max(begin, self.log.end - WRITTEN_BYTES_KEPT)
@@ -122,15 +122,15 @@ class StoreReader:
         return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
 
     def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int:
-        """Return the queue offset after the last message whose record ends by a log offset."""
+        """Return the queue offset after the last message that ends at or before a log offset."""
         queue = self.queues.find(topic, queue_id)
         return 0 if queue is None else queue.end_before(log_offset)
 
     def readable_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return `queue_bounds` without the messages that consumers may not read yet.
 
-        These are after `confirm_offset`: after a power cut they could be lost, and other messages
-        could get their queue offsets.
+        A power cut could lose messages after `confirm_offset`, and other messages could then get
+        their queue offsets.
         """
         queue = self.queues.find(topic, queue_id)
         if queue is None:
@@ -163,7 +163,7 @@ class StoreReader:
         """Return the decoded record that starts at `phys_offset`.
 
         Raises:
-            RecordUnreadable: There is none, or it is damaged.
+            RecordUnreadable: No record starts there, or it is damaged.
         """
         file = self.log.file_of(phys_offset)
         row = np.zeros(1, layout.SCANNED)
@@ -298,7 +298,7 @@ class StoreReader:
         """Raise for the first record on an unreadable page, which was copied as zeros.
 
         Raises:
-            RecordUnreadable: There is such a record.
+            RecordUnreadable: A record is on an unreadable page.
         """
         unreadable = self.log.unreadable
         if unreadable.ranges:
@@ -313,7 +313,7 @@ class StoreReader:
         return units[~unreadable.mask(units["phys_offset"], units["size"])]
 
     def store_ms(self, phys_offset: int) -> int:
-        """Return the store timestamp of the record at `phys_offset`, -1 if it is gone."""
+        """Return the store timestamp of the record at `phys_offset`, -1 if there is none."""
         row = frame_at(self.log, phys_offset)
         return int(row["store_ms"]) if row is not None else -1
 

@@ -392,7 +392,7 @@ class MessageStore(StoreReader):
         self.progress.write_checkpoint(self.checkpoint.physic_ms, self.checkpoint.index_ms)
 
     def confirm_without_replicas(self) -> None:
-        """Confirm all messages of this run, also those that an earlier run has not confirmed."""
+        """Confirm all messages, also those of an earlier run, without replicas from now on."""
         self._confirms_alone = True
 
     def _confirmed_to_keep(self) -> int:
@@ -416,10 +416,10 @@ class MessageStore(StoreReader):
         return await self.flusher.wait(end_offset, self.config.sync_flush_timeout_ms / 1_000)
 
     async def wait_confirmed(self, end_offset: int) -> Missing | None:
-        """Wait until a message may be answered; return the missing condition after a time limit.
+        """Wait until a message is confirmed; return the missing condition after a time limit.
 
-        With SYNC_FLUSH it waits for the disk (group commit), with SYNC_MASTER also for replicas;
-        otherwise it returns at once.
+        A message needs the disk (group commit) with SYNC_FLUSH, replicas with SYNC_MASTER;
+        otherwise it is confirmed at once.
         """
         if self.config.sync_flush and not await self.wait_durable(end_offset):
             return Missing.DISK

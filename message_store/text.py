@@ -57,5 +57,5 @@ def name_fault(name: str, *, bytes_max: int = TOPIC_BYTES_MAX) -> str | None:
 
 
 def _shown(name: str) -> str:
-    """Return a name for a message: all of a legal length, the beginning of a longer one."""
+    """Return a name for an error text: only its beginning if the name is too long."""
     return repr(name if len(name) <= GROUP_BYTES_MAX else name[:GROUP_BYTES_MAX] + "...")

@@ -38,11 +38,11 @@ def status_view(service: MigrationService) -> dict[str, object]:
             "dropped": health.dropped,
         },
         "routed": migrations.router.routed,
-        "names_kept": _names_kept(service),
+        "names_kept": _unrenamed_count(service),
     }
 
 
-def _names_kept(service: MigrationService) -> int:
+def _unrenamed_count(service: MigrationService) -> int:
     """Return the number of transferred records whose DELAY was not renamed, since the start."""
     owners = service.owners
     return 0 if owners is None else owners.timers.transfers.records.unnamed

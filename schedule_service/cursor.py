@@ -273,7 +273,7 @@ class LevelCursor:
 def joined_ranges(undelivered: Sequence[Range], ranges_max: int) -> tuple[list[Range], set[int]]:
     """Join ranges until at most `ranges_max` remain; return them and the units between joined ones.
 
-    The smallest gaps are filled: they are single decisions, large gaps are deliveries.
+    The smallest gaps are filled: a small gap is a single decision, a large one many deliveries.
     """
     sizes = sorted((right[0] - left[1] for left, right in pairwise(undelivered)), reverse=True)
     least = sizes[ranges_max - 1] if len(sizes) >= ranges_max else 0

@@ -152,9 +152,7 @@ class PendingLevels:
         for name, row in zip(name_index.tolist(), rows, strict=True):
             if self._is_pending(row):
                 split.pending.append((int(row["phys_offset"]), self._due_ms(row), name))
-            elif self._is_level(row) and not self._is_transferred(
-                row
-            ):  # the timers report transferred ones
+            elif self._is_level(row) and not self._is_transferred(row):  # else a timer
                 split.ended[name] = int(row["phys_offset"])
 
     async def _found(self, split: _Split) -> Found:
@@ -263,7 +261,7 @@ class PendingLevels:
         return decided
 
     def _fire(self, level: int, queue_offset: int, now_ms: int) -> Outcome:
-        """Deliver a unit, again if its first delivery repaired the unit."""
+        """Deliver a unit; retry if the delivery has only repaired the unit."""
         while True:
             units = self._queues.units(level, queue_offset, 1)
             result = self._deliverer.deliver_batch(level, queue_offset, units, now_ms)
@@ -271,7 +269,7 @@ class PendingLevels:
                 return result
 
     def _note_fired(self, rows: Rows) -> None:
-        """Append a note about requested deliveries; without it they remain valid."""
+        """Append a note that explains early deliveries, which are valid without it, too."""
         for first in range(0, rows.size, BATCH_ROWS):
             batch = PutBatch(BATCH_ROWS)
             for row in rows[first : first + BATCH_ROWS]:

@@ -151,9 +151,7 @@ class LevelService:
                     level.end_pauses()
             due = self.due_levels(now_ms)
             for level in due:
-                self.deliver_or_retry(
-                    level, self._clock.now_ms()
-                )  # the clock may have been stepped back
+                self.deliver_or_retry(level, self._clock.now_ms())  # the clock may be set back
                 await asyncio.sleep(0)
             if not self.config.async_deliver and await self._wait_acknowledged():
                 continue
@@ -275,7 +273,7 @@ class LevelService:
         if delivery.state is State.RUNNING and result.illegal:
             delivery.move(Event.ILLEGAL)
         delivery.refused(now_ms)
-        if not result.refusal:  # other units are in another queue file, or were repaired
+        if not result.refusal:  # the rest is in another queue file, or a unit was repaired
             delivery.retry_ms = now_ms
         elif delivery.failures == 1:
             log.warning(

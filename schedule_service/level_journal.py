@@ -42,7 +42,7 @@ class LevelRecord(NamedTuple):
 
     Attributes:
         phys_offset: Log offset of the record.
-        delivered: Level to the first queue offset that may not be delivered.
+        delivered: Level to the first queue offset that may be undelivered.
     """
 
     phys_offset: int

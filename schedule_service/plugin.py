@@ -265,7 +265,7 @@ class SchedulePlugin(PluginBase):
     async def _answer_delay_offsets(self, request: Request) -> Response:
         """Answer request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
         if self._running is None:
-            return Response(SYSTEM_ERROR, "levels do not run here now: ask the master")
+            return Response(SYSTEM_ERROR, "levels do not run here now: use the master")
         return Response(body=self._running.keeper.text().encode())
 
     def _stats(self) -> dict[int, tuple[LevelStats, int, int | None]]:

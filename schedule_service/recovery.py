@@ -210,9 +210,7 @@ def plan_start(
     """
     if saved is None:
         return Start(Saved(offsets=dict(adopted or {})), log_min)
-    if (
-        saved.log_offset is None
-    ):  # written by Apache: correct, but without earlier deliveries by DueMQ
+    if saved.log_offset is None:  # written by Apache, so it lacks earlier deliveries by DueMQ
         return Start(saved, log_end if adopted is None else log_min)
     if not is_supported:  # the log was truncated: the table is ahead of it
         return Start(Saved(offsets=dict(adopted or {})), log_min)
@@ -325,9 +323,8 @@ def restore(
         entry = start.saved.offsets.get(level, 0)
         known = sorted([*start.saved.ahead.get(level, ()), *start.saved.settled.get(level, ())])
         ranges = undelivered_ranges(entry, known, first, end)
-        low = (
-            first if start.covers_journal else min(max(entry, first), end)
-        )  # earlier units: settled without an origin
+        # Earlier units were settled without an origin.
+        low = first if start.covers_journal else min(max(entry, first), end)
         for change in changes_of(journal, level):
             ranges = change.in_level(ranges, low, end)
         undelivered.append(_Undelivered(level, ranges, end))

@@ -32,7 +32,7 @@ class StoreCollector:
         yield from families(timers.stats, pending, next_due_ms, self._gauges(timers.clock.now_ms()))
         yield from self._events()
         yield from self._compaction()
-        yield from self._apaches()
+        yield from self._apache_metrics()
 
     def _gauges(self, now_ms: int) -> Mapping[str, tuple[str, float]]:
         timers = self._timers
@@ -96,7 +96,7 @@ class StoreCollector:
                 family.add_metric([blocked.value], int(blocked == compaction.blocked_by))
         yield family
 
-    def _apaches(self) -> Iterator[Metric]:
+    def _apache_metrics(self) -> Iterator[Metric]:
         timers, now_ms = self._timers, self._timers.clock.now_ms()
         gauges = {
             "enqueue_lag": (

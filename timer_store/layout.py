@@ -121,10 +121,7 @@ CURSOR = np.dtype(
 TIMED = np.dtype(
     [
         ("due_ms", "i8"),  # exact: not delivered before
-        (
-            "slot_ms",
-            "i8",
-        ),  # time of the slot that it is put into: due_ms - 1, or a roll time before that
+        ("slot_ms", "i8"),  # time of its slot: due_ms - 1, or the roll time before that
         ("phys_offset", "i8"),
         ("queue_offset", "i8"),  # in the timer queue; -1: not from the timer queue
         ("origin", "i8"),  # log offset of the timer that this record settles, -1: none

@@ -9,11 +9,8 @@ TIMER_QUEUE: Final = 0  # it has one queue only
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
-DUE_NAMES: Final = (
-    "TIMER_DELAY_SEC",
-    "TIMER_DELAY_MS",
-    "TIMER_DELIVER_MS",
-)  # the first one present applies
+# The first one present applies.
+DUE_NAMES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 STALE_NAMES: Final = (
     *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
     *("DUEMQ_DUE_MS", "REAL_TOPIC", "REAL_QID"),

@@ -44,8 +44,8 @@ class TimerState:
         findings: Log lines about files that were replaced at the opening.
         rebuilds: Number of rebuilds of timer log and wheel; a rebuild invalidates positions in the
             timer log.
-        is_adopting: Whether the queue may have timers that an Apache broker settled, which only the
-            last start has found; no checkpoint may be written then.
+        is_adopting: Whether timers of the queue that an Apache broker settled are known to this
+            process only, so that no checkpoint may be written.
         held_from: First log offset that the last checkpoint needs, None if it needs none.
     """
 
@@ -136,5 +136,5 @@ class TimerState:
 
 
 def lowest(*offsets: int | None) -> int | None:
-    """Return the lowest offset, ignoring None; None if all are."""
+    """Return the lowest offset that is not None, None without any."""
     return min((offset for offset in offsets if offset is not None), default=None)

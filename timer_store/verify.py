@@ -94,7 +94,7 @@ def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) 
     facts.saved = _check_saved(config / SNAPSHOT_FILE, facts)
     facts.check = _check_check(config / CHECK_FILE, facts)
     _check_metrics(config / METRICS_FILE, facts)
-    if _is_void(facts):
+    if _is_truncated(facts):
         text = "the commit log was truncated since: the next start enqueues the timers again"
         report.add("warning", "timer-snapshot", config / SNAPSHOT_FILE, 0, text)
         return
@@ -108,7 +108,7 @@ def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) 
     _check_positions(config, facts)
 
 
-def _is_void(facts: Facts) -> bool:
+def _is_truncated(facts: Facts) -> bool:
     """Return whether the log was truncated to before the checkpoint's log offset.
 
     Then the store is that of a former master, and its timer units need not be valid.
@@ -308,19 +308,19 @@ class _TimerLogCheck:
         facts = self.facts
         self.report.count("timer_units", int(units.size))
         precision_ms = facts.precision_ms
-        waits = (units["due_ms"] >= 0) & (units["slot_ms"] // precision_ms * precision_ms >= (
+        pending = (units["due_ms"] >= 0) & (units["slot_ms"] // precision_ms * precision_ms >= (
             facts.read_ms
         ))  # fmt: skip
-        units = units[waits]
+        units = units[pending]
         if not units.size:
             return
-        behind = units["phys_offset"] >= facts.log.end
+        after_end = units["phys_offset"] >= facts.log.end
         codes = self.codes(units)
         self.compare_times(piece, units[codes == store_kernels.GOOD])
         wrong = (codes != store_kernels.GOOD) & (units["phys_offset"] >= facts.log.min)
         gone = units["phys_offset"] < facts.log.min
-        for index in np.flatnonzero(behind | gone | wrong).tolist():
-            self.report_unit(piece, units[index], int(codes[index]), bool(behind[index]))
+        for index in np.flatnonzero(after_end | gone | wrong).tolist():
+            self.report_unit(piece, units[index], int(codes[index]), bool(after_end[index]))
 
     def compare_times(self, piece: Piece, units: Rows) -> None:
         """Compare due times and topics of units with those of their records."""
@@ -342,10 +342,10 @@ class _TimerLogCheck:
                 timed[mine], known[mine] = found, found["kind"] != layout.TIMED_BROKEN
         due = np.where(units["due_ms"] > 0, units["due_ms"], timed["due_ms"])  # Apache's: 0
         late = known & ~is_promised(due, timed["due_ms"], facts.precision_ms)
-        elsewhere = known & (units["topic_hash"] != timed["topic_hash"])
-        for index in np.flatnonzero(late | elsewhere).tolist():
+        other_topic = known & (units["topic_hash"] != timed["topic_hash"])
+        for index in np.flatnonzero(late | other_topic).tolist():
             unit, row = units[index], timed[index]
-            what = f"is due at {int(row['due_ms'])}, the unit says {int(unit['due_ms'])}"
+            what = f"is due at {int(row['due_ms'])}, its unit at {int(unit['due_ms'])}"
             text = f"the record of a pending timer {what if late[index] else 'has another topic'}"
             self.report.add(
                 "error", "timer-unit-time", piece.path, int(unit["pos"]) - piece.base, text
@@ -372,17 +372,17 @@ class _TimerLogCheck:
             store_kernels.check_units(wanted, piece.data, span, name, (0, 0, 0), self.scratch, out)
         return out
 
-    def report_unit(self, piece: Piece, unit: Row, code: int, behind: bool) -> None:
+    def report_unit(self, piece: Piece, unit: Row, code: int, after_end: bool) -> None:
         phys, size = int(unit["phys_offset"]), int(unit["record_size"])
         log = self.facts.log
-        if behind:
+        if after_end:
             why = f"log offset {phys} is after the commit log's end, {log.end}"
         elif phys < log.min:
             why = f"log offset {phys} is before the commit log's first, {log.min}: it is lost"
         else:
             why = RECORD_FAULT_TEXTS[code].format(phys=phys, size=size)
         at = int(unit["pos"]) - piece.base
-        severity = self.facts.bad if behind else "error"
+        severity = self.facts.bad if after_end else "error"
         self.report.add(
             severity, "timer-unit-record", piece.path, at, f"a timer is pending, but {why}"
         )

@@ -32,7 +32,7 @@ BODY_CRC_AT, FLAG_AT, BORN_MS_AT, BORN_HOST_AT = (
     int(RECORD_HEAD.fields[name][1]) for name in ("body_crc", "flag", "born_ms", "born_ip")
 )
 IPV4_BYTES, IPV6_BYTES, PORT_BYTES, TIME_BYTES = 4, 16, 4, 8
-NAME_GROWTH_MAX = 300  # maximum growth of a record that gets its real topic
+NAME_GROWTH_MAX = 300  # maximum bytes by which the real topic makes a record longer
 
 
 @kernel

@@ -43,9 +43,7 @@ NAME_DIGITS = 17  # followed by three digits of milliseconds
 PAUSE_S = 0.03  # pause between two steps of the thread; longer pauses make larger batches
 BATCH_KEYS = kernels.KEYS_PER_RECORD_MAX + 8_192  # maximum keys indexed in one step
 CATCH_UP_BYTES_MAX = 4 << 20  # maximum bytes of the log that are indexed while a query waits
-STOP_BYTES_MAX = (
-    256 << 20
-)  # maximum bytes indexed while the store closes; the next start indexes the rest
+STOP_BYTES_MAX = 256 << 20  # maximum bytes indexed at a stop; the next start indexes the rest
 
 
 class IndexService:
@@ -68,10 +66,7 @@ class IndexService:
         self._files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []  # full files that the thread syncs
         self._position = 0  # log offset of the first record that is not completely indexed
-        self._indexed = (
-            0,
-            0,
-        )  # log offset of a record, and the number of its keys that are indexed already
+        self._indexed = 0, 0  # log offset of a record, number of its keys that are indexed
         self._lock = threading.Lock()
         self._work = threading.Event()
         self._stopping = threading.Event()
@@ -98,9 +93,8 @@ class IndexService:
         """Open the files and start the thread.
 
         Args:
-            trusted: Whether all written data exist. After a power cut they may not: then only files
-            up
-                to the time of the checkpoint are used.
+            trusted: Whether all written data exist. If not (after a power cut), only files up to
+                the time of the checkpoint are used.
         Raises:
             CorruptStore: A file of another size or with a stray name.
         """
@@ -267,7 +261,7 @@ class IndexService:
     def _drop_damaged(self) -> bool:
         """Remove the first file with an unreadable page and all later ones; index again from there.
 
-        The caller holds the lock. Returns whether there was such a file.
+        The caller has the lock. Returns whether a file was removed.
         """
         at = next((i for i, file in enumerate(self._files) if file.damage), None)
         if at is None:
@@ -286,10 +280,10 @@ class IndexService:
         return True
 
     def check(self) -> None:
-        """Drop files that cannot be read: results from them are incomplete.
+        """Remove files that cannot be read, because searches in them are incomplete.
 
         Raises:
-            StoreError: There was such a file.
+            StoreError: A file was removed; try again.
         """
         with self._lock:
             if self._drop_damaged():

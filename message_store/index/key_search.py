@@ -74,7 +74,7 @@ async def search(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) 
     There is no await after the last read of the log, so the result is complete when it is returned.
 
     Raises:
-        StoreError: The index is switched off or too far behind the log, or there are too many.
+        StoreError: The index is disabled or too far behind the log, or too many records match.
     """
     job = _Search(store, topics, keys)
     if not job.run_on_loop():
@@ -86,10 +86,10 @@ async def search(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) 
 
 
 def search_now(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> Matches:
-    """Return the same in the calling thread, for callers that cannot await.
+    """Do a `search` in the calling thread, for callers that cannot await.
 
     Raises:
-        StoreError: The index is switched off or too far behind the log, or there are too many.
+        StoreError: The index is disabled or too far behind the log, or too many records match.
     """
     job = _Search(store, topics, keys)
     if not job.run_on_loop():
@@ -117,22 +117,22 @@ class _Search:
         encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
         text = np.frombuffer(b"".join(encoded) or b"\0", np.uint8).copy()
         ends = np.cumsum([len(key) for key in encoded], dtype=np.int64)
-        self._asked: list[tuple[kernels.Wanted, Offsets]] = []
+        self._wanted: list[tuple[kernels.Wanted, Offsets]] = []
         for topic in topics:
             hashes = np.empty(len(encoded), np.int64)
             kernels.hash_keys(java_hash(topic + "#"), text, ends, hashes)
             name = np.frombuffer(topic.encode("utf-8", "surrogatepass"), np.uint8).copy()
-            self._asked.append((kernels.Wanted(name, text, ends), hashes))
+            self._wanted.append((kernels.Wanted(name, text, ends), hashes))
 
     def run_on_loop(self) -> bool:
-        """Search if that is quick enough for the event loop; return whether it was."""
+        """Search if the event loop has time for it; return whether the search was done."""
         store = self._store
         store.index.catch_up()
         files, position = store.index.indexed()
         if store.log.end - position > LOOP_BYTES_MAX:
             return False
         try:
-            for wanted, hashes in self._asked:
+            for wanted, hashes in self._wanted:
                 for file in files:
                     for pair in _in_file(file, hashes, long_chains=False):
                         self._match(wanted, pair)
@@ -152,7 +152,7 @@ class _Search:
                 f"the key index is {end - position} bytes behind the log: try again later, or name "
                 f"messages by their offset message id"
             )
-        for wanted, hashes in self._asked:
+        for wanted, hashes in self._wanted:
             for file in files:
                 for pair in _in_file(file, hashes, long_chains=True):
                     self._match(wanted, pair)
@@ -160,9 +160,9 @@ class _Search:
         self.follow(end)
 
     def follow(self, end: int) -> None:
-        """Search the log from the last end to `end`. Any thread may call it."""
+        """Search the log from the end of the previous search to `end`. Any thread may call it."""
         for keyed in _keys_of_log(self._store, self.end, end):
-            for wanted, hashes in self._asked:
+            for wanted, hashes in self._wanted:
                 self._match(wanted, _with_hashes(keyed, hashes))
         self.end = max(self.end, end)
 
@@ -183,7 +183,7 @@ class _Search:
         """Return the results, without duplicates of a key and a record.
 
         Raises:
-            StoreError: An index file could not be read; ask again.
+            StoreError: An index file could not be read; try again.
         """
         self._store.index.check()
         none = Matches(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
@@ -288,7 +288,7 @@ def _matching(
 
 
 def frames(store: IndexedLog, offsets: Offsets) -> Rows:
-    """Return (n,) `layout.SCANNED` of the records at log offsets; without one record_size is 0."""
+    """Return (n,) `layout.SCANNED` of the records at log offsets; record_size is 0 without one."""
     found = np.zeros(offsets.size, layout.SCANNED)
     found["topic_index"] = -1
     order = np.argsort(offsets, kind="stable")

@@ -21,7 +21,7 @@ from message_store.kernels.registry import Listed, every_kernel, kernels_of, loa
 
 TIMEOUT_S: Final = 1_200
 NUMBER_BYTES: Final = 2
-PIPE_BYTES: Final = 4_096  # written at once without a reader
+PIPE_BYTES: Final = 4_096  # maximum bytes that a pipe accepts before any are read
 IDLE_NICENESS: Final = 19
 STDERR_CHARACTERS: Final = 4_000
 

@@ -192,7 +192,7 @@ def find_key(words: Words, slot_count: int, key_hash: int, span: Any, out: Any) 
         at = items + index * ITEM_WORDS
         if at + ITEM_WORDS > words.size:  # damage
             break
-        # item 1 is the first of the file, but its seconds count from the previous file
+        # the seconds of item 1 count from the previous file, so its time is that of the file
         time_ms = begin_ms
         if index > 1:
             time_ms += get_word(words, at + ITEM_SECONDS) * SECOND_MS

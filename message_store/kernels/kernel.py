@@ -117,9 +117,7 @@ class LoadingCache(FunctionCache):
             self._release()
 
     def _acquire(self) -> None:
-        if (
-            self._lock != NOT_LOCKED
-        ):  # after an error of the compiler this process still has the lock
+        if self._lock != NOT_LOCKED:  # the compiler failed, and the lock was not released
             return
         with suppress(OSError):  # the cache is not writable, so every process compiles
             path = Path(self.cache_path) / f"{self._name_on_disk()}.lock"

@@ -103,7 +103,7 @@ class Preparation:
         if self.is_done:
             return
         groups = ", ".join(self._ready)
-        log.warning("kernels are being compiled for %s: what is due meanwhile is late", groups)
+        log.warning("kernels are being compiled for %s: messages due meanwhile are late", groups)
         try:
             await self._prepare()
         except CompilationFailed as error:

@@ -110,7 +110,7 @@ def check_unit(
     tags_hash, level = find_tags_and_level(data, pos + row["prop_pos"], np.int64(row["prop_len"]))
     is_due = queue[2] != 0 and level > 0
     good = code >= row["store_ms"] if is_due else code == tags_hash
-    good = good or (is_due and row["prepared_offset"] < 0)  # a copy keeps its due time
+    good = good or (is_due and row["prepared_offset"] < 0)  # a copy may be due already
     return GOOD if good or code <= EXTENDED_CODE_MAX else WRONG_CODE
 
 

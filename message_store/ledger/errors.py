@@ -69,5 +69,5 @@ class UnknownRun(LedgerError):
 
     def __init__(self, where: str, migration_id: str) -> None:
         self.migration_id = migration_id
-        remedy = "`duemq migrate history` lists those it has"
-        super().__init__(where, f"it knows no migration {migration_id}", remedy)
+        remedy = "`duemq migrate history` lists its migrations"
+        super().__init__(where, f"it has no migration {migration_id}", remedy)

@@ -22,7 +22,7 @@ def store_id(config_directory: Path) -> str:
     """Return the identity of a store; create one if it has none.
 
     Raises:
-        CorruptStore: There is one, but neither the file nor its `.bak` can be read.
+        CorruptStore: The file exists, but neither it nor its `.bak` can be read.
         OSError: A new identity cannot be written.
     """
     path = config_directory / FILE_NAME
@@ -37,7 +37,7 @@ def known_store_id(config_directory: Path) -> str | None:
     """Return the identity of a store, None if it has none; write nothing.
 
     Raises:
-        CorruptStore: There is one, but neither the file nor its `.bak` can be read.
+        CorruptStore: The file exists, but neither it nor its `.bak` can be read.
     """
     return load_config(config_directory / FILE_NAME, _decode)
 

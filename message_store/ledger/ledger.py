@@ -72,7 +72,7 @@ class Ledger:
         where = shown_url(place.url)
         with _our_errors(where), engine.begin() as connection:
             schema.upgrade(connection, where)
-            _claim(connection, where, place, now_ms)
+            _assign_owner(connection, where, place, now_ms)
         return cls(engine, where, place.store_id)
 
     @classmethod
@@ -81,7 +81,7 @@ class Ledger:
 
         Raises:
             LedgerNewer: A later DueMQ wrote it.
-            LedgerUnavailable: There is none, or it cannot be reached now.
+            LedgerUnavailable: The ledger does not exist, or cannot be reached now.
             LedgerError: The URL cannot be used.
         """
         engine, where = make_engine(parse_url(url), busy_ms=busy_ms), shown_url(url)
@@ -181,7 +181,7 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
-def _claim(connection: Connection, where: str, place: LedgerPlace, now_ms: int) -> None:
+def _assign_owner(connection: Connection, where: str, place: LedgerPlace, now_ms: int) -> None:
     """Assign an empty ledger to this store; refuse the ledger of another store."""
     found = connection.execute(select(IDENTITY)).first()
     if found is None:
@@ -230,7 +230,7 @@ def _write_parts(connection: Connection, record: Record) -> None:
 
 
 def _thin_samples(connection: Connection, migration_id: object) -> None:
-    """If a run has too many samples, keep of each two the one with the higher lateness."""
+    """If a run has too many samples, keep the one with the higher lateness of each two."""
     mine, at_ms = SAMPLES.c.migration_id == migration_id, SAMPLES.c.at_ms
     count = connection.execute(select(func.count()).select_from(SAMPLES).where(mine)).scalar_one()
     if count <= SAMPLES_KEPT_MAX:

@@ -166,10 +166,7 @@ def serve() -> None:
     # statement: the thread that started it lives as long as the writer.
     with suppress(AttributeError, OSError):  # another system
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # the signal is meant for the broker, which ends this process
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the broker, which ends this process
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)
     pipe = Connection(int(sys.argv[1]))

@@ -134,9 +134,7 @@ class LedgerWriter:
             stopping = self._refused is not None
             while not stopping:
                 await self._next_turn()
-                stopping = (
-                    self._stop.is_set()
-                )  # a turn for records that were queued during the flush
+                stopping = self._stop.is_set()  # the flush below includes the last records
                 await self.flush()
         finally:
             await self._in_thread(self._worker.end)

@@ -44,9 +44,7 @@ class Appender:
         self._log, self._topics, self._config = log, topics, config
         self._clock, self._descriptors = clock, descriptors
         self._out: npt.NDArray[np.uint8] = np.empty(OUT_BYTES_MIN, np.uint8)
-        self._encoders: dict[
-            bool, Encoders
-        ] = {}  # kernels, by whether the staging buffer is writable
+        self._encoders: dict[bool, Encoders] = {}  # by whether the staging buffer is writable
         self.last_record = -1
         self.last_store_ms = 0
 

@@ -6,8 +6,8 @@
 
 Apache's records have a CRC of the body only. A flipped bit in a header or in properties would not
 be detected. Therefore checksums are written for synced bytes: a complete block gets a permanent one
-(it is *sealed*), the incomplete last block (the *open* block) one that the next sync replaces.
-`duemq store verify` compares them, and a start compares the open block before it grows.
+(the block is *sealed*); the incomplete last block (the *open* block) gets one that the next sync
+replaces. `duemq store verify` compares them, and a start compares the open block before it grows.
 
 A checksum is written after the sync of its bytes, and bytes before the log's end never change.
 After a kill or a power cut, even an old checksum therefore covers bytes that are on the disk. Bytes
@@ -142,7 +142,7 @@ class BlockSums:
                         sums[(start - file.base - first) // BLOCK_BYTES] = SUM_UNKNOWN
                 if first <= self._damaged - file.base < after:
                     at = (self._damaged - file.base - first) // BLOCK_BYTES
-                    sums[at] = _other(int(sums[at]))
+                    sums[at] = _mismatch(int(sums[at]))
                 if _is_readable(file):
                     self._write(file, first, sums)
                 self.sealed = file.base + after
@@ -284,7 +284,7 @@ class BlockSums:
             yield
 
     def _forget_tail(self, offset: int) -> bool:
-        """Mark the tail as unknown on the disk if it covers bytes after `offset`; return if so."""
+        """Mark the tail as unknown if it covers bytes after `offset`; return whether it does."""
         noted = _read_tail(self.directory / TAIL)
         if noted is None or noted[0] <= offset:
             return False
@@ -301,7 +301,7 @@ def _is_readable(file: MappedFile) -> bool:
     return not file.pages.unreadable
 
 
-def _other(crc: int) -> int:
+def _mismatch(crc: int) -> int:
     """Return a checksum that never matches a block with a given one."""
     return crc ^ 1 or 2
 
@@ -354,7 +354,7 @@ def changed_blocks(directory: Path, files: Sequence[Piece]) -> Iterator[Changed]
         if path.exists():
             noted = np.fromfile(path, BLOCK_SUM)[: -(-data.size // BLOCK_BYTES)]
             if tail is not None and tail.start in base + np.flatnonzero(noted) * BLOCK_BYTES:
-                tail = None  # its block was sealed since
+                tail = None  # its block has a permanent checksum now
             found = block_sums(data, 0, min(noted.size * BLOCK_BYTES, data.size))
             for block in np.flatnonzero((noted != SUM_UNKNOWN) & (noted != found)).tolist():
                 yield base, block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, data.size)

@@ -113,10 +113,10 @@ class LogFile:
 
 
 def erase_files(files: list[LogFile]) -> None:
-    """Remove files, oldest first, and drop the references, because the last one frees the blocks.
+    """Remove files, oldest first. Empty the list: the last reference to a file frees its blocks.
 
     Raises:
-        OSError: A file cannot be removed; it and later ones exist again at the next start.
+        OSError: A file cannot be removed; this and later files exist again at the next start.
     """
     try:
         while files:
@@ -261,9 +261,7 @@ class CommitLog(NumberedLog[LogFile]):
         """
         at = bisect.bisect_right(self.files, offset, key=lambda f: f.base) - 1
         if at < 0 or offset >= self.end:
-            raise RecordUnreadable(
-                offset, f"outside of the log, which holds {self.min_offset}..{self.end}"
-            )
+            raise RecordUnreadable(offset, f"outside of the log ({self.min_offset}..{self.end})")
         return self.files[at]
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
@@ -286,7 +284,7 @@ class CommitLog(NumberedLog[LogFile]):
         self.end = file.base + file.size
 
     def truncate(self, end: int, *, files_min: int = 1) -> None:
-        """Remove all bytes from `end` on; keep one file, because its name is the offset."""
+        """Remove all bytes from `end` on; keep one file, because its name defines the offset."""
         self.sums.withdraw(end)
         super().truncate(end, files_min=files_min)
 

@@ -33,7 +33,7 @@ from message_store.log.frames import frame_at, topic_of
 from message_store.log.record import encode_record
 from message_store.queues.consume_queues import QueueSet
 
-TRIES_MAX = 1_000  # maximum damaged records after the damage
+TRIES_MAX = 1_000  # maximum units that are tried before one has a valid record
 SEARCH_BYTES_MAX = 64 << 20  # maximum bytes that are searched after the last record, in its file
 BRIDGE_TOPIC = "DUEMQ_DAMAGED_BYTES"
 NO_HOST = (bytes(4), 0)
@@ -93,7 +93,7 @@ def _gap_to_found(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> 
     for at, file in enumerate(log.files):
         if not file.base <= end < file.base + file.size:
             continue
-        pos = _next_in(file, end - file.base + 1, row)
+        pos = _next_record(file, end - file.base + 1, row)
         if pos < 0 and at + 1 < len(log.files):
             file, pos = log.files[at + 1], 0
             if scan.read_frame(file.data, 0, file.size, file.base, row) <= 0:
@@ -119,7 +119,7 @@ def unreadable_end(log: CommitLog, end: int, known_end: int) -> Gap | None:
     return None
 
 
-def _next_in(file: LogFile, pos: int, row: Row) -> int:
+def _next_record(file: LogFile, pos: int, row: Row) -> int:
     """Return the start of the next valid record of a file, -1 without one within the limit."""
     if not file.has_data(pos, pos + SEARCH_BYTES_MAX):
         return -1

@@ -74,7 +74,7 @@ class ReadAhead:
         end = self._log.end
         file = next((f for f in list(self._log.files) if f.base <= end < f.base + f.size), None)
         if file is None:
-            self._wake_at = end + 1  # the next append creates one
+            self._wake_at = end + 1  # the next append creates the file
             return
         file_end = file.base + file.size
         limit = min(max(end + AHEAD_BYTES, self._expected), file_end)

@@ -102,7 +102,7 @@ class FileCache:
             os.close(self._fds.popitem(last=False)[1])
 
     def _mark_names(self, directory: str) -> None:
-        """Mark the directories that get new names as dirty: the queue's, and those above if new."""
+        """Mark directories with new names as dirty: that of the queue, and new ones above it."""
         if not os.path.isdir(directory):
             os.makedirs(directory)
             topic = os.path.dirname(directory)
@@ -111,7 +111,7 @@ class FileCache:
         self.mark_dirty(directory)
 
     def mark_dirty(self, path: str) -> None:
-        """Mark a file, or a directory for the names in it, for the next sync."""
+        """Note that the next sync must include a file, or the names in a directory."""
         if path not in self._dirty:
             with self._dirty_lock:
                 self._dirty.add(path)

@@ -103,7 +103,7 @@ class QueueSet:
         self._discarded.add(name)
 
     def number_slots(self) -> None:
-        """Continue the numbers of every queue after its last unit."""
+        """Set the next queue offset of every queue to that after its last unit."""
         for slot, queue in enumerate(self._by_slot):
             self.topics.set_next_offset(slot, queue.max_offset)
 
@@ -190,12 +190,12 @@ class QueueSet:
             self._counts = np.zeros(self.topics.queue_count * 2, np.int32)
 
     def truncate(self, log_end: int) -> None:
-        """Cut units of records that the log does not have."""
+        """Remove units of records that the log does not have."""
         for queue in self.all():
             queue.truncate(log_end)
 
     def cut_at_holes(self) -> None:
-        """Cut every queue at the first unit that a power cut lost."""
+        """Truncate every queue at the first unit that a power cut lost."""
         for queue in self.all():
             queue.cut_at_hole()
 

@@ -54,7 +54,7 @@ class Deletions:
         self.unwritten = True
 
     def fit(self, log_min: int, log_end: int) -> None:
-        """Remove deletions before `log_min`; set later ones than `log_end` to it.
+        """Remove deletions before `log_min`; set those after `log_end` to `log_end`.
 
         `write` brings the change to the disk.
         """

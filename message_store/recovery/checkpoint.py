@@ -78,7 +78,7 @@ class Checkpoint:
 class Marks(NamedTuple):
     """Log offsets up to which queues are written (dispatched) and on the disk (durable).
 
-    `units` is the sum of all queues' ends then; if a start finds fewer, queues were lost.
+    `units` is the sum of all queues' ends at that time. If a start finds fewer, queues were lost.
     """
 
     dispatched: int = 0
@@ -90,9 +90,9 @@ class Marks(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A log offset up to which the queues were complete; the sum of their ends was `units`.
+    """Log offset up to which all queues were complete; `units` is the sum of their ends.
 
-    `record` is the last record before it, -1 without one.
+    `record` is the log offset of the last record before it, -1 without one.
     """
 
     offset: int

@@ -15,11 +15,11 @@ deleted.
     15   16   17   18 + 2^30     pre-blanks would replace files with units of other records: 18
 
 The last record of a queue has no neighbour after it (`_last_place`). It gets a place even if its
-number is impossible, and the next message gets a number after it. A number that it had before the
-damage is therefore never used again: consumers that have read the message do not miss the next one.
+number is impossible, and the next message gets the number after that place. No message therefore
+gets a number that consumers may have passed already.
 
-Without this, recovery would overwrite the unit of another record, or remove the files of a queue
-that seems to begin with the number.
+Without these rules, recovery would overwrite the unit of another record, or remove the files of a
+queue that seems to begin with a wrong number.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Groups = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class QueuePlaces:
-    """Places of the records of one walk along the log.
+    """Queue offsets ("places") of the records of one walk along the log.
 
     Attributes:
         wrong: Log offsets of records whose header has a wrong queue offset.
-        ahead: Log offsets of last records of their queues whose number is used, though it is not
-            the next one.
+        ahead: Log offsets of records that are the last of their queues, and whose number is used
+            although it is not the next one.
         without_queue: Log offsets of records that are in no queue.
     """
 
@@ -80,7 +80,7 @@ class QueuePlaces:
         """Correct the records of one queue.
 
         Args:
-            jumps: indexes after 0 of records that are not the next one.
+            jumps: Indexes from 1 on of records whose number is not the next one of the queue.
         """
         queue, group = self._queue_of(rows[0]), self._group_of(rows[0])
         for at in [0, *jumps.tolist()]:
@@ -118,10 +118,10 @@ class QueuePlaces:
         return int(rows[before]["queue_offset"]) + 1 if before >= 0 else self._next.get(group)
 
     def _place(self, queue: ConsumeQueue, rows: Rows, at: int, following: int | None) -> int:
-        """Return the queue offset of rows[at], which is not the next one.
+        """Return the queue offset of rows[at], whose number is not the next one of the queue.
 
         Args:
-            following: Queue offset of the next one.
+            following: Next queue offset of the queue, None if unknown.
         """
         row = rows[at]
         offset, phys_offset = int(row["queue_offset"]), int(row["phys_offset"])
@@ -149,11 +149,11 @@ class QueuePlaces:
         return offset if is_possible else NO_PLACE
 
     def _empty_place(self) -> int:
-        """Return the queue offset of a record with an impossible one in an empty queue."""
+        """Return the queue offset of a record with an impossible number in an empty queue."""
         return 0 if self.log.min_offset == 0 else NO_PLACE
 
     def _last_place(self, queue: ConsumeQueue, rows: Rows, following: int) -> int:
-        """Return the queue offset of the last record, which is not the next one."""
+        """Return the queue offset of the last record, whose number is not the next one."""
         offset = int(rows[-1]["queue_offset"])
         if offset > following:
             in_later_file = following < offset - offset % queue.file_units

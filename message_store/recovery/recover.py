@@ -8,13 +8,12 @@ The queues are a projection of the log: the unit of each record found is written
 queue offset x 20, which has no effect if the unit exists.
 
 The walk starts at the first of these offsets that is known:
-    1. DueMQ's recovery mark, if the record that it names still ends at its offset; after a clean
-       stop all written data count, after a kill or a power cut only synced data (a sync may have
-       failed before the kill: `write_again`);
-    2. Apache's rule: after a clean stop the third-last file; after a crash the newest file that
-       neither begins with a record younger than the checkpoint's smaller timestamp nor comes after
-       one that does; but never after the last record that has a unit, so that removed queues are
-       rebuilt.
+    1. DueMQ's recovery mark, if the record that it names still ends at its offset. After a clean
+       stop, the mark of all written data is used; after a kill or a power cut, that of the synced
+       data, because a sync may have failed before (`write_again`).
+    2. Apache's rule: after a clean stop, the third-last file; after a crash, the newest file up to
+       which no file begins with a record after the smaller time of the checkpoint. The walk never
+       starts after the last record that has a unit, so that removed queues are rebuilt.
 Unlike in Apache's broker, a record must contain its own log offset (so a stale record is never
 accepted), neither a body with a wrong CRC nor damage before other records (`gaps`) ends the log,
 and bytes that are removed from the end are kept in a file.
@@ -136,8 +135,8 @@ def third_last_file(log: CommitLog) -> int:
 def file_before(log: CommitLog, time_ms: int) -> int:
     """Return the base of the last file up to which no file begins with a record after `time_ms`.
 
-    Apache takes the newest file that begins at or before `time_ms`; if the clock was set back
-    between two files, that file is after younger records. Without such a step both rules agree.
+    Apache uses the newest file that begins at or before `time_ms`. If the clock was set back
+    between two files, that file follows younger records; otherwise both rules agree.
     Files that do not begin with a record are skipped, because a walk must not begin with damage.
     """
     base = log.files[0].base
@@ -255,7 +254,7 @@ def recover(
     log.truncate(found.end)
     queues.truncate(found.end)
     if found.records:
-        _cut_void_units(log, queues, found.start)
+        _remove_stale_units(log, queues, found.start)
     queues.number_slots()
     if queues.ends_sum < units:
         notice(
@@ -266,7 +265,7 @@ def recover(
     return found
 
 
-def _claimed_end(queues: QueueSet) -> int:
+def _units_end(queues: QueueSet) -> int:
     """Return the highest log offset at which a record of a queue's last unit ends."""
     claimed = 0
     for queue in queues.all():
@@ -316,9 +315,9 @@ def _bridge_gaps(
     while len(found.bridged) < GAPS_MAX:
         found.end = _skip_blank(log, found.end)  # the damage may begin with the next file
         gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
-        log.unreadable.look()  # the bridge is written over what cannot be read
+        log.unreadable.look()  # the bridge is written over unreadable bytes
         if gap is None and log.unreadable.ranges:
-            gap = unreadable_end(log, found.end, max(known_end or 0, _claimed_end(queues)))
+            gap = unreadable_end(log, found.end, max(known_end or 0, _units_end(queues)))
         if gap is None:
             return
         bridge(log, gap, found.last_store_ms)
@@ -366,7 +365,7 @@ def _whole(rows: Rows, torn_from: int | None) -> int:
     return int(torn[0]) if torn.size else int(rows.size)
 
 
-def _cut_void_units(log: CommitLog, queues: QueueSet, start: int) -> None:
+def _remove_stale_units(log: CommitLog, queues: QueueSet, start: int) -> None:
     """Remove units at the end of each queue that point into the walked log, but not at a record."""
     for queue in queues.all():
         while queue.max_offset > queue.min_offset:

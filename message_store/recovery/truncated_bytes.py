@@ -16,7 +16,7 @@ TAIL_BYTES_MAX = 64 << 20
 
 
 def save_tail(log: CommitLog, end: int, suffix: str = "") -> list[tuple[Path, int]]:
-    """Copy what follows `end` in the log, at most TAIL_BYTES_MAX, to a file for each log file.
+    """Copy the log after `end`, at most TAIL_BYTES_MAX, to a file for each log file.
 
     Zeros at the end of each are left out.
 
@@ -24,7 +24,7 @@ def save_tail(log: CommitLog, end: int, suffix: str = "") -> list[tuple[Path, in
         suffix: End of the files' names, after the log offset of the first byte. A file that exists
             with a suffix stays as it is.
     Returns:
-        The files that were written and their sizes.
+        Paths and sizes of the written files.
     Raises:
         OSError: The disk refused it; some may be written.
     """

@@ -87,8 +87,8 @@ class UnitRepair:
             units: (n,) `layout.UNIT`.
             chosen: (n,) bool, at least one true.
         """
-        asked = np.ascontiguousarray(units).copy()
-        asked["phys_offset"][~chosen] = NOWHERE
+        wanted = np.ascontiguousarray(units).copy()
+        wanted["phys_offset"][~chosen] = NOWHERE
         codes = np.full(units.size, GOOD, np.uint8)
         name, scratch = np.frombuffer(topic.encode(), np.uint8), np.zeros(1, SCANNED)
         low, high = (int(end(units["phys_offset"][chosen])) for end in (np.min, np.max))
@@ -98,7 +98,7 @@ class UnitRepair:
             span = file.base, min(file.base + file.size, self._log.end)
             reading = self._log.unreadable.reading()
             while True:
-                check_units(asked, file.data, span, name, (queue_id, offset, 0), scratch, codes)
+                check_units(wanted, file.data, span, name, (queue_id, offset, 0), scratch, codes)
                 if not reading.again(0):
                     break
         bad = codes != GOOD
@@ -152,8 +152,8 @@ class UnitRepair:
         """Write the units of the queue's records between two log offsets; return their number.
 
         Args:
-            offsets: First queue offset of the units, and the one after the last: a record there
-                that names another one is damaged.
+            offsets: First queue offset of the units, and the one after the last. A record whose
+                queue offset is outside is damaged.
         """
         count = 0
         index = self._queues.topics.find(topic)

@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class Missing(Enum):
-    """Condition that a message in the log lacks to be confirmed.
+    """Condition that prevents the confirmation of a message in the log.
 
     Attributes:
         code: Apache's response code.
@@ -38,7 +38,7 @@ class Replicated:
         is_possible: Whether enough replicas are in sync to advance the offset.
         refusal: Reason why messages are not appended at all, or empty.
         is_given_up: Whether no more messages are confirmed, because the broker is no longer master.
-        timeout_ms: Maximum time of one wait.
+        timeout_ms: Maximum duration of one wait, in ms.
         is_copied: Returns whether replicas copy the log, or are configured to.
     """
 

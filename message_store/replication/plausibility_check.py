@@ -49,7 +49,7 @@ class PlausibilityCheck:
         self._log, self._queues, self._clock, self._notice = log, queues, clock, notice
         self._refused: set[tuple[int, int]] = set()  # log offset and CRC of records refused before
 
-    # -- alone ----------------------------------------------------------------------------------
+    # -- single records -------------------------------------------------------------------------
 
     def check_records(
         self, rows: Rows, data: Bytes, base: int, last_ms: int
@@ -102,7 +102,7 @@ class PlausibilityCheck:
         """Return whether a name is a valid topic; otherwise the record is in no queue.
 
         Raises:
-            ReplicationFault: It is invalid, and the record was received for the first time.
+            ReplicationFault: The name is invalid, and the record was received for the first time.
         """
         if is_topic_name(name):
             return True
@@ -110,7 +110,7 @@ class PlausibilityCheck:
             raise _refusal(f"the record at log offset {int(row['phys_offset'])} has no valid topic")
         return False
 
-    # -- in their queue -------------------------------------------------------------------------
+    # -- queue offsets --------------------------------------------------------------------------
 
     def is_gap(self, row: Row, slot: int) -> bool:
         """Return whether the queue offsets before a record may be those of lost messages."""
@@ -126,7 +126,7 @@ class PlausibilityCheck:
     def begins_again(self, row: Row, slot: int, data: Bytes, base: int) -> bool:
         """Return whether a record that does not continue its queue is the first of a new topic.
 
-        If it is not, it is in no queue.
+        Otherwise the record is in no queue.
 
         Raises:
             ReplicationFault: The record was received for the first time.

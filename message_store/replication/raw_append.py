@@ -129,7 +129,7 @@ class RawAppender:
 
     @staticmethod
     def _check_incomplete(offset: int, data: Bytes, room: int) -> None:
-        """Return if the bytes can be the beginning of a record."""
+        """Raise `ReplicationFault` unless the bytes can be the beginning of a record."""
         if data.size < BLANK_BYTES:
             return
         size, magic = BLANK.unpack_from(data.data)
@@ -163,14 +163,14 @@ class RawAppender:
         while done < good:
             end = int(place(data, base, rows, done, topics.arrays, self._placed))
             if end == done:
-                self._admit(rows[done], data, base)
+                self._prepare_queue(rows[done], data, base)
                 continue
             self._write(rows[done:end], data, base, done)
             done = end
         if fault is not None:
             raise fault
 
-    def _admit(self, row: Row, data: Bytes, base: int) -> None:
+    def _prepare_queue(self, row: Row, data: Bytes, base: int) -> None:
         """Add the queue of a record, or set the queue's next offset to that of the record.
 
         Raises:

@@ -148,13 +148,13 @@ class RetainedStore(Protocol):
 
 
 class Retention:
-    """Removes files of a store as planned."""
+    """Retention of one store: removes log files as planned."""
 
     def __init__(self, store: RetainedStore) -> None:
         self._store = store
         self._pins: list[tuple[str, Pin]] = []
         self._failing: set[str] = set()  # owners whose pin has raised
-        self._asked_until = 0
+        self._requested_until = 0
         self._one_at_a_time = asyncio.Lock()
         self.removed_files = 0
         self.pinned = False
@@ -164,27 +164,27 @@ class Retention:
         self._pins.append((owner, pin))
 
     def first_pinned(self, *, but: str | None = None) -> FirstPending:
-        """Return the lowest offset that is needed, None without one, or `UNKNOWN`.
+        """Return the lowest needed log offset, None if no offset is needed, or `UNKNOWN`.
 
         Args:
             but: Owner whose pins are ignored.
         """
-        return first_pending(self._ask(owner, pin) for owner, pin in self._pins if owner != but)
+        return first_pending(self._query(owner, pin) for owner, pin in self._pins if owner != but)
 
-    def _ask(self, owner: str, pin: Pin) -> FirstPending:
-        """Return the answer of a pin, `UNKNOWN` if it raises."""
+    def _query(self, owner: str, pin: Pin) -> FirstPending:
+        """Query a pin; return its offset, `UNKNOWN` if the pin raises."""
         try:
-            answer = pin()
+            offset = pin()
         except Exception as error:
             if owner not in self._failing:
                 self._failing.add(owner)
                 self._store.notice(
-                    f"no log file is removed: {owner or 'the owner of a pin'} does not answer "
+                    f"no log file is removed: {owner or 'the owner of a pin'} does not report "
                     f"which messages are pending: {type(error).__name__}: {error}"
                 )
             return UNKNOWN
         self._failing.discard(owner)
-        return answer
+        return offset
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Retention:
 
     def ask(self, until: int) -> None:
         """Remove expired files before a log offset in the next rounds, at any hour."""
-        self._asked_until = max(self._asked_until, until)
+        self._requested_until = max(self._requested_until, until)
 
     @property
     def room(self) -> int:
@@ -280,16 +280,13 @@ class Retention:
             disk_percent=100 * used / max(used + free, 1),
             pinned_from=pinned_from,
             durable=store.durable_offset,
-            asked_until=self._asked_until,
+            asked_until=self._requested_until,
         )
         files = [store.log.detach_first() for _ in range(plan.remove)]
         if files:
             store.queues.deletions.fit(store.log.min_offset, store.log.end)
             self.removed_files += len(files)
         if plan.pinned and not self.pinned and not isinstance(pinned_from, Unknown):
-            store.notice(
-                f"{store.log.files[0].path} is kept although it could go: a pending message is "
-                f"in it"
-            )
+            store.notice(f"{store.log.files[0].path} is kept: a pending message is in it")
         self.pinned = plan.pinned
         return files

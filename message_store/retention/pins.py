@@ -23,7 +23,7 @@ Pin = Callable[[], FirstPending]
 
 
 def first_pending(answers: Iterable[FirstPending]) -> FirstPending:
-    """Return the lowest answer of several pins, `UNKNOWN` if one of them is."""
+    """Return the lowest offset of several pins, `UNKNOWN` if one of them is unknown."""
     known: list[int] = []
     for answer in answers:
         if isinstance(answer, Unknown):

@@ -72,7 +72,7 @@ def verify_store(
     """
     if not any((path / name).exists() for name in STORE_PARTS) and commitlog is None:
         raise UsageError(f"{path} is not a store: it has none of {', '.join(STORE_PARTS)}")
-    progress = progress or _silent
+    progress = progress or _no_progress
     report = Report(path)
     known = len(page_guard().found)
     crashed = (path / "abort").exists()
@@ -98,5 +98,5 @@ def verify_store(
     return report
 
 
-def _silent(phase: str, done: int, total: int) -> None:
+def _no_progress(phase: str, done: int, total: int) -> None:
     """Ignore the progress."""

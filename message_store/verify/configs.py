@@ -105,8 +105,8 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
     for number, (name, time_ms) in enumerate(zip(("log", "queues", "index"), times, strict=True)):
         if time_ms < 0 or time_ms > last_store_ms:
             text = (
-                f"it says the {name} is on the disk up to {time_ms} ms, the log's last record is "
-                f"of {last_store_ms} ms; after a crash recovery would start too late"
+                f"the time for the {name} is {time_ms} ms, but the last record of the log is of "
+                f"{last_store_ms} ms: after a crash, recovery would start too late"
             )
             report.add("warning", "checkpoint", path, 8 * number, text)
 

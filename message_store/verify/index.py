@@ -210,7 +210,7 @@ def _check_chains(piece: IndexPiece, after: IndexPiece | None, report: Report) -
 def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
     scratch = np.zeros(1, layout.SCANNED)
     keys = np.zeros(index_kernels.KEYS_PER_RECORD_MAX, layout.KEYED)
-    behind = 0
+    after_end = 0
     for first in range(1, piece.count, BLOCK_ITEMS):
         items = piece.items(first, BLOCK_ITEMS)
         codes = np.full(items.size, kernels.ELSEWHERE, np.uint8)
@@ -219,7 +219,7 @@ def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
             span = facts.span(log_piece)
             kernels.check_items(items, log_piece.data, span, scratch, keys, codes)
         expired, late = (phys >= 0) & (phys < facts.min), phys >= facts.end
-        behind += int(late.sum())
+        after_end += int(late.sum())
         report.count("index_items_expired", int(expired.sum()))
         wrong = (codes != kernels.GOOD) & ~expired & ~late
         known = wrong & facts.is_taken_out(phys)
@@ -230,22 +230,20 @@ def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
             kind = KINDS.get(code, "item-record")
             at = piece.item_pos(first + index)
             report.add("error", kind, piece.path, at, f"index item {first + index}: {why}")
-    report.count("index_items_behind_log", behind)
-    if behind:
-        text = f"{behind} items point after the log's end, {facts.end}; queries skip them"
-        report.add("warning", "item-behind-log", piece.path, 0, text, count=behind)
+    report.count("index_items_behind_log", after_end)
+    if after_end:
+        text = f"{after_end} items point after the log's end, {facts.end}; queries skip them"
+        report.add("warning", "item-behind-log", piece.path, 0, text, count=after_end)
 
 
 class _Keys:
-    """Check that every key between the index's first and last record has an item."""
+    """Check of the keys from the index's first to its last record: each must have an item."""
 
     def __init__(self, pieces: list[IndexPiece], facts: LogFacts, report: Report) -> None:
         self.facts, self.report = facts, report
         self.pieces = [piece for piece in pieces if piece.count > 1]
         self.items = self._blocks()
-        self.ahead: Rows = np.zeros(
-            0, np.int64
-        )  # (offset, hash) pairs of items that are not compared yet
+        self.ahead: Rows = np.zeros(0, np.int64)  # (offset, hash) of items not compared yet
         self.reach = -1  # all items up to this log offset have been read
         self.missing: list[int] = [0, 0, 0]  # current run: keys, first and last log offset
 

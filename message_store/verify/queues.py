@@ -145,7 +145,7 @@ def _report_lost_queue(
 
 
 class _Units:
-    """The check of one queue's units."""
+    """Check of one queue's units."""
 
     def __init__(self, queue: QueueFacts, facts: LogFacts, report: Report, is_due: bool) -> None:
         self.queue, self.facts, self.report = queue, facts, report
@@ -153,7 +153,7 @@ class _Units:
         self.is_due = int(is_due)
         self.units = np.zeros(BLOCK_UNITS, layout.UNIT)
         self.scratch = np.zeros(1, layout.SCANNED)
-        self.behind = 0
+        self.after_end = 0
         self.last_phys = NOTHING  # log offset that the last unit with a message names
         self.blank_from = NOTHING  # queue offset of the first pre-blank after it
 
@@ -163,8 +163,8 @@ class _Units:
             if not self.check_piece(piece) and not last:
                 text = f"units of {self.queue.name} are missing from here to the end of the file"
                 self.report.add("error", "queue-hole", piece.path, self.end_pos(piece), text)
-        if self.behind:
-            self.report_behind()
+        if self.after_end:
+            self.report_after_end()
 
     def end_pos(self, piece: Piece) -> int:
         return max(self.queue.end * UNIT_BYTES - piece.base, 0)
@@ -221,15 +221,15 @@ class _Units:
         codes = self.codes(units, number)
         blank = (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
         expired = ~blank & (units["phys_offset"] < self.facts.min)
-        behind = ~blank & (units["phys_offset"] >= self.facts.end)
-        self.behind += int(behind.sum())
-        live = ~(blank | expired | behind)
+        after_end = ~blank & (units["phys_offset"] >= self.facts.end)
+        self.after_end += int(after_end.sum())
+        live = ~(blank | expired | after_end)
         good = live & ((codes == kernels.GOOD) | (codes == kernels.WRONG_CODE))
         self.queue.resolved += int(good.sum())
         self.report.count("units", int(live.sum()))
         self.report.count("units_expired", int(expired.sum()))
         self.report.count("units_blank", int(blank.sum()))
-        self.report.count("units_behind_log", int(behind.sum()))
+        self.report.count("units_behind_log", int(after_end.sum()))
         self.check_blanks(piece, at, units, blank)
         for index in np.flatnonzero(live & (codes != kernels.GOOD)).tolist():
             self.report_unit(piece, at + index, units[index], int(codes[index]))
@@ -272,16 +272,16 @@ class _Units:
         kind = KINDS.get(code, "unit-code" if code == kernels.WRONG_CODE else "unit-mismatch")
         self.report.add("error", kind, piece.path, at * UNIT_BYTES, text)
 
-    def report_behind(self) -> None:
+    def report_after_end(self) -> None:
         """Report units past the end of the log, which a broker drops at its next start."""
         queue, crashed = self.queue, self.facts.crashed
         piece = queue.pieces[-1]
         self.report.add(
             "warning" if crashed else "error", "unit-behind-log", piece.path, self.end_pos(piece),
-            f"{self.behind} units of {queue.name} before queue offset {queue.end} point after the "
-            f"log's end, {self.facts.end}; the next start drops them. If the log has lost its last "
-            f"files, restore them first",
-            count=self.behind,
+            f"{self.after_end} units of {queue.name} before queue offset {queue.end} point after "
+            f"the log's end, {self.facts.end}; the next start drops them. If the log has lost its "
+            f"last files, restore them first",
+            count=self.after_end,
         )  # fmt: skip
 
 

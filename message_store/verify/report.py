@@ -20,8 +20,7 @@ class Finding:
 
     Attributes:
         severity: `error` (data are lost or wrong), `warning` (the next start of a broker repairs
-        it,
-            or is refused), `note` (normal).
+            it, or is refused), `note` (normal).
         kind: Short name for programs, such as `record-crc`.
         file: Path below the store's root.
         offset: Byte in that file.

@@ -87,7 +87,7 @@ def chart(
             if across.first <= at <= across.last
         ),
         *(_line(line, across, up) for line in series),
-        *_hits(series, across, shown),
+        *_columns(series, across, shown),
         "</svg>",
     ]
     return "\n".join(part for part in parts if part)
@@ -194,7 +194,7 @@ def stretches(points: Sequence[Point]) -> list[list[tuple[int, float]]]:
     return [stretch for stretch in found if stretch]
 
 
-def _hits(series: Sequence[Series], across: Scale, shown: Callable[[float], str]) -> list[str]:
+def _columns(series: Sequence[Series], across: Scale, shown: Callable[[float], str]) -> list[str]:
     """Return an invisible column for each time, whose tooltip shows the values."""
     values_at: dict[int, list[str]] = {}
     for line in series:

@@ -149,12 +149,12 @@ def _lateness(run: Run) -> str:
         Series("p50", "second", [(sample.at_ms, sample.late_p50_ms) for sample in run.samples]),
     ]
     drawn = chart("Lateness", series, shown=_ms, run=span_of(run), annotations=_annotations(run))
-    rows = [[name, *_late_row(samples)] for name, samples in phases(run).items()]
+    rows = [[name, *_lateness_row(samples)] for name, samples in phases(run).items()]
     names = "|#Deliveries|#p50, typical|#p99, typical|#p99, highest|#Latest"
     return _section("Lateness of deliveries", drawn + _table(names, rows))
 
 
-def _late_row(samples: Sequence[SampleRecord]) -> list[str]:
+def _lateness_row(samples: Sequence[SampleRecord]) -> list[str]:
     def over(pick: Callable[[list[int]], float], values: Iterable[int | None]) -> str:
         measured = [value for value in values if value is not None]
         return _ms(pick(measured)) if measured else NOTHING

@@ -183,9 +183,7 @@ def _after(
         cause = record.why if record.source == record.target else ""
     level = record_of(projected, entry.store_ms, excluded=excluded, cause=cause)
     if before is not None and not projected.routed:
-        return replace(
-            level, fence=before.fence
-        )  # first queue offset of the timers, also after a rollback
+        return replace(level, fence=before.fence)  # a rollback does not change the fence
     return level
 
 

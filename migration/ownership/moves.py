@@ -33,7 +33,7 @@ from migration.steps.return_units import ReturnUnits, Unroute
 from migration.steps.router import Router
 
 log = logging.getLogger(__name__)
-HEALED_BY: Final = "recovery"
+RECOVERED_BY: Final = "recovery"
 
 
 class Migrations:
@@ -211,7 +211,7 @@ class Migrations:
         for level in list(self.journal.levels):
             found = self.journal.levels[level]
             if found.routed and found.state in ("", State.ROLLED_BACK):
-                self._append_state(level, State.PLANNED, State.ROUTING, who=HEALED_BY)
+                self._append_state(level, State.PLANNED, State.ROUTING, who=RECOVERED_BY)
 
     # -- journal ------------------------------------------------------------------------------
 

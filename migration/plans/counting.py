@@ -153,7 +153,7 @@ def _obstacles(item: LevelCount) -> Iterator[Obstacle]:
             ObstacleKind.BEYOND_WINDOW,
             item.far,
             "are due beyond the roll window (timerRollWindowSlot): they stay with their level "
-            "until they are within it, and it drains until then",
+            "until they are within it, so the level drains until then",
         ),
         (
             ObstacleKind.HAS_CRC,

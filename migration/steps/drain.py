@@ -44,7 +44,7 @@ class Step:
 
 
 class Drain:
-    """Transfers level messages to the timers of one store. Belongs to the event loop's thread.
+    """Transfer of level messages to the timers of one store. Belongs to the event loop's thread.
 
     Args:
         wake: Called when the timers have new units.
@@ -84,8 +84,8 @@ class Drain:
         if offer is None:
             return Step(
                 blocked_by=f"the rest is due beyond the roll window of "
-                f"{timers.config.window_ms // 1_000} s (timerRollWindowSlot): it stays with its "
-                "level until it is within"
+                f"{timers.config.window_ms // 1_000} s (timerRollWindowSlot): it stays with the "
+                "level until it is due within the window"
             )
         kept = ~mask_of(offer.excluded, offer.first, offer.end)
         kept &= offer.units["size"] != PRE_BLANK_SIZE

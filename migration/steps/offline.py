@@ -200,7 +200,7 @@ def _opened(
             store.topics.set_routing(
                 topic.name, write_queues=topic.queues, read_queues=topic.queues, perm=topic.perm
             )
-        _know_topics(store)
+        _add_topics(store)
         parts = plugin.recovered(store)
         timers = TimerStore(store, clock, from_properties(TimerConfig, properties))
         timers.open()
@@ -221,7 +221,7 @@ def _note(timers: TimerStore, batch: PutBatch, clock: Clock) -> None:
     timers.note_put(batch, clock.now_ms())
 
 
-def _know_topics(store: MessageStore) -> None:
+def _add_topics(store: MessageStore) -> None:
     """Add the store's topics to the topic table, so that targets are found by their hash."""
     try:
         names = load_config(store.config_path(TOPICS_FILE), lambda v: list(v["topicConfigTable"]))
@@ -275,7 +275,7 @@ class _Work:
                 ),
             )  # fmt: skip
             service.need()
-            moved = {level: await self._one(service, level, run) for level in levels}
+            moved = {level: await self._migrate_level(service, level, run) for level in levels}
         finally:
             await self.owners.keeper.persist_last()
             service.migrations.cover()
@@ -306,7 +306,7 @@ class _Work:
         config = MigrationConfig(target_p99_ms=0)
         return MigrationService(migrations, ledger, self.clock, config, lambda: self.owners)
 
-    async def _one(self, service: MigrationService, level: int, run: str) -> int:
+    async def _migrate_level(self, service: MigrationService, level: int, run: str) -> int:
         migrations = service.migrations
         current = migrations.state_of(level)
         if current.state is State.PLANNED or current.is_rolled_back:

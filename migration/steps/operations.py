@@ -59,7 +59,7 @@ class Operations:
             self._service.need()
             if command.action in STEPPING:
                 await self._service.preload_kernels()
-            # A level takes no steps during a count, so a pause need not wait for its end.
+            # A level takes no steps during a count, so a pause need not wait for the count.
             counts = command.action == "verify"
             async with nullcontext() if counts else self._one_at_a_time:
                 done = await getattr(self, f"_{command.action}")(command)

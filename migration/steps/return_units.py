@@ -145,11 +145,9 @@ class Unroute:
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._gatherer, self._batch = Gatherer(store, timers.config.precision_ms), PutBatch(1_024)
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
-        self._found: dict[
-            int, Rows
-        ] = {}  # by level: pending timers, (n,) TIMED, sorted by due time
+        self._found: dict[int, Rows] = {}  # by level: pending timers, (n,) TIMED, in due order
         self._read_to: dict[int, int] = {}  # by level: offset up to which the timer queue was read
-        self._over: set[int] = set()
+        self._finished: set[int] = set()
 
     def step(self, level: int, count_max: int, *, migration: str = "") -> Step:
         """Copy up to `count_max` timers of a level back; the last step ends the route.
@@ -161,21 +159,21 @@ class Unroute:
         now, self._found[level] = rows[:count_max], rows[count_max:]
         moved, refusal = self._copy(level, now)
         if refusal:
-            self._found[level] = rows  # copied timers are no longer pending
+            self._found[level] = rows  # the next call drops the copied timers
             return Step(moved, blocked_by=refusal)
-        if not self._found[level].size and not self._unread(level):
+        if not self._found[level].size and not self._has_unread(level):
             self._end(level, migration)
         return Step(moved, int(now.size))
 
     def is_over(self, level: int) -> bool:
         """Return whether a level is not routed and the last steps found no timer of it."""
-        return level not in self._router.levels and level in self._over
+        return level not in self._router.levels and level in self._finished
 
     def forget(self, level: int) -> None:
         """Forget the timers found for a level; the next rollback searches for them again."""
-        self._over.discard(level)
+        self._finished.discard(level)
 
-    def _unread(self, level: int) -> bool:
+    def _has_unread(self, level: int) -> bool:
         return bool(self._timers.fetch.bounds()[1] > self._read_to.get(level, 0))
 
     def _end(self, level: int, migration: str) -> None:
@@ -188,7 +186,7 @@ class Unroute:
                 self._found[level] = NO_TIMERS
                 raise
             self._router.set_route(LevelProjection(level=level).after(entry))
-        self._over.add(level)
+        self._finished.add(level)
 
     def _pending_timers(self, level: int) -> Rows:
         """Return the pending timers of a level, sorted by due time."""
@@ -229,10 +227,7 @@ class Unroute:
         made["topic_index"], made["queue_id"] = self._schedule, level - 1
         made["due_delay_ms"], made["due_ms"] = TAGS_DUE, rows["due_ms"]
         made["enqueue_ms"] = made["dequeue_ms"] = -1
-        for at in (
-            *load.quarantine_items,
-            *load.lost,
-        ):  # they go to quarantine as timers when they are due
+        for at in (*load.quarantine_items, *load.lost):  # still timers, in quarantine when due
             made[at]["status"] = SKIPPED
         self._store.put(batch)
         stored = made["status"] == 0

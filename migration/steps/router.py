@@ -135,7 +135,7 @@ class Router:
         self._rules = np.array(rules, np.int64).reshape(-1, 3)
 
     def _rewrite(self, batch: PutBatch, at: int) -> None:
-        """Remove timer properties; replace a level above the highest level by that one."""
+        """Remove timer properties; replace a level above the highest one by the highest."""
         level = min(int(batch.rows[at]["delay_level"]), self._delays.size - 1)
         properties = batch.properties(at)
         for name in (*DUE_NAMES, *STALE_NAMES):

@@ -136,7 +136,7 @@ class MigrationService:
             at_ms = await self.turn()
             if self._stopping:
                 return
-            await self._rest(at_ms, self._wake)
+            await self._sleep(at_ms, self._wake)
 
     async def preload_kernels(self) -> None:
         """Load the kernels of a first step; a failure only makes that step slower."""
@@ -147,7 +147,7 @@ class MigrationService:
             except Exception:
                 log.exception("the kernels of migration are not preloaded")
 
-    async def _rest(self, at_ms: int, signal: asyncio.Event) -> None:
+    async def _sleep(self, at_ms: int, signal: asyncio.Event) -> None:
         """Wait until a time, or until an event is set."""
         if at_ms <= self._clock.now_ms():
             for _ in range(YIELDS):
@@ -163,7 +163,7 @@ class MigrationService:
         except NoOwners:
             return now_ms + AGAIN_MS
         self.migrations.cover()
-        self._heal()
+        self._append_missing_state()
         self._observe(now_ms)
         levels = [n for n in self.migrations.at_work if self.is_open and not self._counted[n]]
         self._last = {n: state for n, state in self._last.items() if n in levels}
@@ -195,7 +195,7 @@ class MigrationService:
         """Whether too many returned timers are in memory until the next checkpoint."""
         return self.need().timers.settled_timers.returned_count >= RETURNED_MAX
 
-    def _heal(self) -> None:
+    def _append_missing_state(self) -> None:
         try:
             self.migrations.append_missing_state()
         except OwnershipRefused as error:
@@ -230,7 +230,7 @@ class MigrationService:
             if any(not self._counted[level] for level in self.migrations.at_work):
                 at_ms += at_ms - now_ms  # a step of another level comes first
             while True:
-                await self._rest(at_ms, self._stop)
+                await self._sleep(at_ms, self._stop)
                 if self._stopping:
                     raise NoOwners("the broker stops: count again after its next start")
                 now_ms = began_ms = self._clock.now_ms()
@@ -290,7 +290,7 @@ class MigrationService:
         late = self._sampling.look(self.owners.lateness())
         rate = self.pace.moved * 1_000 / passed_ms
         self.pace = Pace(now_ms, rate_per_s=rate, late=late)
-        for name in self._runs_at_work():
+        for name in self._active_runs():
             self.ledger.write(
                 SampleRecord(
                     migration_id=name,
@@ -305,7 +305,7 @@ class MigrationService:
                 )
             )
 
-    def _runs_at_work(self) -> Iterator[str]:
+    def _active_runs(self) -> Iterator[str]:
         journal = self.migrations.journal.levels
         yield from sorted({journal[level].migration for level in self.migrations.at_work})
 

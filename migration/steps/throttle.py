@@ -124,10 +124,8 @@ class Throttle:
         self.batch = min(BATCH_FIRST, batch_max) if limits.target_p99_ms else batch_max
         self.pause_ms = 0
         self._late_pause_ms = 0
-        self._busy, self._silent = False, IDLE_INTERVALS  # intervals without a delivery
-        self._baseline: deque[IntervalLateness] = deque(
-            maxlen=BASELINE_INTERVALS
-        )  # intervals without a step
+        self._busy, self._idle_intervals = False, IDLE_INTERVALS
+        self._baseline: deque[IntervalLateness] = deque(maxlen=BASELINE_INTERVALS)
         self._window: list[IntervalLateness] = []
         self._steps, self._stepped_ms = 0, 0  # intervals of the window
         self._worked, self._quiet_ms = False, now_ms + QUIET_EVERY_MS
@@ -153,7 +151,7 @@ class Throttle:
         self._allowance = min(self._allowance, self._burst)
         if limits.target_p99_ms == 0:
             self.batch, self.pause_ms = self.batch_max, 0
-            self._busy, self._silent = False, IDLE_INTERVALS
+            self._busy, self._idle_intervals = False, IDLE_INTERVALS
             self._forget()
 
     def begin(self) -> None:
@@ -199,9 +197,8 @@ class Throttle:
         self._steps += 1
         self._stepped_ms += max(now_ms - began_ms, 0)
         if self.limits.rate_per_s:
-            self._allowance -= (
-                units  # before the bucket is filled, because the step began with the old allowance
-            )
+            # The step began with the allowance that the bucket had before.
+            self._allowance -= units
             self._fill(now_ms)
 
     def observe(self, since: IntervalLateness) -> None:
@@ -210,9 +207,9 @@ class Throttle:
         if not self.limits.target_p99_ms:
             return
         if not since.delivered:
-            self._note_silence()
+            self._note_idle()
             return
-        self._silent = 0
+        self._idle_intervals = 0
         if not self._busy:
             self._busy = True
             self.begin()
@@ -222,9 +219,9 @@ class Throttle:
         self._window.append(since)
         self._adjust()
 
-    def _note_silence(self) -> None:
-        self._silent += 1
-        if self._silent >= IDLE_INTERVALS:
+    def _note_idle(self) -> None:
+        self._idle_intervals += 1
+        if self._idle_intervals >= IDLE_INTERVALS:
             self._busy, self.pause_ms = False, 0
             self.batch = min(self.batch * IDLE_GROWTH, self.batch_max)
             self._forget()

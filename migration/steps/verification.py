@@ -117,7 +117,7 @@ class Verification:
         return int(self._timers.transfers.records.bounds(self._level)[0])
 
     def _count(self, low: int) -> Iterator[int]:
-        mine = yield from self._with_the_level()
+        at_level = yield from self._count_level()
         changes = yield from self._changes()
         border = border_of(low, changes)
         expected = Tally()
@@ -126,24 +126,24 @@ class Verification:
                 expected = (
                     expected.plus(change.transferred).minus(change.returned).minus(change.gone)
                 )
-        pending, before, gone = yield from self._with_the_timers(border)
+        pending, before, gone = yield from self._count_timers(border)
         settled = yield from self._settled(gone)
         journal = self._journal
         self.found = Verified(
-            self._level, mine, pending, settled, expected.plus(before),
+            self._level, at_level, pending, settled, expected.plus(before),
             journal.transferred_tally, journal.returned_tally, journal.gone_tally,
         )  # fmt: skip
 
-    def _with_the_level(self) -> Counting[Tally]:
-        mine = Tally()
+    def _count_level(self) -> Counting[Tally]:
+        at_level = Tally()
         cursor = self._levels.levels.get(self._level, Level.empty(self._level)).cursor
         ranges = [(s.appended, s.end) for s in cursor.segments if s.pending]
         settled = np.array(sorted(cursor.settled), np.int64)
         for numbers, units, due_ms in self._units(ranges):
             kept = ~is_among(numbers, settled)
-            mine = mine.plus(tally_of(units["phys_offset"][kept], due_ms[kept]))
+            at_level = at_level.plus(tally_of(units["phys_offset"][kept], due_ms[kept]))
             yield int(units.size)
-        return mine
+        return at_level
 
     def _changes(self) -> Counting[list[Change]]:
         """Return the changes of this level in the retained journal."""
@@ -154,7 +154,7 @@ class Verification:
                 yield 0
         return found
 
-    def _with_the_timers(self, border: int) -> Counting[tuple[Tally, Tally, Gone]]:
+    def _count_timers(self, border: int) -> Counting[tuple[Tally, Tally, Gone]]:
         """Return (pending timers, all before `border`, others: log offsets and due times)."""
         pending, before = Tally(), Tally()
         gone: Gone = []

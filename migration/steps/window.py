@@ -108,9 +108,9 @@ class Window:
                 yield _ms(wall.replace(fold=1))  # a local time that occurs twice
         first_ms, end_ms = _ms(midnight), _ms(midnight + timedelta(days=1))
         if self._offset(first_ms) != self._offset(end_ms):
-            yield self._jump_ms(first_ms, end_ms)
+            yield self._clock_change_ms(first_ms, end_ms)
 
-    def _jump_ms(self, first_ms: int, end_ms: int) -> int:
+    def _clock_change_ms(self, first_ms: int, end_ms: int) -> int:
         """Return the time at which the local clock changes."""
         before = self._offset(first_ms)
         while end_ms - first_ms > 1:

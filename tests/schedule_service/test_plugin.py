@@ -50,7 +50,7 @@ def test_request_45_is_refused_where_levels_do_not_run(tmp_path):
 
     async def steps():
         response = await plugin.request_handlers()[45](Request(45, {}))
-        assert (response.code, response.remark) == (1, "levels do not run here now: ask the master")
+        assert (response.code, response.remark) == (1, "levels do not run here now: use the master")
 
     asyncio.run(steps())
 

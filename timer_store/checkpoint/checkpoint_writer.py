@@ -245,12 +245,12 @@ def _write_tombstones(timers: TimerStore, places: Offsets, *, copied: bool = Fal
 def _in_pieces(arrays: list[Offsets]) -> Iterator[Offsets]:
     """Yield the positions joined to arrays of bounded size."""
     piece: list[Offsets] = []
-    held = 0
+    count = 0
     for places in arrays:
         piece.append(places)
-        held += places.size
-        if held >= PIECE_PLACES:
+        count += places.size
+        if count >= PIECE_PLACES:
             yield np.concatenate(piece)
-            piece, held = [], 0
+            piece, count = [], 0
     if piece:
         yield np.concatenate(piece)

@@ -67,21 +67,21 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
 def invalid_reason(state: TimerState, snapshot: Snapshot) -> str | None:
     """Return the reason why a checkpoint cannot be used, None if it is valid."""
     units, store = state.units, state.store
-    _, queue_end = store.queue_bounds(TIMER_TOPIC, TIMER_QUEUE)
+    _, queued = store.queue_bounds(TIMER_TOPIC, TIMER_QUEUE)
     if snapshot.precision_ms != state.config.precision_ms:
         return (
             f"timerPrecisionMs was {snapshot.precision_ms}, it is {state.config.precision_ms} now"
         )
     unchanged = store.unchanged_end(snapshot.generation)
     if snapshot.log_offset > unchanged:
-        return f"the commit log has ended at {unchanged}, it had {snapshot.log_offset}"
-    if snapshot.queue_offset > queue_end:
-        return f"the timer queue ends at {queue_end}, it had {snapshot.queue_offset}"
+        return f"the commit log ended at {unchanged}, before the checkpoint's {snapshot.log_offset}"
+    if snapshot.queue_offset > queued:
+        return f"the timer queue ends at {queued}, before the checkpoint's {snapshot.queue_offset}"
     if snapshot.log_pos > units.log.end:
-        return f"the timer log ends at {units.log.end}, it had {snapshot.log_pos}"
-    journal_end = ownership.bounds(store)[1]
-    if snapshot.handover_offset > journal_end:
-        return f"the ownership journal ends at {journal_end}, it had {snapshot.handover_offset}"
+        return f"the timer log ends at {units.log.end}, before the checkpoint's {snapshot.log_pos}"
+    end = ownership.bounds(store)[1]
+    if snapshot.handover_offset > end:
+        return f"the journal ends at {end}, before the checkpoint's {snapshot.handover_offset}"
     if adoption.has_apache_deliveries(state, snapshot.log_offset, snapshot.queue_offset):
         return "an Apache broker was the master since the last checkpoint"
     return None
@@ -146,8 +146,8 @@ def mark_rolled_units(state: TimerState) -> None:
                 rolls = rows[rows["due_ms"] > ends_ms]
                 due_ms, window_ms = rolls["due_ms"], state.config.window_ms
                 later_ms = slot_times(due_ms, position.read_ms, ends_ms, window_ms)
-                put_on = units.find(rolls["phys_offset"], later_ms) >= 0
-                units.write_tombstones(rolls["pos"][put_on])
+                rolled = units.find(rolls["phys_offset"], later_ms) >= 0
+                units.write_tombstones(rolls["pos"][rolled])
 
 
 def counts_match(state: TimerState) -> bool:
@@ -174,9 +174,8 @@ def write_tombstones(state: TimerState, settled: Offsets, *, counted: bool) -> N
             rows = np.concatenate([rows, state.transfers.gone_at_offsets(part)])
         slots_ms = state.slots_of(rows["due_ms"])
         state.units.settle(positions_of(state, rows, slots_ms))
-        state.units.recount(
-            np.concatenate(slots_ms)
-        )  # some counts in the file exclude them already
+        # The counts of some slots in the file exclude these timers already.
+        state.units.recount(np.concatenate(slots_ms))
 
 
 def positions_of(state: TimerState, rows: Rows, slots_ms: tuple[Offsets, ...]) -> Offsets:
@@ -204,12 +203,12 @@ def enqueue_rest(state: TimerState, settled: Offsets, progress: Progress | None 
 
 def origins(state: TimerState, start: int, end: int | None = None) -> Offsets:
     """Return the origins named by the records between two log offsets, ascending."""
-    held = [NO_OFFSETS]
+    found = [NO_OFFSETS]
     for rows in state.store.scan(start, end):
         state.origin_run.note(rows)
         prepared = rows["prepared_offset"]
-        held.append(-(prepared[prepared < 0] + 1))
-    return distinct(*held)
+        found.append(-(prepared[prepared < 0] + 1))
+    return distinct(*found)
 
 
 def rebuild(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 EVERY_MS: Final = 10_000
-DUTY: Final = 50  # a pause is at least this many times as long as the work before it
+PAUSE_FACTOR: Final = 50  # a pause is at least this many times as long as the work before it
 KERNELS: Final = "timers"
 
 
@@ -62,7 +62,7 @@ class Standby:
             except (StoreError, OSError) as error:
                 log.error("timers of this replica are recovered when it is promoted: %s", error)
                 return
-            pause_ms = max(EVERY_MS, DUTY * (self._clock.now_ms() - began_ms))
+            pause_ms = max(EVERY_MS, PAUSE_FACTOR * (self._clock.now_ms() - began_ms))
 
     async def refresh(self) -> bool:
         """Write a checkpoint of the log as it is now; return whether it is on the disk.

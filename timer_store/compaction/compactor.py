@@ -71,7 +71,7 @@ class Compaction:
         plan: Plan being executed, or the last one.
         blocked_by, why: Reason why nothing is copied although files should be removed.
         copied, copied_bytes: Messages copied since the start, and the size of their records.
-        freed_bytes: Bytes of log files that no timer needs any more as a result.
+        freed_bytes: Bytes of log files that no timer needs any more because of the copies.
         progress: Processed units and all units of the current walk.
         next_piece_ms: Earliest time of the next piece.
     """
@@ -147,8 +147,8 @@ class Compaction:
 
     def _note(self, blocked_by: Blocked, why: str) -> None:
         if blocked_by and blocked_by != self.blocked_by:
-            passing = blocked_by == Blocked.BEHIND
-            log.log(logging.INFO if passing else logging.WARNING, "old log files stay: %s", why)
+            temporary = blocked_by == Blocked.BEHIND
+            log.log(logging.INFO if temporary else logging.WARNING, "old log files stay: %s", why)
         self.blocked_by, self.why = blocked_by, why
 
     # -- selection ------------------------------------------------------------------------------
@@ -246,9 +246,9 @@ class Compaction:
         sizes = np.cumsum(rows["record_size"].clip(0).astype(np.int64))
         count = max(int(np.searchsorted(sizes, COPIED_BYTES_MAX, "right")), 1)
         rows, slot_ms = rows[:count], units["slot_ms"][:count]
-        blocked_by = (rows["state"] == layout.STAGED_PENDING) & not_loaded(state, slot_ms)
-        blocked_by &= ~state.settled_timers.has(np.ascontiguousarray(rows["phys_offset"]))
-        rows = rows[blocked_by]
+        pending = (rows["state"] == layout.STAGED_PENDING) & not_loaded(state, slot_ms)
+        pending &= ~state.settled_timers.has(np.ascontiguousarray(rows["phys_offset"]))
+        rows = rows[pending]
         state.hold()
         timed, taken = state.copies.put(rows, state.clock.now_ms())
         if taken.any():

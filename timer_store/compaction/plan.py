@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-RECORD_EXTRA_BYTES: Final = (
-    256  # growth per copy: added properties, unit, entries in queue and key index
-)
+# Growth per copy: added properties, unit, entries in queue and key index.
+RECORD_EXTRA_BYTES: Final = 256
 
 
 class Blocked(StrEnum):

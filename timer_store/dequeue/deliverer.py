@@ -35,7 +35,7 @@ class TimerDeliverer:
 
     Args:
         precision_ms: Width of a slot.
-        check: Determines whether a unit or its record is damaged; without it, the record is.
+        check: Determines whether a unit or its record is damaged; None: it is the record.
     Attributes:
         broken: Error of the damaged unit that ended the last batch.
     """

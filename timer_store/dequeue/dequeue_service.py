@@ -66,9 +66,7 @@ class DequeueService:
         self.retry_ms = 0
         self.delivered = self.rolled = self.lost = self.parts = 0
         self._rolled_ms = -1  # slots up to this one may have been rolled, completely or in part
-        self._blocked_by = (
-            ""  # reason why a slot cannot be rolled now, and time of the next attempt
-        )
+        self._blocked_by = ""  # reason why a slot cannot be rolled now
         self._roll_retry_ms = 0
         self._passed: list[Offsets] = []
         self._starts: deque[tuple[int, int]] = deque()
@@ -186,9 +184,7 @@ class DequeueService:
         timed = timed_rows(rows)
         place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
         places = rows["pos"].copy()
-        if (
-            slot_ms <= self._rolled_ms
-        ):  # an earlier roll of this slot was incomplete, or a crash interrupted it
+        if slot_ms <= self._rolled_ms:  # the last roll of this slot was incomplete or interrupted
             left = self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0
             self._passed.append(places[~left])
             timed, places = timed[left], places[left]
@@ -232,7 +228,7 @@ class DequeueService:
         if not timed.size:
             return 0
         write_ms, read_ms = now_ms - now_ms % self.config.precision_ms, self._position.read_ms
-        why = "a slot still holds undelivered timers of an earlier lap"
+        why = "a slot still has undelivered timers of an earlier lap"
         try:
             taken = int(self._units.add(timed, write_ms=write_ms, read_ms=read_ms))
         except OSError as error:

@@ -77,9 +77,9 @@ class Run:
 
 def sorted_run(rows: Rows) -> Run:
     """Return (n,) `layout.STAGED` rows, all pending, as a run. May run in any thread."""
-    held = np.empty(rows.size, layout.STAGE_ROW)
-    kernels.copy_staged(rows, _order(rows), held)
-    return Run(held)
+    staged = np.empty(rows.size, layout.STAGE_ROW)
+    kernels.copy_staged(rows, _order(rows), staged)
+    return Run(staged)
 
 
 def _order(rows: Rows) -> npt.NDArray[np.int32]:
@@ -127,8 +127,8 @@ class NearStage:
     @property
     def room(self) -> int:
         """Number of rows that may be loaded now; new timers of a loaded slot may exceed it."""
-        held = sum(map(len, self._runs)) + sum(map(len, self._fronts))
-        return max(self._rows_max - held, 0)
+        count = sum(map(len, self._runs)) + sum(map(len, self._fronts))
+        return max(self._rows_max - count, 0)
 
     @property
     def next_due_ms(self) -> int | None:
@@ -171,7 +171,7 @@ class NearStage:
             return
         self._count += len(run)
         self._runs.append(run)
-        while len(self._runs) > 1 and _alike(*self._runs[-2:]):
+        while len(self._runs) > 1 and _should_merge(*self._runs[-2:]):
             newer, older = self._runs.pop(), self._runs.pop()
             self._runs.append(_merged(older, newer))
 
@@ -184,13 +184,13 @@ class NearStage:
         """
         if not rows.size:
             return
-        held = np.empty(rows.size, layout.STAGE_ROW)
-        kernels.copy_staged(rows, np.arange(rows.size, dtype=np.int32), held)
+        staged = np.empty(rows.size, layout.STAGE_ROW)
+        kernels.copy_staged(rows, np.arange(rows.size, dtype=np.int32), staged)
         if int(rows[-1]["due_ms"]) > self._front_ms:
             self.add(rows)
             return
         self._count += int(rows.size)
-        self._fronts.append(Run(held))
+        self._fronts.append(Run(staged))
 
     # -- out ------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class NearStage:
         return found
 
 
-def _alike(older: Run, newer: Run) -> bool:
+def _should_merge(older: Run, newer: Run) -> bool:
     """Return whether to merge two runs: of similar size, and overlapping in time or small."""
     if len(older) > 2 * len(newer):
         return False

@@ -185,10 +185,7 @@ class SlotLoader:
         if not rows.size:
             return rows
         rows = rows[~self._settled_timers.has(rows["phys_offset"])]
-        for known in (
-            loaded.run.rows,
-            loaded.rolls,
-        ):  # a copied unit was linked before, and has been read
+        for known in (loaded.run.rows, loaded.rolls):  # a new unit may be a copy of one read before
             rows = rows[~is_in(rows["phys_offset"], known["phys_offset"])]
         _, firsts = np.unique(rows["phys_offset"], return_index=True)
         rows = rows[np.sort(firsts)]
@@ -232,8 +229,8 @@ def load(
 
 def _without(loaded: LoadedRows, settled: Offsets) -> LoadedRows:
     """Remove timers that were settled during the read, without counting them as missing."""
-    held = loaded.run.rows
-    run = Run(held[~is_in(held["phys_offset"], settled)])
+    rows = loaded.run.rows
+    run = Run(rows[~is_in(rows["phys_offset"], settled)])
     rolls = loaded.rolls[~is_in(loaded.rolls["phys_offset"], settled)]
     return replace(loaded, run=run, rolls=rolls, num=loaded.num - int(settled.size))
 
@@ -249,4 +246,4 @@ def _staged(units: Rows) -> Rows:
 
 
 def _wake_none() -> None:
-    """Do nothing, without an event loop."""
+    """Wake nothing, because there is no event loop."""

@@ -231,12 +231,12 @@ def settled(state: TimerState, reach: ApachePositions, progress: Progress) -> Of
         reach: Positions of the Apache broker; with `UNKNOWN`, only the commit log is used.
     """
     named, delivered = _read_log(state, _scan_start(state, reach), progress)
-    others = _settled_by_others(state, reach, delivered)
-    state.is_adopting = bool(others.size)
-    return distinct(named, others)
+    by_apache = _settled_by_apache(state, reach, delivered)
+    state.is_adopting = bool(by_apache.size)
+    return distinct(named, by_apache)
 
 
-def _settled_by_others(state: TimerState, reach: ApachePositions, delivered: Rows) -> Offsets:
+def _settled_by_apache(state: TimerState, reach: ApachePositions, delivered: Rows) -> Offsets:
     """Return the log offsets of records of the queue that an Apache broker settled, ascending.
 
     Args:
@@ -245,13 +245,13 @@ def _settled_by_others(state: TimerState, reach: ApachePositions, delivered: Row
     special = np.concatenate([np.empty(0, layout.IDENTIFIED), *_special(state)])
     if reach is UNKNOWN and not special.size and not delivered.size:
         return NO_OFFSETS  # only DueMQ has processed these timers
-    witnesses = ApacheCopies(special, delivered)
+    copies = ApacheCopies(special, delivered)
     found, offset = [NO_OFFSETS], state.fetch.bounds()[0]
     for units in _units(state, offset):
         rows = _identify(state, units["phys_offset"], kernels.ALL)
-        found.append(_passed(state, units, rows, offset, reach))
+        found.append(_read_by_apache(state, units, rows, offset, reach))
         rows = rows[~is_in(rows["phys_offset"], found[-1])]
-        settled = witnesses.copied(rows) | witnesses.cancelled(rows)
+        settled = copies.copied(rows) | copies.cancelled(rows)
         found.append(rows["phys_offset"][settled])
         offset += int(units.size)
     found += _delivered_transfers(state, reach)
@@ -309,10 +309,10 @@ def _delivered_transfers(state: TimerState, reach: ApachePositions) -> Iterator[
                 yield offsets[~is_in(offsets, reach.near)]
 
 
-def _passed(
+def _read_by_apache(
     state: TimerState, units: Rows, rows: Rows, offset: int, reach: ApachePositions
 ) -> Offsets:
-    """Return the records that Apache enqueued and whose slot it has read."""
+    """Return the records that Apache has enqueued, and whose slot Apache has read."""
     early = units["phys_offset"][: max(reach.queue_offset - offset, 0)]
     later = rows["phys_offset"][rows["out_ms"] >= reach.read_ms]
     return early[~(is_in(early, later) | is_in(early, reach.near))]

@@ -176,7 +176,7 @@ class EnqueueService:
             return 0
         self._reported = ""
         if taken < fit.size:
-            self.blocked_by = "a slot still holds undelivered timers of an earlier lap"
+            self.blocked_by = "a slot still has undelivered timers of an earlier lap"
         return taken
 
     def _keep_non_timers(self, rows: Rows) -> None:

@@ -111,7 +111,7 @@ class NonTimers:
         return np.asarray(offsets[same])
 
     def _find_in_slots(self, named: Sequence[tuple[Row, Target]]) -> Offsets:
-        """Return the same as `_find` by reading every timer of those slots."""
+        """Return the result of `_find` without the key index: read all timers of the slots."""
         state, width_ms = self._state, self._state.config.precision_ms
         found: list[int] = []
         wanted: dict[int, set[Target]] = {}

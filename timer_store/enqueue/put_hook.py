@@ -110,21 +110,21 @@ class TimerHook:
         if found == put.DIRECT:
             return self._direct_fault(batch, at, now_ms)
         properties = batch.properties(at)
-        asked = ", ".join(f"{name}={properties[name]}" for name in DUE_NAMES if name in properties)
-        asked, limit_ms = asked[: 3 * SHOWN_CHARACTERS], self._config.max_delay_ms
+        given = ", ".join(f"{name}={properties[name]}" for name in DUE_NAMES if name in properties)
+        given, limit_ms = given[: 3 * SHOWN_CHARACTERS], self._config.max_delay_ms
         if found == put.ILLEGAL:
             return (
-                f"timer message illegal: {asked} is not a whole number of at most 18 digits; "
+                f"timer message illegal: {given} is not a whole number of at most 18 digits; "
                 f"the max delay is {limit_ms}ms"
             )
         if found == put.MARKER_LATE:
             return (
-                f"timer message illegal: {asked} is in the past, the time is {now_ms}, so there "
+                f"timer message illegal: {given} is in the past, the time is {now_ms}, so there "
                 f"is no message to cancel; the max delay is {limit_ms}ms"
             )
         if found == put.TOO_FAR:
             return (
-                f"timer message illegal: {asked} is further away than the max delay {limit_ms}ms "
+                f"timer message illegal: {given} is further away than the max delay {limit_ms}ms "
                 f"(timerMaxDelaySec) from {now_ms}"
             )
         return (

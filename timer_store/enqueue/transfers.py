@@ -40,7 +40,7 @@ class TransferredUnits:
     """Level messages that one timer store owns. Belongs to the event loop's thread.
 
     Attributes:
-        owned: Ranges that the timers own by the applied records.
+        owned: Ranges that the timers own according to the applied records.
         taken, returned: Numbers of messages enqueued and returned by this process.
     """
 
@@ -87,17 +87,17 @@ class TransferredUnits:
 
     def first_behind(self) -> int | None:
         """Return the log offset of the first record that is not enqueued, None without any."""
-        found = [rows["phys_offset"].min() for rows in self._not_taken() if rows.size]
+        found = [rows["phys_offset"].min() for rows in self._unenqueued_rows() if rows.size]
         return int(min(found)) if found else None
 
     def unenqueued(self, rows: Rows) -> Mask:
         """Return which of (n,) `layout.TIMED` level messages are transferred but not enqueued."""
         found = np.zeros(rows.size, np.bool_)
-        for mine in self._not_taken():
+        for mine in self._unenqueued_rows():
             found |= is_in(rows["phys_offset"], mine["phys_offset"])
         return found & ~is_among(rows["phys_offset"], self._enqueue.skip)
 
-    def _not_taken(self) -> Iterator[Rows]:
+    def _unenqueued_rows(self) -> Iterator[Rows]:
         unit = self._position.handover_unit
         for entry in self._incomplete:
             assert isinstance(entry.record, Transfer)
@@ -127,7 +127,7 @@ class TransferredUnits:
         return total
 
     def _next_transfer(self) -> None:
-        """Move on to the next transfer."""
+        """Advance the position to the next transfer."""
         self._incomplete.pop(0)
         position = self._position
         position.handover_unit = 0
@@ -182,8 +182,8 @@ class TransferredUnits:
     def restore(self, at: int, unit: int, *, log_offset: int = 0, scan_from: int = NO_END) -> None:
         """Apply the records before a checkpoint, whose messages already have units.
 
-        While a transfer is blocked, later records are returns of units that the checkpoint no
-        longer counts, and transfers without units.
+        If a transfer was blocked, the records after it are transfers without units, and returns
+        whose units the checkpoint does not count.
 
         Args:
             at: `Position.handover_offset` of the checkpoint.
@@ -211,15 +211,15 @@ class TransferredUnits:
         position.handover_offset, position.handover_unit = at, unit
 
     def _note_gone(self, queue_offset: int, record: Return) -> None:
-        """Keep the ranges that a record does not give back to the level, because of their units."""
+        """Keep the ranges of a return that were settled, because slots may have their units."""
         ranges = self.owned.ranges(record.level, record.first, record.end)
         self._gone.add(record.level, minus(ranges, record.pending), queue_offset)
 
     def gone_at_offsets(self, offsets: Offsets) -> Rows:
         """Return the records at log offsets that were settled when their range was returned.
 
-        The timers no longer own them, but slots of the restored checkpoint may have their units:
-        the slot that was partly delivered at the return.
+        The timers no longer own these messages, but the slot that was partly delivered at the
+        return may have their units in the restored checkpoint.
 
         Returns:
             (m,) `layout.TIMED`, from the records after `scan_from` of `restore`.

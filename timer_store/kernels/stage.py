@@ -66,10 +66,10 @@ def ascends(keys: Any) -> bool:
 def copy_staged(rows: Rows, order: Any, out: Rows) -> None:
     """Copy STAGED rows[order] to STAGE_ROW `out`."""
     for i in range(order.size):
-        row, held = rows[order[i]], out[i]
-        held["due_ms"], held["phys_offset"] = row["due_ms"], row["phys_offset"]
-        held["pos"], held["write_ms"] = row["pos"], row["write_ms"]
-        held["record_size"], held["topic_hash"] = row["record_size"], row["topic_hash"]
+        row, target = rows[order[i]], out[i]
+        target["due_ms"], target["phys_offset"] = row["due_ms"], row["phys_offset"]
+        target["pos"], target["write_ms"] = row["pos"], row["write_ms"]
+        target["record_size"], target["topic_hash"] = row["record_size"], row["topic_hash"]
 
 
 @kernel
@@ -97,11 +97,11 @@ def merge(a: Rows, b: Rows, out: Rows) -> int:
 
 
 @kernel
-def bound(held: Rows, first: int, end: int, due_ms: int) -> int:
-    """Return the first row in held[first:end] that is due after `due_ms`, `end` if none."""
+def bound(rows: Rows, first: int, end: int, due_ms: int) -> int:
+    """Return the first row in rows[first:end] that is due after `due_ms`, `end` if none."""
     while first < end:
         middle = (first + end) // 2
-        if held[middle]["due_ms"] <= due_ms:
+        if rows[middle]["due_ms"] <= due_ms:
             first = middle + 1
         else:
             end = middle
@@ -109,26 +109,26 @@ def bound(held: Rows, first: int, end: int, due_ms: int) -> int:
 
 
 @kernel
-def skip_settled(held: Rows, first: int, end: int) -> int:
-    """Return the first pending row in held[first:end], `end` if none."""
-    while first < end and held[first]["write_ms"] < 0:
+def skip_settled(rows: Rows, first: int, end: int) -> int:
+    """Return the first pending row in rows[first:end], `end` if none."""
+    while first < end and rows[first]["write_ms"] < 0:
         first += 1
     return first
 
 
 @kernel
-def is_mixed(held: Rows) -> bool:
+def is_mixed(rows: Rows) -> bool:
     """Return whether rows of one millisecond have more than one topic; sorted by due time."""
-    for i in range(1, held.size):
-        row, before = held[i], held[i - 1]
+    for i in range(1, rows.size):
+        row, before = rows[i], rows[i - 1]
         if row["due_ms"] == before["due_ms"] and row["topic_hash"] != before["topic_hash"]:
             return True
     return False
 
 
 @kernel
-def rank(held: Rows, spots: Any, ranks: Any, table: Any) -> int:
-    """Set ranks[i] to the number of pending rows of its topic before i; return the maximum + 1.
+def rank(rows: Rows, spots: Any, ranks: Any, table: Any) -> int:
+    """Set ranks[i] to the number of earlier pending rows with the topic of row i; return max + 1.
 
     Args:
         spots, ranks: (n,) i4 out; spots[i]: row of `table` with the topic of i, or NO_SPOT.
@@ -136,9 +136,9 @@ def rank(held: Rows, spots: Any, ranks: Any, table: Any) -> int:
     """
     mask = np.int64(table.shape[0] - 1)
     most = np.int64(1)
-    for i in range(held.size):
-        topic = held[i]["topic_hash"]
-        if held[i]["write_ms"] < 0:
+    for i in range(rows.size):
+        topic = rows[i]["topic_hash"]
+        if rows[i]["write_ms"] < 0:
             spots[i] = NO_SPOT
             ranks[i] = 0
             continue
@@ -151,14 +151,14 @@ def rank(held: Rows, spots: Any, ranks: Any, table: Any) -> int:
         table[spot, TABLE_ROWS] += 1
         most = max(most, np.int64(table[spot, TABLE_ROWS]))
     # clear only the used rows: the table is reused for all milliseconds of a run
-    for i in range(held.size):
+    for i in range(rows.size):
         if spots[i] != NO_SPOT:
             table[spots[i], TABLE_ROWS] = 0
     return most
 
 
 @kernel
-def interleave(held: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out: Rows) -> None:
+def interleave(rows: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out: Rows) -> None:
     """Copy sorted rows to `out`, topics in turn within each millisecond.
 
     The order is the first row of each topic in log order, then the second of each, and so on. O(n).
@@ -167,12 +167,12 @@ def interleave(held: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out:
         spots, ranks, table: see `rank`.
         starts: (n + 1,) i4, scratch.
     """
-    first, size = np.int64(0), held.size
+    first, size = np.int64(0), rows.size
     while first < size:
         end = first + 1
-        while end < size and held[end]["due_ms"] == held[first]["due_ms"]:
+        while end < size and rows[end]["due_ms"] == rows[first]["due_ms"]:
             end += 1
-        group = held[first:end]
+        group = rows[first:end]
         rounds = rank(group, spots, ranks, table)
         # a stable counting sort by rank, which keeps the log order within a rank
         starts[: rounds + 1] = 0
@@ -188,8 +188,8 @@ def interleave(held: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out:
 
 
 @kernel
-def take_batch(held: Rows, first: int, end: int, limits: Any, out: Rows) -> Any:
-    """Copy the leading pending rows of held[first:end] to STAGED `out`, up to the limits.
+def take_batch(rows: Rows, first: int, end: int, limits: Any, out: Rows) -> Any:
+    """Copy the leading pending rows of rows[first:end] to STAGED `out`, up to the limits.
 
     Args:
         limits: (maximum rows, maximum bytes of their records, 1 if a single row may exceed them).
@@ -199,7 +199,7 @@ def take_batch(held: Rows, first: int, end: int, limits: Any, out: Rows) -> Any:
     rows_max, bytes_max, may_exceed = limits
     n, total = np.int64(0), np.int64(0)
     while first < end and n < rows_max:
-        row = held[first]
+        row = rows[first]
         if row["write_ms"] >= 0:
             size = max(np.int64(row["record_size"]), 0)
             if total + size > bytes_max and not (n == 0 and may_exceed != 0):
@@ -216,32 +216,32 @@ def take_batch(held: Rows, first: int, end: int, limits: Any, out: Rows) -> Any:
 
 
 @kernel
-def place_of(held: Rows, first: int, end: int, due_ms: int, phys_offset: int, turns: bool) -> int:
-    """Return the index of a row in held[first:end], -1 if it is absent.
+def place_of(rows: Rows, first: int, end: int, due_ms: int, phys_offset: int, turns: bool) -> int:
+    """Return the index of a row in rows[first:end], -1 if it is absent.
 
     Args:
         turns: Rows are interleaved by topic within a millisecond, not in log order.
     """
-    low, high = bound(held, first, end, due_ms - 1), end
+    low, high = bound(rows, first, end, due_ms - 1), end
     if not turns:
         while low < high:
             middle = (low + high) // 2
-            row = held[middle]
+            row = rows[middle]
             if (row["due_ms"], row["phys_offset"]) < (due_ms, phys_offset):
                 low = middle + 1
             else:
                 high = middle
         high = min(low + 1, end)  # only this row can match
-    while low < high and held[low]["due_ms"] == due_ms:
-        if held[low]["phys_offset"] == phys_offset:
+    while low < high and rows[low]["due_ms"] == due_ms:
+        if rows[low]["phys_offset"] == phys_offset:
             return low
         low += 1
     return -1
 
 
 @kernel
-def find(held: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, found: Any) -> int:
-    """Find pending timers in held[first:end]; return the number of timers found.
+def find(rows: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, found: Any) -> int:
+    """Find pending timers in rows[first:end]; return the number of timers found.
 
     Args:
         span: (first, end, 1 if rows are interleaved within a millisecond).
@@ -254,10 +254,10 @@ def find(held: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, fo
     for i in range(phys_offsets.size):
         if found[i]:
             continue
-        at = place_of(held, first, end, due_ms[i], phys_offsets[i], turns != 0)
-        if at >= 0 and held[at]["write_ms"] >= 0:
+        at = place_of(rows, first, end, due_ms[i], phys_offsets[i], turns != 0)
+        if at >= 0 and rows[at]["write_ms"] >= 0:
             found[i] = True
             n += 1
             if settle:
-                held[at]["write_ms"] = ~held[at]["write_ms"]
+                rows[at]["write_ms"] = ~rows[at]["write_ms"]
     return n

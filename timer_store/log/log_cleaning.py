@@ -35,7 +35,7 @@ class LogCleaning:
 
     def __init__(self, state: TimerState) -> None:
         self._state = state
-        self._pos = self._remade = 0
+        self._pos = self._rebuilds = 0
         self.removed_files = 0
 
     def needed_from(self, read_ms: int) -> int:
@@ -45,16 +45,16 @@ class LogCleaning:
             read_ms: the first slot that is not completely delivered.
         """
         log = self._state.units.log
-        if self._remade != self._state.rebuilds or self._pos > log.end:
-            self._pos, self._remade = 0, self._state.rebuilds
+        if self._rebuilds != self._state.rebuilds or self._pos > log.end:
+            self._pos, self._rebuilds = 0, self._state.rebuilds
         self._pos = max(self._pos, log.min_pos)
         for _ in range(LOOK_UNITS // PIECE_UNITS):
-            if not log.files or self._pos >= log.files[-1].base or not self._pass(read_ms):
+            if not log.files or self._pos >= log.files[-1].base or not self._skip_piece(read_ms):
                 break  # the file that is being written is never removed
         return self._pos
 
-    def _pass(self, read_ms: int) -> bool:
-        """Check the next units of one file; return True if none of them is needed."""
+    def _skip_piece(self, read_ms: int) -> bool:
+        """Advance to the first needed unit of the next piece; return True if it has none."""
         log, width_ms = self._state.units.log, self._state.config.precision_ms
         rows, following = log.read_piece(self._pos, log.end, np.empty(PIECE_UNITS, layout.LOGGED))
         needed = is_pending(rows) & (rows["slot_ms"] >= read_ms - read_ms % width_ms)

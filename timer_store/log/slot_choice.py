@@ -42,9 +42,9 @@ def place(rows: Rows, read_ms: int, staged_ms: int, window_ms: int) -> None:
 def candidates(due_ms: Times, read_ms: int, loaded_ms: int, window_ms: int) -> tuple[Times, ...]:
     """Return the slots that may contain a unit, whenever it was enqueued or rolled.
 
-    A unit that is not rolled is in the window from the read time on, or one window later. While a
-    delivery is delayed, slots are loaded further than that, and a timer is rolled with them: then
-    its unit may also be in the window from there on.
+    A unit is in the window that begins at the read time, or one window later. While deliveries are
+    delayed, slots after that window are loaded and their timers rolled: then a unit may also be in
+    the window that begins at `loaded_ms`, or one window later.
 
     Args:
         loaded_ms: Slots before it are loaded, or were loaded by the last run.

@@ -42,9 +42,7 @@ SCAN_UNITS: Final = 65_536
 REMEDY: Final = "The wheel is linked again from the timer log at the next start."
 PATCH_GAP_BYTES: Final = 512  # fields with smaller gaps between them are written by one call
 PATCH_BYTES_MAX: Final = 1 << 20
-BURY_UNITS: Final = (
-    8_192  # per call; a longer call would block the event loop, because it holds the GIL
-)
+PIECE_UNITS: Final = 8_192  # per call, because a call blocks the event loop: it has the GIL
 
 
 class UnitFile(LogFile):
@@ -284,8 +282,8 @@ class TimerLog(NumberedLog[UnitFile]):
         Raises:
             OSError: The disk refused it; some may be written.
         """
-        for first in range(0, positions.size, BURY_UNITS):
-            mine, left = positions[first : first + BURY_UNITS], due[first : first + BURY_UNITS]
+        for first in range(0, positions.size, PIECE_UNITS):
+            mine, left = positions[first : first + PIECE_UNITS], due[first : first + PIECE_UNITS]
             for file in list(self.files):
                 low, high = np.searchsorted(mine, [file.base, file.base + file.size]).tolist()
                 if low < high:

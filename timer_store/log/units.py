@@ -167,12 +167,12 @@ class TimerUnits:
             if not full:
                 return found
             after = (-1, -1)
-        return self._read_least(slot_ms, count_max, after, skip)
+        return self._read_first(slot_ms, count_max, after, skip)
 
     def read_parts(self, slot_ms: int, *, skip: Offsets = NO_OFFSETS) -> Iterator[Rows]:
         """Yield the pending timers in a slot, (n,) `layout.STAGED`, in parts.
 
-        Timers after a break of the chain are missing without an error.
+        If the chain is broken, the timers after the fault are omitted without an error.
         """
         after: tuple[int, int] | None = None
         while True:
@@ -183,7 +183,7 @@ class TimerUnits:
             after = int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])
 
     def _read_up_to(self, slot_ms: int, skip: Offsets, count_max: int) -> tuple[SlotRows, bool]:
-        """Return a slot's units, and whether the slot has more than `count_max`."""
+        """Return a slot's units, and whether the slot has more than `count_max` of them."""
         slot = self.wheel.slot(slot_ms)
         out = np.empty(min(max(slot.num, 0) + 16, count_max), layout.STAGED)
         walk = new_walk(slot.last_pos)
@@ -203,9 +203,9 @@ class TimerUnits:
         return SlotRows(rows, markers, True, broken, bool(walk[chain.WALK_DOUBT])), False
 
     def _file_at(self, walk: Offsets) -> UnitFile | None:
-        """Return the file in which a walk continues, None at its end.
+        """Return the file in which a walk continues, None at the end of the walk.
 
-        A position after the log is a fault.
+        A position after the end of the log is a fault.
         """
         pos = int(walk[chain.WALK_POS])
         if pos < self.log.min_pos:
@@ -218,14 +218,14 @@ class TimerUnits:
     def _broken(self, walk: Offsets) -> CorruptStore:
         return chain_error(self.log, int(walk[chain.WALK_POS]), int(walk[chain.WALK_FAULT]))
 
-    def _read_least(
+    def _read_first(
         self, slot_ms: int, count_max: int, after: tuple[int, int], skip: Offsets
     ) -> SlotRows:
         heap = np.empty((count_max, 3), np.int64)
-        walk = self._walk_least(slot_ms, after, skip, heap)
+        walk = self._walk_first(slot_ms, after, skip, heap)
         if walk[chain.WALK_MIXED] and walk[chain.WALK_SETTLED]:  # a record may have two units
             skip = distinct(skip, self._settled_in(slot_ms))
-            walk = self._walk_least(slot_ms, after, skip, heap)
+            walk = self._walk_first(slot_ms, after, skip, heap)
         count = int(walk[chain.WALK_ROWS])
         heap = heap[: min(count, count_max)]
         heap = heap[np.lexsort((heap[:, 2], heap[:, 1], heap[:, 0]))]
@@ -236,7 +236,7 @@ class TimerUnits:
         doubtful = bool(walk[chain.WALK_DOUBT])
         return SlotRows(rows, rows[:0], count <= count_max, broken, doubtful)
 
-    def _walk_least(
+    def _walk_first(
         self, slot_ms: int, after: tuple[int, int], skip: Offsets, heap: Offsets
     ) -> Offsets:
         slot = self.wheel.slot(slot_ms)
@@ -265,7 +265,7 @@ class TimerUnits:
         """Return the units at log positions as (n,) `layout.STAGED`, in the same order.
 
         Raises:
-            CorruptStore: There is no unit at one of them.
+            CorruptStore: There is no unit at one of the positions.
         """
         rows = np.zeros(positions.size, layout.STAGED)
         rows["pos"] = -1
@@ -305,15 +305,15 @@ class TimerUnits:
         return out
 
     def _find_ordered(self, wanted: Offsets, ticks: Offsets) -> Offsets:
-        """Find units; (wanted, ticks) ascends by tick, then record."""
+        """Return the positions of units, -1: none; (wanted, ticks) ascends by tick, then record."""
         found = np.full(wanted.size, -1, np.int64)
-        self._guess(wanted, ticks, found)
+        self._find_in_log_order(wanted, ticks, found)
         left = np.flatnonzero(found < 0)
         if left.size:
-            found[left] = self._match(wanted[left], ticks[left])
+            found[left] = self._find_in_chains(wanted[left], ticks[left])
         return found
 
-    def _guess(self, wanted: Offsets, ticks: Offsets, found: Offsets) -> None:
+    def _find_in_log_order(self, wanted: Offsets, ticks: Offsets, found: Offsets) -> None:
         """Find units by binary search, because most units are in the order of their records."""
         files = [file for file in self.log.files if self.log.end_in(file) > file.base]
         firsts = [self._first_record(file) for file in files]
@@ -334,7 +334,7 @@ class TimerUnits:
         except CorruptStore:
             return 0
 
-    def _match(self, wanted: Offsets, ticks: Offsets) -> Offsets:
+    def _find_in_chains(self, wanted: Offsets, ticks: Offsets) -> Offsets:
         """Find units by walking their slots."""
         found = np.full(wanted.size, -1, np.int64)
         starts = np.flatnonzero(np.diff(ticks, prepend=ticks[0] - 1))
@@ -346,20 +346,20 @@ class TimerUnits:
         return found
 
     def settle(self, positions: Offsets, *, copied: bool = False) -> int:
-        """Mark units as settled early, and decrease the counts of their slots; return the number.
+        """Settle units before their due time; return the number of settled timers.
 
-        Markers are marked, too, but not counted. Settled units and units in removed files are not
-        changed. The next `log.sync` writes the marks to the disk.
+        Units get tombstones, which the next `log.sync` brings to the disk. Markers are not counted.
+        Settled units and units in removed files do not change.
 
         Args:
             positions: (n,) in the timer log, in any order.
             copied: A copy of the unit was added to its slot and represents the timer.
 
         Raises:
-            OSError: The log cannot be written; some units may be marked, counts are unchanged.
+            OSError: The log cannot be written; some units may have tombstones, no count changed.
             CorruptStore: There is no unit at one of the positions; nothing was written.
         """
-        positions, due, ticks = self._settled(positions, copied=copied)
+        positions, due, ticks = self._tombstones(positions, copied=copied)
         self.log.write_tombstones(positions, due)
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
         return int(np.count_nonzero(ticks))
@@ -370,7 +370,7 @@ class TimerUnits:
         Raises:
             CorruptStore: There is no unit at one of the positions; nothing has changed.
         """
-        _, _, ticks = self._settled(positions, copied=False)
+        _, _, ticks = self._tombstones(positions, copied=False)
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
 
     def write_tombstones(self, positions: Offsets, *, copied: bool = False) -> None:
@@ -382,13 +382,13 @@ class TimerUnits:
         Raises:
             OSError, CorruptStore: As `settle`.
         """
-        positions, due, _ = self._settled(positions, copied=copied)
+        positions, due, _ = self._tombstones(positions, copied=copied)
         self.log.write_tombstones(positions, due)
 
-    def _settled(self, positions: Offsets, *, copied: bool) -> tuple[Offsets, Offsets, Offsets]:
-        """Return (positions ascending, their new due_ms, the ticks to decrease)."""
+    def _tombstones(self, positions: Offsets, *, copied: bool) -> tuple[Offsets, Offsets, Offsets]:
+        """Return (positions, ascending; new due_ms of their units; ticks whose counts decrease)."""
         positions = positions[positions >= self.log.min_pos]
-        if (np.diff(positions) <= 0).any():  # they are often already in order
+        if (np.diff(positions) <= 0).any():  # often they ascend already
             positions = distinct(positions)
         due, ticks = np.zeros(positions.size, np.int64), np.zeros(positions.size, np.int64)
         if positions.size and int(positions[-1]) >= self.log.end:

@@ -83,9 +83,8 @@ class TimerWheel:
         try:
             self._check_size()
             self._map = mmap.mmap(-1, WHEEL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            self._map.madvise(
-                mmap.MADV_NOHUGEPAGE
-            )  # without huge pages: used slots are far apart, and each would take 2 MiB
+            # Used slots are far apart, and each would take a huge page of 2 MiB.
+            self._map.madvise(mmap.MADV_NOHUGEPAGE)
             self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
             self.pages: npt.NDArray[np.uint8] = self._read()
         except (OSError, CorruptStore):

@@ -74,7 +74,7 @@ class DecidingRecords:
         refused: dict[int, str] = {}
         first = 0
         while first < timers.size:
-            rows = timers[first : first + _bounded(timers["record_size"][first:])]
+            rows = timers[first : first + _batch_size(timers["record_size"][first:])]
             times = None if due_ms is None else due_ms[first : first + rows.size]
             self._fill(rows, times, now_ms, keeps)
             self._store.put(self._batch)
@@ -137,7 +137,7 @@ class TimerCopies:
         return timed, taken
 
 
-def _bounded(sizes: npt.NDArray[np.int32]) -> int:
+def _batch_size(sizes: npt.NDArray[np.int32]) -> int:
     """Return the number of leading records for one batch."""
     total = np.cumsum(sizes[:BATCH_ROWS].clip(0).astype(np.int64))
     return max(int(np.searchsorted(total, BATCH_BYTES_MAX, "right")), 1)

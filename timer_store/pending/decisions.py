@@ -183,17 +183,17 @@ class Decisions:
         state = self._state
         rows, places, decided = self._read_pending(offsets)
         now_ms = state.clock.now_ms()
-        waits = places != NOWHERE
-        too_far = waits & (due_ms - now_ms > state.config.max_delay_ms)
+        pending = places != NOWHERE
+        too_far = pending & (due_ms - now_ms > state.config.max_delay_ms)
         for index in np.flatnonzero(too_far).tolist():
             decided.verdicts[index] = Verdict.REFUSED
             decided.remarks[index] = (
                 f"{int(due_ms[index])} is further away than the max delay "
                 f"{state.config.max_delay_ms}ms (timerMaxDelaySec) from {now_ms}"
             )
-        past = waits & (due_ms <= now_ms)
+        past = pending & (due_ms <= now_ms)
         self._fire(rows, places, np.flatnonzero(past), decided)
-        at = np.flatnonzero(waits & ~too_far & ~past)
+        at = np.flatnonzero(pending & ~too_far & ~past)
         at = self._with_room(at, rows["due_ms"], due_ms, decided)
         refused = self._records.put_copies(rows[at], due_ms[at], now_ms)
         self.moved += self._conclude(rows, places, at, refused, decided)

@@ -63,13 +63,13 @@ def of_slots(timers: TimerStore, span: Span) -> Bins:
     return bins
 
 
-def _which(times_ms: Offsets, span: Span) -> Offsets:
+def _bins_of(times_ms: Offsets, span: Span) -> Offsets:
     return np.clip((times_ms - span.from_ms) // span.width_ms + 1, 0, span.count + 1)
 
 
 def _add_staged(timers: TimerStore, span: Span, bins: Bins) -> None:
     for rows in timers.stage.pending_rows():
-        bins += np.bincount(_which(rows["due_ms"] - 1, span), minlength=bins.size)
+        bins += np.bincount(_bins_of(rows["due_ms"] - 1, span), minlength=bins.size)
 
 
 def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None = None) -> None:
@@ -79,12 +79,12 @@ def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None 
     beyond = 0
     for slots in timers.units.wheel.live_parts(from_ms, until_ms):
         num = np.maximum(slots["num"], 0)
-        places = _which(slots["tick"] * precision_ms, span)
+        places = _bins_of(slots["tick"] * precision_ms, span)
         bins += np.bincount(places, num, bins.size).astype(np.int64)
         beyond += int(num.sum())
     if position.part is not None:
         left = timers.counts.total - len(timers.stage) - beyond
-        bins[_which(np.array(position.staged_ms), span)] += max(left, 0)
+        bins[_bins_of(np.array(position.staged_ms), span)] += max(left, 0)
 
 
 def _move_rolled(timers: TimerStore, span: Span, bins: Bins, pos: int) -> int | None:

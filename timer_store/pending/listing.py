@@ -204,8 +204,8 @@ class Walk:
     def _take_staged(self) -> None:
         at = self._at
         pieces = [np.empty(0, FOUND)]
-        for held in self._timers.stage.pending_rows():
-            rows = _found(held, staged=True)
+        for piece in self._timers.stage.pending_rows():
+            rows = _found(piece, staged=True)
             later = is_after(rows, (at.due_ms, at.phys_offset))
             rows = rows[later & (rows["due_ms"] > at.slot_ms) & self._query.matches(rows)]
             pieces.append(first_rows(rows, self._query.skip + self._left))
@@ -273,10 +273,10 @@ class Walk:
         laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
         self._note_laps(laps)
         here = (laps == self._at.lap) & self._query.matches(rows)
-        for mine in np.unique(slots["tick"][[0, -1]]).tolist():  # others are read in the next step
-            after = self._after(mine * self._precision_ms)
+        for tick in np.unique(slots["tick"][[0, -1]]).tolist():  # others are read in the next step
+            after = self._after(tick * self._precision_ms)
             if after is not None:
-                here &= is_after(rows, after) | (slot_ms != mine * self._precision_ms)
+                here &= is_after(rows, after) | (slot_ms != tick * self._precision_ms)
         if self._take(rows[here]):
             end_ms = (int(slots["tick"][-1]) + 1) * self._precision_ms
             self._at = Cursor(self._at.lap, end_ms, next_lap=self._at.next_lap)
@@ -305,14 +305,14 @@ class Walk:
     def _after(self, slot_ms: int) -> tuple[int, int] | None:
         """Return the timer of a slot after which the walk continues."""
         at, position = self._at, self._timers.position
-        behind = []
+        reached = []
         if at.slot_ms == slot_ms and at.due_ms >= 0:
-            behind.append((at.due_ms, at.phys_offset))
+            reached.append((at.due_ms, at.phys_offset))
         if position.part is not None and slot_ms == position.staged_ms:
-            behind.append(position.part)
+            reached.append(position.part)
         if at.lap:
-            behind.append((slot_ms + at.lap * self._window_ms, LONG_MAX))
-        return max(behind, default=None)
+            reached.append((slot_ms + at.lap * self._window_ms, LONG_MAX))
+        return max(reached, default=None)
 
     def _note_laps(self, laps: Offsets) -> None:
         at = self._at
@@ -375,8 +375,8 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
         for topic in topics
     ]
     timed = timers.records.read(distinct(*found))
-    waits = timers.decisions.places(timed) != NOWHERE
-    rows = _found(timed[waits], staged=False)
+    pending = timers.decisions.places(timed) != NOWHERE
+    rows = _found(timed[pending], staged=False)
     rows["staged"] = timers.stage.contains(rows["phys_offset"], rows["due_ms"])
     rows = first_rows(rows, max(int(rows.size), 1))
     shown = [describe(timers, row) for row in rows]

@@ -46,13 +46,13 @@ class PendingTimers:
     async def by_offset(self, offsets: Offsets) -> Found:
         """Find timers by the log offset of any of their records."""
         rows = self._timers.records.read(offsets)
-        waits = self._decisions.places(rows) != NOWHERE
+        pending = self._decisions.places(rows) != NOWHERE
         verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
-        verdicts[waits] = Verdict.DONE
-        for at in np.flatnonzero(~waits & (rows["kind"] == layout.TIMED_PLAIN)).tolist():
+        verdicts[pending] = Verdict.DONE
+        for at in np.flatnonzero(~pending & (rows["kind"] == layout.TIMED_PLAIN)).tolist():
             rows[at], verdicts[at] = await self._follow(rows[at])
-            waits[at] = verdicts[at] == Verdict.DONE
-        name_index = np.flatnonzero(waits)
+            pending[at] = verdicts[at] == Verdict.DONE
+        name_index = np.flatnonzero(pending)
         return Found(
             rows["phys_offset"][name_index].copy(),
             rows["due_ms"][name_index].copy(),
@@ -102,18 +102,18 @@ class PendingTimers:
             index = self._timers.store.topics.find(topic)
             mine &= (rows["topic_index"] == index) & (index >= 0)
         rows, name_index = rows[mine], matches.key_at[mine]
-        waits = np.zeros(rows.size, np.bool_)
+        pending = np.zeros(rows.size, np.bool_)
         for first in range(0, rows.size, PIECE_UNITS):
             if first:
                 await asyncio.sleep(0)
             piece = slice(first, first + PIECE_UNITS)
-            waits[piece] = self._decisions.places(rows[piece]) != NOWHERE
+            pending[piece] = self._decisions.places(rows[piece]) != NOWHERE
         verdicts = np.full(len(keys), Verdict.UNKNOWN, np.int8)
-        verdicts[name_index[waits]] = Verdict.DONE
+        verdicts[name_index[pending]] = Verdict.DONE
         await self._set_verdicts(keys, rows, name_index, verdicts)
-        offsets, due_ms = rows["phys_offset"][waits], rows["due_ms"][waits]
+        offsets, due_ms = rows["phys_offset"][pending], rows["due_ms"][pending]
         offsets, firsts = np.unique(offsets, return_index=True)  # found by two keys: listed once
-        return Found(offsets, due_ms[firsts], name_index[waits][firsts], verdicts)
+        return Found(offsets, due_ms[firsts], name_index[pending][firsts], verdicts)
 
     async def _records(self, keys: Sequence[str]) -> tuple[Matches, Rows]:
         """Return the records with some keys, including transferred level messages."""

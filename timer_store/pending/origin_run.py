@@ -3,7 +3,7 @@
 A move and a fire append two records about each timer: the copy or the delivery, and later in the
 same turn a marker for Apache's broker. The log of a replica may end between them, so its checkpoint
 may include the first record, and the second one is in the log after it. A start from that
-checkpoint must know both: it would subtract the timer a second time.
+checkpoint must read both, because it would otherwise subtract the timer twice.
 
     log   | message | copy of a | copy of b | marker of a |        marker of b ...
                     ^ start: all records after it name origins    ^ end of the log: checkpoint
@@ -40,7 +40,7 @@ class OriginRun:
     def scan_from(self, log_end: int) -> int:
         """Return the start of the run, or `log_end` if the log continues after it.
 
-        A run above the limit is more than one turn's decisions: `log_end`, too.
+        Also return `log_end` if the run exceeds the limit, as no decisions of one turn do.
         """
         is_last = self._end == log_end and log_end - self._start <= RUN_BYTES_MAX
         return self._start if is_last else log_end

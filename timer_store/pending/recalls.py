@@ -16,7 +16,7 @@ SYSTEM_ERROR, SERVICE_NOT_AVAILABLE = 1, 14
 
 
 class TimerRecalls:
-    """Cancels timers by topic, time and unique key.
+    """Cancellation of timers by topic, time and unique key.
 
     Args:
         timers: Returns the timer store while it runs, else None.

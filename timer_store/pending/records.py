@@ -80,13 +80,13 @@ def name_topics(store: MessageStore, timed: Rows) -> None:
     if not unknown.any():
         return
     unknown &= timed["kind"] != layout.TIMED_BROKEN
-    known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, name in a record
+    known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, entry in a record
     for at in np.flatnonzero(unknown).tolist():
         row = timed[at]
         alike = known.setdefault(int(row["topic_hash"]), [])
         try:
             data = bytes(store.record_bytes(int(row["phys_offset"]), int(row["record_size"])))
-            found = next((index for index, mark in alike if mark in data), -1)
+            found = next((index for index, entry in alike if entry in data), -1)
             if found < 0:
                 found = _add_topic(store, int(row["phys_offset"]), alike)
         except RecordUnreadable:

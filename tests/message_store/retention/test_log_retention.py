@@ -105,7 +105,7 @@ def test_a_pin_that_raises_is_unknown_and_reported_once(tmp_path):
         found = [s.retention.first_pinned() for _ in range(4)]
     assert found == [UNKNOWN, UNKNOWN, 9, UNKNOWN]
     assert len(notices) == 2
-    assert notices[0].startswith("no log file is removed: levels does not answer")
+    assert notices[0].startswith("no log file is removed: levels does not report")
     assert notices[0].endswith("ValueError: oh")
 
 

@@ -203,7 +203,7 @@ def test_a_ledger_is_read_without_its_store(url: str, opener: Opener) -> None:
 
 
 def test_an_unknown_run(opener: Opener) -> None:
-    with pytest.raises(UnknownRun, match=r"knows no migration x.*migrate history"):
+    with pytest.raises(UnknownRun, match=r"has no migration x.*migrate history"):
         opener().run("x")
 
 

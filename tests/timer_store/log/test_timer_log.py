@@ -223,7 +223,7 @@ def test_tombstones(tmp_path_factory, which, at_once):
     places = [n // FILE_UNITS * FILE_BYTES + n % FILE_UNITS * WIDTH for n in range(120)]
     positions = np.array([places[n] for n in sorted(which)], np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("timer_store.log.timer_log.BURY_UNITS", at_once)
+        patch.setattr("timer_store.log.timer_log.PIECE_UNITS", at_once)
         log.write_tombstones(positions, -5 - positions)
     for n, pos in enumerate(places):
         found, was = log.unit(pos), unit(n)
