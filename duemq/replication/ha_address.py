@@ -24,7 +24,7 @@ HA_ADDRESS: Final = "masterHaAddress"
 
 
 class HaAddressProcessor:
-    """Handler of request 906: a master answers its addresses, a replica an empty response.
+    """Handler of request 906: a master returns its addresses, a replica an empty response.
 
     Addresses in the request are ignored. A replica accepts addresses of its master only from a
     name server, the controller or that master: any client can send this request.
@@ -46,7 +46,7 @@ class HaAddressProcessor:
         return {RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange}
 
     def exchange(self, request: Request) -> Response:
-        """Answer 906."""
+        """Return the addresses of this broker if it is a master."""
         if not self._is_master:
             return Response()
         fields = {

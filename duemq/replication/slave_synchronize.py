@@ -11,16 +11,16 @@ these deliveries, and the master were lost then, this broker would treat message
 transactions as ended although its log lacks the deliveries. The progress of timers is derived from
 the log.
 
-Log files that the master has removed are not needed here once this log reaches the end that the
-master's log had: retention then removes them as on a master. Before the first complete copy,
-retention removes nothing.
+A replica keeps the log files that its master has removed until this log reaches the end that the
+master's log had then; after that, its retention removes these files, too. Before the first complete
+copy, retention removes nothing.
 
 Orderly pops are requested before the offsets, so that no copied offset is older than the pops.
-Apache's masters do not have this view, and 4.9.7 does not have request modes: the replica then
-keeps its own.
+Apache's masters have no view of orderly pops, and 4.9.7 has no request modes: these tables of the
+replica then stay unchanged.
 
-With a master of Apache's, delayOffset.json is the progress of the levels, as Apache's deliveries do
-not name their source records. With a DueMQ master, it only shortens the scan of the log at a start.
+With Apache's master, delayOffset.json is the progress of the levels, as Apache's deliveries do not
+name their source records. With a DueMQ master, it only shortens the scan of the log at a start.
 
 Source: SlaveSynchronize
 """
@@ -205,7 +205,7 @@ class SlaveSynchronize:
             self._applied[code] = answer
 
     async def _log_reaches(self, end: int) -> bool:
-        """Wait until this log is synced up to `end`; return False if that takes too long."""
+        """Wait until this log is synced up to `end`; return whether it is."""
         for _ in range(LOG_WAITS_MAX):
             if self._store.max_offset >= end:
                 return await self._store.flusher.wait(end, CALL_S_MAX)
@@ -240,7 +240,7 @@ class SlaveSynchronize:
     async def _call(self, request: Request) -> Response:
         async with self._asking:
             if self._stopping:
-                raise ConnectionAbortedError("this broker copies no longer")
+                raise ConnectionAbortedError("this broker has stopped copying tables")
             if self._client is None or self._client.address != self.address:
                 await self._close()
                 self._client = self._connect(self.address)

@@ -69,10 +69,10 @@ class ControllerClient:
         self.leader = ""
 
     async def ask(self, request: Request, *, timeout_s: float) -> Response:
-        """Send a request to the leader; return its answer, also one with an error code.
+        """Send a request to the leader; return its response, even one with an error code.
 
         Raises:
-            ControllerFault: No leader is found, or it does not answer within `timeout_s`.
+            ControllerFault: No leader is found, or the leader does not respond within `timeout_s`.
             ControllerRefusal: The controller is no longer the leader; the request had no effect.
         """
         address = self.leader or await self.find_leader(timeout_s=timeout_s)
@@ -112,8 +112,8 @@ class ControllerClient:
                     f"no leader among the controllers {known}: start them, or correct "
                     f"controllerAddr"
                 )
-            # After a network partition, two controllers may answer that they lead. Take the one
-            # that more controllers name.
+            # After a network partition, two controllers may claim to lead. Select the controller
+            # that most of the others name.
             leading.sort(key=lambda each: (votes[found[each].address], each == self.leader))
             if leading[-1] != self.leader:
                 self._forget(self.leader)

@@ -6,8 +6,8 @@ Controller (DefaultBrokerHeartbeatManager, DefaultElectPolicy, ReplicasInfoManag
     no heartbeat for `limit_ms`      the member is dead: scanNotActiveBroker elects another
     the channel of a member closes   the member is dead at once: another is elected within ms
     mqadmin electMaster              another is elected although the master is alive
-    every election                   masterEpoch + 1; the master is of the sync state set (unless
-                                     enableElectUncleanMaster), and is its only member afterwards
+    every election                   masterEpoch + 1; the master is elected from the sync state set
+                                     (unless enableElectUncleanMaster), and is then its only member
 
 Rule 1, time. The controller counts the limit from the arrival of a heartbeat, the lease from the
 instant before it was sent, which is earlier. Until `sent + limit`, the controller therefore elects
@@ -35,10 +35,10 @@ Rule 3 covers these cases.
 Rule 3, the sync state set. The lease alone does not prove safety; this rule does: a master
 acknowledges, and makes visible to consumers, only bytes that every id of `GroupMember.required_ids`
 has. These ids include the controller's sync state set at every instant, because the ids of a new
-set are required from before the request (1001) until its outcome is known. An elected member is of
-that set. It therefore has every acknowledged byte, and accepts no bytes from the former master once
-it is the master: from then on no byte of the former master reaches all required ids, valid lease or
-not. An answer that a paused master decided before its pause and sends after it is still correct.
+set are required from before the request (1001) until its outcome is known. The controller elects a
+member of that set. This member has every acknowledged byte, and as master accepts no bytes from the
+former master: no further byte of the former master reaches all required ids, even if its lease is
+valid. A response that a paused master decided before its pause and sends after it is still correct.
 
 If fewer acknowledgements are required (`inSyncReplicas` below the size of the set, and not
 `allAckInSyncStateSet`), or elections may be unclean, only rules 1 and 2 apply: the operator accepts

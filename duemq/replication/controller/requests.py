@@ -29,7 +29,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH: "another epoch has begun",
     ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH: "the sync state set has changed since",
     ResponseCode.CONTROLLER_INVALID_MASTER: "this broker is not the master",
-    ResponseCode.CONTROLLER_INVALID_REPLICAS: "an id of the sync state set is not of the group",
+    ResponseCode.CONTROLLER_INVALID_REPLICAS: "the group lacks an id of the sync state set",
     ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE: "no member of the sync state set is alive",
     ResponseCode.CONTROLLER_INVALID_REQUEST: "the request is malformed",
     ResponseCode.CONTROLLER_BROKER_NOT_ALIVE: "a member sends no heartbeats",
@@ -42,7 +42,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED: "the sync state set stays as it is",
     ResponseCode.CONTROLLER_BROKER_ID_INVALID: "the id belongs to another broker",
     ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR: "the controllers cannot agree",
-    ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS: "the controller has no heartbeat of it",
+    ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS: "the member has sent no heartbeat",
 }
 """Meanings of the controller's response codes, for messages."""
 
