@@ -123,7 +123,7 @@ class NamesrvProcessor:
         )
 
     def _warn_moved(self, registration: Registration) -> None:
-        """Log a registration that takes the place of another process, as a failover does."""
+        """Log a registration that replaces that of another process, as after a failover."""
         known = self._table.address_of(registration.broker_name, registration.broker_id)
         if known is not None and known != registration.address:
             log.warning(
