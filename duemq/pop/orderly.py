@@ -1,4 +1,4 @@
-"""Orderly pops: their table on the disk, and held pops that continue when a queue is free again."""
+"""Orderly pops: their stored table, and the resumption of held pops at blocked queues."""
 
 from __future__ import annotations
 

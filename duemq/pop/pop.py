@@ -186,7 +186,7 @@ class PopProcessor:
     def admit_like(
         self, arguments: PopRequest, queue_id: int, poll_ms: int, born_ms: int
     ) -> PopRequest:
-        """Return the arguments of a pop that differs from another one in queue and times only.
+        """Return the arguments of a pop that differs from another pop in queue and times only.
 
         Args:
             arguments: Arguments of the other one; its subscription has no filter expression.
@@ -287,7 +287,7 @@ class PopProcessor:
         return [(queue, self._checkpoint(arguments, popped, result)) for result in popped.results]
 
     def stored(self, popped: PopResult, log_offset: int) -> None:
-        """Note that the checkpoints of a pop were put after a log offset."""
+        """Record that the checkpoints of a pop were put after a log offset."""
         ends = [(result.place, result.found.end) for result in popped.results]
         self._offsets.put(log_offset, ends)
 

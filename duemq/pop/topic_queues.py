@@ -22,14 +22,14 @@ from message_store.clock import Clock
 from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
-ROUTE_MS: Final = 1_000  # for which a route is used again
+ROUTE_MS: Final = 1_000  # for which a route is cached
 ROUTES_MAX: Final = 1_024
 QUEUES_MAX: Final = 65_536  # of one topic
 CALL_S: Final = 3.0
 
 
 class TopicQueues:
-    """Queues of topics on all brokers; those of this broker when no name server answers.
+    """Queues of topics on all brokers, or on this broker only if no name server responds.
 
     Args:
         addresses: Returns `host:port` of the name servers.
@@ -72,7 +72,7 @@ class TopicQueues:
             request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
             answer = await client.call(request, timeout_s=CALL_S)
             if answer.code:
-                raise PeerError(f"it answers {answer.code}: {answer.remark}")
+                raise PeerError(f"response code {answer.code}: {answer.remark}")
             route = wire_json.parse_object(bytes(answer.body))  # type: ignore[arg-type]
             return sorted(readable_queues(topic, route))
 
