@@ -39,8 +39,8 @@ class OpenConnection(Protocol):
     """Interface of an open connection.
 
     Attributes:
-        is_active: Whether it was active since the last sweep.
-        active_at_ms: Time of the last sweep at which it was active, in ms since the epoch.
+        is_active: Whether the connection was active since the last sweep.
+        active_at_ms: Time of the last sweep that found `is_active` true, in ms since the epoch.
     """
 
     is_active: bool

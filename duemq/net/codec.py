@@ -52,7 +52,7 @@ class ReceivedResponse(NamedTuple):
 
 
 Command = Request | ReceivedResponse
-"""What a frame contains. RemotingCommand"""
+"""Content of a frame. RemotingCommand"""
 
 
 class _Header(msgspec.Struct):

@@ -1,7 +1,7 @@
 """Remoting connection, client or server side: incoming frames, request tasks, responses, calls.
 
-Requests of a connection run concurrently and are answered in any order; peers match responses by
-`opaque`. Each side numbers its requests independently; bit 0 of the flag marks responses. Not
+Requests of a connection run concurrently, and responses are sent in any order: peers match them by
+`opaque`. Each side numbers its requests independently. Bit 0 of the flag is set in responses. Not
 thread-safe: all methods run on the event loop's thread.
 """
 

@@ -3,7 +3,7 @@
     calls --> check --> records --one append--> statuses --> one write per connection
                                          +--> wait for disk and replicas: one task per call
 
-A call with a handle whose renewal is in flight is left to the handler.
+A call with a handle whose renewal is in flight goes to its handler.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from message_store.errors import RequestError
 
 log = logging.getLogger(__name__)
 _OK: Final = status(v2.OK)
-_ACK: Final = Request(RequestCode.ACK_MESSAGE, {})  # in the log, if a record cannot be appended
+_ACK: Final = Request(RequestCode.ACK_MESSAGE, {})  # for the log, if an append fails
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
 
         Args:
             errors: Errors of records that were not appended.
-            unconfirmed: Error of those that were; None: they are confirmed.
+            unconfirmed: Error of appended records; None: they are confirmed.
         """
         statuses = []
         for result in each.results:

@@ -43,7 +43,7 @@ class BatchedCalls(ABC, Generic[CheckedT]):
         self._serve(calls)
 
     def _checked(self, calls: Sequence[GrpcCall]) -> list[CheckedT]:
-        """Check calls; return those that are valid and not left to the handler."""
+        """Check calls; return the valid ones that need no handler."""
         found = []
         for call in calls:
             if call.is_finished:
@@ -67,7 +67,7 @@ class BatchedCalls(ABC, Generic[CheckedT]):
 
     @abstractmethod
     def _check(self, call: GrpcCall) -> CheckedT | None:
-        """Check a call; return what `_serve` needs, or None if the call is left to the handler.
+        """Check a call; return what `_serve` needs, or None if the call goes to its handler.
 
         Raises:
             V5Error: The call is refused with a status.
