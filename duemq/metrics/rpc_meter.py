@@ -39,7 +39,7 @@ PROCESSORS: Final[Mapping[str, frozenset[int]]] = {
     "reply": frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}),
     "send": frozenset({RequestCode.CONSUMER_SEND_MSG_BACK}),
 }
-LATENCY_MS_MAX: Final = 60_000  # longer latencies are recorded as this
+LATENCY_MS_MAX: Final = 60_000  # longer latencies are recorded as this value
 UNKNOWN: Final = "unknown"
 _REQUEST_NAMES: Final = {int(code): code.name.lower() for code in RequestCode}
 _RESPONSE_NAMES: Final = {int(code): code.name.lower() for code in ResponseCode}
@@ -80,7 +80,7 @@ class RpcMeter:
             self._ms.add(latency_ms, *key, count=refused)
 
     def together(self, request_code: int, code: int, count: int, since_ms: int) -> None:
-        """Record requests of one code that are answered together.
+        """Record requests of one code whose responses are sent together.
 
         Args:
             request_code: Request code.

@@ -38,7 +38,7 @@ class FairQueue(Generic[K, T]):
             queue.append(item)
 
     def pop(self) -> tuple[K, T]:
-        """Remove and return the next item, with its key; its key is then the last in turn."""
+        """Remove and return the next key and item; a key with more items becomes the last."""
         queues = self.queues
         key, queue = next(iter(queues.items()))
         item = queue.popleft()
