@@ -28,7 +28,7 @@ GRACE_S: Final = 3_600
 
 @dataclass(slots=True)
 class LastAudit:
-    """LastAudit audit of this process, and the number of audits."""
+    """Last audit of this process, and the numbers of finished and skipped audits."""
 
     started_ms: int = 0
     ended_ms: int = 0

@@ -18,7 +18,7 @@ NO_COLD_DATA: Final = "reads of old messages are not limited per group"
 REASONS: Final = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "queues are not mapped to other brokers; "
     "create the topic with updateTopic",
-    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: "reads cannot be forbidden for one group and topic; "
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: "reads cannot be forbidden per group and topic; "
     "stop all reads of the group with updateSubGroup, or deny the topic to its account",
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: "consume queues are files, not in RocksDB; "
     "compare them with the log by `duemq store verify`",

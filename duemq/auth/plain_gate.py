@@ -1,8 +1,8 @@
 """Access check of ACL 1.0 against `plain_acl.yml`; a refusal has code 1.
 
 DueMQ also checks codes that Apache's broker opens to every account. Batches and ends of
-transactions need the permission of a send; lite pulls, locks and resets need that of a pull.
-Account requests, and changes of a broker or name server, require an administrator.
+transactions require PUB on the topic, lite pulls and resets SUB on topic and group, locks SUB on
+the group. Changes of a broker, a name server or accounts require an administrator.
 Source: PlainAccessValidator.parse, PlainPermissionManager.validate of Apache 4.9.7.
 """
 

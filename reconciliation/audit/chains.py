@@ -24,8 +24,8 @@ ROUNDS_MAX: Final = 40
 @dataclass(frozen=True, slots=True)
 class Roots:
     """Attributes:
-    frame: key (of a copy or of a copied record), root (its key), number of copies made of it, and
-        the position of the first of those.
+    frame: key (of a copy or of a copied record), key of its root, number of its copies, and
+        position of its first copy.
     """
 
     frame: DataFrame

@@ -34,7 +34,7 @@ STEPS_MAX: Final = 1_000  # maximum steps of one segment
 class Step:
     """Attributes:
     before_ms, after_ms: Store times of the records before and after the step.
-    corroborated: many records show it, not only deliveries.
+    corroborated: Whether many records show the step, not only deliveries.
     """
 
     finding: Finding

@@ -70,7 +70,7 @@ BROADCAST_MAX: Final = 1_000_000  # maximum keys that every task has in memory
 NAMES_MAX: Final = 8  # maximum topics that are named without a join
 MS_MAX: Final = 10**18
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
-"""Returns some columns of `messages` of some roles."""
+"""Returns the named columns of `messages`, of the given roles."""
 
 
 @dataclass(frozen=True, slots=True)
