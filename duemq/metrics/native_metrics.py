@@ -264,11 +264,11 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
         PREFIX + "delay_message_latency_seconds", "Requested delays of timers.",
         labels=["topic"],
     )  # fmt: skip
-    for topic, asked in traffic.delays:
-        delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, asked[1:]), asked[0])
+    for topic, sums in traffic.delays:
+        delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, sums[1:]), sums[0])
     yield delays
     yield _counter("timer_enqueue", "Timers stored.",
-                   [((topic,), sum(asked[1:])) for topic, asked in traffic.delays],
+                   [((topic,), sum(sums[1:])) for topic, sums in traffic.delays],
                    "topic")  # fmt: skip
 
 

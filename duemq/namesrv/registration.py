@@ -316,7 +316,7 @@ class Registrar:
         self._snapshot = Snapshot(broker, topics, clock, permission)
         self._clock, self._local = clock, local
         self._stop = asyncio.Event()
-        self._local_permission: int | None = None  # of the last local registration
+        self._local_permission: int | None = None  # permission in the last local registration
         self._addresses, self._answered = list(addresses), answered
         self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
         self._links: dict[str, Link] = {}

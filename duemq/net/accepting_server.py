@@ -87,7 +87,7 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
         self.memory, self.notices = memory, PeerNotices(log)
         self._tls, self._proxies = tls, proxies
         self._descriptor_limit = descriptor_limit
-        self._connections: dict[ConnectionT, bool] = {}  # whether it uses TLS
+        self._connections: dict[ConnectionT, bool] = {}  # connection to whether it uses TLS
         self.listeners: list[Listener] = []
         self._stopped = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None

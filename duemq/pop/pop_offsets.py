@@ -44,7 +44,7 @@ class PopOffsets:
 
     def __init__(self, store: MessageStore, offsets: Offsets) -> None:
         self._store, self._offsets = store, offsets
-        self._ends: dict[Place, int] = {}  # of pops that are not confirmed
+        self._ends: dict[Place, int] = {}  # end of the last pop, if a pop is not confirmed
         self._unconfirmed = deque[Unconfirmed]()
         self._refusal = ""  # last logged refusal of the table
 
@@ -138,7 +138,7 @@ class PopOffsets:
 
     def skip(self, place: Place, end: int) -> None:
         """Continue at `end`: the messages before it do not pass the filter."""
-        if place in self._ends:  # a pop before them is not confirmed
+        if place in self._ends:  # an earlier pop is not confirmed
             self._ends[place] = end
             return
         try:

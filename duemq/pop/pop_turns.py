@@ -33,7 +33,7 @@ from duemq.pop.templates.frame_templates import ConnectionTemplates
 from duemq.pop.templates.pop_templates import COLUMNS, PopTemplate
 from message_store.errors import RequestError
 
-POPS_MAX: Final = 32  # of one turn
+POPS_MAX: Final = 32  # per turn
 UNSENT_BYTES_MAX: Final = 1 << 18  # per connection; above, its pops go to their handler
 UNCONFIRMED_MAX: Final = 16_384  # unconfirmed acknowledgements, and KiB of unconfirmed messages
 

@@ -22,9 +22,9 @@ from message_store.clock import Clock
 from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
-ROUTE_MS: Final = 1_000  # for which a route is cached
+ROUTE_MS: Final = 1_000  # lifetime of a cached route
 ROUTES_MAX: Final = 1_024
-QUEUES_MAX: Final = 65_536  # of one topic
+QUEUES_MAX: Final = 65_536  # per topic
 CALL_S: Final = 3.0
 
 

@@ -70,9 +70,7 @@ class TableFile:
         self.path = file.path
         self.changes_path = file.path.with_name(file.path.name + ".changes")
         self._lock = threading.Lock()
-        self._stored: DataVersion | None = (
-            None  # version on disk; None: the next change must rewrite the file
-        )
+        self._stored: DataVersion | None = None  # on disk; None: the next change rewrites the file
         self._descriptor = -1
         self._changes_bytes = self._whole_bytes = 0
         self._texts: dict[str, tuple[Row, Written]] = {}

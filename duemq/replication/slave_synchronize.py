@@ -85,11 +85,11 @@ class SlaveSynchronize:
     ) -> None:
         self._tables, self._progress = tables, progress
         self._clock, self._connect = clock, connect
-        self._store, self._texts = store, dict[str, str]()  # of files, by name
+        self._store, self._texts = store, dict[str, str]()  # last written text by file name
         self._client: RemotingClient | None = None
         self._wake, self._stopping = asyncio.Event(), False
         self._asking = asyncio.Lock()
-        self._applied: dict[RequestCode, bytes] = {}  # last applied answers
+        self._applied: dict[RequestCode, bytes] = {}  # last applied response by code
         self._requests_ms = 0  # duration of the requests of the last copy
         self.address = ""
         self.failure = ""
@@ -188,7 +188,7 @@ class SlaveSynchronize:
         first, end = await self._log_bounds()
         self._requests_ms = self._clock.now_ms() - start_ms
         if not await self._log_reaches(end):
-            return  # drop the answers: the next copy requests newer ones
+            return  # drop the responses: the next copy requests newer ones
         for code, replace in self._progress.items():
             self._apply(code, found[code], replace)
         await self._write_delay_offsets(delay_offsets)

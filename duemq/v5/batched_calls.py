@@ -12,7 +12,7 @@ from duemq.net.http2.grpc_status import GrpcStatus
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, status
 
-CALLS_MAX: Final = 256  # of one turn; connections are served between turns
+CALLS_MAX: Final = 256  # per turn; connections are served between turns
 CheckedT = TypeVar("CheckedT")
 
 

@@ -46,7 +46,7 @@ NEEDED: Final = (
     "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed", "other_time", "queued",
 )  # fmt: skip
 """Columns of `messages`."""
-TIME_BITS: Final = 47  # bits of a store number
+TIME_BITS: Final = 47  # bits of a time in ms
 TIME_MAX: Final = (1 << TIME_BITS) - 1  # the sum of a thousand of them still fits into 64 bits
 HALF: Final = np.uint64(32)
 LOW: Final = np.uint64((1 << 32) - 1)
@@ -74,15 +74,13 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
     column = cache(column)
     sent = _numbers(column("role")) == Role.DELIVERY
     at, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
-    place = np.where(
-        sent & (~prepared < PLACE_MAX), ~prepared, at
-    )  # no log reaches so far: an origin of its own
+    # An origin at PLACE_MAX or after it is impossible: such a delivery is its own origin.
+    place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, at)
     key = place | (_numbers(column("store_id")) << STORE_BITS)
     due_ms, unusual = _due_ms(column, sent)
     tally = record_tally(_Arrays(column)) + (unusual.astype(np.int64) << UNUSUAL)
-    stored_ms = np.clip(
-        _numbers(column("store_ms")), 0, 2 * TIME_MAX
-    )  # so large that the message is late in any case
+    # A message stored at 2 * TIME_MAX is late in any case.
+    stored_ms = np.clip(_numbers(column("store_ms")), 0, 2 * TIME_MAX)
     target = _words(column("target"))
     body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
     content = ((body & LOW) << HALF) | ((target ^ (target >> HALF)) & LOW)

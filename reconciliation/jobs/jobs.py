@@ -82,9 +82,7 @@ def capacity(load: DataFrame, *, rate_per_s: int | None = None) -> DataFrame:
     pieces = load.groupBy("from_ms", "until_ms").agg(
         F.sum("messages").alias("messages"), F.sum("per_second").alias("per_second")
     )
-    whole = Window.partitionBy(
-        F.lit(0)
-    )  # one row per interval; Spark warns of a window without a partition
+    whole = Window.partitionBy(F.lit(0))  # Spark warns of a window without a partition
     until = whole.orderBy("from_ms")
     rate = F.max("per_second").over(whole) if rate_per_s is None else F.lit(float(rate_per_s))
     rows = pieces.withColumns({"capacity_per_s": rate, "due": F.sum("messages").over(until)})

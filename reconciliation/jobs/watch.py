@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 KEEP_MS: Final = 3_600_000
-BATCHES_KEPT: Final = (
-    2  # batches of state: the newest, and the one that a restart within a batch needs
-)
+BATCHES_KEPT: Final = 2  # states: the newest, and the one that a restart within a batch needs
 REPORTED: Final = ("store", "root", "verdict")
 Alarm = dict[str, object]
 

@@ -76,10 +76,7 @@ class Root:
             raise UsageError(FSSPEC.format(url=self.url)) from error
         try:
             found: tuple[object, str] = fsspec.core.url_to_fs(self.url)
-        except (
-            ImportError,
-            ValueError,
-        ) as error:  # its package is missing, or the scheme is unknown
+        except (ImportError, ValueError) as error:  # missing package, or unknown scheme
             raise UsageError(f"{self.url} cannot be read: {error}") from error
         return found
 
@@ -127,9 +124,8 @@ class Root:
                 items = system.ls(path, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        inside = [
-            i for i in items if i["name"].strip("/") != path.strip("/")
-        ]  # S3 lists the directory itself
+        # S3 lists the directory itself as well.
+        inside = [i for i in items if i["name"].strip("/") != path.strip("/")]
         return [
             (item["name"].rstrip("/").rpartition("/")[2], int(item["size"] or 0))
             for item in inside

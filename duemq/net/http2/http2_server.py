@@ -130,7 +130,7 @@ class Http2Server:
         self._resets = 0
         self.send_window = WINDOW_BYTES
         self._first_send_window, self.frame_bytes_max = WINDOW_BYTES, FRAME_BYTES_MIN
-        self._prefix = b""  # of the next header block
+        self._prefix = b""  # first bytes of the next header block
         self._output: list[bytes] = [
             settings_frame(
                 {

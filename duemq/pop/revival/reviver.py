@@ -83,7 +83,7 @@ class Reviver:
         self._queues: list[Pairing] = []
         self._restart_ends: list[int] = []  # queue ends at the start
         self._revived_before: dict[str, tuple[int, dict[int, int]]] = {}  # see `_copied_before`
-        self._log_end = 0  # at the start
+        self._log_end = 0  # end of the log at the start
         self._wake = Signal()
         self._stopping = self._sleeping = False
         self._retry_ms = 0

@@ -343,7 +343,7 @@ class GroupMember:
     def _update_in_sync(self, found: SyncStateSet) -> None:
         if found.epoch > self.in_sync.epoch:
             self.in_sync = replace(found, ids=found.ids | {self.broker_id})
-            self._proposals = []  # they would change an older set
+            self._proposals = []  # the open proposals would change an older set
 
     def _wanted(self, event: InSyncWanted) -> list[Command]:
         self._proposals = [each for each in self._proposals if each.is_sent]
