@@ -234,7 +234,7 @@ class AutoSwitchStream(LogStream):
         self.expect(MASTER_HANDSHAKE.size, self._read_answer)
 
     def data_to_send(self) -> bytes:
-        """Return the first report, once, after the master's answer; else nothing."""
+        """Return the first report, once, after the master's response; else nothing."""
         data, self._to_send = self._to_send, b""
         return data
 

@@ -14,7 +14,7 @@ from message_store.store import MessageStore
 
 NO_LEASE = (
     "the controller has not confirmed lately that this broker is the master (see duemq replicas); "
-    "it continues when the controller answers, or another member takes over"
+    "it continues when the controller responds, or another member becomes master"
 )
 
 

@@ -138,7 +138,7 @@ class SlaveSynchronize:
 
         Raises:
             OSError: The master cannot be reached.
-            PeerError: The master is unknown, or its answer has no such offset.
+            PeerError: The master is unknown, or its response has no such offset.
         """
         if not self.address:
             raise PeerError(
@@ -155,7 +155,7 @@ class SlaveSynchronize:
 
         Raises:
             OSError: The master cannot be reached.
-            PeerError: The master refuses a request, or its answer is malformed.
+            PeerError: The master refuses a request, or its response is malformed.
 
         Source: MixAll.properties2String, which escapes nothing
         """
@@ -172,7 +172,7 @@ class SlaveSynchronize:
             return int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(
-                f"the answer of {self.address} to {code.name} lacks the bounds of its log"
+                f"the response of {self.address} to {code.name} lacks the bounds of its log"
             ) from error
 
     async def _copy(self) -> None:
@@ -199,7 +199,7 @@ class SlaveSynchronize:
         self.first_needed = first
 
     def _apply(self, code: RequestCode, answer: bytes, replace: Replace) -> None:
-        """Replace a table unless the answer equals the last applied one."""
+        """Replace a table unless the response equals the last applied one."""
         if self._applied.get(code) != answer:
             replace(_table(answer, code.name))
             self._applied[code] = answer
@@ -227,11 +227,11 @@ class SlaveSynchronize:
             self._texts[name] = text
 
     async def _ask(self, code: RequestCode) -> bytes:
-        """Send a request without fields; return the body of the answer."""
+        """Send a request without fields; return the body of the response."""
         return _body(await self._call(Request(code, {})), code.name)
 
     async def _ask_if_known(self, request: Request) -> bytes | None:
-        """Send a request; return the body of the answer, None if the master does not support it."""
+        """Send a request; return the body of the response, None if it is not supported."""
         answer = await self._call(request)
         if answer.code in NOT_ANSWERED:
             return None
@@ -264,7 +264,7 @@ def _table(answer: bytes, what: str) -> JsonObject:
     try:
         table = json_dialect.loads(answer.decode())
     except ValueError as error:
-        raise PeerError(f"the answer to {what} is not JSON: {error}") from error
+        raise PeerError(f"the response to {what} is not JSON: {error}") from error
     if not isinstance(table, dict):
-        raise PeerError(f"the answer to {what} is not a JSON object")
+        raise PeerError(f"the response to {what} is not a JSON object")
     return table
