@@ -61,7 +61,7 @@ class ReplicationCollector(Collector):
         count = len(replicas) if isinstance(replicas, list) else None
         yield _gauge("connected_replicas", "Replicas connected to this master.", [([], count, 1)])
         for name, (member, unit, text) in CONNECTION_GAUGES.items():
-            values = [([who], each.get(member), unit) for who, each in _replicas(view)]
+            values = [([replica], each.get(member), unit) for replica, each in _replicas(view)]
             yield _gauge(name, text, values, ["replica"])
         yield _failure(view)
 

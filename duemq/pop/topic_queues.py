@@ -64,7 +64,7 @@ class TopicQueues:
                 self._routes.clear()
             self._routes[topic] = now_ms, found
             return found
-        return queues or self._own(topic)
+        return queues or self._own_queues(topic)
 
     async def _ask(self, address: str, topic: str) -> list[AssignedQueue]:
         async with AsyncExitStack() as stack:
@@ -76,7 +76,7 @@ class TopicQueues:
             route = wire_json.parse_object(bytes(answer.body))  # type: ignore[arg-type]
             return sorted(readable_queues(topic, route))
 
-    def _own(self, name: str) -> list[AssignedQueue]:
+    def _own_queues(self, name: str) -> list[AssignedQueue]:
         topic = self._topics.find(name)
         if topic is None or not topic.perm & PERM_READ:
             return []

@@ -119,7 +119,7 @@ class OffsetManager(Saved):
         self.version = DataVersion(0, self._clock.now_ms())
         found = self._file.load(self._decode)
         self._dirty = found is None
-        self._take(found or (None, PopState(0, {}), {}, {}))
+        self._use_content(found or (None, PopState(0, {}), {}, {}))
 
     def replace_by(self, data: JsonObject) -> None:
         """Replace the offsets by those of a master, in the form of consumerOffset.json.
@@ -127,10 +127,10 @@ class OffsetManager(Saved):
         Raises:
             ValueError: The table is invalid.
         """
-        self._take(self._decode(data))
+        self._use_content(self._decode(data))
         self._dirty = True
 
-    def _take(self, content: Content) -> None:
+    def _use_content(self, content: Content) -> None:
         version, pops, self._extra, self._table = content
         self.version = version or self.version
         self.pops = lambda: pops

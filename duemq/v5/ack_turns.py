@@ -79,7 +79,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
             else:
                 self._respond(each, errors)
                 each.call.finish(GrpcStatus.OK)
-        self._note(since_ms)
+        self._report_counts(since_ms)
 
     def _check(self, call: GrpcCall) -> CheckedAcks | None:
         """Check a call; add the acknowledgements of its entries to the batch."""
@@ -139,7 +139,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
         except RequestError as error:
             unconfirmed = error
         self._respond(each, errors, unconfirmed)
-        self._note(since_ms)
+        self._report_counts(since_ms)
 
     def _status_of(self, response: Response) -> v2.Status:
         """Return the status for a response of the broker, which is counted."""
@@ -149,7 +149,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
         error = refused(response)
         return status(error.code, error.text)
 
-    def _note(self, since_ms: int) -> None:
+    def _report_counts(self, since_ms: int) -> None:
         """Report the counted responses to the meter."""
         for code, count in self._codes.items():
             self._meter.together(RequestCode.ACK_MESSAGE, code, count, since_ms)

@@ -46,12 +46,12 @@ def find_roots(rows: DataFrame) -> Roots | None:
     made = copies.groupBy(F.col("up").alias("key")).agg(
         F.count("*").alias("copies"), F.min("at").alias("first_copy")
     )
-    roots = _jumped(copies.select("key", "up")).withColumnRenamed("up", "root")
+    roots = _doubled(copies.select("key", "up")).withColumnRenamed("up", "root")
     both = roots.join(made, "key", "full")
     return Roots(both.withColumn("root", F.coalesce("root", "key")).localCheckpoint())
 
 
-def _jumped(copies: DataFrame) -> DataFrame:
+def _doubled(copies: DataFrame) -> DataFrame:
     """Return key and up of copies whose source is a copy as well, two levels up."""
     for _ in range(ROUNDS_MAX):
         above = copies.select(F.col("key").alias("up"), F.col("up").alias("next"))

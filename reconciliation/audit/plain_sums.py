@@ -190,7 +190,7 @@ def _due_ms(column: Callable[[str], pa.Array], sent: Mask) -> tuple[Numbers, Mas
     level = _numbers(column("role")) == Role.LEVEL
     in_queue, own = column("unit_ms"), column("due_ms")
     due_ms = np.where(level, _numbers(in_queue), _numbers(own))
-    known = np.where(level, _there(in_queue) & (due_ms >= TIME_MIN), _there(own))
+    known = np.where(level, _is_valid(in_queue) & (due_ms >= TIME_MIN), _is_valid(own))
     known &= (due_ms >= 0) & (due_ms < TIME_MAX)
     return np.where(known, due_ms, 0), ~known & ~sent
 
@@ -205,10 +205,10 @@ class _Arrays:
     column: Callable[[str], pa.Array]
 
     def equals(self, name: str, value: int) -> Values:
-        return np.asarray(_numbers(self.column(name)) == value) & _there(self.column(name))
+        return np.asarray(_numbers(self.column(name)) == value) & _is_valid(self.column(name))
 
     def is_null(self, name: str) -> Values:
-        return ~_there(self.column(name))
+        return ~_is_valid(self.column(name))
 
     def invert(self, flags: Values) -> Values:
         return ~flags
@@ -233,7 +233,7 @@ def _words(values: pa.Array) -> Words:
     return _numbers(values).view(np.uint64)
 
 
-def _there(values: pa.Array) -> Mask:
+def _is_valid(values: pa.Array) -> Mask:
     if not values.null_count:
         return np.ones(len(values), np.bool_)
     return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))

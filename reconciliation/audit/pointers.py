@@ -107,14 +107,14 @@ def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iter
         mine = np.flatnonzero(inside & (places >= base) & (places < base + entry.size))
         if mine.size:
             segment = Segment.whole(part.root, entry, plan.end)
-            wrong[mine] = ~_agree(about, segment, rows[mine])
+            wrong[mine] = ~_matching_units(about, segment, rows[mine])
     for at in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
         text = f"the unit does not match the record at log offset {int(places[at])}"
         where = int(pos[at]) - part.base
         yield part.finding(where, UNIT_BYTES, POINTER, text)
 
 
-def _agree(about: Pending, segment: Segment, rows: Rows) -> Mask:
+def _matching_units(about: Pending, segment: Segment, rows: Rows) -> Mask:
     """Return (n,) which units match their records, which are all in one file of the log."""
     walk = Walk(segment)
     if not walk.open():  # the scan of the log reports it

@@ -138,7 +138,7 @@ def take_survey(
         _lost_units(queues), allowMissingColumns=True
     )
     rare = rare.localCheckpoint()
-    met, names = _met(rare)
+    met, names = _roles_and_topics(rare)
     plain, found = _events(messages, rare, met, config)
     touched, events = None, None
     if met & TOUCHING:
@@ -181,7 +181,7 @@ def audit(
     return found.verdicts(found.histories(found.plain), ids=ids), found.unread
 
 
-def _met(survey: DataFrame) -> tuple[set[int], dict[int, str]]:
+def _roles_and_topics(survey: DataFrame) -> tuple[set[int], dict[int, str]]:
     """Return the roles of the rare records, and the names of topics by hash; an action."""
     is_name = F.col("role") == Role.TOPIC
     names = (F.when(is_name, F.col(name)).alias(name) for name in ("topic_hash", "topic"))

@@ -232,7 +232,7 @@ def backfill_plan(
     )
     rows = schedule.join(F.broadcast(at), ["store", "level"], "left")
     rows = rows.where(F.col("queue_offset") >= F.coalesce("cursor", F.lit(0)))
-    ended = messages.where(_plain() & (F.col("prepared_offset") < 0))
+    ended = messages.where(_valid_records() & (F.col("prepared_offset") < 0))
     ended = ended.select("store", origin().alias("phys_offset")).distinct()
     rows = rows.join(ended, ["store", "phys_offset"], "left_anti")
     owned = owned_by_timers(schedule, read_journals(messages))
@@ -272,7 +272,7 @@ def _times() -> list[Column]:
     ]
 
 
-def _plain() -> Column:
+def _valid_records() -> Column:
     """Return the condition for valid records: undamaged, not half and not rolled back."""
     sound = F.col("damage").isNull() | (F.col("damage") == "body-crc")
     kind = F.col("sys_flag").bitwiseAND(TRANSACTION)

@@ -246,7 +246,7 @@ class Reviver:
                 continue
             targets[at] = retry_topic(checkpoint.topic, group)
             try:
-                await self._ensure(targets[at], group)
+                await self._create_retry_topic(targets[at], group)
             except (RequestError, OSError) as error:
                 self._log_failed("retry topic %s cannot be created: %s", targets[at], error)
                 return False
@@ -263,7 +263,7 @@ class Reviver:
         pairing.settle(at)
         self._figures.note_settled(checkpoint, len(checkpoint.unacknowledged))
 
-    async def _ensure(self, target: str, group: str) -> None:
+    async def _create_retry_topic(self, target: str, group: str) -> None:
         """Create a retry topic, whose group begins at its first message."""
         if self._topics.find(target) is None:
             await self._topics.ensure(target, queues=1, perm=PERM_READ | PERM_WRITE)
