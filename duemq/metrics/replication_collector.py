@@ -98,8 +98,8 @@ def _gauge(
 
 
 def _failure(view: View) -> Metric:
-    """Return the last errors, with N for numbers to limit the number of label values."""
-    text = "1 for the last error, with N for its numbers."
+    """Return the last errors, with N instead of numbers to limit the number of label values."""
+    text = "1 for the last error; N replaces the numbers in its text."
     family = GaugeMetricFamily("duemq_replication_failure", text, labels=["error"])
     for member in FAILURES:
         if error := str(view.get(member) or ""):
