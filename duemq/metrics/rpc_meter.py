@@ -110,8 +110,7 @@ class RpcMeter:
             self._put_latency.add(latency_ms, count)
 
     def in_flight(self) -> dict[str, int]:
-        """Return the number of requests in flight by Apache's processor name; `admin`: all
-        others."""
+        """Return the requests in flight by Apache's processor name; `admin` is the rest."""
         named = {name: sum(self._in_flight[code] for code in codes)
                  for name, codes in PROCESSORS.items()}  # fmt: skip
         rest = sum(self._in_flight.values()) - sum(named.values())

@@ -248,8 +248,7 @@ class NamesrvProcessor:
         return _topic_list(self._table.topics_of(request.fields["cluster"]))
 
     async def system_topics(self, request: Request) -> Response:
-        """Return the names of clusters and brokers, which are system topics, and a broker
-        address."""
+        """Return the system topics (names of clusters and brokers), and a broker address."""
         names = dict.fromkeys(
             name
             for cluster in self._table.clusters()

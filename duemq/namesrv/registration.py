@@ -71,8 +71,7 @@ class Outbound(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """Identity of a broker in a registration. Addresses are `ip:port`, as clients connect to
-    them."""
+    """Identity of a broker in a registration; addresses are the `ip:port` that clients use."""
 
     cluster: str
     broker_name: str
@@ -237,8 +236,7 @@ class Link:
             self.tried.set()
 
     async def _send(self, topics: Sequence[TopicConfig] | None) -> None:
-        """Send request 103; after a lost connection with all topics, since the routes are
-        removed."""
+        """Send request 103, with all topics after a lost connection, which removes the routes."""
         whole = topics is None or not self._connected
         self._changed = {}
         request = self._snapshot.request(None if whole else topics)

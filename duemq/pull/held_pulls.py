@@ -197,8 +197,7 @@ class HeldPulls:
         return new
 
     def hold_again(self, held: HeldPull) -> HeldPull | None:
-        """Hold a released pull again until its original deadline; return None if a limit is
-        reached."""
+        """Hold a released pull again until its original deadline; None: a limit is reached."""
         left_ms = held.bucket * BUCKET_MS - self._clock.steady_ms()
         slot, *also = held.slots
         share = held.sharing.share
@@ -263,8 +262,7 @@ class HeldPulls:
             self._watched[slot] = slot in self._by_slot
 
     def on_replicated(self, slots: Iterable[int]) -> None:
-        """Resume all pulls of queues that received replicated messages, regardless of their
-        filter."""
+        """Resume the pulls of queues with new replicated messages, regardless of their filter."""
         for slot in slots:
             if slot < self._watched.size and self._watched[slot]:
                 if self._log.confirm_offset >= self._log.max_offset:
