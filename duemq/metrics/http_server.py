@@ -203,8 +203,8 @@ async def serving(
 
     Args:
         required: Raise an error if the port cannot be bound, instead of a warning and None.
-            Raises:
-                UsageError: The port cannot be bound and is `required`.
+    Raises:
+        UsageError: The port cannot be bound and is `required`.
     """
     try:
         server = await asyncio.start_server(

@@ -49,8 +49,7 @@ class RpcMeter:
     """Latency of requests and requests in flight.
 
     Attributes:
-        creates_ms: Time to create topics and groups in milliseconds, by code and
-                    ("success" or "failure",).
+        creates_ms: Time in ms to create topics and groups, by code and "success" or "failure".
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -189,7 +189,7 @@ class PopProcessor:
         """Return the arguments of a pop that differs from another pop in queue and times only.
 
         Args:
-            arguments: Arguments of the other one; its subscription has no filter expression.
+            arguments: Arguments of the other pop; its subscription has no filter expression.
         Raises:
             RequestError: The pop is refused.
         """
