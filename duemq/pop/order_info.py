@@ -58,7 +58,7 @@ class OrderInfo:
         return [offset for at, offset in enumerate(self.offsets) if not self.acked >> at & 1]
 
     def free_ms(self) -> int:
-        """Return the time from which the queue is not blocked without more acknowledgements."""
+        """Return the time at which the block of the queue ends, without more acknowledgements."""
         normal_ms = self.pop_ms + self.invisible_ms
         return max((self.visible_ms.get(offset, normal_ms) for offset in self.open), default=0)
 
