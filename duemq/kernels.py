@@ -97,8 +97,8 @@ def leading_units(
     Args:
         units: (n,) layout.UNIT, n >= 1.
         log_min: Minimum log offset; earlier records were removed.
-            blank_size: Size of padding units.
-        count_max, bytes_max: Limits of one answer; a single unit may exceed them.
+        blank_size: Size of padding units.
+        count_max, bytes_max: Limits of one response; a single unit may exceed them.
     """
     total = np.int64(0)
     count = min(np.int64(units.size), np.int64(count_max))

@@ -100,8 +100,7 @@ def registrar(
     """Return the registrar of the broker, not started, and connect it to topic changes.
 
     Args:
-        port: Port for clients.
-            ha_port: Port for replicas.
+        port, ha_port: Ports for clients and for replicas.
         local: The embedded name server.
         tls: Context of connections to name servers; None: plaintext.
         answered: Called with the header fields of each response.

@@ -1,14 +1,11 @@
 """Role runner: runs one broker at a time, in the last assigned role.
 
-assign(role) --> stop the broker of the old role     --> start a broker of the new role
-                     (connections and store are closed)   (the store is opened as at every
-                     start)
+    assign(role) --> stop the broker of the old role --> start a broker of the new role
+                     (closes connections and store)      (opens the store as at every start)
 
-A change of role is a stop and a start within the process: recovery derives the cursors of
-levels and
-timers from the log, as after a crash. Compiled kernels stay in memory, so the change takes a
-few
-hundred milliseconds.
+A change of role is a stop and a start within the process: recovery derives the cursors of levels
+and timers from the log, as after a crash. Compiled kernels stay in memory, so the change takes a
+few hundred milliseconds.
 """
 
 from __future__ import annotations
@@ -59,8 +56,7 @@ class RoleRunner:
             self._changed.set()
 
     def restart(self, work: Callable[[], None]) -> None:
-        """Close the broker, call `work` in a thread, and start it again in the last assigned
-        role."""
+        """Close the broker, call `work` in a thread, and start a broker in the assigned role."""
         self._while_closed = work
         self._serving.clear()
         self._changed.set()

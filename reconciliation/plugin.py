@@ -28,7 +28,7 @@ GRACE_S: Final = 3_600
 
 @dataclass(slots=True)
 class LastAudit:
-    """LastAudit audit of this process, and the number of audits."""
+    """Last audit of this process, and the numbers of finished and skipped audits."""
 
     started_ms: int = 0
     ended_ms: int = 0
@@ -102,13 +102,13 @@ class ReconciliationPlugin(PluginBase):
             self.last.skipped += 1
             log.warning("an audit still runs; this one is skipped")
             return
-        self._at_work = asyncio.create_task(self._one(), name="audit")
+        self._at_work = asyncio.create_task(self._run_audit(), name="audit")
         try:
             await asyncio.wait([self._at_work])
         finally:
             self._at_work = None
 
-    async def _one(self) -> None:
+    async def _run_audit(self) -> None:
         started_ms = self._host.clock.now_ms()
         levels = self._host.properties.get(LEVELS_KEY, "")
         command = child_process.command_of(self.config, self._host.store_root, levels)

@@ -18,8 +18,8 @@ NO_COLD_DATA: Final = "reads of old messages are not limited per group"
 REASONS: Final = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "queues are not mapped to other brokers; "
     "create the topic with updateTopic",
-    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: "a group is not kept from reading single topics; "
-    "stop all its reads with updateSubGroup, or refuse the topic to its account",
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: "reads cannot be forbidden per group and topic; "
+    "stop all reads of the group with updateSubGroup, or deny the topic to its account",
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: "consume queues are files, not in RocksDB; "
     "compare them with the log by `duemq store verify`",
     RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: NO_COLD_DATA,

@@ -133,7 +133,7 @@ class GroupAdminProcessor:
         return Response(body=wire_json.encode(answer))
 
     def _requested_topics(self, request: Request, group: str) -> list[TopicConfig]:
-        """Return the topics of 208: those of `topicList`, else the subscribed ones."""
+        """Return the topics of 208: the topics in `topicList`, else the subscribed topics."""
         online = self._clients.topics_of(group)
         topic_name = request.fields.get("topic", "")
         listed = [name for name in request.fields.get("topicList", "").split(";") if name.strip()]

@@ -103,9 +103,9 @@ class TopicAdminProcessor:
         return Response()
 
     async def delete(self, request: Request) -> Response:
-        """Delete a topic, the progress of groups in it, and its queues.
+        """Delete a topic, the consumer offsets of groups in it, and its queues.
 
-        A name without any of them, or one that never was a topic, changes nothing.
+        The name of a topic that does not exist changes nothing.
         """
         name = fields.text(request, "topic")
         if self._store.queues.deletions.is_full:
@@ -121,7 +121,7 @@ class TopicAdminProcessor:
         return Response()
 
     async def all_topics(self, request: Request) -> Response:
-        """Answer all topics with the table's version, for slaves and tools."""
+        """Return all topics with the table's version, for slaves and tools."""
         table = {
             **self._topics.to_json(),
             "mappingDataVersion": DataVersion().to_json(),
@@ -131,11 +131,11 @@ class TopicAdminProcessor:
         return Response(body=wire_json.encode(table))
 
     async def topic(self, request: Request) -> Response:
-        """Answer one topic; 17 when there is none."""
+        """Return one topic; 17 if it does not exist."""
         return Response(body=wire_json.encode(self._find(request).to_json()))
 
     async def stats(self, request: Request) -> Response:
-        """Answer first and last offset and last store time of each queue of a topic."""
+        """Return first offset, end offset and last store time of each queue of a topic."""
         topic = self._find(request)
         broker, name = self._identity.broker_name, topic.name
         table = {
@@ -151,13 +151,13 @@ class TopicAdminProcessor:
         return {"lastUpdateTimestamp": max(last_ms, 0), "maxOffset": end, "minOffset": first}
 
     async def consumed_by(self, request: Request) -> Response:
-        """Answer the groups that consume a topic: those online and those with progress."""
+        """Return the groups that consume a topic: online groups, and groups with offsets."""
         name = fields.text(request, "topic")
         groups = {*self._groups_online(name), *self._offsets.groups_of(name)}
         return Response(body=wire_json.encode({"groupList": sorted(groups)}))
 
     async def system_topics(self, request: Request) -> Response:
-        """Answer the topics that belong to the system."""
+        """Return the topics that belong to the system."""
         return Response(body=wire_json.encode({"topicList": self._topics.system_names()}))
 
     def _find(self, request: Request) -> TopicConfig:

@@ -1,10 +1,10 @@
 """Request 9001: views of broker and plugins as JSON.
 
     request 9001, field `view`     "" lists the views      "schedule_service.levels" shows one
-                  other fields     arguments of an `ParameterizedView`
-    answer  0 + JSON body          17 with a remark: there is no such view
+                  other fields     arguments of a `ParameterizedView`
+    response  0 + JSON body        17 with a remark: there is no such view
 
-The code is above all of Apache's; an Apache broker answers "not supported" (3).
+The code is above all of Apache's; an Apache broker responds with "not supported" (3).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ View = Callable[[], object]
 
 
 class AdminProcessor:
-    """Answers 9001.
+    """Handler of request 9001.
 
     Args:
-        views: name to function; each returns plain data (dicts, lists, numbers, text).
+        views: Functions by view name; each returns plain data (dicts, lists, numbers, text).
     """
 
     def __init__(self, views: Mapping[str, View]) -> None:

@@ -44,8 +44,7 @@ class AccessControl:
 
     @asynccontextmanager
     async def polling(self, clock: Clock) -> AsyncIterator[None]:
-        """Poll the files of ACL 1.0 while the block is active, for a process without a
-        scheduler."""
+        """Poll the files of ACL 1.0 while the block is active, without a scheduler."""
         ended = asyncio.Event()
 
         async def poll_on() -> None:

@@ -46,7 +46,7 @@ class Accounts:
     """Users by name, and the ACL of each.
 
     Args:
-        users, acls: By user name.
+        users, acls: Users and their ACLs, by user name.
         store: Stores all users and ACLs before a change takes effect; may raise.
 
     Attributes:

@@ -2,9 +2,9 @@
 
     {"format": 1, "users": [{"username": ...}, ...], "acls": [{"subject": "User:...", ...}, ...]}
 
-The file contains secrets and permissions, so a broker does not start with a doubtful one: other
-users of the machine must not have access, and every member must be known and valid. There is no
-backup, since an old one could restore a deleted user.
+The file contains secrets and permissions. A broker therefore starts only if other users of the
+machine have no access to the file, and every member is known and valid. There is no backup, since
+an old backup could restore a deleted user.
 
 Apache's broker stores the same objects in RocksDB, in `config/users` and `config/acls`.
 """

@@ -32,7 +32,7 @@ _SHORT: Final = "The accessKey={} and secretKey={} cannot be null and length sho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountChange:
-    """New values of an account; None keeps the old value.
+    """New values of an account; None: the old value stays.
 
     Attributes:
         topics, groups: Permissions such as `orders=PUB|SUB`.

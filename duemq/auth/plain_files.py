@@ -1,9 +1,8 @@
 """Files of ACL 1.0: `conf/acl/*.yml` and `conf/plain_acl.yml` below rocketmqHome, with hot reload.
 
 A changed file is reloaded when it is unchanged between two polls, since a partly written file may
-be
-valid YAML. A file that is invalid or accessible to other users of the machine is rejected: the
-current rules stay, and the log and a metric report it; at startup, the process does not start. A
+be valid YAML. A file that is invalid or accessible to other users of the machine is rejected: the
+current rules stay, and the log and a metric report the file; a process does not start with it. A
 request may change a file only while all files are loaded in their current state.
 """
 

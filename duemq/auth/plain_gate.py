@@ -1,9 +1,9 @@
 """Access check of ACL 1.0 against `plain_acl.yml`; a refusal has code 1.
 
-Source: PlainAccessValidator.parse, PlainPermissionManager.validate of Apache 4.9.7. DueMQ also
-checks codes that Apache's broker opens to every account: batches like sends, lite pulls like pulls,
-locks and resets like pulls of the group, the end of a transaction like a send; changes of broker
-and name server and account requests require an administrator.
+DueMQ also checks codes that Apache's broker opens to every account. Batches and ends of
+transactions require PUB on the topic, lite pulls and resets SUB on topic and group, locks SUB on
+the group. Changes of a broker, a name server or accounts require an administrator.
+Source: PlainAccessValidator.parse, PlainPermissionManager.validate of Apache 4.9.7.
 """
 
 from __future__ import annotations

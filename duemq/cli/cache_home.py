@@ -57,7 +57,7 @@ def user_cache() -> Path | None:
 
 
 def _fault(directory: Path) -> str:
-    """Return why a directory cannot be used; empty if it can."""
+    """Return the reason why a directory cannot be used; empty: it can be used."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):

@@ -4,8 +4,8 @@
         for result in await client.cancel(ids=["7F00..."]):
             print(result.name, result.verdict)
 
-The request goes to every broker, since any of them may have the message; the most specific result
-counts.
+The request goes to every broker, since each may have the message. The result with the highest
+priority (`RANKS`) counts.
 """
 
 from __future__ import annotations

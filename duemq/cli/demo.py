@@ -35,7 +35,7 @@ ClientEvent = dict[str, Any]
 """One line of `demo_client`: `event`, `at_ms` and more."""
 TOPIC = "DueMQDemo"
 LOG_FILE_BYTES = 1 << 24
-RECORD_BYTES_MAX = 1 << 16  # of one demo message
+RECORD_BYTES_MAX = 1 << 16  # maximum record of a demo message
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000}
 EACH = 4
 TIMER_DELAYS_MS = (1_234, 3_456, 6_789)
@@ -44,7 +44,7 @@ START_TIMEOUT_S = 300  # a first start compiles kernels
 RUN_TIMEOUT_S = 120
 LINGER_S = 2.0  # time for duplicates to arrive
 STOP_TIMEOUT_S = 30
-SIGNAL_EXIT = 128  # plus the signal number, as in shells
+SIGNAL_EXIT = 128  # added to the signal number, as in shells
 BROKER_CONF = """\
 brokerName = demo
 brokerIP1 = 127.0.0.1

@@ -1,8 +1,7 @@
 """`duemq message show`: state and history of a message.
 
 DueMQ brokers return the history (request 9002). Apache's brokers are queried for the record only,
-by
-offset message id or by unique key and topic.
+by offset message id, or by unique key and topic.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SECTIONS: Final = (
 )
 """Name prefix and title of each section; the first match counts."""
 INTRODUCTION: Final = (
-    "`http://HOST:5557/metrics` (`metricsPromExporterPort`) serves these figures, in the text",
+    "`http://HOST:5557/metrics` (`metricsPromExporterPort`) serves these metrics, in the text",
     "format of Prometheus or as OpenMetrics. A counter has the suffix `_total` there. A histogram",
     "has the series `_bucket`, `_count` and `_sum`. A metric has no series before it has a value.",
 )

@@ -56,7 +56,7 @@ def start(
     *,
     target: Target,
 ) -> None:
-    """Convert levels to timers, with their new messages. Exit code 1: a level was paused.
+    """Convert messages of levels, old and new, to timers. Exit code 1: a level was paused.
 
     Ctrl-C ends the display; the migration continues.
     """
@@ -119,7 +119,7 @@ def rollback(
     *,
     target: Target,
 ) -> None:
-    """Return pending messages to their levels with unchanged due times, also after DONE."""
+    """Return pending messages to their levels with unchanged due times, even from DONE levels."""
     request = {"levels": levels or [], "dry_run": dry_run}
     _change("rollback", request, target, wait=not no_wait)
 
@@ -143,12 +143,12 @@ def throttle(
     ] = None,
     lateness: Annotated[
         int | None,
-        typer.Option(help="Lateness (p99, ms) above which it slows down; 0: no limit.", min=0),
+        typer.Option(help="Lateness (p99, ms) that slows migrations down; 0: no limit.", min=0),
     ] = None,
     factor: Annotated[
         int | None,
         typer.Option(
-            help="Multiple of the p99 without a migration above which it slows down; 0: no limit.",
+            help="The same limit, as a multiple of the p99 without a migration; 0: no limit.",
             min=0,
         ),
     ] = None,
@@ -186,7 +186,7 @@ def history(
     run_id: Annotated[str, typer.Option("--run", metavar="RUN", help="Only this run.")] = "",
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write an HTML page of the run; default: the newest."),
+        typer.Option(metavar="FILE", help="Write an HTML page of --run, or of the newest run."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

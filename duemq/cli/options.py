@@ -45,12 +45,12 @@ AsOf = Annotated[
     typer.Option(
         "--as-of",
         metavar="TIME",
-        help="Time of the audit: messages due by then are expected; default: the newest record.",
+        help="Audit time: messages due by then must be delivered; default: the newest record.",
     ),
 ]
 TrustClock = Annotated[
     bool,
-    typer.Option("--trust-clock", help="Report no finding that a clock set back explains."),
+    typer.Option("--trust-clock", help="Report no findings caused by a clock that was set back."),
 ]
 LevelDelays = Annotated[
     str,
@@ -68,7 +68,7 @@ LedgerUrl = Annotated[
         help="Ledger that records the audit; default: in the store; none: no record.",
     ),
 ]
-To = Annotated[str, typer.Option("--to", metavar="TIME", help="Only due before this time.")]
+To = Annotated[str, typer.Option("--to", metavar="TIME", help="Latest due time, exclusive.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ def plan(
     spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Count what `duemq migrate start` would move, on stores too large for one machine."""
+    """Count the messages that `duemq migrate start` would move, in stores of any size."""
     from duemq.cli import reconcile_jobs
 
     master = _spark_master(spark)

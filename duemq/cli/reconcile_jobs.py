@@ -293,13 +293,13 @@ def wait_for(query: StreamingQuery, report_batch: Callable[[], None] = lambda: N
     Raises:
         pyspark.errors.StreamingQueryException: The query failed.
     """
-    asked = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    stopped = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
     try:
-        while query.isActive and not asked.wait(LOOK_S):
+        while query.isActive and not stopped.wait(LOOK_S):
             report_batch()
         report_batch()
-        if asked.is_set():
+        if stopped.is_set():
             query.stop()
         else:
             query.awaitTermination()

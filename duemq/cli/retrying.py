@@ -32,7 +32,7 @@ class Retrying:
         await asyncio.sleep(self._pause_s)
 
     async def attempt(self, ask: Callable[[], Awaitable[Value]]) -> Value | None:
-        """Return the result of `ask`; after a pause None if the server does not respond."""
+        """Return the result of `ask`; if the server does not respond, pause and return None."""
         try:
             value = await ask()
         except ConnectionError as error:

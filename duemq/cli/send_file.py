@@ -131,9 +131,7 @@ async def _action_for(cluster: Cluster, lost: Lost) -> str:
     """Return SEND, EXISTS or NO_ID; without a unique id a copy cannot be recognized."""
     if not lost.unique_id:
         return NO_ID
-    if await _is_pending(
-        cluster, lost
-    ):  # checked first: a delivery meanwhile is found by the second check
+    if await _is_pending(cluster, lost):  # first: the next check finds a delivery in between
         return EXISTS
     found = await _found(cluster, lost.topic, lost.unique_id)
     exists = any(record.properties.get("UNIQ_KEY") == lost.unique_id for record in found)
@@ -174,9 +172,7 @@ async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
         answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
         if answer.code == ResponseCode.SUCCESS:
             found += split_records(bytes_of(answer))
-        elif (
-            answer.code != ResponseCode.QUERY_NOT_FOUND
-        ):  # the message may exist, so it must not be sent
+        elif answer.code != ResponseCode.QUERY_NOT_FOUND:  # the message may exist: do not send it
             raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
     return found
 

@@ -119,9 +119,7 @@ async def _run_broker(
 
     started_s = asyncio.get_running_loop().time()
     broker = Broker(properties, config_file=file, read_again=reload_properties, kernels=kernels)
-    on_signals(
-        broker.stop_for_signal, broker.reload
-    )  # clients are served before `__aenter__` returns
+    on_signals(broker.stop_for_signal, broker.reload)  # `__aenter__` already serves clients
     async with broker:
         _on_ready(broker, started_s, as_json)
         await broker.stopped()

@@ -13,7 +13,7 @@ from duemq.cli.timers_show import LIST_VIEW, list_row, timers_table
 from duemq.cli.times import parse_time
 from message_store.clock import SystemClock
 
-ASK_MAX = 1_000  # timers per request
+REQUEST_TIMERS_MAX = 1_000  # timers per request
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ async def _fetch(
     damage: list[str] = []
     cursor = ""
     while True:
-        limit = min(count - len(found), ASK_MAX)
+        limit = min(count - len(found), REQUEST_TIMERS_MAX)
         page = await cluster.view(
             address, LIST_VIEW, **fields, skip=skip, limit=limit, cursor=cursor
         )

@@ -188,7 +188,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Key with the only accepted values, and what to do instead."""
+    """Key with its only accepted values, and the remedy for other values."""
 
     key: str
     allowed: tuple[str, ...]

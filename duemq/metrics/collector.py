@@ -117,12 +117,12 @@ def metrics_server(broker: RunningBroker, registry: CollectorRegistry) -> Metric
     """Return the HTTP server of a running broker."""
 
     def failure_reason() -> str:
-        """Return why the broker must be restarted; empty if not."""
+        """Return the reason why the broker must be restarted; empty: it need not."""
         failure = broker.store.flusher.failure
         return broker.failure or (f"the commit log cannot be synced: {failure}" if failure else "")
 
     def unready_reason() -> str:
-        """Return why the broker accepts no messages; empty if it does."""
+        """Return the reason why the broker accepts no messages; empty: it accepts them."""
         return (
             "the broker is stopping" if broker.stops else failure_reason() or broker.store.refusal
         )

@@ -5,8 +5,8 @@
     GET /ready      200 while messages are accepted, otherwise 503 with the reason
     anything else   404
 
-Each connection has one request, which must be received and answered within `REQUEST_S`. At the
-limit of connections, a new one closes the one whose request has been incomplete for the longest,
+Each connection has one request, which must be received and served within `REQUEST_S`. At the limit
+of connections, a new connection replaces the connection whose request has been incomplete longest,
 so that many incomplete requests cannot delay a scrape. Metrics are collected in a worker thread,
 one scrape at a time.
 """
@@ -203,8 +203,8 @@ async def serving(
 
     Args:
         required: Raise an error if the port cannot be bound, instead of a warning and None.
-            Raises:
-                UsageError: The port cannot be bound and is `required`.
+    Raises:
+        UsageError: The port cannot be bound and is `required`.
     """
     try:
         server = await asyncio.start_server(

@@ -17,7 +17,7 @@ COLLECT_S: Final = 10.0
 
 
 class LoopCollector(Collector):
-    """Collector that runs another one on an event loop."""
+    """Collector that reads another collector on an event loop."""
 
     def __init__(self, collector: Collector, loop: asyncio.AbstractEventLoop) -> None:
         self._collector, self._loop = collector, loop

@@ -107,9 +107,9 @@ class NativeRegistry(CollectorRegistry):
 
 
 class NamedSeries(RestrictedRegistry):
-    """Registry with the series of some names of another one.
+    """Registry restricted to the series of some names.
 
-    Collectors do not describe their families, so all of them are read.
+    Collectors do not describe their families, so the registry reads all of them.
     """
 
     def __init__(self, names: Iterable[str], registry: CollectorRegistry) -> None:
@@ -221,7 +221,7 @@ class Traffic:
 
 
 def _made(families: Iterable[Metric]) -> FamilyMaker:
-    """Return the maker of families that are made now: a limited number of series."""
+    """Make a limited number of families now; return the function that returns them."""
     made = list(families)
     return lambda: made
 
@@ -264,11 +264,11 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
         PREFIX + "delay_message_latency_seconds", "Requested delays of timers.",
         labels=["topic"],
     )  # fmt: skip
-    for topic, asked in traffic.delays:
-        delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, asked[1:]), asked[0])
+    for topic, sums in traffic.delays:
+        delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, sums[1:]), sums[0])
     yield delays
     yield _counter("timer_enqueue", "Timers stored.",
-                   [((topic,), sum(asked[1:])) for topic, asked in traffic.delays],
+                   [((topic,), sum(sums[1:])) for topic, sums in traffic.delays],
                    "topic")  # fmt: skip
 
 

@@ -163,10 +163,9 @@ class BrokerStats:
         self._roll_day(_local_day(now_ms))
 
     def _roll_day(self, day: int) -> None:
-        """Record the totals at local midnight, except at the first sample or if the clock is set
-        back.
+        """Record the totals at local midnight, unless the clock is set back or this is the start.
 
-                Source: BrokerStats.record, computeNextMorningTimeMillis
+        Source: BrokerStats.record, computeNextMorningTimeMillis
         """
         if self._calendar_day and day > self._calendar_day:
             self.puts_at_midnight = (self.puts_at_midnight[1], self.totals.puts)

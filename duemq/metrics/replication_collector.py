@@ -61,7 +61,7 @@ class ReplicationCollector(Collector):
         count = len(replicas) if isinstance(replicas, list) else None
         yield _gauge("connected_replicas", "Replicas connected to this master.", [([], count, 1)])
         for name, (member, unit, text) in CONNECTION_GAUGES.items():
-            values = [([who], each.get(member), unit) for who, each in _replicas(view)]
+            values = [([replica], each.get(member), unit) for replica, each in _replicas(view)]
             yield _gauge(name, text, values, ["replica"])
         yield _failure(view)
 
@@ -98,8 +98,8 @@ def _gauge(
 
 
 def _failure(view: View) -> Metric:
-    """Return the last errors, with N for numbers to limit the number of label values."""
-    text = "1 for the last error, with N for its numbers."
+    """Return the last errors, with N instead of numbers to limit the number of label values."""
+    text = "1 for the last error; N replaces the numbers in its text."
     family = GaugeMetricFamily("duemq_replication_failure", text, labels=["error"])
     for member in FAILURES:
         if error := str(view.get(member) or ""):

@@ -39,7 +39,7 @@ PROCESSORS: Final[Mapping[str, frozenset[int]]] = {
     "reply": frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}),
     "send": frozenset({RequestCode.CONSUMER_SEND_MSG_BACK}),
 }
-LATENCY_MS_MAX: Final = 60_000  # longer latencies are recorded as this
+LATENCY_MS_MAX: Final = 60_000  # longer latencies are recorded as this value
 UNKNOWN: Final = "unknown"
 _REQUEST_NAMES: Final = {int(code): code.name.lower() for code in RequestCode}
 _RESPONSE_NAMES: Final = {int(code): code.name.lower() for code in ResponseCode}
@@ -49,8 +49,7 @@ class RpcMeter:
     """Latency of requests and requests in flight.
 
     Attributes:
-        creates_ms: Time to create topics and groups in milliseconds, by code and
-                    ("success" or "failure",).
+        creates_ms: Time in ms to create topics and groups, by code and "success" or "failure".
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -80,7 +79,7 @@ class RpcMeter:
             self._ms.add(latency_ms, *key, count=refused)
 
     def together(self, request_code: int, code: int, count: int, since_ms: int) -> None:
-        """Record requests of one code that are answered together.
+        """Record requests of one code whose responses are sent together.
 
         Args:
             request_code: Request code.
@@ -110,8 +109,7 @@ class RpcMeter:
             self._put_latency.add(latency_ms, count)
 
     def in_flight(self) -> dict[str, int]:
-        """Return the number of requests in flight by Apache's processor name; `admin`: all
-        others."""
+        """Return the requests in flight by Apache's processor name; `admin` is the rest."""
         named = {name: sum(self._in_flight[code] for code in codes)
                  for name, codes in PROCESSORS.items()}  # fmt: skip
         rest = sum(self._in_flight.values()) - sum(named.values())

@@ -16,7 +16,7 @@ class RunningBroker(Protocol):
     """Attributes of `duemq.broker.Broker` that collectors read.
 
     Attributes:
-        failure: Reason why the broker must be restarted; empty if not.
+        failure: Reason why the broker must be restarted; empty: it need not.
         stops: Whether the broker is stopping.
     """
 

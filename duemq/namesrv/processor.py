@@ -123,7 +123,7 @@ class NamesrvProcessor:
         )
 
     def _warn_moved(self, registration: Registration) -> None:
-        """Log a registration that takes the place of another process, as a failover does."""
+        """Log a registration that replaces that of another process, as after a failover."""
         known = self._table.address_of(registration.broker_name, registration.broker_id)
         if known is not None and known != registration.address:
             log.warning(
@@ -248,8 +248,7 @@ class NamesrvProcessor:
         return _topic_list(self._table.topics_of(request.fields["cluster"]))
 
     async def system_topics(self, request: Request) -> Response:
-        """Return the names of clusters and brokers, which are system topics, and a broker
-        address."""
+        """Return the system topics (names of clusters and brokers), and a broker address."""
         names = dict.fromkeys(
             name
             for cluster in self._table.clusters()

@@ -4,9 +4,9 @@
     topic changed ----------------------> 103 with that topic, or with all if the last one failed
     stop -------------------------------> 104
 
-Each name server has a link with a separate task and lock. A name server that does not answer
-therefore does not delay the others, and each receives versions in order: one that has version
-7 ignores a registration with version 6. Topics changed since the last answer are sent together.
+Each name server has a link with a separate task and lock. A name server that does not respond
+therefore does not delay the others. A link sends versions in order, because a name server that has
+version 7 ignores version 6. Topics changed since the last response are sent together.
 
 Source: BrokerOuterAPI.registerBrokerAll, BrokerController.registerIncrementBrokerData
 """
@@ -32,7 +32,7 @@ from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
 CHANGE_TIMEOUT_S = 2.0  # a client waits 3 s for the request that changed the topic
-UNREGISTER_TIMEOUT_S = 1.0  # a change of role waits for it
+UNREGISTER_TIMEOUT_S = 1.0  # delays a change of role
 RETRY_MS = 5_000
 PAUSE_MS_MIN = 1_000
 LINKS_MAX = 64
@@ -42,7 +42,7 @@ TOPICS_PER_TURN = 4_096  # topics of a periodic local registration between two y
 
 
 class RegistrationRefused(PeerError):
-    """A name server answered a registration with an error."""
+    """Error response of a name server to a registration."""
 
 
 class TopicSource(Protocol):
@@ -71,8 +71,7 @@ class Outbound(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """Identity of a broker in a registration. Addresses are `ip:port`, as clients connect to
-    them."""
+    """Identity of a broker in a registration; addresses are the `ip:port` that clients use."""
 
     cluster: str
     broker_name: str
@@ -206,7 +205,7 @@ class Link:
             self._attempt_timeout.reschedule(asyncio.get_running_loop().time())
 
     async def push(self, topics: Iterable[TopicConfig]) -> None:
-        """Report changed topics; return when the name server answers, at the latest after 2 s.
+        """Report changed topics; return when the name server has responded, or after 2 s.
 
         While not registered, `run` sends them with the next registration.
         """
@@ -237,8 +236,7 @@ class Link:
             self.tried.set()
 
     async def _send(self, topics: Sequence[TopicConfig] | None) -> None:
-        """Send request 103; after a lost connection with all topics, since the routes are
-        removed."""
+        """Send request 103, with all topics after a lost connection, which removes the routes."""
         whole = topics is None or not self._connected
         self._changed = {}
         request = self._snapshot.request(None if whole else topics)
@@ -246,7 +244,7 @@ class Link:
             self._watch(await self._client.connect())
             answer = await self._client.call(request, timeout_s=self._timeout_s)
             if answer.code != 0:
-                raise RegistrationRefused(f"answer {answer.code}: {answer.remark}")
+                raise RegistrationRefused(f"response code {answer.code}: {answer.remark}")
             self._answered(answer.fields or {})
         except BaseException:
             self.registered = False  # the request may not have arrived: send all topics next time
@@ -316,7 +314,7 @@ class Registrar:
         self._snapshot = Snapshot(broker, topics, clock, permission)
         self._clock, self._local = clock, local
         self._stop = asyncio.Event()
-        self._local_permission: int | None = None  # of the last local registration
+        self._local_permission: int | None = None  # permission in the last local registration
         self._addresses, self._answered = list(addresses), answered
         self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
         self._links: dict[str, Link] = {}
@@ -377,7 +375,7 @@ class Registrar:
     async def changed(self, topics: Sequence[TopicConfig]) -> None:
         """Report created and changed topics to every name server (`TopicListener`).
 
-        Returns when all reachable name servers have answered, at the latest after 2 s.
+        Returns when all reachable name servers have responded, or after 2 s.
         """
         self._register_local(topics)
         if self._tasks is not None and self._links:

@@ -87,15 +87,15 @@ class _Parts:
         self._data, self._at = data, 0
 
     def number(self) -> int:
-        value = int.from_bytes(self._take(4), "big", signed=True)
+        value = int.from_bytes(self._next_bytes(4), "big", signed=True)
         if value < 0:
             raise ValueError(f"the compressed body has a negative length at byte {self._at - 4}")
         return value
 
     def part(self) -> bytes:
-        return self._take(self.number())
+        return self._next_bytes(self.number())
 
-    def _take(self, size: int) -> bytes:
+    def _next_bytes(self, size: int) -> bytes:
         if self._at + size > len(self._data):
             raise ValueError(f"the compressed body ends at byte {len(self._data)}, inside a part")
         self._at += size

@@ -39,8 +39,8 @@ class OpenConnection(Protocol):
     """Interface of an open connection.
 
     Attributes:
-        is_active: Whether it was active since the last sweep.
-        active_at_ms: Time of the last sweep at which it was active, in ms since the epoch.
+        is_active: Whether the connection was active since the last sweep.
+        active_at_ms: Time of the last sweep that found `is_active` true, in ms since the epoch.
     """
 
     is_active: bool
@@ -87,7 +87,7 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
         self.memory, self.notices = memory, PeerNotices(log)
         self._tls, self._proxies = tls, proxies
         self._descriptor_limit = descriptor_limit
-        self._connections: dict[ConnectionT, bool] = {}  # whether it uses TLS
+        self._connections: dict[ConnectionT, bool] = {}  # connection to whether it uses TLS
         self.listeners: list[Listener] = []
         self._stopped = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None

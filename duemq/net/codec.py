@@ -30,7 +30,7 @@ LANGUAGES: Final = (
 )
 _LANGUAGE_CODES: Final = {name: code for code, name in enumerate(LANGUAGES)}
 _INT32_MAX: Final = 0x7FFF_FFFF
-HTTP2_START: Final = b"PRI "  # of the preface of HTTP/2
+HTTP2_START: Final = b"PRI "  # first bytes of HTTP/2
 GRPC_HINT: Final = "a gRPC client: it must connect to grpcServerPort"
 REMARK_CHARS_MAX: Final = 1_000  # a remark may quote a huge invalid value
 
@@ -52,7 +52,7 @@ class ReceivedResponse(NamedTuple):
 
 
 Command = Request | ReceivedResponse
-"""What a frame contains. RemotingCommand"""
+"""Content of a frame. RemotingCommand"""
 
 
 class _Header(msgspec.Struct):

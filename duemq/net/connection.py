@@ -1,7 +1,7 @@
 """Remoting connection, client or server side: incoming frames, request tasks, responses, calls.
 
-Requests of a connection run concurrently and are answered in any order; peers match responses by
-`opaque`. Each side numbers its requests independently; bit 0 of the flag marks responses. Not
+Requests of a connection run concurrently, and responses are sent in any order: peers match them by
+`opaque`. Each side numbers its requests independently. Bit 0 of the flag is set in responses. Not
 thread-safe: all methods run on the event loop's thread.
 """
 
@@ -128,13 +128,13 @@ class Connection(asyncio.BufferedProtocol):
         self.notices_dropped = 0
         self._unsent_bytes_max = self.limits.write_buffer_bytes_max
         self._in_flight_bytes = 0  # bytes of requests in flight
-        self._incomplete_since_s = 0.0  # when the incomplete frame exceeded the floor
+        self._incomplete_since_s = 0.0  # time at which the incomplete frame exceeded the floor
         self._stalled_since_s = 0.0
         self._closed = self._is_shed = self._draining = False
         self.writes_stalled = False
         self._writable = asyncio.Event()  # set while writes are not stalled
         self._paused = False
-        self._written_bytes = 0  # since the last check of unread bytes
+        self._written_bytes = 0  # bytes written since the last check of unread bytes
 
     def __repr__(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"

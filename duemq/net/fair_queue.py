@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[K, T]):
-    """One FIFO queue per key; `pop` takes from the keys in turn.
+    """One FIFO queue per key; `pop` serves the keys in turn.
 
     Attributes:
         queues: Non-empty queues by key, in turn order; read only.
@@ -38,7 +38,7 @@ class FairQueue(Generic[K, T]):
             queue.append(item)
 
     def pop(self) -> tuple[K, T]:
-        """Return the next key and item; move the key behind all others."""
+        """Remove and return the next key and item; a key with more items becomes the last."""
         queues = self.queues
         key, queue = next(iter(queues.items()))
         item = queue.popleft()

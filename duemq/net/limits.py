@@ -30,7 +30,7 @@ class RemotingLimits:
     requests_in_flight_max: int = 8_192  # per connection; above: SYSTEM_BUSY
     calls_in_flight_max: int = 4_096  # outgoing requests per peer
     write_buffer_bytes_max: int = 8 << 20  # unread by the peer; above: reading from it pauses
-    notices_bytes_max: int = 1 << 18  # unread by the peer; above: one-way requests are dropped
+    notices_bytes_max: int = 1 << 18  # unread by the peer; above, one-way requests are dropped
     memory_bytes_max: int = LIMIT_BYTES  # total of all connections
     idle_ms_max: int = 120_000  # serverChannelMaxIdleTimeSeconds
     sweep_ms: int = 10_000

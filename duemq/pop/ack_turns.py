@@ -126,7 +126,7 @@ class AckTurns:
     # -- during a turn --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a turn: discard the queue bounds of the turn before."""
+        """Begin a turn: discard the queue bounds of the last turn."""
         for bounds, queue_id in self._loaded:
             bounds[queue_id] = UNKNOWN
         self._loaded.clear()

@@ -67,8 +67,8 @@ def allocate_for_pop(
         queues: All queues of the topic, sorted.
         members: Client ids of all members, sorted.
         member: Client id; an unknown member gets no queues, unless each member pops all queues.
-        shared: Number of following members whose queues the member pops as well; at most 0, or all
-            other members: each member pops all queues.
+        shared: Number of following members whose queues the member pops as well. If it is 0 or
+            less, or covers all other members, each member pops all queues.
     """
     if shared <= 0 or shared >= len(members) - 1:
         return [queue._replace(queue_id=ANY_QUEUE) for queue in queues]

@@ -33,7 +33,7 @@ def retry_topics(topic: str, group: str) -> Iterator[str]:
 
 
 def normal_topic(topic: str, group: str) -> str:
-    """Return the topic that a pop retry topic of `group` belongs to; others unchanged."""
+    """Return the topic of a pop retry topic of `group`, or any other topic unchanged."""
     for separator in (_V2, _V1):
         head = f"{RETRY_PREFIX}{group}{separator}"
         if topic.startswith(head):

@@ -29,7 +29,7 @@ class Settled(Enum):
     """Result of an acknowledgement that does not move the consumer offset."""
 
     ILLEGAL = "illegal"  # its message is not in the last pop of the queue
-    STALE = "stale"  # it is of an earlier pop
+    STALE = "stale"  # its message belongs to an earlier pop
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class OrderInfo:
 
     Attributes:
         offsets: Queue offsets of its messages.
-        visible_ms: Time at which a message is visible again, where it was changed.
+        visible_ms: Changed times at which messages are visible again, by queue offset.
         consumed: Number of earlier pops, by queue offset; only of messages that were popped before.
         acked: Bit set of acknowledged messages; bit n is that of `offsets[n]`.
     """
@@ -58,7 +58,7 @@ class OrderInfo:
         return [offset for at, offset in enumerate(self.offsets) if not self.acked >> at & 1]
 
     def free_ms(self) -> int:
-        """Return the time from which the queue is not blocked, unless more is acknowledged."""
+        """Return the time at which the block of the queue ends, without more acknowledgements."""
         normal_ms = self.pop_ms + self.invisible_ms
         return max((self.visible_ms.get(offset, normal_ms) for offset in self.open), default=0)
 
@@ -78,7 +78,7 @@ class OrderTable(Saved):
     """Order infos of all groups.
 
     Args:
-        is_known: Returns whether a topic and a group exist; others are removed.
+        is_known: Returns whether a topic and a group exist; if not, their infos are removed.
     """
 
     def __init__(self, file: ConfigFile, is_known: Callable[[str, str], bool]) -> None:
@@ -153,7 +153,7 @@ class OrderTable(Saved):
         return ";".join([*parts, f"{flag} {place.queue_id} {least}"])
 
     def acknowledge(self, place: Place, offset: int, pop_ms: int) -> int | Settled:
-        """Mark a message as processed; return the offset that its group consumes next."""
+        """Acknowledge a message; return the offset that its group consumes next."""
         info = self._table.get(place)
         if info is None:
             return Settled.ILLEGAL
@@ -166,7 +166,7 @@ class OrderTable(Saved):
         return info.open[0] if info.open else info.offsets[-1] + 1
 
     def set_visible(self, place: Place, offset: int, pop_ms: int, visible_ms: int) -> bool:
-        """Set when a message is visible again; return whether it is in the last pop."""
+        """Set the time at which a message is visible again; return whether the last pop has it."""
         info = self._table.get(place)
         if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
             return False
@@ -175,7 +175,7 @@ class OrderTable(Saved):
         return True
 
     def free_ms(self, place: Place) -> int:
-        """Return the time from which a queue is not blocked, 0 if it is free."""
+        """Return the time from which a queue is not blocked; 0: it is not blocked now."""
         info = self._table.get(place)
         return 0 if info is None else info.free_ms()
 
@@ -192,7 +192,7 @@ def read_table(data: JsonObject) -> dict[Place, OrderInfo]:
     """Return the content of consumerOrderInfo.json.
 
     Raises:
-        ValueError: What is wrong with it.
+        ValueError: The content is malformed.
     """
     found: dict[Place, OrderInfo] = {}
     for key, queues in _object(data.get("table") or {}, "table").items():

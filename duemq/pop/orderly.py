@@ -1,4 +1,4 @@
-"""Orderly pops: their table on the disk, and held pops that continue when a queue is free again."""
+"""Orderly pops: their stored table, and the resumption of held pops at blocked queues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Orderly:
             ConfigFile(store.config_path(FILE_NAME)),
             lambda topic, group: topics.find(topic) is not None and groups.known(group) is not None,
         )
-        self._free_ms: dict[Place, int] = {}  # of blocked queues
+        self._free_ms: dict[Place, int] = {}  # end of the block, by blocked queue
         self._times: list[tuple[int, int, Place]] = []  # heap of (free time, serial, queue)
         self._serial = 0
         self._wake = Signal()
@@ -89,9 +89,7 @@ class Orderly:
         while not self._stopping:
             self._wake.clear()
             now_ms = self._clock.now_ms()
-            if (
-                not now_ms < self._save_ms <= now_ms + SAVE_MS
-            ):  # the time has come, or the clock was set
+            if not now_ms < self._save_ms <= now_ms + SAVE_MS:  # time to save, or the clock was set
                 self._save_ms = now_ms + SAVE_MS
                 self.table.clean(now_ms)
                 await self._save()

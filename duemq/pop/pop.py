@@ -134,7 +134,7 @@ class PopProcessor:
         if popped is ResumeReason.DROPPED:
             return None
         if not isinstance(popped, PopResult):
-            return self._nothing(arguments, is_full=popped is None)
+            return self._empty_response(arguments, is_full=popped is None)
         if not arguments.is_orderly:
             await self._revive_log.confirm("the messages were popped")
         return self.found(arguments, popped)
@@ -143,7 +143,7 @@ class PopProcessor:
         self, request: Request, arguments: PopRequest
     ) -> PopResult | ResumeReason | None:
         """Read messages once one is visible; otherwise return the result of `PopQueues.wait`."""
-        while not (popped := self._take(arguments)).count:
+        while not (popped := self._pop_messages(arguments)).count:
             if popped.rest and arguments.until_ms > self._clock.now_ms():
                 await asyncio.sleep(0)  # more messages to filter: other requests run first
                 continue
@@ -186,10 +186,10 @@ class PopProcessor:
     def admit_like(
         self, arguments: PopRequest, queue_id: int, poll_ms: int, born_ms: int
     ) -> PopRequest:
-        """Return the arguments of a pop that differs from another one in queue and times only.
+        """Return the arguments of a pop that differs from another pop in queue and times only.
 
         Args:
-            arguments: Arguments of the other one; its subscription has no filter expression.
+            arguments: Arguments of the other pop; its subscription has no filter expression.
         Raises:
             RequestError: The pop is refused.
         """
@@ -232,7 +232,7 @@ class PopProcessor:
 
     # -- reading --------------------------------------------------------------------------------
 
-    def _take(self, arguments: PopRequest) -> PopResult:
+    def _pop_messages(self, arguments: PopRequest) -> PopResult:
         """Read messages, put their checkpoints and advance the offsets, in one event loop turn.
 
         Raises:
@@ -287,7 +287,7 @@ class PopProcessor:
         return [(queue, self._checkpoint(arguments, popped, result)) for result in popped.results]
 
     def stored(self, popped: PopResult, log_offset: int) -> None:
-        """Note that the checkpoints of a pop were put after a log offset."""
+        """Record that the checkpoints of a pop were put after a log offset."""
         ends = [(result.place, result.found.end) for result in popped.results]
         self._offsets.put(log_offset, ends)
 
@@ -396,7 +396,7 @@ class PopProcessor:
             queue_id=result.place.queue_id,
         )
 
-    def _nothing(self, arguments: PopRequest, *, is_full: bool) -> Response:
+    def _empty_response(self, arguments: PopRequest, *, is_full: bool) -> Response:
         self._stats.got_nothing()
         code = ResponseCode.POLLING_FULL if is_full else ResponseCode.POLLING_TIMEOUT
         popped = PopResult(self._clock.now_ms(), self._pops % REVIVE_QUEUES)

@@ -44,9 +44,9 @@ class PopOffsets:
 
     def __init__(self, store: MessageStore, offsets: Offsets) -> None:
         self._store, self._offsets = store, offsets
-        self._ends: dict[Place, int] = {}  # of pops that are not confirmed
+        self._ends: dict[Place, int] = {}  # end of the last pop, if a pop is not confirmed
         self._unconfirmed = deque[Unconfirmed]()
-        self._refusal = ""  # of the table, the last that was logged
+        self._refusal = ""  # last logged refusal of the table
 
     def __len__(self) -> int:
         """Return the number of queues with pops that are not confirmed."""
@@ -87,7 +87,7 @@ class PopOffsets:
         return max(high - 1, 0)
 
     def put(self, log_offset: int, ends: Sequence[tuple[Place, int]]) -> None:
-        """Note the ends of a pop whose checkpoints were put after a log offset, until `settle`."""
+        """Keep the ends of a pop until `settle`; its checkpoints were put after a log offset."""
         self._unconfirmed.append((log_offset, self._store.max_offset, ends))
 
     def settle(self) -> None:
@@ -138,7 +138,7 @@ class PopOffsets:
 
     def skip(self, place: Place, end: int) -> None:
         """Continue at `end`: the messages before it do not pass the filter."""
-        if place in self._ends:  # a pop before them is not confirmed
+        if place in self._ends:  # an earlier pop is not confirmed
             self._ends[place] = end
             return
         try:

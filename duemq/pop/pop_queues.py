@@ -152,7 +152,7 @@ class PopQueues:
     # -- queues ---------------------------------------------------------------------------------
 
     def of(self, target: Target, turn: int) -> Iterator[tuple[str, int]]:
-        """Yield the queues that a request reads; each turn begins with another one."""
+        """Yield the queues that a request reads; each turn begins with another queue."""
         retries_first = turn % RETRY_EVERY == 0
         normal = self._topics.find(target.topic)
         retries = self._retry_queues(target)
@@ -249,6 +249,6 @@ class PopQueues:
 
 
 def _in_turn(topic: TopicView, first: int) -> Sequence[tuple[str, int]]:
-    """Return the queues of a topic, from one of them on."""
+    """Return the queues of a topic in turn, beginning with queue `first` modulo their number."""
     count = topic.read_queues
     return [(topic.name, (first + n) % count) for n in range(count)]

@@ -33,10 +33,10 @@ def recover_pops(
 ) -> int:
     """Commit the ends of the pops that the table of offsets lacks; return their number.
 
-    A table that does not name what it has, such as Apache's, stays as it is.
+    A table without the member `pops`, such as Apache's, stays unchanged.
 
     Args:
-        undecided: Takes what the table names, and the checkpoints after that.
+        undecided: Receives the undecided checkpoints of the table, and the later ones of the log.
     """
     pops, count = offsets.pops(), 0
     if pops is None:

@@ -33,9 +33,9 @@ from duemq.pop.templates.frame_templates import ConnectionTemplates
 from duemq.pop.templates.pop_templates import COLUMNS, PopTemplate
 from message_store.errors import RequestError
 
-POPS_MAX: Final = 32  # of one turn
-UNSENT_BYTES_MAX: Final = 1 << 18  # of a connection; beyond, its pops wait
-UNCONFIRMED_MAX: Final = 16_384  # acknowledgements, and KiB of messages, that wait to be confirmed
+POPS_MAX: Final = 32  # per turn
+UNSENT_BYTES_MAX: Final = 1 << 18  # per connection; above, its pops go to their handler
+UNCONFIRMED_MAX: Final = 16_384  # unconfirmed acknowledgements, and KiB of unconfirmed messages
 
 
 class PopMeter(Protocol):
@@ -139,7 +139,7 @@ class PopTurns:
             if is_pop:
                 arguments = self._processor.admit(request)
                 if arguments.subscription.filter is not None:
-                    return False  # it may read and evaluate much
+                    return False  # a filter may read and evaluate many messages
                 pop = TurnPop(connection, request.opaque, serialize_type, arguments, request)
                 self._add_template(pop, frame)
                 self._requested[connection] = pop
@@ -216,7 +216,7 @@ class PopTurns:
     # -- the end of a turn ----------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Append the records of the turn, and answer, now or when they are confirmed."""
+        """Append the records of the turn, and respond, now or when they are confirmed."""
         acks, pops = self._acks.take_all(), self._collect()
         if not acks.by_connection and not acks.entries and not pops:
             return
@@ -255,8 +255,8 @@ class PopTurns:
         """Append acknowledgements, and the checkpoints of pops: all of these or none.
 
         Returns:
-            Why acknowledgements were refused, by the index of their entry; the pops whose
-            checkpoints are stored. The others go to their handler.
+            Errors of refused acknowledgements, by index of their entry, and the pops with stored
+            checkpoints. All other pops go to their handler.
         """
         first, log_offset = len(acks.entries), self._revive_log.end
         try:
@@ -354,6 +354,6 @@ class PopTurns:
         connection.respond(request, answer, serialize_type)
 
     async def drain(self) -> None:
-        """Return when every answer is sent."""
+        """Return when every response is sent."""
         while self._waiting:
             await asyncio.wait(self._waiting)

@@ -30,8 +30,8 @@ class RequestMode:
 
     Attributes:
         mode: `PULL` or `POP`.
-        shared_queues: popShareQueueNum: number of members whose queues each member pops as well; at
-            most 0: each member pops all queues.
+        shared_queues: popShareQueueNum: number of members whose queues each member pops as well; 0
+            or less: each member pops all queues.
     """
 
     mode: str

@@ -77,7 +77,7 @@ class ReviveLog:
             raise error
 
     async def acknowledge(self, revive_queue: int, record: Acknowledgement) -> None:
-        """Append an acknowledgement, in one batch with all others of this turn of the event loop.
+        """Append an acknowledgement; those of one turn of the event loop become one batch.
 
         Raises:
             RequestError: The store refused the record of this checkpoint.

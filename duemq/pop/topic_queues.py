@@ -22,14 +22,14 @@ from message_store.clock import Clock
 from message_store.errors import PeerError
 
 log = logging.getLogger(__name__)
-ROUTE_MS: Final = 1_000  # for which a route is used again
+ROUTE_MS: Final = 1_000  # lifetime of a cached route
 ROUTES_MAX: Final = 1_024
-QUEUES_MAX: Final = 65_536  # of one topic
+QUEUES_MAX: Final = 65_536  # per topic
 CALL_S: Final = 3.0
 
 
 class TopicQueues:
-    """Queues of topics on all brokers; those of this broker when no name server answers.
+    """Queues of topics on all brokers, or on this broker only if no name server responds.
 
     Args:
         addresses: Returns `host:port` of the name servers.
@@ -64,7 +64,7 @@ class TopicQueues:
                 self._routes.clear()
             self._routes[topic] = now_ms, found
             return found
-        return queues or self._own(topic)
+        return queues or self._own_queues(topic)
 
     async def _ask(self, address: str, topic: str) -> list[AssignedQueue]:
         async with AsyncExitStack() as stack:
@@ -72,11 +72,11 @@ class TopicQueues:
             request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
             answer = await client.call(request, timeout_s=CALL_S)
             if answer.code:
-                raise PeerError(f"it answers {answer.code}: {answer.remark}")
+                raise PeerError(f"response code {answer.code}: {answer.remark}")
             route = wire_json.parse_object(bytes(answer.body))  # type: ignore[arg-type]
             return sorted(readable_queues(topic, route))
 
-    def _own(self, name: str) -> list[AssignedQueue]:
+    def _own_queues(self, name: str) -> list[AssignedQueue]:
         topic = self._topics.find(name)
         if topic is None or not topic.perm & PERM_READ:
             return []

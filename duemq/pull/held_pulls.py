@@ -77,10 +77,10 @@ class HeldPull:
 
 @dataclass(eq=False, slots=True)
 class Sharing:
-    """Held pulls of the same queues and filter of which a message resumes one.
+    """Group of held pulls with equal share, queues and filter; a message resumes one of them.
 
     Attributes:
-        share: Value that all members have in common; None: there is only one member.
+        share: See `HeldPulls.hold`; None: the group has only one pull.
         members: The pulls, in the order in which they are resumed.
     """
 
@@ -91,11 +91,11 @@ class Sharing:
 
     @property
     def key(self) -> tuple[tuple[int, ...], str, str]:
-        """Key that identifies these pulls among all pulls of the same share."""
+        """Key that identifies the group among all groups of the same share."""
         return self.slots, self.subscription.kind, self.subscription.expression
 
     def first(self) -> HeldPull | None:
-        """Return the pull to resume; None if earlier messages resume all of them."""
+        """Return the pull to resume; None if earlier messages will resume every pull."""
         return next((held for held in self.members if held.awaits is None), None)
 
 
@@ -185,7 +185,7 @@ class HeldPulls:
         return held
 
     def _sharing(self, new: Sharing) -> Sharing:
-        """Return the pulls that share with a new one, or `new`, added to the indexes."""
+        """Return the existing group equal to `new`; without one, add `new` to the indexes."""
         if new.share is not None:
             of_share = self._by_share.setdefault(new.share, {})
             if (known := of_share.get(new.key)) is not None:
@@ -197,8 +197,7 @@ class HeldPulls:
         return new
 
     def hold_again(self, held: HeldPull) -> HeldPull | None:
-        """Hold a released pull again until its original deadline; return None if a limit is
-        reached."""
+        """Hold a released pull again until its original deadline; None: a limit is reached."""
         left_ms = held.bucket * BUCKET_MS - self._clock.steady_ms()
         slot, *also = held.slots
         share = held.sharing.share
@@ -227,7 +226,7 @@ class HeldPulls:
         self._memory.free(memory_bytes(held.subscription, len(held.slots)))
 
     def _forget(self, sharing: Sharing) -> None:
-        """Remove from the indexes what has no pulls any more."""
+        """Remove a group without pulls from the indexes."""
         for slot in sharing.slots:
             holders = self._by_slot[slot]
             holders.discard(sharing)
@@ -263,8 +262,7 @@ class HeldPulls:
             self._watched[slot] = slot in self._by_slot
 
     def on_replicated(self, slots: Iterable[int]) -> None:
-        """Resume all pulls of queues that received replicated messages, regardless of their
-        filter."""
+        """Resume the pulls of queues with new replicated messages, regardless of their filter."""
         for slot in slots:
             if slot < self._watched.size and self._watched[slot]:
                 if self._log.confirm_offset >= self._log.max_offset:
@@ -274,7 +272,7 @@ class HeldPulls:
 
     def resume_when_confirmed(self, holders: Iterable[HeldPull]) -> None:
         """Resume pulls when consumers may read up to the current end of the log."""
-        more = {held for held in holders if held.awaits is None}  # the others wait already
+        more = {held for held in holders if held.awaits is None}
         if not more:
             return
         end, unconfirmed = self._log.max_offset, self._unconfirmed
@@ -297,7 +295,7 @@ class HeldPulls:
             self._log.when_confirmed(self._unconfirmed[0][0], self._on_confirmed)
 
     def _on_confirmed(self) -> None:
-        """Resume the pulls whose messages are readable now; wait again for the others."""
+        """Resume the pulls whose messages are readable now; await the next confirmation."""
         self._awaits_confirmed = False
         confirmed = self._log.confirm_offset
         while self._unconfirmed and self._unconfirmed[0][0] <= confirmed:
@@ -309,13 +307,13 @@ class HeldPulls:
         self._resume_all(self._firsts(slot), ResumeReason.ARRIVED)
 
     def resume_queue(self, slot: int) -> None:
-        """Resume every pull of a queue: its topic has other queues now."""
+        """Resume every pull of a queue whose topic has another number of queues now."""
         sharings = self._by_slot.get(slot, ())
         holders = [held for sharing in sharings for held in sharing.members]
         self._resume_all(holders, ResumeReason.ARRIVED)
 
     def resume_shared(self, share: Hashable) -> None:
-        """Resume the next pull of a share, for each filter: messages are left in its queues."""
+        """Resume the next pull of each group of a share: its queues still have messages."""
         for sharing in list(self._by_share.get(share, {}).values()):
             held = sharing.first() or next(iter(sharing.members))
             self._resume(held, ResumeReason.ARRIVED)

@@ -70,7 +70,7 @@ class HiddenUnits:
         return False
 
     def _stored_repaired(self, position: tuple[str, int, int], units: Rows, stored: Mask) -> bool:
-        """Repair the first damaged unit of those that the disk may have changed."""
+        """Repair the first damaged unit among the units that the disk may have changed."""
         if not stored.any():
             return False
         topic, queue_id, offset = position

@@ -135,8 +135,7 @@ class ClientTable:
     def producer(
         self, group: str, may: Callable[[Channel], bool] = lambda channel: True
     ) -> Channel | None:
-        """Return the most recently active open connection of a producer group that satisfies
-        `may`."""
+        """Return a group's most recently active open connection that satisfies `may`."""
         channels = self._producers.get(group, {}).values()
         alive = [channel for channel in channels if not channel.peer.closed and may(channel)]
         return max(alive, key=lambda c: c.seen_ms, default=None)

@@ -86,7 +86,7 @@ async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
 
 
 def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:
-    """Yield (group, topic, whether it pops)."""
+    """Yield group, topic, and whether the group pops the topic."""
     pairs = dict.fromkeys(parts.pop.figures.pairs()) if parts.pop is not None else {}
     for group in list(parts.clients.consumer_groups()):
         for topic in list(group.subscriptions):

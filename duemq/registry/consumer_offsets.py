@@ -2,8 +2,7 @@
 
     (topic, group) -> {queue id: next offset to consume}
 
-The file never gets ahead of the durable log: it is written after the log is on disk up to its end
-at
+The file never gets ahead of the durable log: it is written once the log is durable up to its end at
 the time of the snapshot. At startup, an offset after the end of its queue is set to that end, so
 that messages stored later are not skipped. Apache does neither.
 
@@ -12,8 +11,7 @@ messages stored later get the same queue offsets as the removed ones. Offsets of
 revivals are removed, since they depend on records of other queues, which are read again.
 
 The member `pops` of the file, which Apache ignores, is the log offset up to which the table
-includes
-all pops; later pops are read from the log (`duemq.pop.pop_recovery`).
+includes all pops; later pops are read from the log (`duemq.pop.pop_recovery`).
 
 A server-side reset is pending until the consumer's next pull: until then queries return it, and the
 callers of `commit` ignore the consumer's commits. Pull offsets and pending resets are in memory
@@ -85,7 +83,7 @@ class OffsetManager(Saved):
     """Manager of the offsets of all consumer groups of one broker.
 
     Args:
-        store: Log that the file must not get ahead of; None: no such log.
+        store: Log that must be durable before the file is written; None: no log.
         pairs_max: Maximum number of (topic, group) pairs.
     Attributes:
         pops: Returns the state of pops in the table; None: unknown, the table is Apache's.
@@ -121,7 +119,7 @@ class OffsetManager(Saved):
         self.version = DataVersion(0, self._clock.now_ms())
         found = self._file.load(self._decode)
         self._dirty = found is None
-        self._take(found or (None, PopState(0, {}), {}, {}))
+        self._use_content(found or (None, PopState(0, {}), {}, {}))
 
     def replace_by(self, data: JsonObject) -> None:
         """Replace the offsets by those of a master, in the form of consumerOffset.json.
@@ -129,10 +127,10 @@ class OffsetManager(Saved):
         Raises:
             ValueError: The table is invalid.
         """
-        self._take(self._decode(data))
+        self._use_content(self._decode(data))
         self._dirty = True
 
-    def _take(self, content: Content) -> None:
+    def _use_content(self, content: Content) -> None:
         version, pops, self._extra, self._table = content
         self.version = version or self.version
         self.pops = lambda: pops
@@ -193,7 +191,7 @@ class OffsetManager(Saved):
         Raises:
             OSError: The sync or the write failed.
         """
-        self._mark_pops_dirty()
+        self._request_pops_write()
         if self._dirty and self._store is not None:
             self._store.flush()
         super().persist()
@@ -206,7 +204,7 @@ class OffsetManager(Saved):
         Raises:
             OSError: The write failed.
         """
-        self._mark_pops_dirty()
+        self._request_pops_write()
         if not self._dirty:
             return
         self._dirty = False
@@ -221,8 +219,8 @@ class OffsetManager(Saved):
             self._dirty = True
             raise
 
-    def _mark_pops_dirty(self) -> None:
-        """Mark the file for writing if a start would search too much of the log for pops."""
+    def _request_pops_write(self) -> None:
+        """Request a write of the file if a start would search too much of the log for pops."""
         pops = self.pops()
         if pops is not None and pops.before - self._written_before > POPS_SPAN_BYTES:
             self._dirty = True

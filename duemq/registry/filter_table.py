@@ -47,8 +47,8 @@ class FilterTable:
     Args:
         now_ms: Returns the time in ms since the epoch.
         filters_max, chars_max: Maximum number of filters and of characters in all expressions.
-        Attributes:
-            changes: Number of changes.
+    Attributes:
+        changes: Number of changes.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class GroupConfig:
 
     Attributes:
         retry_queues: Number of queues of the retry topic; 0 or less: no retries.
-        broker_id, slow_broker_id: Broker to read from, normally and when far behind.
+        broker_id, slow_broker_id: Id of the broker to read from, normally and at a large lag.
         extra: Unknown JSON members, written back unchanged.
     """
 

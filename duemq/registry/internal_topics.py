@@ -4,10 +4,10 @@
     READ   pull (11, 361), query by key (12), view by log offset (33), queue units (321),
            send back (36), consume directly (309), commit, reset and copy offsets (15, 222, 314)
 
-Codes 17, 18 and 215 never change or delete one of these topics. Code 37 finishes half messages and
-323 resumes those given up, as Apache's protocol requires. Codes that return only numbers (14, 29 to
-32, 202, 208, 303) are open, since tools request them for every topic. Code 9002 shows a pending
-message as it will be delivered, and only the state of a half message.
+Codes 17, 18 and 215 never change or delete one of these topics. As Apache's protocol requires, code
+37 ends half messages, and 323 resumes half messages that were given up. Codes that return only
+numbers (14, 29 to 32, 202, 208, 303) are open, since tools request them for every topic. Code 9002
+shows a pending message as it will be delivered; of a half message it shows only the state.
 
 Access to every other topic depends on its perm.
 

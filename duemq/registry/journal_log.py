@@ -41,7 +41,7 @@ class StoreLog:
 
     @property
     def refusal(self) -> str:
-        """Why appends are refused; empty if they are not."""
+        """Reason why appends are refused; empty: they are accepted."""
         return self._store.refusal
 
     def bounds(self, queue_id: int) -> tuple[int, int]:

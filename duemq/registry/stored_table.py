@@ -97,7 +97,7 @@ class StoredTable(Generic[R]):
         try:
             self._journal.append(rows, version)
         except RequestError:
-            self._dirty = True  # the file has a change that the table has not
+            self._dirty = True  # the file has a change that is not in the table
             raise
         self.version = version
 

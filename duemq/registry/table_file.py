@@ -4,12 +4,11 @@
     topics.json.changes    one line per later change: CRC, version before, version after, rows
 
 A table of at most `WHOLE_BYTES_MAX` bytes is rewritten at each change, so that an Apache broker
-that
-opens the store after a crash finds every row. For a larger table, a change appends and syncs one
-line. The periodic job and a stop rewrite the file and delete the lines, and so does a change once
-the lines are as long as the file. Lines therefore remain only after a crash. The next start applies
-the lines that continue the file's version. If another program wrote the file meanwhile, the lines
-only add missing rows.
+that opens the store after a crash finds every row. For a larger table, a change appends and syncs
+one line. The periodic job and a stop rewrite the file and delete the lines, and so does a change
+once the lines are as long as the file. Lines therefore remain only after a crash. The next start
+applies the lines that continue the file's version. If another program wrote the file after them,
+the lines only add missing rows.
 
 A deletion always rewrites the file, so that no line can restore a deleted row.
 """
@@ -70,9 +69,7 @@ class TableFile:
         self.path = file.path
         self.changes_path = file.path.with_name(file.path.name + ".changes")
         self._lock = threading.Lock()
-        self._stored: DataVersion | None = (
-            None  # version on disk; None: the next change must rewrite the file
-        )
+        self._stored: DataVersion | None = None  # on disk; None: the next change rewrites the file
         self._descriptor = -1
         self._changes_bytes = self._whole_bytes = 0
         self._texts: dict[str, tuple[Row, Written]] = {}

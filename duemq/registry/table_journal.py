@@ -82,7 +82,7 @@ class JournalLog(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why appends are refused; empty if they are not."""
+        """Reason why appends are refused; empty: they are accepted."""
         ...
 
     def bounds(self, queue_id: int) -> tuple[int, int]:

@@ -143,7 +143,7 @@ class TopicConfig:
         return found
 
     def fault(self) -> str:
-        """Return why the topic is invalid; empty if it is valid."""
+        """Return the reason why the topic is invalid; empty: it is valid."""
         if not 0 < len(self.name.encode()) <= NAME_BYTES_MAX or self.name in (".", ".."):
             return f"the name must have 1 to {NAME_BYTES_MAX} bytes"
         if "/" in self.name or "\0" in self.name:

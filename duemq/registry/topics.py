@@ -255,7 +255,7 @@ class TopicManager(StoredTable[TopicConfig]):
         await self.announce(new)
 
     async def _create(self, planned: TopicConfig, *, announce: bool = True) -> TopicConfig:
-        """Create a topic, together with all topics that concurrent calls wait to create."""
+        """Create a topic, in one write with the topics of concurrent calls."""
         name = planned.name
         check_name(name)
         self._to_create.setdefault(name, planned)

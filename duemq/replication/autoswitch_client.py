@@ -56,7 +56,7 @@ class AutoSwitchSession:
         return self.stream.data_to_send()
 
     def report(self, log_end: int) -> bytes:
-        """Return a report; empty before the master's answer to the handshake."""
+        """Return a report; empty before the master's response to the handshake."""
         return Report(log_end).encode() if self.stream.answer is not None else b""
 
 

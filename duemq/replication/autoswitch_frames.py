@@ -7,8 +7,8 @@ replica -> master   AS_REPORT             end of the replica's log; the first on
 master -> replica   AS_TRANSFER           log of one epoch, and the confirm offset; a heartbeat
                                           has no log
 
-The header of an epoch's last transfer already has the next epoch if Apache's master sends it. While
-its log is empty, Apache's master sends the first epoch in a heartbeat with offset -1.
+Apache's master already names the next epoch in the header of an epoch's last transfer. While its
+log is empty, Apache's master sends the first epoch in a heartbeat with offset -1.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class MasterHandshake(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Header of a frame of a master after its first one.
+    """Header of each frame that a master sends after its handshake.
 
     Attributes:
         offset: Log offset of the bytes after the header.
         size: Number of bytes of log after the header; 0: a heartbeat.
         entry: Epoch of these bytes, or the next epoch.
-        confirm_offset: Log offset up to which all of the sync state set has the log.
+        confirm_offset: Log offset up to which every member of the sync state set has the log.
     """
 
     offset: int
@@ -210,12 +210,12 @@ class OwnLog:
 class AutoSwitchStream(LogStream):
     """Log stream of an AutoSwitchHA master; decides at which log offset the transfers begin.
 
-    Epoch numbers are small, so a master of another group can have the same epochs. The log is
-    neither continued nor truncated before the master has sent again the last record that both logs
-    should have, and the copies are equal.
+    Epoch numbers are small, so a master of another group can have the same epochs. The stream
+    therefore requests the last record that both logs should have, and compares the master's copy
+    with the replica's, before the log is continued or truncated.
 
     Attributes:
-        answer: The master's first frame; None before it.
+        answer: The master's first frame; None: not received yet.
         epochs: Epochs of this log and of `pending`. Write them to the epoch file once
             `is_compared` is true, and before `pending` is appended.
         confirm_offset: Newest confirm offset of the master; may be after the end of this log.
@@ -234,7 +234,7 @@ class AutoSwitchStream(LogStream):
         self.expect(MASTER_HANDSHAKE.size, self._read_answer)
 
     def data_to_send(self) -> bytes:
-        """Return the first report, once, after the master's answer; else nothing."""
+        """Return the first report, once, after the master's response; else nothing."""
         data, self._to_send = self._to_send, b""
         return data
 
@@ -321,7 +321,7 @@ class AutoSwitchStream(LogStream):
         return self._request_record(last)
 
     def _request_record(self, last: OwnRecord) -> int:
-        """Compare this record with the master's copy; return its log offset, to request it."""
+        """Expect the master's copy of a record, to compare; return the log offset to request."""
         self.place(last.start, repeated=last.data, letter_at=last.letter_at)
         return last.start
 
@@ -404,9 +404,9 @@ class AutoSwitchStream(LogStream):
 def _equal_epochs(own: OwnLog, master: MasterHandshake) -> Epochs:
     """Return the epochs of a log that is equal to the master's up to its end.
 
-    They are the master's epochs, including one that begins at this end: a replica then has the
-    newest epoch in an election or a comparison, although nothing was written in it. Epochs older
-    than the master's first one are kept: the master may have removed them.
+    The result has the master's epochs, including an epoch that begins at this end: in an election
+    or a comparison, the replica then has the newest epoch. It also has the epochs of this log that
+    are older than the master's first epoch, because the master may have removed them.
     """
     first = master.epochs.entries[0].epoch
     older = [each for each in own.epochs.before(own.end).entries if each.epoch < first]

@@ -26,11 +26,11 @@ class AutoSwitchMaster:
     Args:
         own_id: Id of the master at the controller.
         epochs: Returns the epochs of the master's log.
-        confirm_offset: Returns the log offset up to which all of the sync state set has the log.
+        confirm_offset: Returns the log offset that every member of the sync state set has reached.
         file_bytes: Size of a log file, in bytes.
 
     Attributes:
-        start: Log offset that the replica requested; 0: the first offset of the log; None: none.
+        start: Requested log offset; 0: the first offset of the log; None: no request yet.
         acknowledged: End of the replica's log in its last report.
         replica_id: Id of the replica at the controller; None before its handshake.
         is_learner: Whether the replica never joins the sync state set.
@@ -76,7 +76,7 @@ class AutoSwitchMaster:
         self._answers += MasterHandshake(log_end, self._epochs()).encode()
 
     def _check_repeated(self, handshake: Handshake) -> None:
-        """Accept an equal handshake: Apache's replica repeats it when it has half of the answer.
+        """Accept an equal handshake: Apache's replica repeats it after half of the response.
 
         Raises:
             ReplicationFault: The handshake differs, or the replica has already reported.
@@ -106,7 +106,7 @@ class AutoSwitchMaster:
         self.acknowledged = report.log_end
 
     def data_to_send(self) -> bytes:
-        """Return the answer to the handshake, once."""
+        """Return the response to the handshake, once."""
         data, self._answers = self._answers, b""
         return data
 

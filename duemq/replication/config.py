@@ -22,7 +22,7 @@ class ReplicationConfig:
     role: str = option(
         "ASYNC_MASTER",
         "brokerRole",
-        "SYNC_MASTER: messages are answered and consumed when replicas have them (inSyncReplicas). "
+        "SYNC_MASTER: acknowledge and deliver messages once replicas have them (inSyncReplicas). "
         "SLAVE: copy the log of a master, with a brokerId above 0.",
         choices=(*MASTERS, "SLAVE"),
     )
@@ -54,7 +54,7 @@ class ReplicationConfig:
     slave_read_enable: bool = option(
         False,
         "slaveReadEnable",
-        "Answer pulls on a replica; false: pulls are sent to the master.",
+        "Serve pulls on a replica; false: redirect consumers to the master.",
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Replication address of a master: request 906, sent by replicas and answered by masters.
+"""Replication address of a master: request 906, from replicas to masters.
 
 The controller gives a replica the address for clients of its master; the replica requests the
 address of the replication port from the master itself.
@@ -24,7 +24,7 @@ HA_ADDRESS: Final = "masterHaAddress"
 
 
 class HaAddressProcessor:
-    """Handler of request 906: a master answers its addresses, a replica an empty response.
+    """Handler of request 906: a master returns its addresses, a replica an empty response.
 
     Addresses in the request are ignored. A replica accepts addresses of its master only from a
     name server, the controller or that master: any client can send this request.
@@ -46,7 +46,7 @@ class HaAddressProcessor:
         return {RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange}
 
     def exchange(self, request: Request) -> Response:
-        """Answer 906."""
+        """Return the addresses of this broker if it is a master."""
         if not self._is_master:
             return Response()
         fields = {
@@ -61,8 +61,8 @@ async def ask_ha_address(master: RemotingClient) -> str:
     """Return the replication address `host:port` of the master that the client connects to.
 
     Raises:
-        OSError: The broker cannot be reached, or does not answer within `CALL_S_MAX`.
-        PeerError: The broker is not a master now, or its answer is malformed.
+        OSError: The broker cannot be reached, or does not respond within `CALL_S_MAX`.
+        PeerError: The broker is not a master now, or its response is malformed.
     """
     answer = await master.call(
         Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {}), timeout_s=CALL_S_MAX
@@ -103,7 +103,7 @@ class HaAddressFinder:
                 try:
                     found(await ask_ha_address(self._master))
                 except (OSError, PeerError) as error:
-                    self.failure = str(error) or f"no answer within {CALL_S_MAX:g} s"
+                    self.failure = str(error) or f"no response within {CALL_S_MAX:g} s"
                 else:
                     self.failure = ""
                     return

@@ -171,7 +171,7 @@ class HaClient:
             self._work = None
 
     def _failed(self, error: Exception) -> None:
-        why = str(error) or f"no answer ({type(error).__name__})"
+        why = str(error) or f"no response ({type(error).__name__})"
         if why != self.failure:
             log.warning(
                 "replication from %s: %s; trying again every %g s",

@@ -49,7 +49,7 @@ class HaServerConfig:
     gap_bytes_max: int = option(
         256 << 20,
         "haMaxGapNotInSync",
-        "Lag from which on a replica is not in sync.",
+        "Lag at which a replica is no longer in sync.",
         unit="bytes",
         minimum=1,
         live=True,
@@ -57,8 +57,8 @@ class HaServerConfig:
     in_sync_replicas: int = option(
         1,
         "inSyncReplicas",
-        "SYNC_MASTER: copies of a message, this master's included, before it is answered and "
-        "consumed; 1 counts as 2.",
+        "SYNC_MASTER: required copies of a message, this master's included, before it is "
+        "acknowledged and can be consumed; 1 counts as 2.",
         minimum=1,
         maximum=COPIES_MAX,
         wire=True,
@@ -88,7 +88,7 @@ class HaServerConfig:
     replica_timeout_ms: int = option(
         3_000,
         "slaveTimeout",
-        "SYNC_MASTER: maximum time a message waits for replicas; after it the answer is "
+        "SYNC_MASTER: maximum time a message waits for replicas; after it the response is "
         "FLUSH_SLAVE_TIMEOUT.",
         minimum=1,
         wire=True,

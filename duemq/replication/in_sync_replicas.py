@@ -79,7 +79,7 @@ class InSyncReplicas:
             log.info("%d replicas in sync: messages are confirmed", found)
         elif not is_possible and self._was_possible is not False:
             log.warning(
-                "%d replicas in sync, %d required: sends are answered with code %d, and consumers "
+                "%d replicas in sync, %d required: sends get response code %d, and consumers "
                 "receive nothing after log offset %d. Start a replica, or set "
                 "enableAutoInSyncReplicas=true to continue without replicas",
                 found, needed, Missing.NO_REPLICA.code, replicated.offset,

@@ -11,7 +11,7 @@ import numpy as np
 
 from message_store.layout import packer
 
-# Replica to master: the end of its log. It acknowledges the log before, and requests the log after.
+# Replica to master: the end of its log; acknowledges the log before it, requests the log after it.
 HA_REPORT = np.dtype([("log_end", ">i8")])
 assert HA_REPORT.itemsize == 8
 REPORT: Final = packer(HA_REPORT)
@@ -34,7 +34,7 @@ AS_HANDSHAKE = np.dtype(
 assert AS_HANDSHAKE.itemsize == 16
 HANDSHAKE_REQUEST: Final = packer(AS_HANDSHAKE)
 
-# Master to replica: the answer, before `body_size` bytes of epochs.
+# Master to replica: the response, before `body_size` bytes of epochs.
 AS_MASTER_HANDSHAKE = np.dtype(
     [("state", ">i4"), ("body_size", ">i4"), ("log_end", ">i8"), ("last_epoch", ">i4")]
 )

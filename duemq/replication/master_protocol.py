@@ -22,7 +22,7 @@ class MasterProtocol(Protocol):
     """Framing of one connection.
 
     Attributes:
-        start: Log offset that the replica requested; 0: the first offset of the log; None: none.
+        start: Requested log offset; 0: the first offset of the log; None: no request yet.
         acknowledged: End of the replica's log in its last report.
         replica_id: Id of the replica at the controller; None: unknown, or not in the framing.
         is_learner: Whether the replica never joins the sync state set.
@@ -49,7 +49,7 @@ class MasterProtocol(Protocol):
         ...
 
     def data_to_send(self) -> bytes:
-        """Return the answers to received frames, each once."""
+        """Return the responses to received frames, each once."""
         ...
 
     def transfer_end(self, offset: int, end: int) -> int:

@@ -14,7 +14,7 @@ from message_store.store import MessageStore
 
 NO_LEASE = (
     "the controller has not confirmed lately that this broker is the master (see duemq replicas); "
-    "it continues when the controller answers, or another member takes over"
+    "it continues when the controller responds, or another member becomes master"
 )
 
 
@@ -23,7 +23,7 @@ class Membership:
     """The membership of one broker.
 
     Attributes:
-        role: Role of the broker while it is open.
+        role: Role of the broker until it closes.
         epochs: Epochs of the log of this store.
         service: Connection to the controller; it stays open while the broker restarts.
         truncate: Called with the log offset to which the log of this replica has to be truncated;

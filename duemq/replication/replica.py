@@ -65,7 +65,7 @@ class Replica:
         self.ha, self.tables = ha, tables
 
     def on_registered(self, answer: Mapping[str, str]) -> None:
-        """Copy from the master whose addresses a name server answers to a registration (103)."""
+        """Copy from the master that a name server's response to a registration (103) names."""
         self.tables.follow(answer.get("masterAddr", ""))
         self.ha.follow(answer.get("haServerAddr", ""))
 
@@ -124,7 +124,7 @@ def replica_of(
 
     Args:
         tables: Tables that are replaced by the master's.
-        held: Held pulls, which are answered when the log grows.
+        held: Held pulls, which are resumed when the log grows.
         connect: Returns a client of an address.
         member: The membership in controller mode; else None.
         apply_master_config: Called before each connection with the master's properties by key, and
@@ -190,7 +190,7 @@ def with_master_config(
 def master_view(
     store: MessageStore, server: HaServer | None, clock: Clock
 ) -> Callable[[], ReplicationView]:
-    """Return the view of a master, for the same users as `Replica.view`."""
+    """Return the function that returns the state of a master, as `Replica.view` does."""
 
     def view() -> ReplicationView:
         found: ReplicationView = {"role": "MASTER", "state": "serves", "logEnd": store.max_offset}

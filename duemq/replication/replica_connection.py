@@ -122,7 +122,7 @@ class ReplicaConnection:
             finally:
                 loop.remove_reader(self._socket)
                 if self._ended.done():
-                    self._ended.exception()  # mark it as retrieved: the transfers may raise, too
+                    self._ended.exception()  # retrieved, because the transfers may raise, too
                 transfers.cancel()
                 with suppress(asyncio.CancelledError):
                     await transfers
@@ -147,7 +147,7 @@ class ReplicaConnection:
                 self._ended.set_exception(error)
             return
         if self.offset is None:
-            self._grown.set()  # `_transfer` may have an answer to send
+            self._grown.set()  # `_transfer` may have a response to send
         self._on_report()
 
     # -- transfers ------------------------------------------------------------------------------

@@ -11,16 +11,16 @@ these deliveries, and the master were lost then, this broker would treat message
 transactions as ended although its log lacks the deliveries. The progress of timers is derived from
 the log.
 
-Log files that the master has removed are not needed here once this log reaches the end that the
-master's log had: retention then removes them as on a master. Before the first complete copy,
-retention removes nothing.
+A replica keeps the log files that its master has removed until this log reaches the end that the
+master's log had then; after that, its retention removes these files, too. Before the first complete
+copy, retention removes nothing.
 
 Orderly pops are requested before the offsets, so that no copied offset is older than the pops.
-Apache's masters do not have this view, and 4.9.7 does not have request modes: the replica then
-keeps its own.
+Apache's masters have no view of orderly pops, and 4.9.7 has no request modes: these tables of the
+replica then stay unchanged.
 
-With a master of Apache's, delayOffset.json is the progress of the levels, as Apache's deliveries do
-not name their source records. With a DueMQ master, it only shortens the scan of the log at a start.
+With Apache's master, delayOffset.json is the progress of the levels, as Apache's deliveries do not
+name their source records. With a DueMQ master, it only shortens the scan of the log at a start.
 
 Source: SlaveSynchronize
 """
@@ -85,11 +85,11 @@ class SlaveSynchronize:
     ) -> None:
         self._tables, self._progress = tables, progress
         self._clock, self._connect = clock, connect
-        self._store, self._texts = store, dict[str, str]()  # of files, by name
+        self._store, self._texts = store, dict[str, str]()  # last written text by file name
         self._client: RemotingClient | None = None
         self._wake, self._stopping = asyncio.Event(), False
         self._asking = asyncio.Lock()
-        self._applied: dict[RequestCode, bytes] = {}  # last applied answers
+        self._applied: dict[RequestCode, bytes] = {}  # last applied response by code
         self._requests_ms = 0  # duration of the requests of the last copy
         self.address = ""
         self.failure = ""
@@ -138,7 +138,7 @@ class SlaveSynchronize:
 
         Raises:
             OSError: The master cannot be reached.
-            PeerError: The master is unknown, or its answer has no such offset.
+            PeerError: The master is unknown, or its response has no such offset.
         """
         if not self.address:
             raise PeerError(
@@ -155,7 +155,7 @@ class SlaveSynchronize:
 
         Raises:
             OSError: The master cannot be reached.
-            PeerError: The master refuses a request, or its answer is malformed.
+            PeerError: The master refuses a request, or its response is malformed.
 
         Source: MixAll.properties2String, which escapes nothing
         """
@@ -172,7 +172,7 @@ class SlaveSynchronize:
             return int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(
-                f"the answer of {self.address} to {code.name} lacks the bounds of its log"
+                f"the response of {self.address} to {code.name} lacks the bounds of its log"
             ) from error
 
     async def _copy(self) -> None:
@@ -188,7 +188,7 @@ class SlaveSynchronize:
         first, end = await self._log_bounds()
         self._requests_ms = self._clock.now_ms() - start_ms
         if not await self._log_reaches(end):
-            return  # drop the answers: the next copy requests newer ones
+            return  # drop the responses: the next copy requests newer ones
         for code, replace in self._progress.items():
             self._apply(code, found[code], replace)
         await self._write_delay_offsets(delay_offsets)
@@ -199,13 +199,13 @@ class SlaveSynchronize:
         self.first_needed = first
 
     def _apply(self, code: RequestCode, answer: bytes, replace: Replace) -> None:
-        """Replace a table unless the answer equals the last applied one."""
+        """Replace a table unless the response equals the last applied one."""
         if self._applied.get(code) != answer:
             replace(_table(answer, code.name))
             self._applied[code] = answer
 
     async def _log_reaches(self, end: int) -> bool:
-        """Wait until this log is synced up to `end`; return False if that takes too long."""
+        """Wait until this log is synced up to `end`; return whether it is."""
         for _ in range(LOG_WAITS_MAX):
             if self._store.max_offset >= end:
                 return await self._store.flusher.wait(end, CALL_S_MAX)
@@ -227,11 +227,11 @@ class SlaveSynchronize:
             self._texts[name] = text
 
     async def _ask(self, code: RequestCode) -> bytes:
-        """Send a request without fields; return the body of the answer."""
+        """Send a request without fields; return the body of the response."""
         return _body(await self._call(Request(code, {})), code.name)
 
     async def _ask_if_known(self, request: Request) -> bytes | None:
-        """Send a request; return the body of the answer, None if the master does not support it."""
+        """Send a request; return the body of the response, None if it is not supported."""
         answer = await self._call(request)
         if answer.code in NOT_ANSWERED:
             return None
@@ -240,7 +240,7 @@ class SlaveSynchronize:
     async def _call(self, request: Request) -> Response:
         async with self._asking:
             if self._stopping:
-                raise ConnectionAbortedError("this broker copies no longer")
+                raise ConnectionAbortedError("this broker has stopped copying tables")
             if self._client is None or self._client.address != self.address:
                 await self._close()
                 self._client = self._connect(self.address)
@@ -264,7 +264,7 @@ def _table(answer: bytes, what: str) -> JsonObject:
     try:
         table = json_dialect.loads(answer.decode())
     except ValueError as error:
-        raise PeerError(f"the answer to {what} is not JSON: {error}") from error
+        raise PeerError(f"the response to {what} is not JSON: {error}") from error
     if not isinstance(table, dict):
-        raise PeerError(f"the answer to {what} is not a JSON object")
+        raise PeerError(f"the response to {what} is not a JSON object")
     return table

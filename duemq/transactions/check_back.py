@@ -1,4 +1,4 @@
-"""Check-back request (code 39): asks a producer for the state of its transaction."""
+"""Check-back request (code 39) to a producer, for the state of its transaction."""
 
 from __future__ import annotations
 

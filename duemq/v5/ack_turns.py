@@ -3,7 +3,7 @@
     calls --> check --> records --one append--> statuses --> one write per connection
                                          +--> wait for disk and replicas: one task per call
 
-A call with a handle whose renewal is in flight is left to the handler.
+A call with a handle whose renewal is in flight goes to its handler.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from message_store.errors import RequestError
 
 log = logging.getLogger(__name__)
 _OK: Final = status(v2.OK)
-_ACK: Final = Request(RequestCode.ACK_MESSAGE, {})  # in the log, if a record cannot be appended
+_ACK: Final = Request(RequestCode.ACK_MESSAGE, {})  # for the log, if an append fails
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
             else:
                 self._respond(each, errors)
                 each.call.finish(GrpcStatus.OK)
-        self._note(since_ms)
+        self._report_counts(since_ms)
 
     def _check(self, call: GrpcCall) -> CheckedAcks | None:
         """Check a call; add the acknowledgements of its entries to the batch."""
@@ -118,7 +118,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
 
         Args:
             errors: Errors of records that were not appended.
-            unconfirmed: Error of those that were; None: they are confirmed.
+            unconfirmed: Error of appended records; None: they are confirmed.
         """
         statuses = []
         for result in each.results:
@@ -139,7 +139,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
         except RequestError as error:
             unconfirmed = error
         self._respond(each, errors, unconfirmed)
-        self._note(since_ms)
+        self._report_counts(since_ms)
 
     def _status_of(self, response: Response) -> v2.Status:
         """Return the status for a response of the broker, which is counted."""
@@ -149,7 +149,7 @@ class AckTurns(BatchedCalls[CheckedAcks]):
         error = refused(response)
         return status(error.code, error.text)
 
-    def _note(self, since_ms: int) -> None:
+    def _report_counts(self, since_ms: int) -> None:
         """Report the counted responses to the meter."""
         for code, count in self._codes.items():
             self._meter.together(RequestCode.ACK_MESSAGE, code, count, since_ms)

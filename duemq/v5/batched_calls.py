@@ -12,7 +12,7 @@ from duemq.net.http2.grpc_status import GrpcStatus
 from duemq.v5.protocol import service as api
 from duemq.v5.status import V5Error, status
 
-CALLS_MAX: Final = 256  # of one turn; connections are served between turns
+CALLS_MAX: Final = 256  # per turn; connections are served between turns
 CheckedT = TypeVar("CheckedT")
 
 
@@ -43,7 +43,7 @@ class BatchedCalls(ABC, Generic[CheckedT]):
         self._serve(calls)
 
     def _checked(self, calls: Sequence[GrpcCall]) -> list[CheckedT]:
-        """Check calls; return those that are valid and not left to the handler."""
+        """Check calls; return the valid ones that need no handler."""
         found = []
         for call in calls:
             if call.is_finished:
@@ -67,7 +67,7 @@ class BatchedCalls(ABC, Generic[CheckedT]):
 
     @abstractmethod
     def _check(self, call: GrpcCall) -> CheckedT | None:
-        """Check a call; return what `_serve` needs, or None if the call is left to the handler.
+        """Check a call; return what `_serve` needs, or None if the call goes to its handler.
 
         Raises:
             V5Error: The call is refused with a status.

@@ -29,7 +29,7 @@ from duemq.v5.settings import effective_settings
 from duemq.v5.status import V5Error, status
 
 CONSUMER_TYPES = {v2.PUSH_CONSUMER: "CONSUME_PASSIVELY", v2.SIMPLE_CONSUMER: "CONSUME_ACTIVELY"}
-UNSENT_BYTES_MAX = 1 << 20  # of a telemetry stream; normally none are unsent
+UNSENT_BYTES_MAX = 1 << 20  # per telemetry stream; normally all bytes are sent
 FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
 
 

@@ -69,7 +69,7 @@ class V5Client:
         Raises:
             ConnectionError: Always.
         """
-        raise ConnectionError(f"a v5 client does not answer request {request.code}")
+        raise ConnectionError(f"a v5 client cannot respond to request {request.code}")
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
         """Register a callback that is called once when the client is removed."""

@@ -35,7 +35,7 @@ REQUEST_TIMEOUT_MS: Final = 3_000  # default for clients without a request timeo
 NEW_CODE_VERSION: Final = "5.0.3"  # first client version with ILLEGAL_POLLING_TIME
 INIT_MODE_MAX: Final = "1"  # ConsumeInitMode.MAX: a new group starts at the maximum offset
 LENGTH_BYTES: Final = 4
-FLAG_PART: Final = 4  # of a receipt handle
+FLAG_PART: Final = 4  # index of the retry flag in a receipt handle
 
 
 class ReceiveCalls:

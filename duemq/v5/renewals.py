@@ -31,7 +31,7 @@ RENEW_AHEAD_MS: Final = 10_000  # renewAheadTimeMillis
 CHECK_INTERVAL_MS: Final = 5_000  # renewSchedulePeriodMillis
 RENEWAL_MS_MAX: Final = 3 * 3_600_000  # renewMaxTimeMillis
 CLOSED_CLIENT_INVISIBLE_MS: Final = 1_000  # invisibleTimeMillisWhenClear
-HANDLES_MAX: Final = 200_000  # of all clients; further messages are not renewed
+HANDLES_MAX: Final = 200_000  # over all clients; further messages are not renewed
 CONCURRENT_RENEWALS_MAX: Final = 256
 
 Key = tuple[str, str, str]

@@ -3,7 +3,7 @@
     calls --> check --> requests --one append--> responses --> one write per connection
                                         +--> wait for disk, replicas, topic: one task per call
 
-A call of several messages, and one whose topic must be created first, are left to the handler.
+A call of several messages, and a call whose topic must be created first, go to their handler.
 """
 
 from __future__ import annotations

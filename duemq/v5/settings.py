@@ -19,7 +19,7 @@ RETRY_S: Final = (
     *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
 )
 EXPONENTIAL_MS: Final = (5_000, 7_200_000, 2.0)
-STEPS_MAX: Final = 128  # of a group's custom retry policy
+STEPS_MAX: Final = 128  # per custom retry policy of a group
 
 
 def effective_settings(

@@ -3,9 +3,9 @@
     tallies --one aggregation--> ok, pending: counted by lateness
                                  all others: their keys --> `verdicts`, with all columns
 
-Most messages of most stores have no finding and are only counted. The same rules (`rules`) apply to
-both kinds, to the same facts. Stores with copies, with records of Apache's brokers
-or with a clock step are examined message by message.
+Most messages of most stores have no finding and are only counted. The same rules (`rules`) and
+facts decide about both groups. Stores with copies, with records of Apache's brokers or with a clock
+step are examined message by message.
 """
 
 from __future__ import annotations

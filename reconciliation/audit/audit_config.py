@@ -17,11 +17,11 @@ class AuditConfig:
         as_of_ms: Time until which due messages should be delivered. None: the store time of the
             last record, or the slot that the timers had reached, if that is later.
         levels_ms: Delays of levels 1, 2, ..., for messages whose queue has no due time.
-        trust_clock: Whether a clock step explains a delivery before its due time, and a message
-            that the timers had passed before the step: then they are ok and pending.
-        levels_of: Delays that differ from `levels_ms`, with the numbers of their stores. Empty,
-            with Apache's default: those of the stores (except behind Spark Connect, where the
-            client may not see the stores).
+        trust_clock: Whether a clock step explains findings: a delivery before its due time is then
+            ok, and a message that the timers had passed before the step is pending.
+        levels_of: Delays that differ from `levels_ms`, with the numbers of their stores. If empty,
+            and `levels_ms` is Apache's default, the audit reads the delays from the stores (except
+            behind Spark Connect, where the client may not see the stores).
     """
 
     late_ms: int = 2_000

@@ -24,8 +24,8 @@ ROUNDS_MAX: Final = 40
 @dataclass(frozen=True, slots=True)
 class Roots:
     """Attributes:
-    frame: key (of a copy or of a copied record), root (its key), number of copies made of it, and
-        the position of the first of those.
+    frame: key (of a copy or of a copied record), key of its root, number of its copies, and
+        position of its first copy.
     """
 
     frame: DataFrame
@@ -46,12 +46,12 @@ def find_roots(rows: DataFrame) -> Roots | None:
     made = copies.groupBy(F.col("up").alias("key")).agg(
         F.count("*").alias("copies"), F.min("at").alias("first_copy")
     )
-    roots = _jumped(copies.select("key", "up")).withColumnRenamed("up", "root")
+    roots = _doubled(copies.select("key", "up")).withColumnRenamed("up", "root")
     both = roots.join(made, "key", "full")
     return Roots(both.withColumn("root", F.coalesce("root", "key")).localCheckpoint())
 
 
-def _jumped(copies: DataFrame) -> DataFrame:
+def _doubled(copies: DataFrame) -> DataFrame:
     """Return key and up of copies whose source is a copy as well, two levels up."""
     for _ in range(ROUNDS_MAX):
         above = copies.select(F.col("key").alias("up"), F.col("up").alias("next"))

@@ -34,7 +34,7 @@ STEPS_MAX: Final = 1_000  # maximum steps of one segment
 class Step:
     """Attributes:
     before_ms, after_ms: Store times of the records before and after the step.
-    corroborated: many records show it, not only deliveries.
+    corroborated: Whether many records show the step, not only deliveries.
     """
 
     finding: Finding
@@ -52,14 +52,14 @@ class ClockSteps:
         self._offsets = np.zeros(0, np.int64)
         self._times = np.zeros(0, np.int64)
         self._puts = np.zeros(0, np.bool_)  # records without an origin
-        self._looked = 0  # number of rows that were compared with later records
+        self._compared = 0  # number of rows that were compared with later records
 
     def take(self, rows: Rows) -> None:
         """Check the (n,) SCANNED rows that have enough records after them."""
         self._add(rows)
-        self._look(self._times.size - WITNESSES)
-        kept = max(self._looked - BEFORE, 0)
-        self._looked -= kept
+        self._compare_until(self._times.size - WITNESSES)
+        kept = max(self._compared - BEFORE, 0)
+        self._compared -= kept
         self._offsets, self._times = self._offsets[kept:], self._times[kept:]
         self._puts = self._puts[kept:]
 
@@ -67,22 +67,22 @@ class ClockSteps:
         """Check the last rows of the segment, with the records after it."""
         count = self._times.size
         self._add(rows)
-        self._look(count)
+        self._compare_until(count)
 
     def _add(self, rows: Rows) -> None:
         self._offsets = np.concatenate([self._offsets, rows["phys_offset"]])
         self._times = np.concatenate([self._times, rows["store_ms"]])
         self._puts = np.concatenate([self._puts, rows["prepared_offset"] >= 0])
 
-    def _look(self, count: int) -> None:
+    def _compare_until(self, count: int) -> None:
         """Compare the records up to `count` with the records after them."""
-        times, first = self._times, self._looked
-        self._looked = max(count, first)
+        times, first = self._times, self._compared
+        self._compared = max(count, first)
         behind = first + np.flatnonzero(times[first + 1 :] <= times[first:-1] - STEP_MS)
         for at in behind[behind < count].tolist():
             after = times[at + 1 : at + 1 + LOOK_AHEAD]
             if (after < times[at]).all() and len(self.steps) < STEPS_MAX:
-                self._note(at)
+                self._add_step(at)
 
     def _is_corroborated(self, at: int) -> bool:
         """Return whether records other than the two at a step show the same clocks."""
@@ -97,7 +97,7 @@ class ClockSteps:
             and self._puts[at + 1 : at + 1 + WITNESSES].any()
         )
 
-    def _note(self, at: int) -> None:
+    def _add_step(self, at: int) -> None:
         offset = int(self._offsets[at + 1])
         before_ms, after_ms = int(self._times[at]), int(self._times[at + 1])
         part = self._segment

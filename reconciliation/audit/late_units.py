@@ -1,16 +1,16 @@
 """Timers whose TIMER_OUT_MS is before the read time and whose slot is later.
 
-    own slot     read time of the checkpoint
+    due slot     read time of the checkpoint
     ----|--------------|---------------------->
-        due            ^ the unit's slot: it is pending, although its own slot was delivered
+        delivered      ^ slot of the unit: the timer is still pending
 
-A timer that is enqueued after its own slot was delivered is put into the slot that is read then. If
+A timer that is enqueued after its due slot was delivered is put into the slot that is read then. If
 the clock advances between the put hook and the append, TIMER_OUT_MS can also be one slot before
 that of the exact due time: Apache puts a message that is due in the first millisecond of a slot
 into the previous slot.
 
 Such a unit was written when the timers had nearly reached the slot of the checkpoint. Therefore the
-timer log is read backward from its end until units are older than that.
+search reads the timer log backward from its end, until units are older than that slot.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ NEEDED: Final = (
     "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed", "other_time", "queued",
 )  # fmt: skip
 """Columns of `messages`."""
-TIME_BITS: Final = 47  # bits of a store number
+TIME_BITS: Final = 47  # bits of a time in ms
 TIME_MAX: Final = (1 << TIME_BITS) - 1  # the sum of a thousand of them still fits into 64 bits
 HALF: Final = np.uint64(32)
 LOW: Final = np.uint64((1 << 32) - 1)
@@ -74,15 +74,13 @@ def pack(column: Callable[[str], pa.Array]) -> Numbers:
     column = cache(column)
     sent = _numbers(column("role")) == Role.DELIVERY
     at, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
-    place = np.where(
-        sent & (~prepared < PLACE_MAX), ~prepared, at
-    )  # no log reaches so far: an origin of its own
+    # An origin at PLACE_MAX or after it is impossible: such a delivery is its own origin.
+    place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, at)
     key = place | (_numbers(column("store_id")) << STORE_BITS)
     due_ms, unusual = _due_ms(column, sent)
     tally = record_tally(_Arrays(column)) + (unusual.astype(np.int64) << UNUSUAL)
-    stored_ms = np.clip(
-        _numbers(column("store_ms")), 0, 2 * TIME_MAX
-    )  # so large that the message is late in any case
+    # A message stored at 2 * TIME_MAX is late in any case.
+    stored_ms = np.clip(_numbers(column("store_ms")), 0, 2 * TIME_MAX)
     target = _words(column("target"))
     body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
     content = ((body & LOW) << HALF) | ((target ^ (target >> HALF)) & LOW)
@@ -192,7 +190,7 @@ def _due_ms(column: Callable[[str], pa.Array], sent: Mask) -> tuple[Numbers, Mas
     level = _numbers(column("role")) == Role.LEVEL
     in_queue, own = column("unit_ms"), column("due_ms")
     due_ms = np.where(level, _numbers(in_queue), _numbers(own))
-    known = np.where(level, _there(in_queue) & (due_ms >= TIME_MIN), _there(own))
+    known = np.where(level, _is_valid(in_queue) & (due_ms >= TIME_MIN), _is_valid(own))
     known &= (due_ms >= 0) & (due_ms < TIME_MAX)
     return np.where(known, due_ms, 0), ~known & ~sent
 
@@ -207,10 +205,10 @@ class _Arrays:
     column: Callable[[str], pa.Array]
 
     def equals(self, name: str, value: int) -> Values:
-        return np.asarray(_numbers(self.column(name)) == value) & _there(self.column(name))
+        return np.asarray(_numbers(self.column(name)) == value) & _is_valid(self.column(name))
 
     def is_null(self, name: str) -> Values:
-        return ~_there(self.column(name))
+        return ~_is_valid(self.column(name))
 
     def invert(self, flags: Values) -> Values:
         return ~flags
@@ -235,7 +233,7 @@ def _words(values: pa.Array) -> Words:
     return _numbers(values).view(np.uint64)
 
 
-def _there(values: pa.Array) -> Mask:
+def _is_valid(values: pa.Array) -> Mask:
     if not values.null_count:
         return np.ones(len(values), np.bool_)
     return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))

@@ -107,14 +107,14 @@ def check_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iter
         mine = np.flatnonzero(inside & (places >= base) & (places < base + entry.size))
         if mine.size:
             segment = Segment.whole(part.root, entry, plan.end)
-            wrong[mine] = ~_agree(about, segment, rows[mine])
+            wrong[mine] = ~_matching_units(about, segment, rows[mine])
     for at in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
         text = f"the unit does not match the record at log offset {int(places[at])}"
         where = int(pos[at]) - part.base
         yield part.finding(where, UNIT_BYTES, POINTER, text)
 
 
-def _agree(about: Pending, segment: Segment, rows: Rows) -> Mask:
+def _matching_units(about: Pending, segment: Segment, rows: Rows) -> Mask:
     """Return (n,) which units match their records, which are all in one file of the log."""
     walk = Walk(segment)
     if not walk.open():  # the scan of the log reports it
@@ -123,8 +123,8 @@ def _agree(about: Pending, segment: Segment, rows: Rows) -> Mask:
     order = np.argsort(places, kind="stable")
     out = np.zeros(rows.size, SCANNED)
     known = places[order] < walk.base + walk.data.size
-    asked = np.ascontiguousarray(places[order][known])
-    count = read_rows(walk.data, walk.base, asked, walk.topics.arrays, out)
+    sorted_places = np.ascontiguousarray(places[order][known])
+    count = read_rows(walk.data, walk.base, sorted_places, walk.topics.arrays, out)
     records = walk.named(out[:count])
     found = np.zeros(rows.size, np.bool_)
     if not count:
@@ -194,9 +194,7 @@ def check_chains(about: Pending, root: Root, slots: Rows) -> Iterator[tuple[int,
     if not files or int(files[-1].name) + files[-1].size < about.written:
         return  # the timer log itself is damaged: `other_files` reports that
     for pos, rows in _forward(root, about.written):
-        if (
-            rows["size"][:-1] != UNIT_BYTES
-        ).any():  # the last unit may be the blank record of a file
+        if (rows["size"][:-1] != UNIT_BYTES).any():  # the last unit may be a file's blank record
             return
         pending = pending_units(rows, read_ms)
         if not pending.any():

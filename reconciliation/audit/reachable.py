@@ -107,14 +107,14 @@ class DeliveryUnits:
             return frozenset()
 
 
-def reached(reach: DeliveryUnits, names: list[str], rows: Rows, asked: Mask) -> tuple[Mask, Mask]:
+def reached(reach: DeliveryUnits, names: list[str], rows: Rows, sent: Mask) -> tuple[Mask, Mask]:
     """Return which of (n,) SCANNED rows were checked, and which of them are reachable.
 
     Args:
         names: Names of topics by `topic_index`.
-        asked: Rows that are deliveries.
+        sent: Rows that are deliveries.
     """
-    known = asked & reach.is_due(rows["phys_offset"], rows["store_ms"])
+    known = sent & reach.is_due(rows["phys_offset"], rows["store_ms"])
     found = np.ones(rows.size, np.bool_)
     mine = np.flatnonzero(known)
     if mine.size:

@@ -21,7 +21,7 @@ EXCUSED: Final = (EARLY_BY_CLOCK, LOST_BY_CLOCK, LATE_BY_CLOCK)
 """Reasons that a clock step explains: findings unless the clock is trusted."""
 
 
-def _clocks(stores: DataFrame) -> DataFrame:
+def _store_times(stores: DataFrame) -> DataFrame:
     """Return the times of stores; `behind`: the clock was set back.
 
     `last_ms` is the newest time of a store, `now_ms` the newest one by its present clock. If the
@@ -39,7 +39,7 @@ def _clocks(stores: DataFrame) -> DataFrame:
 def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
     """Return the verdicts about histories (`HISTORY`), with keys and weights (1)."""
     histories = histories.withColumn("store_id", F.shiftright("root", STORE_BITS).cast("int"))
-    about = _clocks(stores)
+    about = _store_times(stores)
     found = histories.join(F.broadcast(about), "store_id")
     found = found.withColumn("at_root", F.col("root").bitwiseAND(F.lit((1 << STORE_BITS) - 1)))
     found = found.withColumn("old", F.col("at_root") < F.col("log_min"))

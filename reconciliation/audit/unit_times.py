@@ -107,7 +107,7 @@ class UnitTimes:
                 yield here[inside], units[places[inside]]
 
     def _units(self, entry: Entry, low: int, high: int) -> Rows:
-        """Return units low..high of a file; fewer if it is unreadable, which others report."""
+        """Return units low..high of a file; fewer if it is unreadable (reported elsewhere)."""
         try:
             if not self._root.is_local:
                 data = self._root.read(entry.path, low * UNIT_BYTES, high * UNIT_BYTES)

@@ -70,7 +70,7 @@ BROADCAST_MAX: Final = 1_000_000  # maximum keys that every task has in memory
 NAMES_MAX: Final = 8  # maximum topics that are named without a join
 MS_MAX: Final = 10**18
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
-"""Returns some columns of `messages` of some roles."""
+"""Returns the named columns of `messages`, of the given roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def take_survey(
         _lost_units(queues), allowMissingColumns=True
     )
     rare = rare.localCheckpoint()
-    met, names = _met(rare)
+    met, names = _roles_and_topics(rare)
     plain, found = _events(messages, rare, met, config)
     touched, events = None, None
     if met & TOUCHING:
@@ -181,7 +181,7 @@ def audit(
     return found.verdicts(found.histories(found.plain), ids=ids), found.unread
 
 
-def _met(survey: DataFrame) -> tuple[set[int], dict[int, str]]:
+def _roles_and_topics(survey: DataFrame) -> tuple[set[int], dict[int, str]]:
     """Return the roles of the rare records, and the names of topics by hash; an action."""
     is_name = F.col("role") == Role.TOPIC
     names = (F.when(is_name, F.col(name)).alias(name) for name in ("topic_hash", "topic"))

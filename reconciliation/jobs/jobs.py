@@ -82,9 +82,7 @@ def capacity(load: DataFrame, *, rate_per_s: int | None = None) -> DataFrame:
     pieces = load.groupBy("from_ms", "until_ms").agg(
         F.sum("messages").alias("messages"), F.sum("per_second").alias("per_second")
     )
-    whole = Window.partitionBy(
-        F.lit(0)
-    )  # one row per interval; Spark warns of a window without a partition
+    whole = Window.partitionBy(F.lit(0))  # Spark warns of a window without a partition
     until = whole.orderBy("from_ms")
     rate = F.max("per_second").over(whole) if rate_per_s is None else F.lit(float(rate_per_s))
     rows = pieces.withColumns({"capacity_per_s": rate, "due": F.sum("messages").over(until)})
@@ -234,7 +232,7 @@ def backfill_plan(
     )
     rows = schedule.join(F.broadcast(at), ["store", "level"], "left")
     rows = rows.where(F.col("queue_offset") >= F.coalesce("cursor", F.lit(0)))
-    ended = messages.where(_plain() & (F.col("prepared_offset") < 0))
+    ended = messages.where(_valid_records() & (F.col("prepared_offset") < 0))
     ended = ended.select("store", origin().alias("phys_offset")).distinct()
     rows = rows.join(ended, ["store", "phys_offset"], "left_anti")
     owned = owned_by_timers(schedule, read_journals(messages))
@@ -274,7 +272,7 @@ def _times() -> list[Column]:
     ]
 
 
-def _plain() -> Column:
+def _valid_records() -> Column:
     """Return the condition for valid records: undamaged, not half and not rolled back."""
     sound = F.col("damage").isNull() | (F.col("damage") == "body-crc")
     kind = F.col("sys_flag").bitwiseAND(TRANSACTION)

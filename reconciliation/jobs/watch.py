@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 KEEP_MS: Final = 3_600_000
-BATCHES_KEPT: Final = (
-    2  # batches of state: the newest, and the one that a restart within a batch needs
-)
+BATCHES_KEPT: Final = 2  # states: the newest, and the one that a restart within a batch needs
 REPORTED: Final = ("store", "root", "verdict")
 Alarm = dict[str, object]
 
@@ -114,7 +112,7 @@ class Watch:
         new.withColumn("alarm_ms", F.lit(self._clock.now_ms())).write.mode("overwrite").parquet(
             path
         )
-        self._keep(number, rows, verdicts, found, as_of_ms)
+        self._write_state(number, rows, verdicts, found, as_of_ms)
         alarms = [row.asDict() for row in self._spark.read.parquet(path).collect()]
         self._report(sorted(alarms, key=lambda row: (row["store"], row["root"])))
         self._looked_ms = self._clock.now_ms()  # the next batch ends later
@@ -139,7 +137,7 @@ class Watch:
         ahead = rows.withColumn("passed", F.lit(0))
         return audit(reader_of(ahead), queues, stores, config)[0]
 
-    def _keep(
+    def _write_state(
         self, number: int, rows: DataFrame, verdicts: DataFrame, found: DataFrame, as_of_ms: int
     ) -> None:
         since_ms = as_of_ms - self._config.keep_ms

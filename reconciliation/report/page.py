@@ -58,16 +58,16 @@ def html_report(
     environment.filters |= {"count": "{:,}".format, "title_of": _title_of}
     functions = (
         *(clock_text, shown_cell, time_text),
-        *(_fold, _forecast_chart, _is_number, _kind_of, _lateness_chart, _verdict_kind),
+        *(_grouped_rows, _forecast_chart, _is_number, _kind_of, _lateness_chart, _verdict_kind),
     )
     environment.globals |= {one.__name__.lstrip("_"): one for one in functions}
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         summary=summary, stores=stores, pages=pages or Pages(), at_ms=at_ms, style=STYLE,
-        rows_max=ROWS_MAX, tiles=_tiles(summary),
+        rows_max=ROWS_MAX, tiles=_figures(summary),
     )  # fmt: skip
 
 
-def _tiles(summary: Summary) -> list[tuple[str, int, str]]:
+def _figures(summary: Summary) -> list[tuple[str, int, str]]:
     """Return name, value and CSS class of each figure at the top of the page."""
     findings = sum(n for name, n in summary.verdicts.items() if name not in CLEAN)
     late = ((f"late by, {name}, ms", ms, "") for name, ms in summary.lateness_ms.items())
@@ -124,7 +124,7 @@ def clock_text(summary: Summary) -> str:
     return "No finding depends on it. Lateness and overdue messages are by this clock."
 
 
-def _fold(
+def _grouped_rows(
     names: Sequence[str], rows: Rows, same: Sequence[str]
 ) -> tuple[Sequence[str], list[Mapping[str, object]], list[Mapping[str, object]]]:
     """Return the columns to show, the first rows of each group, and the other rows.

@@ -110,9 +110,7 @@ class MessageColumns:
             self.reached = DeliveryUnits(walk.segment.root, self.progress.reach)
         if self._roles and not self._roles & (PLAIN | {Role.NONE}):
             rows = self._rare_rows(walk, rows)
-        elif (
-            self._roles and Role.DELIVERY not in self._roles
-        ):  # plain rows are recognized without decoding
+        elif self._roles and Role.DELIVERY not in self._roles:  # plain rows need no decoding
             chunk = _Chunk(self, walk, rows)
             rows = rows[(chunk.kinds != 0) | (rows["prepared_offset"] >= 0)]
         if not rows.size:
@@ -371,11 +369,11 @@ class _Chunk:
         topics, made = self._walk.topics, self._made
         assert made.reached is not None
         names = [topics.name(at) for at in range(len(topics))]
-        asked = LOOKED_UP[self.roles]
+        checked = LOOKED_UP[self.roles]
         known, found = reached(
-            made.reached, names, self.rows, asked & (self.kinds != kernels.KIND_LEVEL)
+            made.reached, names, self.rows, checked & (self.kinds != kernels.KIND_LEVEL)
         )
-        levels = asked & (self.kinds == kernels.KIND_LEVEL)
+        levels = checked & (self.kinds == kernels.KIND_LEVEL)
         if levels.any():
             found[levels] = self.unit_times[levels] != NONE
             known |= levels & made.reached.is_due(self.rows["phys_offset"], self.rows["store_ms"])

@@ -62,7 +62,7 @@ class Root:
         """Whether it is a local directory."""
         return "://" not in self.url or self.url.startswith("file://")
 
-    def _at(self, path: str) -> Path:
+    def _path_of(self, path: str) -> Path:
         """Return the path of a name below the root, with the escapes of `printable` undone."""
         found = Path(self.url.removeprefix("file://")) / path
         if "\\x" in path and not found.exists():
@@ -76,10 +76,7 @@ class Root:
             raise UsageError(FSSPEC.format(url=self.url)) from error
         try:
             found: tuple[object, str] = fsspec.core.url_to_fs(self.url)
-        except (
-            ImportError,
-            ValueError,
-        ) as error:  # its package is missing, or the scheme is unknown
+        except (ImportError, ValueError) as error:  # missing package, or unknown scheme
             raise UsageError(f"{self.url} cannot be read: {error}") from error
         return found
 
@@ -92,7 +89,7 @@ class Root:
         if not self.is_local:
             found = [Entry(f"{below}/{name}", size) for name, size in self._listed(below, True)]
             return sorted(found, key=lambda entry: entry.path)
-        directory = self._at(below)
+        directory = self._path_of(below)
         if not directory.is_dir():
             return []
         kept = []
@@ -112,7 +109,7 @@ class Root:
         """
         if not self.is_local:
             return sorted(name for name, _ in self._listed(below, False))
-        directory = self._at(below)
+        directory = self._path_of(below)
         if not directory.is_dir():
             return []
         return sorted(printable(path.name) for path in directory.iterdir() if path.is_dir())
@@ -127,9 +124,8 @@ class Root:
                 items = system.ls(path, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        inside = [
-            i for i in items if i["name"].strip("/") != path.strip("/")
-        ]  # S3 lists the directory itself
+        # S3 lists the directory itself as well.
+        inside = [i for i in items if i["name"].strip("/") != path.strip("/")]
         return [
             (item["name"].rstrip("/").rpartition("/")[2], int(item["size"] or 0))
             for item in inside
@@ -143,7 +139,7 @@ class Root:
             OSError: It cannot be read.
         """
         if self.is_local:
-            return map_file(self._at(path))[start:end]
+            return map_file(self._path_of(path))[start:end]
         if end <= start:
             return np.empty(0, np.uint8)
         system, top = self._remote()

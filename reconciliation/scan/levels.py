@@ -41,7 +41,7 @@ def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
     A store without saved delays gets those of the other stores if these agree.
     """
     found: dict[tuple[int, ...], list[int]] = {}
-    for number, levels in enumerate(map(_kept, paths)):
+    for number, levels in enumerate(map(_stored_levels, paths)):
         found.setdefault(levels, []).append(number)
     unknown = found.pop((), [])
     if len(found) == 1:
@@ -62,7 +62,7 @@ def tables_of(root: Root) -> tuple[tuple[int, ...], ...]:
         raise UsageError(f"{root.url}/{LEVELS_FILE} cannot be read: {error}") from error
 
 
-def _kept(path: str) -> tuple[int, ...]:
+def _stored_levels(path: str) -> tuple[int, ...]:
     try:
         return levels_ms_of(str(read_json(Root(path), LEVELS_FILE)["history"][-1]["levels"]))
     except (*BAD_INPUT, UsageError):

@@ -28,9 +28,9 @@ class Planned:
 
 
 def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
-    """Return a snapshot: first the progress of levels and timers, then the end of the log.
+    """Read the progress of levels and timers, then the end of the log; return the snapshot.
 
-    In this order, a message whose due time they have passed is delivered before that end.
+    In this order, the log up to its end has the delivery of each message that they have passed.
 
     Args:
         progress: Whether the progress is read.

@@ -25,9 +25,7 @@ from reconciliation.kernels.columns import follow
 from reconciliation.scan.files import Entry, Root
 
 PARTITION_BYTES: Final = 64 << 20
-RECORD_BYTES_MAX: Final = (4 << 20) + (
-    1 << 17
-)  # maxMessageSize plus the growth that a broker allows
+RECORD_BYTES_MAX: Final = (4 << 20) + (1 << 17)  # maxMessageSize, and what a broker adds
 BLANK: Final = -1 - STOP_BLANK  # result of `follow` at a blank record
 OFFSET_MAX: Final = 1 << 62
 MARK_FILE: Final = "config/duemq.mark"

@@ -80,10 +80,10 @@ class Walk:
                 self._clock.take(rows)
             yield rows
         if self._clock is not None:
-            self._clock.take_after(self._ahead())
+            self._clock.take_after(self._next_records())
             self.steps = self._clock.steps
 
-    def _ahead(self) -> Rows:
+    def _next_records(self) -> Rows:
         """Return the first records after the segment, if they are in the same file or the next."""
         part, out = self.segment, np.zeros(WITNESSES, SCANNED)
         data, base, pos = self.data, self.base, part.base + part.end - self.base

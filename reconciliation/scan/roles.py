@@ -21,7 +21,7 @@ class Role:
     CANDIDATE = 14  # possibly a delivery of an Apache broker, without an origin
     TOPIC = 15  # no record: the name of a topic
     GAP = 16  # no record: an unreadable range
-    UNIT = 17  # no record: a unit of a queue without one
+    UNIT = 17  # no record: a unit of a queue whose record is missing
     CLOCK = 18  # a clock step at this record: from out_ms to store_ms
     GONE = 19  # a unit of a removed record that was pending
     PAST = 20  # a unit of a removed record that was settled

@@ -161,8 +161,8 @@ def read_progress(number: int, root: Root, plan: LogPlan) -> tuple[Progress, lis
         late = find_late_units(root, read_ms)
     except OSError:  # `other_files` reports it
         return without_timers, attempt.findings
-    taken_in = min(check["queue_offset"], check["master_queue_offset"])  # as Apache reads them
-    return Progress(number, levels, owned, promised, read_ms, taken_in, late), attempt.findings
+    enqueued_to = min(check["queue_offset"], check["master_queue_offset"])  # as Apache reads them
+    return Progress(number, levels, owned, promised, read_ms, enqueued_to, late), attempt.findings
 
 
 def read_json(root: Root, path: str) -> Any:

@@ -17,7 +17,7 @@ Columns = tuple[tuple[str, str], ...]
 MESSAGES: Final[Columns] = (
     ("store", "string"),  # path or name of the store
     ("phys_offset", "bigint"),
-    ("record_size", "int"),
+    ("record_size", "int"),  # size of the record, or of bytes that are not a record
     ("topic", "string"),
     ("queue_id", "int"),
     ("queue_offset", "bigint"),
@@ -27,45 +27,36 @@ MESSAGES: Final[Columns] = (
     ("sys_flag", "int"),
     ("reconsume_times", "int"),
     ("prepared_offset", "bigint"),  # -(offset + 1) of the origin: docs/decisions/0002
-    ("body_crc", "int"),  # in the record
+    ("body_crc", "int"),  # CRC in the record
     ("body_len", "int"),
-    (
-        "damage",
-        "string",
-    ),  # null; body-crc; gap, unreadable, seam: not a record but a place in the log
-    ("unique_id", "string"),  # UNIQ_KEY; the next ones are properties as well
+    ("damage", "string"),  # null; body-crc; gap, unreadable, seam: a place in the log, no record
+    ("unique_id", "string"),  # UNIQ_KEY; the next columns are properties as well
     ("keys", "string"),
     ("tags", "string"),
     ("real_topic", "string"),
     ("real_queue_id", "bigint"),
     ("level", "bigint"),  # DELAY, or DELAy
-    (
-        "due_ms",
-        "bigint",
-    ),  # due time by TIMER_* and DUEMQ_DUE_MS; null for a level message: see `schedule`
+    ("due_ms", "bigint"),  # by TIMER_* and DUEMQ_DUE_MS; null for a level message: see `schedule`
     ("out_ms", "bigint"),
     ("rolls", "bigint"),
     ("cancels", "string"),  # TIMER_DEL_UNIQKEY
-    (
-        "properties_hash",
-        "bigint",
-    ),  # of all properties that brokers do not change, independent of their order
+    ("properties_hash", "bigint"),  # of the properties that brokers do not change, in any order
     ("property_text", "binary"),
     ("body", "binary"),
-    # numbers that the audit joins on; hashes have 64 bits
+    # Numbers that the audit joins on; hashes have 64 bits.
     ("store_id", "int"),  # index of the store among the paths
-    ("role", "int"),  # role of the record in an audit: ROLE_*
+    ("role", "int"),  # role of the record in an audit: a value of `Role`
     ("topic_hash", "bigint"),  # hash of real_topic for a pending message, of topic for others
     ("target", "bigint"),  # hash of that topic and the queue; null: no target
     ("identity", "bigint"),  # hash of the fields that brokers copy from record to record
-    ("name_hash", "bigint"),  # hash of real_topic+unique_id; for a marker that of its target
+    ("name_hash", "bigint"),  # hash of real_topic+unique_id; of a marker's target
     ("unit_ms", "bigint"),  # due time in the unit of a level message
-    ("passed", "int"),  # 1: its owner has passed its due time; 0: it has not; null: unknown
+    ("passed", "int"),  # 1: the owner has passed the due time; 0: not yet; null: unknown
     ("other_time", "boolean"),  # the time in a level message's unit is not one of its level
-    ("queued", "boolean"),  # a unit of its queue points at it; null: not checked
-    ("file", "string"),  # size of the record, or of bytes that are not a record
+    ("queued", "boolean"),  # a unit of the queue points at the record; null: not checked
+    ("file", "string"),  # path of the file, for unreadable ranges and clock steps
     ("file_offset", "bigint"),
-    ("note", "string"),  # reason, for unreadable ranges
+    ("note", "string"),  # reason, for the same rows
 )
 CONSUME_QUEUE: Final[Columns] = (
     ("store", "string"),
@@ -76,7 +67,7 @@ CONSUME_QUEUE: Final[Columns] = (
     ("record_size", "int"),
     ("tags_code", "bigint"),
     ("store_id", "int"),
-    ("found", "boolean"),  # a record exists at that offset, or that is unknown
+    ("found", "boolean"),  # false: no record exists at phys_offset
     ("damage", "string"),  # unreadable: the row is for a file, from queue_offset on
 )
 SCHEDULE: Final[Columns] = (
@@ -97,7 +88,7 @@ TIMER_LOG: Final[Columns] = (
     ("phys_offset", "bigint"),
     ("record_size", "int"),
     ("topic_hash", "int"),
-    ("due_ms", "bigint"),  # DueMQ's; Apache: 0; below 0: settled before its due time
+    ("due_ms", "bigint"),  # only in DueMQ's units, else 0; below 0: settled before its due time
 )
 TIMER_WHEEL: Final[Columns] = (
     ("store", "string"),

@@ -63,18 +63,18 @@ def make(archive: ClassArchive) -> bool:
         OSError: The folder is not writable.
     """
     archive.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(archive) as alone:
+    with _is_only_maker(archive) as alone:
         if alone and archive.file is None:
             made = archive.folder / f"{archive.stem}.new"
             made.unlink(missing_ok=True)
-            _train(made)
+            _make_archive(made)
             if made.is_file():
                 archive.keep(made)
     return archive.file is not None
 
 
 @contextmanager
-def _alone(archive: ClassArchive) -> Iterator[bool]:
+def _is_only_maker(archive: ClassArchive) -> Iterator[bool]:
     """Return whether no other process makes an archive now."""
     with (archive.folder / f"{archive.stem}.lock").open("w") as lock:
         try:
@@ -85,7 +85,7 @@ def _alone(archive: ClassArchive) -> Iterator[bool]:
         yield True
 
 
-def _train(made: Path) -> None:
+def _make_archive(made: Path) -> None:
     """Audit in a Java that writes its archive to `made`; wait for the file."""
     with tempfile.TemporaryDirectory(prefix="duemq-archive-") as folder:
         store = Path(folder) / "store"

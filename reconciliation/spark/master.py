@@ -19,11 +19,11 @@ CONNECT_PACKAGES: Final = ("grpc", "pandas")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkMaster:
-    """Spark that runs an audit: in this process, behind Spark Connect, or of spark-submit.
+    """Choice of the Spark that runs an audit: local, Spark Connect, or that of spark-submit.
 
     Attributes:
-        cores, memory, log_level, light: Settings of a Spark in this process; see
-            `session.local_session`. They have no effect on the other two.
+        cores, memory, log_level, light: Settings of local Spark (`session.local_session`);
+            without effect on the other two kinds.
         connect: `sc://HOST:PORT` of a Spark Connect server; empty: none.
         submitted: Whether to use the session that spark-submit created.
     """

@@ -77,9 +77,9 @@ class StoreReader(DataSourceReader):
         """
         stores = self._stores
         if stores is None:
-            asks = self._wanted.table in OF_PROGRESS
+            needs_progress = self._wanted.table in OF_PROGRESS
             stores = [
-                plan_store(number, path, progress=asks)
+                plan_store(number, path, progress=needs_progress)
                 for number, path in enumerate(self._wanted.paths)
             ]
         found = [part for store in stores for part in self._parts(store)]
@@ -159,7 +159,7 @@ class StoreReader(DataSourceReader):
         if partition.gone and table == "messages":
             yield from read_gone(schema, partition.gone, partition.progress, self._wanted.roles)
         elif partition.gone:
-            yield from self._past(partition.gone, partition.progress)
+            yield from self._settled_batches(partition.gone, partition.progress)
         if partition.rows:
             yield batch_of_rows(schema, partition.rows)
         for root in partition.cursors:
@@ -190,7 +190,9 @@ class StoreReader(DataSourceReader):
                 yield from buckets.take(packed)
         yield from buckets.rest()
 
-    def _past(self, segments: Sequence[Segment], progress: Progress) -> Iterator[pa.RecordBatch]:
+    def _settled_batches(
+        self, segments: Sequence[Segment], progress: Progress
+    ) -> Iterator[pa.RecordBatch]:
         buckets = Buckets(self._wanted.buckets)
         for segment in segments:
             for _, settled in gone_units(segment, progress):

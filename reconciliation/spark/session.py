@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STDERR: Final = 2
-PIECES_PER_CORE: Final = (
-    32  # joins of small tables are chosen at run time; large ones would not fit into memory
-)
+PIECES_PER_CORE: Final = 32  # partitions of a shuffle; larger ones may not fit into memory
 
 LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ERROR_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -66,9 +64,7 @@ def local_session(
     archive = ClassArchive.of(find_java())
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault(
-        "PYSPARK_PYTHON", sys.executable
-    )  # process that plans and reads data sources
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # plans and reads data sources
     cores = cores or os.cpu_count() or 1
     java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level or 'OFF'}"
     java += f" {LIGHT}" if light else ""

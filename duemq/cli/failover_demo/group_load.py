@@ -137,8 +137,7 @@ class GroupLoad:
         self._ended.set()
 
     async def run(self, send_s: float | None, drain_s: float) -> None:
-        """Send for `send_s` seconds; wait at most `drain_s` seconds until all messages have
-        arrived.
+        """Send for `send_s` seconds, then wait at most `drain_s` seconds for all deliveries.
 
         Args:
             send_s: Seconds to send; None: until `end` is called.

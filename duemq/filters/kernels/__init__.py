@@ -1,8 +1,8 @@
 """Compiled evaluation of filters over the records of a log.
 
-    values     property text to the places of named values
-    numbers    text to numbers, where the result is certainly Java's
-    match      places to the value of a filter, by its operations
+    values     finds the values of named properties in a property text
+    numbers    parses numbers whose value in Java is certain
+    match      evaluates the operations of a filter on these values
 
 A record that the kernels cannot decide is UNDECIDED: the closure of the expression decides it.
 """

@@ -61,17 +61,17 @@ Places = npt.NDArray[np.int64]
 
 
 @kernel
-def holds(answer: int, operator: int) -> int:
-    """Return TRUE or FALSE for a comparison's answer (-1, 0, 1) and an operator."""
+def holds(order: int, operator: int) -> int:
+    """Return TRUE or FALSE for the order of two values (-1, 0, 1) and an operator."""
     if operator == EQUAL:
-        return TRUE if answer == 0 else FALSE
+        return TRUE if order == 0 else FALSE
     if operator == LESS:
-        return TRUE if answer < 0 else FALSE
+        return TRUE if order < 0 else FALSE
     if operator == AT_MOST:
-        return TRUE if answer <= 0 else FALSE
+        return TRUE if order <= 0 else FALSE
     if operator == GREATER:
-        return TRUE if answer > 0 else FALSE
-    return TRUE if answer >= 0 else FALSE
+        return TRUE if order > 0 else FALSE
+    return TRUE if order >= 0 else FALSE
 
 
 @kernel
@@ -121,7 +121,7 @@ def search(
 
 @kernel
 def is_true_text(data: Bytes, pos: int, end: int) -> bool:
-    """Return what Boolean.valueOf reads."""
+    """Return whether data[pos:end] is "true" in any letter case, as Boolean.valueOf does."""
     if end - pos != TRUE_TEXT.size:
         return False
     for i in range(TRUE_TEXT.size):
@@ -148,7 +148,7 @@ def compare_pair(data: Bytes, left: Any, right: Any, operator: int, as_text: boo
         same = size == right[1] - right[0]
         for i in range(size if same else 0):
             same = same and data[left[0] + i] == data[right[0] + i]
-        # bytes that are not UTF-8 are equal as text
+        # Different bytes can be equal as text: invalid UTF-8 decodes to U+FFFD.
         certain = same or (is_ascii(data, left[0], left[1]) and is_ascii(data, right[0], right[1]))
         return (TRUE if same else FALSE) if certain else UNDECIDED
     left_state, left_value = parse_double(data, left[0], left[1])

@@ -1,4 +1,4 @@
-"""Numbers in text. `duemq.filters.java_values` reads all that Java does; this reads the usual."""
+"""Parser of common numbers in text. `duemq.filters.java_values` parses every form of Java."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE_DIGITS_MAX = 19  # such a number fits into an u8
 MANTISSA_MAX = 1 << 53
 POWER_MAX = 22  # 10 ** 22 is exact
 EXPONENT_DIGITS_MAX = 4
-BYTES_MAX = 1_024  # a longer text is left to the closure, which is not evaluated as often
+BYTES_MAX = 1_024  # longer texts are UNDECIDED, to bound the kernel's time
 POWERS = np.array([10.0**i for i in range(POWER_MAX + 1)])
 
 
@@ -33,7 +33,7 @@ def is_ascii(data: Bytes, pos: int, end: int) -> bool:
 @kernel
 def parse_whole(data: Bytes, pos: int, end: int, maximum: int) -> Any:
     """Return (TRUE, UNDECIDED or ERROR, number) of an Integer or Long."""
-    if end - pos > BYTES_MAX or not is_ascii(data, pos, end):  # may be digits of other scripts
+    if end - pos > BYTES_MAX or not is_ascii(data, pos, end):  # Java accepts digits of any script
         return UNDECIDED, np.int64(0)
     negative = data[pos] == MINUS
     if negative or data[pos] == PLUS:
@@ -43,7 +43,7 @@ def parse_whole(data: Bytes, pos: int, end: int, maximum: int) -> Any:
     while pos < end - 1 and data[pos] == ZERO:
         pos += 1
     if end - pos > WHOLE_DIGITS_MAX:
-        return ERROR, np.int64(0)  # too large, or no number
+        return ERROR, np.int64(0)  # too large, or not a number
     value = np.uint64(0)
     for i in range(pos, end):
         digit = np.int64(data[i]) - ZERO
@@ -52,13 +52,13 @@ def parse_whole(data: Bytes, pos: int, end: int, maximum: int) -> Any:
         value = value * np.uint64(10) + np.uint64(digit)
     if value > np.uint64(maximum) + np.uint64(negative):
         return ERROR, np.int64(0)
-    number = np.int64(value)  # 2 ** 63 wraps to the smallest Long, whose negative it is
+    number = np.int64(value)  # 2 ** 63 wraps to the smallest Long, which negation keeps
     return TRUE, -number if negative else number
 
 
 @kernel
 def parse_digits(data: Bytes, pos: int, end: int) -> Any:
-    """Return (number of the leading digits, position after them); at most 19 of them count."""
+    """Return (value of at most 19 leading digits, position after all leading digits)."""
     value, first = np.uint64(0), pos
     while pos < end and ZERO <= data[pos] <= ZERO + 9:
         if pos - first < WHOLE_DIGITS_MAX:
@@ -69,25 +69,25 @@ def parse_digits(data: Bytes, pos: int, end: int) -> Any:
 
 @kernel
 def parse_exponent(data: Bytes, pos: int, end: int) -> int:
-    """Return the exponent in data[pos:end], 0 if it is empty, a large one if it is none."""
-    none = np.int64(1_000_000)
+    """Return the exponent in data[pos:end]; 0 if it is empty, 1,000,000 if it is invalid."""
+    invalid = np.int64(1_000_000)
     if pos == end:
         return np.int64(0)
     if data[pos] | LOWER != LETTER_E:
-        return none
+        return invalid
     pos += 1
     negative = pos < end and data[pos] == MINUS
     if pos < end and (negative or data[pos] == PLUS):
         pos += 1
     value, stop = parse_digits(data, pos, end)
     if stop != end or stop == pos or stop - pos > EXPONENT_DIGITS_MAX:
-        return none
+        return invalid
     return -np.int64(value) if negative else np.int64(value)
 
 
 @kernel
 def parse_double(data: Bytes, pos: int, end: int) -> Any:
-    """Return (TRUE or UNDECIDED, number): a number is decided if one exact operation makes it."""
+    """Return (TRUE, number) if one exact operation yields the number, else (UNDECIDED, 0.0)."""
     if end - pos > BYTES_MAX:
         return UNDECIDED, 0.0
     while pos < end and data[pos] <= BLANK:
@@ -97,7 +97,7 @@ def parse_double(data: Bytes, pos: int, end: int) -> Any:
     negative = pos < end and data[pos] == MINUS
     if pos < end and (negative or data[pos] == PLUS):
         pos += 1
-    # the mantissa is one number: digits before and after the dot, without it
+    # The mantissa has the digits before and after the dot, as one whole number.
     mantissa, stop = parse_digits(data, pos, end)
     digits, scale = stop - pos, np.int64(0)
     if stop < end and data[stop] == DOT:
@@ -120,7 +120,7 @@ def parse_double(data: Bytes, pos: int, end: int) -> Any:
 
 @kernel
 def compare_doubles(left: float, right: float) -> int:
-    """Return -1, 0 or 1 as Double.compareTo; neither is NaN."""
+    """Return -1, 0 or 1 as Double.compareTo, for numbers other than NaN."""
     if left < right:
         return -1
     if left > right:

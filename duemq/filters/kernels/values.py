@@ -17,11 +17,11 @@ Ends = npt.NDArray[np.int64]
 
 @kernel
 def find_in_words(data: Bytes, pos: int, end: int, byte: int) -> int:
-    """Return the position of a byte in data[pos:end], `end` without one; eight bytes at a time."""
+    """Return the position of a byte in data[pos:end], else `end`; compares 8 bytes at a time."""
     ones, tops = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
     pattern = np.uint64(byte) * ones
     while end - pos >= WORD_BYTES:
-        # a byte is zero where it is the one; the lowest top bit marks the first of them
+        # Equal bytes become zero; the lowest top bit in `zeros` belongs to the first zero byte.
         word = load_u8(data, np.int64(pos)) ^ pattern
         zeros = (word - ones) & ~word & tops
         if zeros != np.uint64(0):
@@ -32,7 +32,7 @@ def find_in_words(data: Bytes, pos: int, end: int, byte: int) -> int:
 
 @kernel
 def text_equals(data: Bytes, pos: int, end: int, texts: Bytes, ends: Ends, index: int) -> bool:
-    """Return whether data[pos:end] is a text of `texts`.
+    """Return whether data[pos:end] is the text with number `index` in `texts`.
 
     Args:
         ends: (n + 1,): text i is texts[ends[i]:ends[i + 1]].

@@ -57,7 +57,7 @@ class GrpcMethod:
         name: Method name, for the log.
         handler: Coroutine function that serves one call; may raise GrpcError.
         streams: Whether the client streams; the handler then starts before the first message.
-        turns: Takes the calls; those that it cannot serve at once are left to the handler.
+        turns: Serves calls in turns; calls that it cannot serve at once go to `handler`.
     """
 
     name: str
@@ -79,7 +79,7 @@ class CallConnection(Protocol):
         ...
 
     def count_bytes(self, more: int) -> None:
-        """Add `more` to the bytes held by calls."""
+        """Add `more` to the bytes that calls buffer."""
         ...
 
     def start(self, call: GrpcCall, work: Awaitable[None]) -> None:

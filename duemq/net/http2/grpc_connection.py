@@ -27,7 +27,7 @@ STREAM_WINDOW_BYTES: Final = 1 << 20
 CONNECTION_WINDOW_BYTES: Final = 8 << 20
 HEADER_BYTES_MAX: Final = 16_384  # metadata of one call
 TRANSPORT_BUFFER_BYTES: Final = 1 << 18
-PATH_BYTES_MAX: Final = 256  # of an unknown method, in the status of its call
+PATH_BYTES_MAX: Final = 256  # part of an unknown path in the status of its call
 CALL_BYTES: Final = 2_048  # estimated objects of one call, including its task
 CONTENT_TYPE: Final = b"application/grpc"
 _RESPONSE_HEADERS: Final = header_block([(b":status", b"200"), (b"content-type", CONTENT_TYPE)])
@@ -77,7 +77,7 @@ class GrpcConnection(asyncio.Protocol):
         self._dirty: dict[int, GrpcCall] = {}  # calls with unsent output
         self._blocked: set[int] = set()  # streams whose window is closed
         self._flush_scheduled = self._is_writable = False
-        self._buffered_bytes = 0  # held by calls, both directions
+        self._buffered_bytes = 0  # by calls, in both directions
         self._unsent_bytes_max = memory.unsent_bytes_max
         self._stuck_since_s = NOT_STUCK
         self._is_draining = self._is_closed = False
@@ -89,7 +89,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the server preface."""
-        opened = cast("asyncio.Transport", transport)  # uvloop's has another base
+        opened = cast("asyncio.Transport", transport)  # uvloop's class has another base
         self._transport, self._is_writable = opened, True
         opened.set_write_buffer_limits(high=TRANSPORT_BUFFER_BYTES)
         self._write_output()
@@ -196,7 +196,7 @@ class GrpcConnection(asyncio.Protocol):
             self._stuck_since_s = NOT_STUCK
 
     def on_goaway(self) -> None:
-        """Accept no new calls: RFC 9113, 6.8, and the Node.js client expect open ones to go on."""
+        """Accept no new calls; open calls continue (RFC 9113, 6.8; the Node.js client)."""
         self._is_draining = True
         self._close_if_done()
 
@@ -234,7 +234,7 @@ class GrpcConnection(asyncio.Protocol):
         self._schedule_flush()
 
     def count_bytes(self, more: int) -> None:
-        """Add `more` to the bytes held by calls."""
+        """Add `more` to the bytes that calls buffer."""
         self._buffered_bytes += more
 
     def _schedule_flush(self) -> None:
@@ -309,7 +309,7 @@ class GrpcConnection(asyncio.Protocol):
         return transport is not None and transport.get_extra_info("sslcontext") is not None
 
     def limit_unsent(self, unsent_bytes_max: int) -> None:
-        """Refuse new calls while the calls hold more than this many bytes."""
+        """Refuse new calls while the calls buffer more than this many bytes."""
         self._unsent_bytes_max = unsent_bytes_max
 
     def shed(self, why: str) -> None:
@@ -332,7 +332,7 @@ class GrpcConnection(asyncio.Protocol):
     def _pause_if_stuck(self) -> None:
         """Pause reading from a peer that does not read.
 
-        Reading goes on while only its windows are closed: window updates must be received.
+        Reading continues while only the peer's windows are closed: window updates must be received.
         """
         if self._transport is not None and not self._is_writable and not self._is_closed:
             self._transport.pause_reading()
@@ -370,7 +370,7 @@ class GrpcConnection(asyncio.Protocol):
         self.stop_reading()
         for call in list(self._calls.values()):
             call.stop()
-        await asyncio.sleep(0)  # the turn of calls that were taken ends
+        await asyncio.sleep(0)  # the current turn of calls ends
         if self._tasks:
             _, late = await asyncio.wait(set(self._tasks), timeout=wait_s)
             for task in late:

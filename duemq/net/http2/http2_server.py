@@ -104,7 +104,7 @@ class Http2Server:
     Args:
         stream_window: Window of the peer's data in each stream, in bytes.
         window: The same for the connection.
-        streams_max: Maximum open streams; further ones are refused, which a client may repeat.
+        streams_max: Maximum open streams; further streams are refused, and a client may retry.
         header_bytes_max: Maximum decoded bytes of the header fields of a stream.
     """
 
@@ -130,7 +130,7 @@ class Http2Server:
         self._resets = 0
         self.send_window = WINDOW_BYTES
         self._first_send_window, self.frame_bytes_max = WINDOW_BYTES, FRAME_BYTES_MIN
-        self._prefix = b""  # of the next header block
+        self._prefix = b""  # first bytes of the next header block
         self._output: list[bytes] = [
             settings_frame(
                 {
@@ -169,7 +169,7 @@ class Http2Server:
         """Send a header block of at most `frame_bytes_max` bytes.
 
         Args:
-            ends: Whether it ends the stream.
+            ends: Whether the block ends the stream.
         """
         flags = END_HEADERS | END_STREAM if ends else END_HEADERS
         if self._prefix:
@@ -246,9 +246,9 @@ class Http2Server:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"frame {kind} in a header block")
             if not self._has_settings:
                 if kind != SETTINGS or flags & ACK:
-                    raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is no SETTINGS")
+                    raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
                 self._has_settings = True
-            if kind <= CONTINUATION:  # others are extensions, which must be ignored
+            if kind <= CONTINUATION:  # other kinds are extensions, which must be ignored
                 handlers[kind](stream_id & STREAM_MASK, flags, data[first:at])
         self._rest = data[at:]
 
@@ -293,7 +293,7 @@ class Http2Server:
 
     def _on_continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self._block is None or self._block[0] != stream_id:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of no header block")
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without a header block")
         _, first_flags, block = self._block
         block += payload
         if len(block) > self._header_bytes_max or (not payload and not flags & END_HEADERS):

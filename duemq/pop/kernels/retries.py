@@ -21,7 +21,7 @@ from message_store.layout import ENTRY_END, MAGIC_V1, RECORD_AT, RECORD_FIXED_BY
 
 PROPERTIES_BYTES_MAX = 32_767
 OTHER_FORM = -1  # a record has an unsupported form
-DIGITS_MAX = 19  # of a queue offset
+DIGITS_MAX = 19  # digits of the highest queue offset
 
 
 @kernel

@@ -84,9 +84,7 @@ class Into(NamedTuple):
 
     rows: npt.NDArray[Any]  # (n,) message_store.layout.PUT
     staging: Bytes  # (bytes,) u1, with room for all copies
-    end: npt.NDArray[
-        np.int64
-    ]  # (2,) i8: number of rows, position of the first free byte in `staging`
+    end: npt.NDArray[np.int64]  # (2,) i8: number of rows, first free position in `staging`
 
 
 @kernel

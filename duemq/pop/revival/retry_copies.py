@@ -98,7 +98,7 @@ class RetryCopies:
         into = Into(batch.rows, batch.staging, end)
         if add_copies(found.data, found.log_offsets, self._frames, context, into) < count:
             return False
-        self._note(at, checkpoint, found.offsets)
+        self._assign_rows(at, checkpoint, found.offsets)
         batch.count, batch.staging_len = end.tolist()
         return True
 
@@ -116,11 +116,11 @@ class RetryCopies:
         Args:
             records: Unacknowledged messages that exist and have no copy yet.
         """
-        self._note(at, checkpoint, tuple(record.queue_offset for record in records))
+        self._assign_rows(at, checkpoint, tuple(record.queue_offset for record in records))
         for record in records:
             self._add_record(record, checkpoint.pop_ms, topic_index, now_ms)
 
-    def _note(self, at: int, checkpoint: Checkpoint, offsets: tuple[int, ...]) -> None:
+    def _assign_rows(self, at: int, checkpoint: Checkpoint, offsets: tuple[int, ...]) -> None:
         """Assign the next rows to a checkpoint; the store accepts all of them or none."""
         first = self._batch.count
         self._copied.append(CheckpointCopies(at, checkpoint, offsets, first))

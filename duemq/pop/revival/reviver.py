@@ -5,8 +5,8 @@
                               +-- settled --> progress of CID_RMQ_SYS_REVIVE_GROUP
 
 A checkpoint is decided when every acknowledgement that was accepted before its revive time has been
-read. At the end of the queue, this is so when the timers have delivered everything due by then;
-before the end, when a later record was read.
+read. At the end of the queue, the timers must have delivered everything due by then; before the
+end, the reader must have read a later record.
 
 The copies of a checkpoint are appended in one batch, in one turn. After a start, `_copied_before`
 finds the copies that were appended before it: each copy contains the log offset of its source.
@@ -83,7 +83,7 @@ class Reviver:
         self._queues: list[Pairing] = []
         self._restart_ends: list[int] = []  # queue ends at the start
         self._revived_before: dict[str, tuple[int, dict[int, int]]] = {}  # see `_copied_before`
-        self._log_end = 0  # at the start
+        self._log_end = 0  # end of the log at the start
         self._wake = Signal()
         self._stopping = self._sleeping = False
         self._retry_ms = 0
@@ -137,7 +137,7 @@ class Reviver:
         return self._sleeping and not self._wake.is_set()
 
     def behind(self, queue_id: int, now_ms: int) -> tuple[int, int]:
-        """Return how far a revive queue is behind: (records, ms since the next revive time).
+        """Return the lag of a revive queue: records, and ms since the next revive time.
 
         Source: PopReviveService.getReviveBehindMessages, getReviveBehindMillis
         """
@@ -150,7 +150,7 @@ class Reviver:
         return max(high - pairing.settled_before, 0), late_ms
 
     async def turn(self, now_ms: int) -> bool:
-        """Do one bounded piece of work; return whether there was any."""
+        """Run one bounded step; return whether it read or revived anything."""
         worked = False
         for queue_id, pairing in enumerate(self._queues):
             read = 0 if self._is_full(pairing, now_ms) else self._read(queue_id, pairing)
@@ -165,7 +165,7 @@ class Reviver:
             if read or due:
                 self._commit(queue_id, pairing)
             if due:
-                await asyncio.sleep(0)  # pops take what is visible now
+                await asyncio.sleep(0)  # pops read the messages that are visible now
         return worked
 
     def next_work_ms(self, now_ms: int) -> int | None:
@@ -226,7 +226,7 @@ class Reviver:
                 self._revived_before.clear()
 
     def _has_restarted(self) -> bool:
-        """Return whether everything from before the start is decided."""
+        """Return whether all checkpoints from before the start are decided."""
         pairs = zip(self._queues, self._restart_ends, strict=True)
         return all(pairing.settled_before >= end for pairing, end in pairs)
 
@@ -246,7 +246,7 @@ class Reviver:
                 continue
             targets[at] = retry_topic(checkpoint.topic, group)
             try:
-                await self._ensure(targets[at], group)
+                await self._create_retry_topic(targets[at], group)
             except (RequestError, OSError) as error:
                 self._log_failed("retry topic %s cannot be created: %s", targets[at], error)
                 return False
@@ -263,7 +263,7 @@ class Reviver:
         pairing.settle(at)
         self._figures.note_settled(checkpoint, len(checkpoint.unacknowledged))
 
-    async def _ensure(self, target: str, group: str) -> None:
+    async def _create_retry_topic(self, target: str, group: str) -> None:
         """Create a retry topic, whose group begins at its first message."""
         if self._topics.find(target) is None:
             await self._topics.ensure(target, queues=1, perm=PERM_READ | PERM_WRITE)
@@ -315,7 +315,7 @@ class Reviver:
         return found
 
     def _put(self, pairing: Pairing) -> bool:
-        """Append the copies; return whether the store took all of them."""
+        """Append the copies; return whether the store accepted all of them."""
         is_done = True
         for copied, stored, why in self._copies.put():
             checkpoint = copied.checkpoint
@@ -337,7 +337,7 @@ class Reviver:
         """Return the copies that were put into a retry topic before the start.
 
         Args:
-            since: Log offset; copies before it are of other checkpoints.
+            since: Log offset; copies before it belong to other checkpoints.
         Returns:
             Log offset of the last copy, by the log offset of its source.
         """

@@ -73,9 +73,9 @@ class AckTemplate:
             fields["extraInfo"].split(" ")[5],
             parts,
         )
-        return found if found._reads(frame, request) else None
+        return found if found._is_readable(frame, request) else None
 
-    def _reads(self, frame: bytes, request: Request) -> bool:
+    def _is_readable(self, frame: bytes, request: Request) -> bool:
         """Return whether the kernel reads the numbers of the decoded request."""
         numbers, ends = np.zeros((1, COLUMNS), np.int64), np.zeros(1, np.int64)
         data = np.frombuffer(frame, np.uint8).copy()

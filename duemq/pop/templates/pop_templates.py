@@ -52,9 +52,9 @@ class PopTemplate:
         if parts is None:
             return None
         found = cls(request, arguments, int(request.fields["pollTime"]), is_of_one_queue, parts)
-        return found if found._reads(frame) else None
+        return found if found._is_readable(frame) else None
 
-    def _reads(self, frame: bytes) -> bool:
+    def _is_readable(self, frame: bytes) -> bool:
         """Return whether the kernel reads the numbers of the decoded request."""
         numbers, ends = np.full((1, COLUMNS), -1, np.int64), np.zeros(1, np.int64)
         data = np.frombuffer(frame, np.uint8).copy()

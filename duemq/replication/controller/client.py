@@ -1,11 +1,11 @@
 """Client of Apache's controllers: finds their leader and sends it requests over one connection.
 
-    addresses --1005 to all--> leader --requests, heartbeats--> answers
+    addresses --1005 to all--> leader --requests, heartbeats--> responses
                                   |
                                   +-- connection lost: `lost` is called in the same loop turn
 
-The controllers elect a leader by DLedger or jRaft. A controller that is not the leader answers
-2007; the client then searches for the leader before its next request.
+The controllers elect a leader by DLedger or jRaft. A controller that is not the leader responds
+with 2007; the client then searches for the leader before its next request.
 
 RemotingClient closes a connection on which `SILENT_CALLS_MAX` consecutive calls time out. The time
 limits of these calls add up to about the heartbeat limit, after which the leader counts this member
@@ -69,10 +69,10 @@ class ControllerClient:
         self.leader = ""
 
     async def ask(self, request: Request, *, timeout_s: float) -> Response:
-        """Send a request to the leader; return its answer, also one with an error code.
+        """Send a request to the leader; return its response, even one with an error code.
 
         Raises:
-            ControllerFault: No leader is found, or it does not answer within `timeout_s`.
+            ControllerFault: No leader is found, or the leader does not respond within `timeout_s`.
             ControllerRefusal: The controller is no longer the leader; the request had no effect.
         """
         address = self.leader or await self.find_leader(timeout_s=timeout_s)
@@ -81,7 +81,7 @@ class ControllerClient:
             answer = await self._call(address, request, timeout_s)
         except TimeoutError:
             raise ControllerFault(
-                f"controller {address} does not answer {name} within {timeout_s:g} s"
+                f"controller {address} does not respond to {name} within {timeout_s:g} s"
             ) from None
         except OSError as error:
             self._forget(address)
@@ -112,8 +112,8 @@ class ControllerClient:
                     f"no leader among the controllers {known}: start them, or correct "
                     f"controllerAddr"
                 )
-            # After a network partition, two controllers may answer that they lead. Take the one
-            # that more controllers name.
+            # After a network partition, two controllers may claim to lead. Select the controller
+            # that most of the others name.
             leading.sort(key=lambda each: (votes[found[each].address], each == self.leader))
             if leading[-1] != self.leader:
                 self._forget(self.leader)
@@ -178,7 +178,7 @@ class ControllerClient:
             self._lost()
 
     async def _leaders(self, addresses: Sequence[str], timeout_s: float) -> dict[str, Leader]:
-        """Return the answer to 1005 of each controller that answers."""
+        """Return the response to 1005 of each controller that responds."""
         tasks: Mapping[str, asyncio.Task[Leader | None]]
         async with asyncio.TaskGroup() as group:
             tasks = {

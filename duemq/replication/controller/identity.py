@@ -2,7 +2,7 @@
 
     no file --> brokerIdentity-temp (id that is applied for) --> brokerIdentity (assigned id)
 
-If the answer to the application is lost, also by a crash, the broker applies again with the check
+If the response to the application is lost, also by a crash, the broker applies again with the check
 code in the temporary file, and gets the same id. Both files have Apache's format: fields separated
 by `#`.
 

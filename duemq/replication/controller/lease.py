@@ -1,13 +1,13 @@
-"""Fencing lease: time for which a master may acknowledge without an answer from the controller.
+"""Fencing lease: time for which a master may acknowledge without a response from the controller.
 
 Controller (DefaultBrokerHeartbeatManager, DefaultElectPolicy, ReplicasInfoManager):
 
-    heartbeat (904) of a member      stored with its time of arrival; answered with success
+    heartbeat (904) of a member      stored with its time of arrival; the response is success
     no heartbeat for `limit_ms`      the member is dead: scanNotActiveBroker elects another
     the channel of a member closes   the member is dead at once: another is elected within ms
     mqadmin electMaster              another is elected although the master is alive
-    every election                   masterEpoch + 1; the master is of the sync state set (unless
-                                     enableElectUncleanMaster), and is its only member afterwards
+    every election                   masterEpoch + 1; the master is elected from the sync state set
+                                     (unless enableElectUncleanMaster), and is then its only member
 
 Rule 1, time. The controller counts the limit from the arrival of a heartbeat, the lease from the
 instant before it was sent, which is earlier. Until `sent + limit`, the controller therefore elects
@@ -17,28 +17,28 @@ suspended and while SIGSTOP stops the process. A paused process finds the lease 
 check.
 
 Rule 2, elections without a wait. With each heartbeat, the master requests the view of the group
-(1004) from the controllers' leader. The lease ends `limit` after the sending of the last answered
-heartbeat, or of the last request whose answer confirmed this master, whichever was sent earlier. It
-ends at once when
+(1004) from the controllers' leader. The lease ends `limit` after the last successful heartbeat was
+sent, or after the last request with a response that confirmed this master was sent, whichever is
+earlier. It ends at once when
     - the connection to the leader is lost: the controller may already have elected another. After
-      that only answers to requests on a new connection extend the lease;
-    - any answer has a newer epoch (a notification, 1008, only triggers a request).
+      that only responses to requests on a new connection extend the lease;
+    - any response has a newer epoch (a notification, 1008, only triggers a request).
 The lease of a former master may still be valid
-    - between such an election and the next answer: a heartbeat period and the time of one call;
+    - between such an election and the next response: a heartbeat period and the time of one call;
     - when the controller's wall clock, by which it counts, jumps forward;
-    - when a leader that is partitioned from its peers still answers, or a new leader has received
+    - when a leader that is partitioned from its peers still responds, or a new leader has received
       no heartbeats itself;
-    - with controllerType=jRaft, which answers a heartbeat with success before it is stored;
+    - with controllerType=jRaft, which reports success before it stores a heartbeat;
     - when a hypervisor stops the clocks of a paused machine.
 Rule 3 covers these cases.
 
 Rule 3, the sync state set. The lease alone does not prove safety; this rule does: a master
 acknowledges, and makes visible to consumers, only bytes that every id of `GroupMember.required_ids`
 has. These ids include the controller's sync state set at every instant, because the ids of a new
-set are required from before the request (1001) until its outcome is known. An elected member is of
-that set. It therefore has every acknowledged byte, and accepts no bytes from the former master once
-it is the master: from then on no byte of the former master reaches all required ids, valid lease or
-not. An answer that a paused master decided before its pause and sends after it is still correct.
+set are required from before the request (1001) until its outcome is known. The controller elects a
+member of that set. This member has every acknowledged byte, and as master accepts no bytes from the
+former master: no further byte of the former master reaches all required ids, even if its lease is
+valid. A response that a paused master decided before its pause and sends after it is still correct.
 
 If fewer acknowledgements are required (`inSyncReplicas` below the size of the set, and not
 `allAckInSyncStateSet`), or elections may be unclean, only rules 1 and 2 apply: the operator accepts
@@ -58,7 +58,7 @@ MARGIN_DIVISOR: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """State before a request whose answer may extend the lease.
+    """State before a request whose response may extend the lease.
 
     Attributes:
         sent_ms: Steady time before the request was sent, in ms.
@@ -99,13 +99,13 @@ class Lease:
         return Ticket(now_ms, self.revocations)
 
     def heartbeat_answered(self, ticket: Ticket) -> None:
-        """Extend the lease after the leader's answer to a heartbeat."""
+        """Extend the lease after the leader's response to a heartbeat."""
         if ticket.revocations == self.revocations:
             self._beat_ms = max(ticket.sent_ms, self._beat_ms or 0)
             self._extend()
 
     def epoch_confirmed(self, epoch: int, ticket: Ticket) -> None:
-        """Extend the lease after the leader's answer that this member is master of `epoch`."""
+        """Extend the lease after the leader's response that this member is master of `epoch`."""
         if ticket.revocations != self.revocations or epoch < self.epoch:
             return
         if epoch > self.epoch:
@@ -114,7 +114,7 @@ class Lease:
         self._extend()
 
     def revoke(self) -> None:
-        """End the lease; only answers to requests that are sent from now on extend it again."""
+        """End the lease; only responses to requests that are sent from now on extend it again."""
         self.epoch, self.valid_until_ms = 0, 0
         self.revocations += 1
         self._beat_ms = self._confirmed_ms = None

@@ -1,4 +1,4 @@
-"""State machine of a group member: turns answers of the controller into commands, without I/O.
+"""State machine of a group member: turns responses of the controller into commands, without I/O.
 
     INITIAL --id offered--> APPLYING_ID --granted--> REGISTERING --registered--> WAITING_FOR_MASTER
        ^                        | taken                  ^                          |  ^      |
@@ -7,8 +7,8 @@
                                    REPLICA <---- another is master ---------------+----+------+
                                    MASTER  <---- this member is master -----------+
 
-`GroupService` sends the request that `question` names, and passes the answer to `receive` as an
-event. An answer may arrive late, twice or never: an event without a row in `MOVES` for the current
+`GroupService` sends the request that `question` names, and passes the response to `receive` as an
+event. A response may arrive late, twice or never: an event without a row in `MOVES` for the current
 state is ignored.
 
 Views are ordered by master epoch. The controller increments the epoch at every election, also at an
@@ -18,7 +18,7 @@ address, and only once. A broker that restarts as the master of the last epoch i
 elected again (`Resign`): the end of its log may have been lost with the machine, and within one
 epoch replicas cannot distinguish bytes written afterwards from the lost ones.
 
-The controller may change the sync state set before its answer arrives. Until the outcome of a
+The controller may change the sync state set before its response arrives. Until the outcome of a
 request is known, `required_ids` has the members of both sets; see `lease.py`.
 
 Source: ReplicasManager, AutoSwitchHAService.getSyncStateSet
@@ -343,7 +343,7 @@ class GroupMember:
     def _update_in_sync(self, found: SyncStateSet) -> None:
         if found.epoch > self.in_sync.epoch:
             self.in_sync = replace(found, ids=found.ids | {self.broker_id})
-            self._proposals = []  # they would change an older set
+            self._proposals = []  # the open proposals would change an older set
 
     def _wanted(self, event: InSyncWanted) -> list[Command]:
         self._proposals = [each for each in self._proposals if each.is_sent]

@@ -1,6 +1,6 @@
 """States of a group member, its events and its commands.
 
-A question is a request to the controller that depends on the state; its answer becomes an event.
+A question is a request to the controller that depends on the state; its response becomes an event.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class HeartbeatAnswered:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """A view of the group: the answer to 1004."""
+    """A view of the group: the response to 1004."""
 
     view: GroupView
 
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The answer to 1002 that has a master: a new one, or the former one if it is alive."""
+    """The response to 1002 that has a master: a new one, or the former one if it is alive."""
 
     view: GroupView
 

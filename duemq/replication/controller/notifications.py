@@ -1,4 +1,4 @@
-"""Requests that a member of a group answers: controllers, other members and mqadmin send them.
+"""Requests to a member of a group, from controllers, other members and mqadmin.
 
     1008 the role has changed     triggers a request to the controller; its content is ignored
     1007 epochs of the log        mqadmin getBrokerEpoch
@@ -57,12 +57,12 @@ class ControllerNotifications:
         }
 
     def role_changed(self, request: Request) -> Response:
-        """Answer 1008."""
+        """Handle 1008."""
         self._notify()
         return Response()
 
     def epoch_cache(self, request: Request) -> Response:
-        """Answer 1007: the epochs of the log; the end of the last one is `LONG_MAX`."""
+        """Return the epochs of the log (1007); the end of the last epoch is `LONG_MAX`."""
         found = self._epochs()
         ends = [start for _, start in found[1:]] + [LONG_MAX]
         entries = (

@@ -1,11 +1,11 @@
-"""Requests to Apache's controller, and the values in its answers.
+"""Requests to Apache's controller, and the values in its responses.
 
     1005 leader of the controllers      1003 register the address of this member
     1012 next free id of the group      1004 master, epoch and sync state set of the group
     1013 apply for an id                1002 elect a master
     904  heartbeat                      1001 change the sync state set
 
-Answers come from the network: an invalid id, epoch or address raises `ControllerFault`.
+Responses come from the network: an invalid id, epoch or address raises `ControllerFault`.
 
 Source: BrokerOuterAPI, ControllerRequestProcessor, header.controller
 """
@@ -29,7 +29,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH: "another epoch has begun",
     ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH: "the sync state set has changed since",
     ResponseCode.CONTROLLER_INVALID_MASTER: "this broker is not the master",
-    ResponseCode.CONTROLLER_INVALID_REPLICAS: "an id of the sync state set is not of the group",
+    ResponseCode.CONTROLLER_INVALID_REPLICAS: "the group lacks an id of the sync state set",
     ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE: "no member of the sync state set is alive",
     ResponseCode.CONTROLLER_INVALID_REQUEST: "the request is malformed",
     ResponseCode.CONTROLLER_BROKER_NOT_ALIVE: "a member sends no heartbeats",
@@ -42,13 +42,13 @@ MEANINGS: Final[Mapping[int, str]] = {
     ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED: "the sync state set stays as it is",
     ResponseCode.CONTROLLER_BROKER_ID_INVALID: "the id belongs to another broker",
     ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR: "the controllers cannot agree",
-    ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS: "the controller has no heartbeat of it",
+    ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS: "the member has sent no heartbeat",
 }
 """Meanings of the controller's response codes, for messages."""
 
 
 class ControllerFault(PeerError):
-    """A controller cannot be reached, or its answer is invalid."""
+    """A controller cannot be reached, or its response is invalid."""
 
 
 class ControllerRefusal(PeerError):
@@ -78,10 +78,10 @@ class GroupName:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Answer to 1005.
+    """Response to 1005.
 
     Attributes:
-        is_leader: Whether the controller that answered is the leader.
+        is_leader: Whether the controller that responded is the leader.
         address: `host:port` of the leader according to this controller; empty: unknown.
     """
 
@@ -143,10 +143,10 @@ def ask_leader() -> Request:
 
 
 def leader_of(answer: Response) -> Leader:
-    """Return the leader in an answer to 1005.
+    """Return the leader in a response to 1005.
 
     Raises:
-        PeerError: The answer is a refusal or malformed.
+        PeerError: The response is a refusal or malformed.
     """
     fields = _fields(RequestCode.CONTROLLER_GET_METADATA_INFO, answer)
     text = fields.get("controllerLeaderAddress", "")
@@ -159,10 +159,10 @@ def ask_next_id(group: GroupName) -> Request:
 
 
 def next_id_of(answer: Response) -> int:
-    """Return the id in an answer to 1012.
+    """Return the id in a response to 1012.
 
     Raises:
-        PeerError: The answer is a refusal or malformed.
+        PeerError: The response is a refusal or malformed.
     """
     fields = _fields(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, answer)
     return _number(fields, "nextBrokerId", 1, LONG_MAX)
@@ -181,10 +181,10 @@ def register(group: GroupName, broker_id: int, address: str, now_ms: int) -> Req
 
 
 def has_master(answer: Response) -> bool:
-    """Return whether an answer to 1003 has a master that is alive.
+    """Return whether a response to 1003 has a master that is alive.
 
     Raises:
-        PeerError: The answer is a refusal.
+        PeerError: The response is a refusal.
     """
     fields = _fields(RequestCode.CONTROLLER_REGISTER_BROKER, answer)
     return bool(fields.get("masterBrokerId"))
@@ -202,10 +202,10 @@ def elect(group: GroupName, broker_id: int, now_ms: int) -> Request:
 
 
 def view_of(code: RequestCode, answer: Response) -> GroupView:
-    """Return the view in an answer to 1002 or 1004.
+    """Return the view in a response to 1002 or 1004.
 
     Raises:
-        PeerError: The answer is a refusal or malformed.
+        PeerError: The response is a refusal or malformed.
     """
     fields = _fields(code, answer, also=ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
     body = _object(answer)
@@ -215,7 +215,7 @@ def view_of(code: RequestCode, answer: Response) -> GroupView:
         master_id = _number(fields, "masterBrokerId", 1, LONG_MAX)
         address = _address(fields.get("masterAddress", ""))
     set_epoch = body.get("syncStateSetEpoch")
-    if set_epoch is None:  # in an answer to 1002, it is in the header
+    if set_epoch is None:  # in a response to 1002, it is in the header
         set_epoch = _number(fields, "syncStateSetEpoch", 0, INT_MAX)
     return GroupView(epoch, master_id, address, _sync_state_set(body, set_epoch))
 
@@ -247,10 +247,10 @@ def body_of(ids: Collection[int], epoch: int) -> bytes:
 
 
 def altered_of(answer: Response) -> SyncStateSet:
-    """Return the sync state set in an answer to 1001.
+    """Return the sync state set in a response to 1001.
 
     Raises:
-        PeerError: The answer is a refusal or malformed.
+        PeerError: The response is a refusal or malformed.
     """
     _fields(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, answer)
     body = _object(answer)
@@ -272,7 +272,7 @@ def heartbeat(group: GroupName, beat: Heartbeat) -> Request:
 
 
 def check(code: RequestCode, answer: Response) -> None:
-    """Check that an answer is a success.
+    """Check that a response is a success.
 
     Raises:
         ControllerRefusal: It has an error code.
@@ -293,7 +293,8 @@ def _number(fields: Mapping[str, str], name: str, least: int, most: int) -> int:
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else -1
     if not least <= number <= most:
         raise ControllerFault(
-            f"the controller's answer has {name}={text[:40]!r}, not a number from {least} to {most}"
+            f"the controller's response has {name}={text[:40]!r}, not a number from {least} to "
+            f"{most}"
         )
     return number
 
@@ -305,7 +306,7 @@ def _address(text: str) -> str:
         host, port = "", 0
     if not host or not 0 < port <= 65_535:
         raise ControllerFault(
-            f"the controller's answer has the address {text[:80]!r}, not host:port"
+            f"the controller's response has the address {text[:80]!r}, not host:port"
         )
     return text
 
@@ -315,13 +316,13 @@ def _object(answer: Response) -> dict[str, object]:
     try:
         return wire_json.parse_object(bytes(answer.body))
     except ValueError as error:
-        raise ControllerFault(f"the controller's answer is not JSON: {error}") from error
+        raise ControllerFault(f"the controller's response is not JSON: {error}") from error
 
 
 def _sync_state_set(body: Mapping[str, object], epoch: object) -> SyncStateSet:
     ids = body.get("syncStateSet")
     if not isinstance(ids, list) or len(ids) > MEMBERS_MAX:
-        raise ControllerFault("the controller's answer has no valid sync state set")
+        raise ControllerFault("the controller's response has no valid sync state set")
     if not all(type(each) is int and 0 < each <= LONG_MAX for each in ids):
         raise ControllerFault("the controller's sync state set has an invalid id")
     if type(epoch) is not int or not 0 <= epoch <= INT_MAX:

@@ -1,7 +1,7 @@
 """Group service: sends the requests of member and lease, and executes the member's commands.
 
     heartbeats   every heartbeat_ms: 904 and 1004 to the leader, 904 to the other controllers
-                     |  answers --> lease;  views --> member --> commands
+                     |  responses --> lease;  views --> member --> commands
     questions    1012, 1013, 1003, 1002, 1001, as `GroupMember.question` requires
     roles        GroupHost.become_master, become_replica: one at a time, always the newest
 
@@ -212,11 +212,11 @@ class GroupService:
 
     async def _send_heartbeat(self) -> bool:
         ticket = self.lease.ticket(self._clock.steady_ms())
-        answered = await self._attempt(requests.heartbeat(self._group, self._heartbeat()))
-        if answered is not None:
+        response = await self._attempt(requests.heartbeat(self._group, self._heartbeat()))
+        if response is not None:
             self.lease.heartbeat_answered(ticket)
             self._receive(HeartbeatAnswered())
-        return answered is not None
+        return response is not None
 
     async def _request_view(self) -> bool:
         """Request the view of the group from the leader; return whether that succeeded."""
@@ -283,10 +283,10 @@ class GroupService:
                 await self._pause(self._config.heartbeat_ms)
 
     async def _ask_question(self, question: Question) -> None:
-        """Send the request of a question and apply its answer.
+        """Send the request of a question and apply its response.
 
         Raises:
-            PeerError: The controller does not answer, refuses the request, or answers malformed.
+            PeerError: There is no response, or it is a refusal or malformed.
         """
         match question:
             case Question.NEXT_ID:
@@ -366,7 +366,7 @@ class GroupService:
         self.check_in_sync()
 
     def _end_old_proposals(self) -> None:
-        """End proposals without an answer that the controller will no longer apply."""
+        """End proposals without a response that the controller will no longer apply."""
         now_ms = self._clock.steady_ms()
         for number, sent_ms in list(self._sent_proposals.items()):
             if now_ms - sent_ms > PROPOSAL_MS_MAX:

@@ -50,7 +50,7 @@ def plain_run(data: Bytes, pos: int, end: int) -> int:
 
 @kernel
 def skip_blank(data: Bytes, pos: int, end: int) -> int:
-    """Return the position after the white space at `pos`."""
+    """Return the position after the white space that begins at `pos`."""
     while pos < end and (data[pos] == BLANK or data[pos] in (TAB, NEWLINE, RETURN)):
         pos += 1
     return pos

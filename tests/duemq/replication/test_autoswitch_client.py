@@ -309,7 +309,7 @@ def test_a_master_of_another_log_is_named_and_tried_again(
 def test_a_silent_master_is_left(tmp_path: Path) -> None:
     async def work(rig: Rig) -> None:
         await rig.master.reported(0)
-        await until(lambda: "no answer" in rig.client.failure)
+        await until(lambda: "no response" in rig.client.failure)
 
     with_replica(tmp_path, work, idle_ms_max=1_000)
 

@@ -203,7 +203,7 @@ def test_a_silent_master_is_left(tmp_path: Path) -> None:
     ) -> None:
         await master.reported(1)
         await until(lambda: client.failure)
-        assert "no answer" in client.failure
+        assert "no response" in client.failure
 
     with_replica(tmp_path, work, idle_ms_max=1_000)
 

@@ -116,7 +116,7 @@ def test_only_one_process_creates_it(
         assert not make(archive)  # while another process creates it
         made.write_bytes(b"classes")
 
-    monkeypatch.setattr(class_archive, "_train", create)
+    monkeypatch.setattr(class_archive, "_make_archive", create)
     assert make(archive)
     assert make(archive)
     assert len(trained) == 1
@@ -125,7 +125,7 @@ def test_only_one_process_creates_it(
 def test_a_java_that_writes_no_archive_is_harmless(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_archive, "_train", lambda made: None)
+    monkeypatch.setattr(class_archive, "_make_archive", lambda made: None)
     assert not make(archive)
     assert archive.options == ""
 

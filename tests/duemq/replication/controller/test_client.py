@@ -169,7 +169,7 @@ def test_a_lost_connection_to_another_controller_is_no_loss() -> None:
 @pytest.mark.parametrize(
     ("failure", "text"),
     [
-        (TimeoutError(), "does not answer CONTROLLER_GET_NEXT_BROKER_ID"),
+        (TimeoutError(), "does not respond to CONTROLLER_GET_NEXT_BROKER_ID"),
         (ConnectionResetError("reset"), "controller c:2: reset"),
     ],
 )
