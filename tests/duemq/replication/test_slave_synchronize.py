@@ -25,6 +25,7 @@ from message_store.store import MessageStore
 from tests.message_store.replication.test_raw_append import fill, log_of
 from tests.support.stores import open_store, small_config
 
+STOP_S_MAX = 60.0
 TURNS = 50
 OURS = {"commitLogOffset": 300, "logGeneration": 7, "deliveredAhead": {}}
 
@@ -137,7 +138,8 @@ async def synchronizing(root: Path, **changes: Any) -> AsyncIterator[Setting]:
         task = asyncio.create_task(setting.synchronize.run())
         yield setting
         setting.synchronize.stop()
-        await task
+        async with asyncio.timeout(STOP_S_MAX):
+            await task
 
 
 def append(store: MessageStore, log: bytes) -> None:
@@ -187,8 +189,9 @@ def test_a_stop_does_not_wait_for_a_master_that_hangs(
             setting.synchronize.stop()
             await setting.settle()
             assert len(setting.master.asked) == requests == 1
-            with pytest.raises(ConnectionAbortedError):
-                await setting.synchronize.first_offset()
+            async with asyncio.timeout(STOP_S_MAX):
+                with pytest.raises(ConnectionAbortedError):
+                    await setting.synchronize.first_offset()
             setting.master.hangs = None
         assert "cannot copy" not in caplog.text  # a stop is not a failure
 
