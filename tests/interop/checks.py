@@ -8,7 +8,9 @@ import pytest
 
 from tests.interop.peers import LEVELS_MS
 from tests.interop.session import Client, ClientFailed, Event
+from tests.support.server import Server
 
+N = 8  # messages of a series
 LATE_MS_MAX = 4_000  # generous, since the machine can be busy: detects stuck messages only
 
 
@@ -68,6 +70,44 @@ def check_timers_are_refused(client: Client, topic: str) -> None:
     """Check that a broker without timers refuses messages with a delivery time."""
     with pytest.raises(ClientFailed):
         client.run("produce", topic=topic, delay_ms=2_000)
+
+
+def check_timer(server: Server, client: Client, topic: str, group: str) -> None:
+    """Check that a timer is readable after its delay, or is refused by a broker without timers."""
+    if not server.has_timers:
+        check_timers_are_refused(client, topic)
+        return
+    client.run("produce", topic=topic, delay_ms=2_000)
+    (message,) = client.events("push-consume", "message", topic=topic, group=group, until=1)
+    assert_on_time(message, 2_000, precision_ms=1_000)
+
+
+def check_concurrent(client: Client, topic: str, group: str) -> None:
+    """Check that a consumer receives each message of a series once."""
+    client.run("produce", topic=topic, n=N)
+    received = client.events(
+        "push-consume", "message", topic=topic, group=group, until=N, linger_ms=300
+    )
+    assert_once(received, series(N))
+
+
+def check_long_poll(client: Client, topic: str, group: str) -> None:
+    """Check that a consumer that has started receives what is sent afterwards."""
+    consumer = client.start("push-consume", topic=topic, group=group, until=N)
+    consumer.wait_for("started")
+    client.run("produce", topic=topic, n=N)
+    assert_once(consumer.wait_for("message", N), series(N))
+    consumer.result()
+
+
+def check_orderly(client: Client, topic: str, group: str) -> None:
+    """Check that an orderly consumer receives the messages of each queue in order."""
+    client.run("produce", topic=topic, mode="ordered", shards=2, n=N)
+    received = client.events(
+        "push-consume", "message", topic=topic, group=group, mode="orderly", until=N
+    )
+    assert_once(received, series(N))
+    assert_queue_order(received)
 
 
 def check_tags(client: Client, topic: str, group: str) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.checks import (
+    N,
     assert_accepted,
-    assert_on_time,
     assert_once,
-    assert_queue_order,
+    check_concurrent,
     check_level,
+    check_long_poll,
+    check_orderly,
     check_resume,
     check_retry,
     check_tags,
-    check_timers_are_refused,
+    check_timer,
     series,
 )
 from tests.interop.peers import LEVELS_MS
@@ -21,7 +23,6 @@ from tests.interop.session import Client, Event
 from tests.support.server import Server
 from tests.support.wait_until import until
 
-N = 8
 WAIT_S = 120
 
 
@@ -70,37 +71,19 @@ def test_producer_level(cpp: Client, topic: str, group: str) -> None:
 
 
 def test_producer_timer_property(server: Server, cpp: Client, topic: str, group: str) -> None:
-    if not server.has_timers:
-        check_timers_are_refused(cpp, topic)
-        return
-    cpp.run("produce", topic=topic, delay_ms=2_000)
-    (message,) = cpp.events("push-consume", "message", topic=topic, group=group, until=1)
-    assert_on_time(message, 2_000, precision_ms=1_000)
+    check_timer(server, cpp, topic, group)
 
 
 def test_push_consumer_concurrent(cpp: Client, topic: str, group: str) -> None:
-    cpp.run("produce", topic=topic, n=N)
-    received = cpp.events(
-        "push-consume", "message", topic=topic, group=group, until=N, linger_ms=300
-    )
-    assert_once(received, series(N))
+    check_concurrent(cpp, topic, group)
 
 
 def test_push_consumer_long_poll(cpp: Client, topic: str, group: str) -> None:
-    consumer = cpp.start("push-consume", topic=topic, group=group, until=N)
-    consumer.wait_for("started")
-    cpp.run("produce", topic=topic, n=N)
-    assert_once(consumer.wait_for("message", N), series(N))
-    consumer.result()
+    check_long_poll(cpp, topic, group)
 
 
 def test_push_consumer_orderly(cpp: Client, topic: str, group: str) -> None:
-    cpp.run("produce", topic=topic, mode="ordered", shards=2, n=N)
-    received = cpp.events(
-        "push-consume", "message", topic=topic, group=group, mode="orderly", until=N
-    )
-    assert_once(received, series(N))
-    assert_queue_order(received)
+    check_orderly(cpp, topic, group)
 
 
 def test_push_consumer_broadcast(cpp: Client, topic: str, group: str) -> None:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.checks import (
+    N,
     assert_accepted,
-    assert_on_time,
     assert_once,
-    assert_queue_order,
     bodies,
+    check_concurrent,
     check_level,
+    check_long_poll,
+    check_orderly,
     check_resume,
     check_retry,
     check_tags,
-    check_timers_are_refused,
+    check_timer,
     series,
 )
 from tests.interop.peers import LEVELS_MS
 from tests.interop.session import ClientSession, Event
 from tests.support.server import Server
-
-N = 8
 
 
 def read_all(go: ClientSession, topic: str, group: str, count: int = N) -> list[Event]:
@@ -68,37 +68,19 @@ def test_producer_level(go: ClientSession, topic: str, group: str) -> None:
 
 
 def test_producer_timer_property(server: Server, go: ClientSession, topic: str, group: str) -> None:
-    if not server.has_timers:
-        check_timers_are_refused(go, topic)
-        return
-    go.run("produce", topic=topic, delay_ms=2_000)
-    (message,) = go.events("push-consume", "message", topic=topic, group=group, until=1)
-    assert_on_time(message, 2_000, precision_ms=1_000)
+    check_timer(server, go, topic, group)
 
 
 def test_push_consumer_concurrent(go: ClientSession, topic: str, group: str) -> None:
-    go.run("produce", topic=topic, n=N)
-    received = go.events(
-        "push-consume", "message", topic=topic, group=group, until=N, linger_ms=300
-    )
-    assert_once(received, series(N))
+    check_concurrent(go, topic, group)
 
 
 def test_push_consumer_long_poll(go: ClientSession, topic: str, group: str) -> None:
-    consumer = go.start("push-consume", topic=topic, group=group, until=N)
-    consumer.wait_for("started")
-    go.run("produce", topic=topic, n=N)
-    assert_once(consumer.wait_for("message", N), series(N))
-    consumer.result()
+    check_long_poll(go, topic, group)
 
 
 def test_push_consumer_orderly(go: ClientSession, topic: str, group: str) -> None:
-    go.run("produce", topic=topic, mode="ordered", shards=2, n=N)
-    received = go.events(
-        "push-consume", "message", topic=topic, group=group, mode="orderly", until=N
-    )
-    assert_once(received, series(N))
-    assert_queue_order(received)
+    check_orderly(go, topic, group)
 
 
 def test_push_consumer_broadcast(go: ClientSession, topic: str, group: str) -> None:

@@ -7,12 +7,15 @@ import itertools
 import pytest
 
 from tests.interop.checks import (
+    N,
     assert_accepted,
     assert_on_time,
     assert_once,
-    assert_queue_order,
     bodies,
+    check_concurrent,
     check_level,
+    check_long_poll,
+    check_orderly,
     check_resume,
     check_retry,
     check_tags,
@@ -23,7 +26,6 @@ from tests.interop.session import ClientFailed, ClientSession, Event
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
 
-N = 8
 WAIT_S = 120
 TIMER_PRECISION_MS = 1_000  # Apache rounds due times down to this precision, and the test allows it
 
@@ -84,28 +86,15 @@ def test_producer_user_property(java: ClientSession, topic: str, group: str) -> 
 
 
 def test_push_consumer_concurrent(java: ClientSession, topic: str, group: str) -> None:
-    java.run("produce", topic=topic, n=N)
-    received = java.events(
-        "push-consume", "message", topic=topic, group=group, until=N, linger_ms=300
-    )
-    assert_once(received, series(N))
+    check_concurrent(java, topic, group)
 
 
 def test_push_consumer_long_poll(java: ClientSession, topic: str, group: str) -> None:
-    consumer = java.start("push-consume", topic=topic, group=group, until=N)
-    consumer.wait_for("started")
-    java.run("produce", topic=topic, n=N)
-    assert_once(consumer.wait_for("message", N), series(N))
-    consumer.result()
+    check_long_poll(java, topic, group)
 
 
 def test_push_consumer_orderly(java: ClientSession, topic: str, group: str) -> None:
-    java.run("produce", topic=topic, mode="ordered", shards=2, n=N)
-    received = java.events(
-        "push-consume", "message", topic=topic, group=group, mode="orderly", until=N
-    )
-    assert_once(received, series(N))
-    assert_queue_order(received)
+    check_orderly(java, topic, group)
 
 
 def test_push_consumer_orderly_retries_in_place(
