@@ -13,6 +13,7 @@ complete.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import signal
 from collections import Counter
@@ -29,6 +30,7 @@ from tests.failover.pops import PopLoad
 from tests.interop.apache_controller import ApacheController
 from tests.support.free_ports import free_ports
 
+log = logging.getLogger(__name__)
 TOPIC = "Failover"
 RATE = 200
 DRAIN_S = 180.0
@@ -178,6 +180,7 @@ class Failures:
                 if self._load.acknowledged_count > before:
                     break
         self.outages_ms.append(int((loop.time() - failed_s) * 1_000))
+        log.info("outage of %d ms, failures so far: %s", self.outages_ms[-1], dict(self.kinds))
 
 
 async def run_failovers(
