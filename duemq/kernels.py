@@ -117,7 +117,7 @@ def watched_slots(rows: npt.NDArray[Any], count: int, watched: Any, out: Any) ->
     """Write the distinct watched queue slots of stored rows to `out`; return their number.
 
     Args:
-        watched: (slots,) u1: 1 if the slot has held pulls; set to LISTED for slots in `out`.
+        watched: (slots,) u1: 1 if the slot has long polls; set to LISTED for slots in `out`.
         out: (n,) i4, n >= count.
     """
     found = 0

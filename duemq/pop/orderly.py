@@ -1,4 +1,4 @@
-"""Orderly pops: their stored table, and the resumption of held pops at blocked queues."""
+"""Orderly pops: their stored table, and the resumption of long polls at blocked queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from duemq.pop.order_info import FILE_NAME, OrderTable
 from duemq.pop.pop_offsets import Place
 from duemq.ports import Groups, Topics
-from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.long_polls import LongPolls
 from duemq.registry.config_file import ConfigFile
 from message_store.clock import Clock, Signal
 
@@ -32,9 +32,14 @@ class Orderly:
     """
 
     def __init__(
-        self, store: MessageStore, topics: Topics, groups: Groups, held: HeldPulls, clock: Clock
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        long_polls: LongPolls,
+        clock: Clock,
     ) -> None:
-        self._store, self._held, self._clock = store, held, clock
+        self._store, self._long_polls, self._clock = store, long_polls, clock
         self.table = OrderTable(
             ConfigFile(store.config_path(FILE_NAME)),
             lambda topic, group: topics.find(topic) is not None and groups.known(group) is not None,
@@ -67,7 +72,9 @@ class Orderly:
 
     def _continue(self, place: Place) -> None:
         table = self._store.topics
-        self._held.resume_slot(table.slot(table.add(place.topic), place.queue_id, create=True))
+        self._long_polls.resume_slot(
+            table.slot(table.add(place.topic), place.queue_id, create=True)
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

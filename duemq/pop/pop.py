@@ -31,7 +31,7 @@ from duemq.pop.queue_reader import QueueReader, ReadResult
 from duemq.pop.receipts import Receipt, message_offset_info, start_offset_info
 from duemq.pop.revive_log import ReviveLog
 from duemq.ports import Identity
-from duemq.pull.held_pulls import ResumeReason
+from duemq.pull.long_polls import ResumeReason
 from duemq.registry.subscriptions import ExpressionError, Subscription, parse_expression
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -277,7 +277,7 @@ class PopProcessor:
         return popped
 
     def _resume_next(self, arguments: PopRequest, popped: PopResult) -> None:
-        """Resume the next held request if a pop leaves messages that it has not examined."""
+        """Resume the next long poll if a pop leaves messages that it has not examined."""
         if popped.count and popped.rest:
             self._queues.messages_left(arguments.target)
 

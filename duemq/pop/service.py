@@ -31,7 +31,7 @@ from duemq.pop.revive_log import ReviveLog
 from duemq.pop.topic_queues import TopicQueues
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Groups, Identity, Offsets, Topics
-from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import PopState
 from duemq.registry.filter_file import FilterFile
@@ -63,7 +63,7 @@ class Managers(Protocol):
     @property
     def clients(self) -> ClientTable: ...
     @property
-    def held(self) -> HeldPulls: ...
+    def long_polls(self) -> LongPolls: ...
     @property
     def filters(self) -> FilterFile: ...
     @property
@@ -121,11 +121,11 @@ class PopService:
             around.plugins.delivered_ms, self.figures, lambda: around.kernels.is_done,
         )  # fmt: skip
         self._queues = queues = PopQueues(
-            store, topics, groups, parts.held, clock, around.config,
+            store, topics, groups, parts.long_polls, clock, around.config,
             lambda: self.refusal, lambda: around.records.version,
         )  # fmt: skip
         self.offsets = pops = PopOffsets(store, offsets)
-        self.orderly = Orderly(store, topics, groups, parts.held, clock)
+        self.orderly = Orderly(store, topics, groups, parts.long_polls, clock)
         topic_queues = TopicQueues(
             topics, identity, clock, lambda: _name_servers(around.config()), around.connect
         )
@@ -149,7 +149,7 @@ class PopService:
         return {code: each for part in self._processors for code, each in part.handlers().items()}
 
     def resized(self, topic: str) -> None:
-        """Let held pops read all queues of a topic that is new, or has another number of queues."""
+        """Let long polls read all queues of a topic that is new or has more queues."""
         self._queues.resized(topic)
 
     def turns(
