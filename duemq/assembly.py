@@ -345,7 +345,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     return [
         clients,
         transactions,
-        HistoryProcessor(store, context.plugins.waiting, transactions.halves.is_finished),
+        HistoryProcessor(store, context.plugins.pending_messages, transactions.halves.is_finished),
         pull,
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, context.plugins.recalls()),
@@ -454,7 +454,11 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
             has_accounts=context.access is not None and context.access.accounts is not None,
         ),
         DecideProcessor(
-            store, context.plugins.waiting, parts.hooks, context.clock, parts.identity.broker_name
+            store,
+            context.plugins.pending_messages,
+            parts.hooks,
+            context.clock,
+            parts.identity.broker_name,
         ),
     ]
 

@@ -33,7 +33,7 @@ from migration.collector import MigrationCollector
 from migration.config import MigrationConfig
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import NoOwners, find_owners, plugins_of
-from migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text
+from migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text, with_former_names
 from migration.steps.operations import Operations
 from migration.steps.router import Router
 from migration.steps.service import MigrationService
@@ -205,7 +205,7 @@ class MigrationPlugin(PluginBase):
         if self._running is None:
             master = self._host.master_address
             why_not = self._why_not if master is None else replica_text(master)
-            return {"levels": [], "at_work": [], "why_not": why_not}
+            return with_former_names({"levels": [], "active": [], "why_not": why_not})
         return status_view(self._running.service)
 
     def _runtime_view(self) -> dict[str, str]:

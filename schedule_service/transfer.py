@@ -118,7 +118,7 @@ class LevelTransfers:
         if found is None:
             return None
         segment = next((s for s in found.cursor.segments if s.pending), None)
-        return segment if segment is not None and segment.appended == segment.taken else None
+        return segment if segment is not None and segment.appended == segment.submitted else None
 
     def apply_transfer(self, entry: JournalEntry) -> None:
         """Apply a transfer record: advance past units that `offer` returned in this turn."""

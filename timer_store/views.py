@@ -81,9 +81,10 @@ def summary(timers: TimerStore) -> dict[str, object]:
 def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of enqueueing: timers in the queue, their lag, the blocking reason."""
     return {
-        "behind": timers.enqueue.behind,
+        "behind": timers.enqueue.lag_units,
         "lag_ms": enqueue_lag_ms(timers, now_ms),
-        "taken": timers.enqueue.taken,
+        "enqueued": timers.enqueue.enqueued,
+        "taken": timers.enqueue.enqueued,  # former name, for one release
         "per_second": rates(timers.enqueue.rate, now_ms),
         "holding": timers.enqueue.blocked_by,
         "stopped": timers.config.stop_enqueue,
@@ -122,7 +123,8 @@ def compaction_view(timers: TimerStore) -> dict[str, object]:
         "copied": compaction.copied,
         "copied_bytes": compaction.copied_bytes,
         "freed_bytes": compaction.freed_bytes,
-        "waits": compaction.blocked_by.value,
+        "blocked_by": compaction.blocked_by.value,
+        "waits": compaction.blocked_by.value,  # former name, for one release
         "why": compaction.why,
         "timer_log_files_removed": timers.log_cleaning.removed_files,
     }
@@ -135,7 +137,7 @@ def rates(rate: Rate, now_ms: int) -> dict[str, float]:
 
 def enqueue_lag_ms(timers: TimerStore, now_ms: int) -> int:
     """Return the age in the queue of the next timer to be enqueued, in ms; 0 without one."""
-    if not timers.enqueue.behind:
+    if not timers.enqueue.lag_units:
         return 0
     first, _ = timers.fetch.bounds()
     offset = max(timers.position.queue_offset, first)
@@ -201,7 +203,7 @@ def runtime_view(timers: TimerStore) -> dict[str, str]:
     now_ms = timers.clock.now_ms()
     return {
         "timerReadBehind": str(dequeue_lag_ms(timers, now_ms) // 1_000),
-        "timerOffsetBehind": str(timers.enqueue.behind),
+        "timerOffsetBehind": str(timers.enqueue.lag_units),
         "timerCongestNum": str(timers.counts.total),
         "timerEnqueueTps": str(timers.enqueue.rate.per_second(now_ms)),
         "timerDequeueTps": str(timers.stats.rate.per_second(now_ms)),

@@ -60,7 +60,7 @@ def fill(store: MessageStore, levels: LevelService, hook: LevelHook, count: int)
             )  # fmt: skip
         hook(batch, store.clock.now_ms())
         store.put(batch)
-        levels.note_put(batch)
+        levels.on_put(batch)
 
 
 def timed(name: str, step: Callable[[], Step]) -> int:
@@ -71,7 +71,7 @@ def timed(name: str, step: Callable[[], Step]) -> int:
         before = time.perf_counter()
         done = step()
         longest = max(longest, time.perf_counter() - before)
-        if not done.taken:
+        if not done.processed:
             assert not done.blocked_by, done.blocked_by
             break
         moved += done.moved

@@ -77,9 +77,9 @@ def main(pending: int, batch: int) -> None:
                 store.topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
             timers = TimerStore(store, clock, TimerConfig())
             timers.open()
-            store.add_dispatcher(lambda rows: timers.note_put(rows, clock.now_ms()) and None)
+            store.add_dispatcher(lambda rows: timers.on_put(rows, clock.now_ms()) and None)
             offsets = fill(store, timers, clock, pending)
-            while store.index.behind_bytes:
+            while store.index.lag_bytes:
                 store.index.catch_up()
             run(store, timers, clock, offsets, batch)
             timers.close()
@@ -87,7 +87,7 @@ def main(pending: int, batch: int) -> None:
 
 def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any, size: int) -> None:
     """Measure three rounds of one batch per kind of decision, on random timers."""
-    waiting = PendingTimers(timers)
+    decide = PendingTimers(timers)
     order = np.random.default_rng(5).permutation(offsets.size)
     later = np.full(size, clock.now_ms() + DAY_MS)
     print(f"{timers.counts.total} pending, {size} a batch")
@@ -97,21 +97,21 @@ def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any,
         found = measure(
             "find by unique key",
             size,
-            lambda keys=keys: asyncio.run(waiting.by_key("bench", keys, unique=True)),
+            lambda keys=keys: asyncio.run(decide.by_key("bench", keys, unique=True)),
         )
         assert found.offsets.size == size
-        while store.index.behind_bytes:
+        while store.index.lag_bytes:
             store.index.catch_up()
         measure(
-            "find by offset", size, lambda at=mine[1]: asyncio.run(waiting.by_offset(offsets[at]))
+            "find by offset", size, lambda at=mine[1]: asyncio.run(decide.by_offset(offsets[at]))
         )
         done = [
-            measure("cancel", size, lambda at=found.offsets: waiting.cancel(at)),
-            measure("cancel by offset", size, lambda at=mine[1]: waiting.cancel(offsets[at])),
+            measure("cancel", size, lambda at=found.offsets: decide.cancel(at)),
+            measure("cancel by offset", size, lambda at=mine[1]: decide.cancel(offsets[at])),
             measure(
-                "move", size, lambda at=mine[2]: waiting.move(offsets[at], later, lambda *_: None)
+                "move", size, lambda at=mine[2]: decide.move(offsets[at], later, lambda *_: None)
             ),
-            measure("fire", size, lambda at=mine[3]: waiting.fire(offsets[at])),
+            measure("fire", size, lambda at=mine[3]: decide.fire(offsets[at])),
         ]
         assert all((one.verdicts == Verdict.DONE).all() for one in done)
 

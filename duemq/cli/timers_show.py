@@ -31,7 +31,7 @@ def show_summary(target: Target) -> None:
 
     async def show() -> None:
         async with target.cluster() as cluster:
-            views = await _ask(cluster, await brokers_of(cluster))
+            views = await _fetch(cluster, await brokers_of(cluster))
         if target.as_json:
             print_json(views)
             return
@@ -56,7 +56,7 @@ async def _follow(
 ) -> None:
     """Show `count` states, 0: until interrupted; survive restarts of brokers."""
     retrying = Retrying(", ".join(address for _, address in brokers))
-    views: list[dict[str, object]] | None = await _ask(cluster, brokers, following=True)
+    views: list[dict[str, object]] | None = await _fetch(cluster, brokers, following=True)
     done = 0
     with refreshing(as_json=as_json) as show:
         while True:
@@ -67,10 +67,10 @@ async def _follow(
                 if done == count:
                     return
                 await asyncio.sleep(FOLLOW_INTERVAL_S)
-            views = await retrying.attempt(lambda: _ask(cluster, brokers, following=True))
+            views = await retrying.attempt(lambda: _fetch(cluster, brokers, following=True))
 
 
-async def _ask(
+async def _fetch(
     cluster: Cluster, brokers: list[tuple[str, str]], *, following: bool = False
 ) -> list[dict[str, Any]]:
     views = []

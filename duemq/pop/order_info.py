@@ -129,7 +129,7 @@ class OrderTable(Saved):
         free_ms = info.free_ms()
         return free_ms if free_ms > now_ms else None
 
-    def note_pop(
+    def record_pop(
         self,
         place: Place,
         offsets: Sequence[int],

@@ -321,7 +321,7 @@ class PopProcessor:
             if not result.found.offsets:
                 self._offsets.skip(result.place, result.found.end)
                 continue
-            counts = table.note_pop(
+            counts = table.record_pop(
                 result.place,
                 result.found.offsets,
                 pop_ms=popped.pop_ms,

@@ -1,4 +1,4 @@
-"""Long polls: pulls and pops on hold, resumed by new messages or at tsuccessor deadline.
+"""Long polls: pulls and pops on hold, resumed by new messages or at their deadline.
 
     index by queue slot     the store dispatcher resumes pulls whose filter matches a new message;
                             only the first of the pops that share their messages
@@ -110,7 +110,7 @@ class ConfirmedLog(Protocol):
 
 
 class LongPolls:
-    """The long polls of a broker; a context manager whose task resumes them at tsuccessor deadline.
+    """The long polls of a broker; a context manager whose task resumes them at their deadline.
 
     Args:
         log: Log of the messages that resume pulls.

@@ -155,9 +155,10 @@ def read_rows(
     connection: Connection, query: Select[Any], kind: type[_R], **more: object
 ) -> list[_R]:
     """Return the rows of a query as dataclasses; columns without a field are left out."""
-    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    names = {column.name: column.key for column in query.selected_columns if column.key in known}
     rows = connection.execute(query).mappings()
-    return [kind(**{str(n): row[n] for n in row if n in names}, **more) for row in rows]
+    return [kind(**{key: row[name] for name, key in names.items()}, **more) for row in rows]
 
 
 @contextmanager
@@ -210,7 +211,7 @@ def _write(connection: Connection, records: Iterable[Record]) -> None:
 def _upsert(connection: Connection, table: Table, rows: list[Row], kept: tuple[str, ...]) -> None:
     make = sqlite.insert if connection.dialect.name == SQLITE else postgresql.insert
     statement = make(table)
-    names = [c.name for c in table.c if not c.primary_key]
+    names = [c.key for c in table.c if not c.primary_key]
     new: dict[str, ColumnElement[Any]] = {name: statement.excluded[name] for name in names}
     for name in kept:
         old = table.c[name]

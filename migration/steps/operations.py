@@ -100,7 +100,7 @@ class Operations:
         return count.plan(
             plan_id=new_id("plan", now_ms, secrets.token_bytes(2)),
             store_id=store_id(self._config_directory),
-            made_by=command.who,
+            made_by=command.operator,
         )
 
     async def _start(self, command: MigrationRequest) -> Done:
@@ -132,10 +132,10 @@ class Operations:
                     plan_id=plan.plan_id,
                     mode=LIVE,
                     started_ms=now_ms,
-                    started_by=command.who,
+                    started_by=command.operator,
                 ),
             )
-            migrations.start(levels, command.rules, migration=run, who=command.who)
+            migrations.start(levels, command.rules, migration=run, operator=command.operator)
         return Done(
             action="start", dry_run=command.dry_run, migration="" if command.dry_run else run,
             levels=levels, more={"plan": msgspec.json.decode(to_json(plan))},
@@ -153,13 +153,13 @@ class Operations:
     async def _pause(self, command: MigrationRequest) -> Done:
         levels = self._chosen(command, lambda level: self._state_of(level).is_working)
         cause = command.cause or (
-            f"requested by {command.who}" if command.who else "requested by an operator"
+            f"requested by {command.operator}" if command.operator else "requested by an operator"
         )
         for level in levels:
             self._state_of(level).pause(cause)
         if not command.dry_run:
             for level in levels:
-                self._service.migrations.pause(level, cause, who=command.who)
+                self._service.migrations.pause(level, cause, operator=command.operator)
         return Done(action="pause", dry_run=command.dry_run, levels=levels)
 
     async def _resume(self, command: MigrationRequest) -> Done:
@@ -168,7 +168,7 @@ class Operations:
             self._state_of(level).resume()
         if not command.dry_run:
             for level in levels:
-                self._service.migrations.resume(level, who=command.who)
+                self._service.migrations.resume(level, operator=command.operator)
         return Done(action="resume", dry_run=command.dry_run, levels=levels)
 
     async def _rollback(self, command: MigrationRequest) -> Done:
@@ -179,7 +179,7 @@ class Operations:
             self._state_of(level).after(Event.ROLL_BACK)
         if not command.dry_run:
             for level in levels:
-                self._service.migrations.roll_back(level, who=command.who)
+                self._service.migrations.roll_back(level, operator=command.operator)
         return Done(action="rollback", dry_run=command.dry_run, levels=levels, remarks=remarks)
 
     async def _verify(self, command: MigrationRequest) -> Done:

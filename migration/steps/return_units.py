@@ -58,7 +58,7 @@ class ReturnUnits:
     ) -> None:
         self._levels, self._timers, self._store, self._clock = levels, timers, store, clock
 
-    def left(self, level: int) -> list[Range]:
+    def remaining(self, level: int) -> list[Range]:
         """Return the ranges of a level that the timers own, including settled messages."""
         return self._timers.transfers.owned.ranges(level)
 
@@ -76,9 +76,9 @@ class ReturnUnits:
         left = transfers.owned.bounds(level)
         if left is None:
             return Step()
-        if transfers.behind:
+        if transfers.has_unenqueued:
             transfers.catch_up(units_max, now_ms)
-            if transfers.behind:
+            if transfers.has_unenqueued:
                 return Step(
                     blocked_by=self._timers.enqueue.blocked_by
                     or "the timers enqueue earlier transfers"

@@ -165,7 +165,7 @@ class MigrationService:
         self.migrations.cover()
         self._append_missing_state()
         self._observe(now_ms)
-        levels = [n for n in self.migrations.at_work if self.is_open and not self._counted[n]]
+        levels = [n for n in self.migrations.active_levels if self.is_open and not self._counted[n]]
         self._last = {n: state for n, state in self._last.items() if n in levels}
         if not levels:
             return now_ms + IDLE_MS
@@ -186,7 +186,7 @@ class MigrationService:
             return self._clock.now_ms() + (AGAIN_MS if self._is_full() else 0)
         self._turn += 1
         step = self._step(level, allowed.units)
-        self.throttle.count_step(step.taken, now_ms, self._clock.now_ms())
+        self.throttle.count_step(step.processed, now_ms, self._clock.now_ms())
         self.pace.moved += step.moved
         all_blocked = all(self.migrations.blocked_by.get(n) for n in levels)
         return now_ms + AGAIN_MS if step.blocked_by and all_blocked else now_ms
@@ -227,7 +227,7 @@ class MigrationService:
             now_ms = self._clock.now_ms()
             self.throttle.count_step(0, began_ms, now_ms)
             at_ms = self.throttle.pace(now_ms).at_ms
-            if any(not self._counted[level] for level in self.migrations.at_work):
+            if any(not self._counted[level] for level in self.migrations.active_levels):
                 at_ms += at_ms - now_ms  # a step of another level comes first
             while True:
                 await self._sleep(at_ms, self._stop)
@@ -265,9 +265,9 @@ class MigrationService:
             return  # another command changed the state during the count
         try:
             if found.is_right:
-                self.migrations.proved(level)
+                self.migrations.verified(level)
             else:
-                self.migrations.pause(level, difference(found), who="verification")
+                self.migrations.pause(level, difference(found), operator="verification")
         except OwnershipRefused as error:
             self.migrations.blocked_by[level] = f"the store is not writable: {error}"
 
@@ -307,7 +307,7 @@ class MigrationService:
 
     def _active_runs(self) -> Iterator[str]:
         journal = self.migrations.journal.levels
-        yield from sorted({journal[level].migration for level in self.migrations.at_work})
+        yield from sorted({journal[level].migration for level in self.migrations.active_levels})
 
     async def write(self) -> None:
         """Save the projection of the ownership journal if it changed."""

@@ -22,7 +22,7 @@ HANDOVER = Transfer(
 )  # fmt: skip
 GIVEBACK = Return(migration="m", level=3, first=5, end=9, pending=((5, 6),), count=1, gone=1)
 ROUTE = Route(migration="m", level=3, on=True, fence=4, timer_fence=7, rules={"T": 5_000})
-STATE = StateRecord(migration="m", level=3, source="planned", target="routing", who="anna")
+STATE = StateRecord(migration="m", level=3, source="planned", target="routing", operator="anna")
 
 
 @pytest.mark.parametrize(

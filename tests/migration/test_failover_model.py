@@ -145,7 +145,7 @@ class Member:
             "time": lambda: self._send_timers(first, second, serial),
             "advance": lambda: rig.advance(first),
             "drain": lambda: rig.drain.step(first, second),
-            "give_back": lambda: rig.giveback.step(first, second),
+            "give_back": lambda: rig.return_units.step(first, second),
             "route": lambda: None if first in rig.router.levels else rig.route(first),
             "unroute": lambda: rig.unroute.step(first, second),
             "timers": rig.persist_timers,
@@ -176,7 +176,7 @@ class Member:
             return
         offsets = np.array([pending[chosen % len(pending)].phys_offset])
         due_ms = np.array([self.clock.now_ms() + delay_ms])
-        for port in (self.rig.waiting_levels, self.rig.waiting_timers):
+        for port in (self.rig.pending_levels, self.rig.pending_timers):
             found = port.by_offset(offsets).offsets
             if found.size and name == "move":
                 port.move(found, due_ms, self.rig.run_hooks)

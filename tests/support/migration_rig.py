@@ -88,7 +88,7 @@ class MigrationRig:
         for level in journal.levels.values():
             self.router.set_route(level)
         self.drain = Drain(self.levels, self.timers, self.store, self.clock, wake=lambda: None)
-        self.giveback = ReturnUnits(self.levels, self.timers, self.store, self.clock)
+        self.return_units = ReturnUnits(self.levels, self.timers, self.store, self.clock)
         self.unroute = Unroute(self.router, self.timers, self.store, self.clock, wake=lambda: None)
         self.hooks = (
             self.router,
@@ -115,7 +115,7 @@ class MigrationRig:
         self.offsets = DelayOffsetWriter(
             self.store, self.clock, self.levels, start.saved or Saved(), version_step=500
         )
-        self.waiting_levels = Synchronous(
+        self.pending_levels = Synchronous(
             PendingLevels(self.store, queues, self.levels, self.clock)
         )
         self.queues = queues
@@ -125,11 +125,11 @@ class MigrationRig:
         self.timers.open(notice=self.notices.append)
         self.keeper = CheckpointWriter(self.timers)
         assert self.persist_timers(last=True)
-        self.waiting_timers = Synchronous(PendingTimers(self.timers))
+        self.pending_timers = Synchronous(PendingTimers(self.timers))
 
     def _dispatch(self, batch: PutBatch) -> None:
-        self.levels.note_put(batch)
-        self.timers.note_put(batch, self.clock.now_ms())
+        self.levels.on_put(batch)
+        self.timers.on_put(batch, self.clock.now_ms())
 
     def close(self) -> None:
         """Close cleanly, like a broker."""

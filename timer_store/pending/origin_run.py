@@ -30,7 +30,7 @@ class OriginRun:
         """Begin a scan of the log from `start` to its end."""
         self._start, self._end = start, end
 
-    def note(self, rows: Rows) -> None:
+    def add(self, rows: Rows) -> None:
         """Note the next (n,) `SCANNED` rows of the scan, n > 0."""
         ends = rows["phys_offset"] + rows["record_size"]
         others = np.flatnonzero(rows["prepared_offset"] >= 0)

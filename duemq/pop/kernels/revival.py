@@ -88,7 +88,7 @@ class Into(NamedTuple):
 
 
 @kernel
-def note_due(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
+def read_deliver_time(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
     """Return the outcome of TIMER_DELIVER_MS: a time in the past is kept, as it delays nothing.
 
     Args:
@@ -104,10 +104,10 @@ def note_due(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
 
 
 @kernel
-def note_timer(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
+def read_timer(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
     """Return the outcome of an entry TIMER_*, and set its columns in `row`."""
     if has_name(data, pos, end, DELIVER):
-        return note_due(data, pos + DELIVER.size + 1, end, now_ms, row)
+        return read_deliver_time(data, pos + DELIVER.size + 1, end, now_ms, row)
     if has_name(data, pos, end, SECONDS) or has_name(data, pos, end, MS):
         return DROPPED
     if has_name(data, pos, end, OUT):
@@ -121,13 +121,13 @@ def note_timer(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
 
 
 @kernel
-def note_entry(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
+def read_entry(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
     """Return the outcome of the entry data[pos:end], and set its columns in `row`."""
     first, outcome = data[pos], KEPT
     if first == T and has_name(data, pos, end, TAGS):
         row["tags_hash"] = java_hash(data, pos + TAGS.size + 1, end)
     elif first == T and end - pos > TIMER.size and is_named(data, pos, TIMER):
-        outcome = note_timer(data, pos, end, now_ms, row)
+        outcome = read_timer(data, pos, end, now_ms, row)
     elif first == T and has_name(data, pos, end, TRAN_MSG):
         outcome = PLAIN
     elif first == W and has_name(data, pos, end, WAIT):
@@ -173,7 +173,7 @@ def copy_properties(
         name_end = find_byte(data, pos, until, NAME_END)
         if name_end == pos or name_end + 1 >= until:
             return -1
-        outcome = note_entry(data, pos, until, context.now_ms, row)
+        outcome = read_entry(data, pos, until, context.now_ms, row)
         if outcome == PLAIN or (outcome == FIRST_POP and row["reconsume_times"] == 0):
             return -1
         if outcome != DROPPED:

@@ -108,7 +108,7 @@ TOLD = Run(
             at_ms=12,
             kind="route",
             level=3,
-            who="anna",
+            operator="anna",
             text="on",
             mark_offset=0,
         )

@@ -36,7 +36,7 @@ def test_returned_messages_are_delivered_by_their_level(tmp_path: Path) -> None:
         while rig.drain.step(level, 30).moved:
             pass
     assert pending(rig) == (0, 200)
-    assert [rig.giveback.step(4, 40).moved for _ in range(4)] == [40, 40, 20, 0]
+    assert [rig.return_units.step(4, 40).moved for _ in range(4)] == [40, 40, 20, 0]
     assert pending(rig) == (100, 100)
     for one in (rig, plain):
         one.advance(130_000)
@@ -51,8 +51,8 @@ def test_repeated_migrations_and_rollbacks_with_kills(tmp_path: Path) -> None:
         while not rig.drain.step(4, 25).blocked_by and rig.level_pending:
             pass
         assert pending(rig) == (0, 60)
-        while rig.giveback.left(4):
-            rig.giveback.step(4, 25)
+        while rig.return_units.remaining(4):
+            rig.return_units.step(4, 25)
         assert pending(rig) == (60, 0)
         if turn % 2:
             rig.kill()
@@ -72,8 +72,8 @@ def test_messages_that_became_due_do_not_return(tmp_path: Path) -> None:
     rig.advance(59_993)  # some were delivered, a few are staged
     left = rig.timers.counts.total
     assert 0 < left < 50
-    assert rig.giveback.step(4, 1_000).moved == left
-    assert not rig.giveback.left(4)
+    assert rig.return_units.step(4, 1_000).moved == left
+    assert not rig.return_units.remaining(4)
     rig.advance(5_000)
     check(rig, due)
 

@@ -59,8 +59,8 @@ def _use(store: MessageStore, history: LevelHistory) -> None:
         router(batch, store.clock.now_ms())
         hook(batch, store.clock.now_ms())
         store.put(batch)
-        levels.note_put(batch)
-        timers.note_put(batch, store.clock.now_ms())
+        levels.on_put(batch)
+        timers.on_put(batch, store.clock.now_ms())
 
     send()
     Drain(levels, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)
