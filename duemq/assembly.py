@@ -73,7 +73,7 @@ from duemq.send.put_path import PutPath
 from duemq.send.reply import ReplyProcessor
 from duemq.send.send_back import SendBackProcessor
 from duemq.send.send_header import broker_suffix
-from duemq.timers import refuse_timers, timers_are_held
+from duemq.timers import has_timer_topic, refuse_timers
 from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.transactions import Transactions
 from message_store.clock import Clock
@@ -284,7 +284,7 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     filters = FilterFile.loaded(store.config_path, clock)
     hooks = list(context.plugins.put_hooks())
-    if not timers_are_held(context.plugins.system_topics()):
+    if not has_timer_topic(context.plugins.system_topics()):
         hooks.append(refuse_timers)
     return BrokerComponents(
         store=store,

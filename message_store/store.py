@@ -325,7 +325,7 @@ class MessageStore(StoreReader):
 
         Also report parts of the log that could not be read since the last call.
         """
-        self.log.unreadable.look()
+        self.log.unreadable.update()
         if self.flusher.failure is not None:
             return
         if self.disk_used_ratio * 100 > self.config.disk_warning_percent:

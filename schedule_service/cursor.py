@@ -50,7 +50,7 @@ class Segment:
         """Units not delivered yet."""
         return self.end - self.appended
 
-    def is_whole(self, due_ms: int) -> bool:
+    def can_prepend(self, due_ms: int) -> bool:
         """Return whether a unit may be prepended: none is in flight or due before `due_ms`."""
         return self.pending > 0 and self.appended == self.submitted and due_ms <= self.head_due_ms
 
@@ -216,7 +216,7 @@ class LevelCursor:
         self._drop_finished()
 
     @property
-    def is_quiet(self) -> bool:
+    def all_appended(self) -> bool:
         """Whether all submitted units are in the log."""
         return all(segment.appended == segment.submitted for segment in self.segments)
 
@@ -240,7 +240,7 @@ class LevelCursor:
             for (start, head), stop in zip(starts, ends, strict=True)
         ]
         after = self.segments[number] if number < len(self.segments) else None
-        if after is not None and after.appended == end and after.is_whole(due_ms[1]):
+        if after is not None and after.appended == end and after.can_prepend(due_ms[1]):
             after.appended = after.submitted = pieces[-1].appended
             after.head_due_ms = pieces.pop().head_due_ms
         self.segments[number:number] = pieces

@@ -126,7 +126,7 @@ class LevelService:
             self._on_failure(f"{type(error).__name__}: {error}")
 
     @property
-    def resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether all messages that are due now are delivered and acknowledged."""
         sleeping = self._sleeping_until >= 0 and not self._wake.is_set()
         return sleeping and self._log_end_in_flight() is None

@@ -156,7 +156,7 @@ class SchedulePlugin(PluginBase):
             ConfigError: The master's levels are invalid.
             OSError: A file cannot be written.
         """
-        self.tables.learn(store)
+        self.tables.apply_newest(store)
         if KEY in properties:
             self.tables.follow(properties[KEY], store, log_end)
 
@@ -236,7 +236,7 @@ class SchedulePlugin(PluginBase):
             ConfigError: delayLevels.json cannot be written.
         """
         try:
-            self.tables.learn(store)
+            self.tables.apply_newest(store)
         except OSError as error:
             why = f"the level tables of a former master cannot be written: {error}"
             raise ConfigError(KEY, self.config.levels, why) from error

@@ -174,9 +174,14 @@ class TimerDirectory:
         return self.timers.units.wheel.forecast(from_ms, width_ms, count)
 
     @property
-    def resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether all work that is possible now is done."""
-        return self._service.resting
+        return self._service.is_idle
+
+    @property
+    def resting(self) -> bool:
+        """Former name of `is_idle`; removed with the next release."""
+        return self.is_idle
 
     # -- running --------------------------------------------------------------------------------
 

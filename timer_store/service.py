@@ -104,7 +104,7 @@ class TimerService:
         self._sleeping_until = -1
 
     @property
-    def resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether all work that is possible now is done."""
         busy = self._timers.dequeue.loader.busy
         return self._sleeping_until >= 0 and not self._wake.is_set() and not busy

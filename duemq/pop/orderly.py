@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from duemq.pop.order_info import FILE_NAME, OrderTable
-from duemq.pop.pop_offsets import Place
+from duemq.pop.pop_offsets import GroupQueue
 from duemq.ports import Groups, Topics
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.config_file import ConfigFile
@@ -44,14 +44,14 @@ class Orderly:
             ConfigFile(store.config_path(FILE_NAME)),
             lambda topic, group: topics.find(topic) is not None and groups.known(group) is not None,
         )
-        self._free_ms: dict[Place, int] = {}  # end of the block, by blocked queue
-        self._times: list[tuple[int, int, Place]] = []  # heap of (free time, serial, queue)
+        self._free_ms: dict[GroupQueue, int] = {}  # end of the block, by blocked queue
+        self._times: list[tuple[int, int, GroupQueue]] = []  # heap of (free time, serial, queue)
         self._serial = 0
         self._wake = Signal()
         self._stopping = False
         self._save_ms = 0
 
-    def changed(self, place: Place) -> None:
+    def changed(self, place: GroupQueue) -> None:
         """Resume pops of a queue when it is no longer blocked: now, or at its current free time."""
         free_ms = self.table.free_ms(place)
         if free_ms <= self._clock.now_ms():
@@ -66,11 +66,11 @@ class Orderly:
                     self._push(time_ms, each)
             self._wake.set()
 
-    def _push(self, free_ms: int, place: Place) -> None:
+    def _push(self, free_ms: int, place: GroupQueue) -> None:
         self._serial += 1
         heapq.heappush(self._times, (free_ms, self._serial, place))
 
-    def _continue(self, place: Place) -> None:
+    def _continue(self, place: GroupQueue) -> None:
         table = self._store.topics
         self._long_polls.resume_slot(
             table.slot(table.add(place.topic), place.queue_id, create=True)

@@ -13,7 +13,7 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq.pop.names import REVIVE_QUEUES
-from duemq.pop.pop_offsets import FROM_FIRST, Place, PopOffsets
+from duemq.pop.pop_offsets import FROM_FIRST, GroupQueue, PopOffsets
 from duemq.pop.pop_queues import PopQueues, Target
 from duemq.pop.queue_reader import QueueReader
 from duemq.pull.long_polls import ResumeReason
@@ -120,5 +120,5 @@ class PeekProcessor:
     def _bounds(self, target: Target, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the queue offsets at which the next pop of a queue begins, and the queue ends."""
         low, high = self._store.readable_bounds(topic, queue_id)
-        place = Place(target.group, topic, queue_id)
+        place = GroupQueue(target.group, topic, queue_id)
         return max(self._offsets.peek(place, FROM_FIRST), low), high

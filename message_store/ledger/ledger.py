@@ -31,7 +31,7 @@ from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 from message_store.ledger import schema
 from message_store.ledger.engine import READ_ONLY, SQLITE, make_engine, parse_url, sqlite_path
 from message_store.ledger.errors import LedgerError, LedgerOfAnotherStore, LedgerUnavailable
-from message_store.ledger.place import BUSY_MS, LedgerPlace, shown_url
+from message_store.ledger.location import BUSY_MS, LedgerLocation, shown_url
 from message_store.ledger.records import LogSnapshot, Record, Row
 from message_store.ledger.tables import EVENTS, IDENTITY, METADATA, SAMPLES
 
@@ -59,7 +59,7 @@ class Ledger:
         self._file = self._file_now()
 
     @classmethod
-    def open(cls, place: LedgerPlace, *, now_ms: int) -> Self:
+    def open(cls, place: LedgerLocation, *, now_ms: int) -> Self:
         """Open a store's ledger; create it if there is none, upgrade it if it is old.
 
         Raises:
@@ -182,7 +182,7 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
-def _assign_owner(connection: Connection, where: str, place: LedgerPlace, now_ms: int) -> None:
+def _assign_owner(connection: Connection, where: str, place: LedgerLocation, now_ms: int) -> None:
     """Assign an empty ledger to this store; refuse the ledger of another store."""
     found = connection.execute(select(IDENTITY)).first()
     if found is None:

@@ -297,7 +297,7 @@ class BlockSums:
 def _is_readable(file: MappedFile) -> bool:
     """Return whether no page of a file was replaced by zeros."""
     if file.pages.replaced:
-        file.pages.look()
+        file.pages.update()
     return not file.pages.unreadable
 
 

@@ -29,7 +29,7 @@ from migration.ownership import projection
 from migration.ownership.owners import Owners
 from migration.ownership.states import Event, LevelState, State
 from migration.steps.drain import Drain, Step
-from migration.steps.return_units import ReturnUnits, Unroute
+from migration.steps.return_units import RoutedReturn, UnitReturn
 from migration.steps.router import Router
 
 log = logging.getLogger(__name__)
@@ -69,8 +69,8 @@ class Migrations:
         self._owners = owners
         parts = owners.levels, owners.timers, self._store, self._clock
         self._drain = Drain(*parts, wake=owners.wake_timers)
-        self._return_units = ReturnUnits(*parts)
-        self._unroute = Unroute(
+        self._return_units = UnitReturn(*parts)
+        self._routed_return = RoutedReturn(
             self.router, owners.timers, self._store, self._clock, wake=owners.levels.wake
         )
 
@@ -174,13 +174,13 @@ class Migrations:
             if not self.is_drained(level):
                 return self._drain.step(level, units_max, migration=name)
             self._move(level, Event.DRAINED)
-        elif not self._return_units.is_over(level):
+        elif not self._return_units.is_finished(level):
             return self._return_units.step(level, units_max, migration=name)
-        elif not self._unroute.is_over(level):
-            return self._unroute.step(level, units_max, migration=name)
+        elif not self._routed_return.is_finished(level):
+            return self._routed_return.step(level, units_max, migration=name)
         else:
             self._move(level, Event.RETURNED)
-            self._unroute.forget(level)
+            self._routed_return.forget(level)
         return Step()
 
     def is_drained(self, level: int) -> bool:

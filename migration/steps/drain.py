@@ -113,4 +113,4 @@ class Drain:
 
     def cover(self, keeper: CheckpointWriter) -> None:
         """Advance the levels' saved offsets to the timers' last checkpoint."""
-        self._levels.transfers.covered(keeper.handover_offset)
+        self._levels.transfers.on_checkpoint(keeper.handover_offset)

@@ -29,7 +29,7 @@ from message_store.errors import CorruptStore, StoreError, UsageError
 from message_store.json_dialect import load_config
 from message_store.kernels.preparation import Preparation
 from message_store.ledger.identity import store_id
-from message_store.ledger.place import FILE_NAME, LedgerPlace
+from message_store.ledger.location import FILE_NAME, LedgerLocation
 from message_store.ledger.worker import LedgerWorker
 from message_store.ledger.writer import LedgerWriter
 from message_store.log.batch import PutBatch
@@ -274,7 +274,7 @@ class _Work:
                     started_ms=self.wall.now_ms(), started_by=self.operator,
                 ),
             )  # fmt: skip
-            service.need()
+            service.owners_or_raise()
             moved = {level: await self._migrate_level(service, level, run) for level in levels}
         finally:
             await self.owners.keeper.persist_last()
@@ -291,7 +291,7 @@ class _Work:
     def _service(self) -> MigrationService:
         timers, store = self.owners.timers, self.store
         router = Router(store.topics, self.owners.history, precision_ms=timers.config.precision_ms)
-        place = LedgerPlace(
+        place = LedgerLocation(
             url=f"sqlite:///{self.root.absolute() / FILE_NAME}",
             store_id=self.plan.store_id,
             store_path=str(self.root),

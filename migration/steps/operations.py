@@ -56,7 +56,7 @@ class Operations:
         try:
             if command.action == "status":
                 return Response(body=msgspec.json.encode(status_view(self._service)))
-            self._service.need()
+            self._service.owners_or_raise()
             if command.action in STEPPING:
                 await self._service.preload_kernels()
             # A level takes no steps during a count, so a pause need not wait for the count.
@@ -93,7 +93,7 @@ class Operations:
         )  # fmt: skip
 
     async def _count(self, command: MigrationRequest) -> Plan:
-        owners, now_ms = self._service.need(), self._clock.now_ms()
+        owners, now_ms = self._service.owners_or_raise(), self._clock.now_ms()
         levels = _known(command.levels or sorted(owners.delays_ms), owners.delays_ms)
         count = Count(owners, levels, now_ms, self._service.throttle.limits.rate_per_s)
         await self._service.throttled(count.pieces(self._service.piece))
@@ -105,7 +105,7 @@ class Operations:
 
     async def _start(self, command: MigrationRequest) -> Done:
         plan = await self._planned(command)
-        owners, now_ms = self._service.need(), self._clock.now_ms()
+        owners, now_ms = self._service.owners_or_raise(), self._clock.now_ms()
         levels = sorted(set(command.levels)) or [item.level for item in plan.levels]
         check(
             plan, store_id=store_id(self._config_directory), delays_ms=owners.delays_ms,

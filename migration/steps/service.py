@@ -87,7 +87,7 @@ class MigrationService:
         self.throttle.change(config.limits)
         self._wake.set()
 
-    def need(self) -> Owners:
+    def owners_or_raise(self) -> Owners:
         """Return both owners.
 
         Raises:
@@ -159,7 +159,7 @@ class MigrationService:
         """Take a step if one is allowed; return the earliest time of the next one."""
         now_ms = self._clock.now_ms()
         try:
-            self.need()
+            self.owners_or_raise()
         except NoOwners:
             return now_ms + AGAIN_MS
         self.migrations.cover()
@@ -182,7 +182,7 @@ class MigrationService:
         if not allowed.units:
             return allowed.at_ms
         if self._is_full():
-            await self.need().keeper.persist()
+            await self.owners_or_raise().keeper.persist()
             return self._clock.now_ms() + (AGAIN_MS if self._is_full() else 0)
         self._turn += 1
         step = self._step(level, allowed.units)
@@ -193,7 +193,7 @@ class MigrationService:
 
     def _is_full(self) -> bool:
         """Whether too many returned timers are in memory until the next checkpoint."""
-        return self.need().timers.settled_timers.returned_count >= RETURNED_MAX
+        return self.owners_or_raise().timers.settled_timers.returned_count >= RETURNED_MAX
 
     def _append_missing_state(self) -> None:
         try:
@@ -242,7 +242,7 @@ class MigrationService:
 
     async def verify(self, level: int) -> Verified:
         """Count the messages of a level at both owners, in pieces; the level takes no steps."""
-        owners, journal = self.need(), self.migrations.journal.levels[level]
+        owners, journal = self.owners_or_raise(), self.migrations.journal.levels[level]
         work = Verification(owners.levels, owners.timers, owners.store, level, journal)
         self._counted[level] += 1
         try:
@@ -278,7 +278,7 @@ class MigrationService:
         assert self._interval is not None
         if abs(now_ms - self._observed_ms) >= OBSERVE_MS:
             self._observed_ms = now_ms
-            since = self._interval.look(self.owners.lateness())
+            since = self._interval.advance(self.owners.lateness())
             self.throttle.observe(since)
         if abs(now_ms - self.pace.since_ms) >= SAMPLE_MS:
             self._sample(now_ms)
@@ -287,7 +287,7 @@ class MigrationService:
         assert self.owners is not None
         assert self._sampling is not None
         passed_ms = max(now_ms - self.pace.since_ms, 1)
-        late = self._sampling.look(self.owners.lateness())
+        late = self._sampling.advance(self.owners.lateness())
         rate = self.pace.moved * 1_000 / passed_ms
         self.pace = Pace(now_ms, rate_per_s=rate, late=late)
         for name in self._active_runs():

@@ -115,8 +115,8 @@ def test_apache_delivers_returned_messages(tmp_path: Path) -> None:
     assert rig.timers.counts.total == 42
     while rig.return_units.step(3, 20).processed:
         pass
-    while not rig.unroute.is_over(3):
-        rig.unroute.step(3, 5)
+    while not rig.routed_return.is_finished(3):
+        rig.routed_return.step(3, 5)
     assert rig.timers.counts.total == 0
     assert rig.level_pending >= 42
     rig.close()

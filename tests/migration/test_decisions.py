@@ -152,7 +152,7 @@ def test_a_compacted_copy_can_return_to_its_level(tmp_path: Path) -> None:
     rig.open()
     assert (rig.level_pending, rig.timers.counts.total) == (0, 12)
     assert rig.return_units.step(4, 100).moved == 0  # its original record is not pending
-    assert rig.unroute.step(4, 5).moved == 5
+    assert rig.routed_return.step(4, 5).moved == 5
     assert (rig.level_pending, rig.timers.counts.total) == (5, 7)
     for one in (rig, plain):
         one.advance(61_000)

@@ -161,8 +161,8 @@ class MigrationMachine(RuleBasedStateMachine):
             self.rig.route(level)
 
     @rule(level=levels, count=counts)
-    def unroute(self, level: int, count: int) -> None:
-        self.rig.unroute.step(level, count)
+    def routed_return(self, level: int, count: int) -> None:
+        self.rig.routed_return.step(level, count)
         self.rig.work()
 
     @rule(
@@ -230,7 +230,9 @@ class MigrationMachine(RuleBasedStateMachine):
         self._check_no_rebuild()
 
     @rule(
-        what=st.sampled_from(["drain", "give_back", "unroute", "timers", "levels", "advance"]),
+        what=st.sampled_from(
+            ["drain", "give_back", "routed_return", "timers", "levels", "advance"]
+        ),
         level=levels,
         count=counts,
         left=st.integers(0, 12),
@@ -245,7 +247,7 @@ class MigrationMachine(RuleBasedStateMachine):
         work: dict[str, Callable[[], Any]] = {
             "drain": lambda: rig.drain.step(level, count),
             "give_back": lambda: rig.return_units.step(level, count),
-            "unroute": lambda: rig.unroute.step(level, count),
+            "routed_return": lambda: rig.routed_return.step(level, count),
             "timers": rig.persist_timers,
             "levels": rig.persist_levels,
             "advance": lambda: rig.advance(2_000),

@@ -24,7 +24,7 @@ from delivery.ownership import JournalEntry, Return, Route, StateRecord, Transfe
 from delivery.ownership_projection import JournalProjection, Ownership
 from delivery.plugin import ENTRY_POINT_GROUP, Request
 from duemq.plugins import Installed
-from message_store.ledger.place import LedgerPlace
+from message_store.ledger.location import LedgerLocation
 from message_store.ranges import minus
 from migration.ownership import projection
 from migration.ownership.states import MOVES, WORKING
@@ -52,7 +52,7 @@ VERIFICATION: Final = "verification"  # who pauses a level whose owners differ
 class SimLedger:
     """A ledger without a process and a file: no part of what a failover changes."""
 
-    def __init__(self, place: LedgerPlace) -> None:
+    def __init__(self, place: LedgerLocation) -> None:
         self.place = place
 
     def open(self, snapshot: Any, now_ms: int) -> None: ...

@@ -171,7 +171,7 @@ def write_tombstones(state: TimerState, settled: Offsets, *, counted: bool) -> N
         if counted:
             state.counts.change(rows["topic_index"], rows["phys_offset"], -1)
         else:  # a return before the checkpoint has removed some from the journal's ranges
-            rows = np.concatenate([rows, state.transfers.gone_at_offsets(part)])
+            rows = np.concatenate([rows, state.transfers.settled_at_offsets(part)])
         slots_ms = state.slots_of(rows["due_ms"])
         state.units.settle(positions_of(state, rows, slots_ms))
         # The counts of some slots in the file exclude these timers already.

@@ -57,7 +57,7 @@ class TransferredUnits:
         self._counts, self._enqueue, self._window_ms = counts, enqueue, window_ms
         self.records = LevelRecords(store)
         self.owned = Ownership()
-        self._gone = Ownership()  # see `gone_at_offsets`
+        self._gone = Ownership()  # see `settled_at_offsets`
         self.enqueued = self.returned = 0
         self._incomplete: list[JournalEntry] = []  # transfers that are not completely enqueued
         self._next = 0  # queue offset of the next record to apply
@@ -215,7 +215,7 @@ class TransferredUnits:
         ranges = self.owned.ranges(record.level, record.first, record.end)
         self._gone.add(record.level, minus(ranges, record.pending), queue_offset)
 
-    def gone_at_offsets(self, offsets: Offsets) -> Rows:
+    def settled_at_offsets(self, offsets: Offsets) -> Rows:
         """Return the records at log offsets that were settled when their range was returned.
 
         The timers no longer own these messages, but the slot that was partly delivered at the

@@ -225,7 +225,7 @@ def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
 
 
 @kernel
-def is_born_with_level(data: Bytes, at: int, end: int) -> bool:
+def has_level(data: Bytes, at: int, end: int) -> bool:
     """Return whether a timer's text is that of a routed message.
 
     Readable twin: `timer_store.dequeue.original_properties`.
@@ -256,7 +256,7 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made)
     at = pos + frame["prop_pos"]
     end, tags, rolls = at + frame["prop_len"], np.int64(0), np.int64(0)
     of_level = data[pos + frame["topic_pos"]] == SCHEDULE_INITIAL
-    of_level = of_level or is_born_with_level(data, at, end)
+    of_level = of_level or has_level(data, at, end)
     while at < end:
         until = entry_end(data, at, end)
         if of_level and not kept and is_delay(data, at, until):

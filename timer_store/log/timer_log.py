@@ -29,7 +29,7 @@ import numpy.typing as npt
 from message_store.errors import ConfigError, CorruptStore
 from message_store.layout import MAGIC_BLANK
 from message_store.log.commit_log import NAME_DIGITS, LogFile, NumberedLog, numbered_files
-from message_store.log.zeroing import whole_size
+from message_store.log.zeroing import restored_size
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
@@ -103,7 +103,7 @@ class TimerLog(NumberedLog[UnitFile]):
                 "Move it out of this directory.",
             )  # fmt: skip
         proven = bool(self.files)
-        size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
+        size = restored_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
                 path, 0, f"it has {size} bytes, mappedFileSizeTimerLog is {self.file_bytes}",

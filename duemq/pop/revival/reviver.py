@@ -132,7 +132,7 @@ class Reviver:
                 self._sleeping = False
 
     @property
-    def resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no work is left now."""
         return self._sleeping and not self._wake.is_set()
 

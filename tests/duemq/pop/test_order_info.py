@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from duemq.pop.order_info import KEPT_MS, OrderInfo, OrderTable, Settled, read_table
-from duemq.pop.pop_offsets import Place
+from duemq.pop.pop_offsets import GroupQueue
 from duemq.registry.config_file import ConfigFile
 from message_store.errors import CorruptStore
 
-PLACE = Place("g", "T", 3)
+PLACE = GroupQueue("g", "T", 3)
 APACHES = (
     '{"table":{"T@g":{3:{"cm":2,"i":60000,"l":1000500,"o":[17,2,3],"oc":{17:1},'
     '"ot":{19:2000000},"popTime":1000000}}}}'
@@ -45,7 +45,7 @@ def test_acknowledgements_advance_the_group_in_order(tmp_path: Path) -> None:
     assert table.acknowledge(PLACE, 20, 1_000_000) == 17
     assert table.acknowledge(PLACE, 18, 1_000_000) is Settled.ILLEGAL
     assert table.acknowledge(PLACE, 17, 999_999) is Settled.STALE
-    assert table.acknowledge(Place("h", "T", 3), 17, 1_000_000) is Settled.ILLEGAL
+    assert table.acknowledge(GroupQueue("h", "T", 3), 17, 1_000_000) is Settled.ILLEGAL
     assert table.acknowledge(PLACE, 17, 1_000_000) == 21
 
 

@@ -97,12 +97,12 @@ def test_routed_messages_return_with_their_due_times(lose: tuple[str, ...], tmp_
     due = fill(rig, 100, (4, 5))
     fill(plain, 100, (4, 5))
     rig.advance(30_000)
-    assert rig.unroute.step(4, 30).moved == 30
+    assert rig.routed_return.step(4, 30).moved == 30
     late = rig.send([(4, "T", 0, b"late")])  # still a timer
     assert pending(rig) == (80, 21)
     due[b"late"] = int(late.rows[0]["store_ms"]) + 60_000
-    assert [rig.unroute.step(4, 30).moved for _ in range(2)] == [21, 0]
-    assert rig.unroute.is_over(4)
+    assert [rig.routed_return.step(4, 30).moved for _ in range(2)] == [21, 0]
+    assert rig.routed_return.is_finished(4)
     assert pending(rig) == (101, 0)
     rig.send([(4, "T", 0, b"later")])
     due[b"later"] = rig.clock.now_ms() + 60_000
@@ -174,9 +174,9 @@ def test_a_level_is_not_done_before_it_was_read(tmp_path: Path) -> None:
     rig.kill()
     rig.open()  # the route has ended, its timers still exist
     assert 4 not in rig.router.levels
-    assert not rig.unroute.is_over(4)
-    assert rig.unroute.step(4, 100).moved == 10
-    assert rig.unroute.is_over(4)
+    assert not rig.routed_return.is_finished(4)
+    assert rig.routed_return.step(4, 100).moved == 10
+    assert rig.routed_return.is_finished(4)
     assert pending(rig) == (10, 0)
-    rig.unroute.forget(4)
-    assert not rig.unroute.is_over(4)
+    rig.routed_return.forget(4)
+    assert not rig.routed_return.is_finished(4)

@@ -239,7 +239,7 @@ def test_levels_take_turns_between_pauses(tmp_path: Path) -> None:
         throttle = bench.service.throttle
         throttle.batch = 1
         await bench.command("start", levels=[4, 5])
-        bench.service.need()
+        bench.service.owners_or_raise()
         throttle.observe(delivered(0))  # from now on a pause follows each step
         assert throttle.pause_ms == PAUSE_FIRST_MS
         seen = []
@@ -307,7 +307,7 @@ def test_counting_yields_to_deliveries_and_ends_with_the_broker(tmp_path: Path) 
     async def steps(bench: Bench) -> None:
         await bench.send(60, 5)
         service = bench.service
-        service.need()
+        service.owners_or_raise()
         for _ in range(12):
             service.throttle.count_step(1, bench.clock.now_ms(), bench.clock.now_ms())
             service.throttle.observe(delivered(1_000))  # all of them late
