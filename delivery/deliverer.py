@@ -106,7 +106,7 @@ class Outcome:
         return int(count)
 
     def refuse(self, batch: PutBatch, at: int) -> None:
-        """Note that the store refused a row of a batch."""
+        """Record that the store refused a row of a batch."""
         self.refusal = batch.remarks.get(at, NOT_WRITABLE)
 
     def delivered_columns(self, due_ms: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.int32]]:

@@ -1,6 +1,8 @@
 """Batches of decisions (cancel, move, fire) about timers, among many pending ones.
 
 python -m benchmarks.kernels.timer_decide_bench [pending] [batch]
+
+No timer is decided twice, so `pending` must be at least 12 times `batch`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from timer_store.store import TimerStore
 
 DAY_MS = 86_400_000
 FILL_ROWS = 10_000
+ROUNDS, BATCHES = 3, 4  # a round has a batch for each of: cancel, cancel by offset, move, fire
 
 
 def fill(store: MessageStore, timers: TimerStore, clock: FakeClock, pending: int) -> Any:
@@ -67,8 +70,19 @@ def measure(name: str, count: int, work: Callable[[], Any]) -> Any:
     return result
 
 
+def check_counts(pending: int, batch: int) -> None:
+    """Exit with the reason if there are too few timers for all batches."""
+    needed = ROUNDS * BATCHES * batch
+    if not 0 < needed <= pending:
+        sys.exit(
+            f"{ROUNDS * BATCHES} batches of {batch} need {needed} pending timers, not {pending}: "
+            "give more pending timers, or a smaller batch of at least 1"
+        )
+
+
 def main(pending: int, batch: int) -> None:
     """Measure all decisions on one store."""
+    check_counts(pending, batch)
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as directory:
         config = StoreConfig(root_text=str(Path(directory)), commitlog_file_bytes=1 << 28)
@@ -91,8 +105,8 @@ def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any,
     order = np.random.default_rng(5).permutation(offsets.size)
     later = np.full(size, clock.now_ms() + DAY_MS)
     print(f"{timers.counts.total} pending, {size} a batch")
-    for number in range(3):
-        mine = [order[(5 * number + k) * size :][:size] for k in range(5)]
+    for number in range(ROUNDS):
+        mine = [order[(BATCHES * number + k) * size :][:size] for k in range(BATCHES)]
         keys = [f"K{at}" for at in mine[0].tolist()]
         found = measure(
             "find by unique key",

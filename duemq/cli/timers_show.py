@@ -149,8 +149,8 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
         _next_hour(view["per_minute"]["counts"]),
         ("enqueued/s (1, 10, 60 s)", _rates(view, "enqueue")),
         ("delivered/s (1, 10, 60 s)", _rates(view, "dequeue")),
-        ("behind: enqueue, delivery", f"{_behind(view['enqueue'])}, "
-         f"{_behind(view['dequeue'])}"),
+        ("lag: enqueue, delivery", f"{_lag(view['enqueue'])}, "
+         f"{_lag(view['dequeue'])}"),
     ]  # fmt: skip
     for name, late in view["lateness_ms"].items():
         if late["max"] is not None:
@@ -168,7 +168,7 @@ def _rates(view: dict[str, Any], stage: str) -> str:
     return ", ".join(f"{rate:,.1f}" if 0 < rate < 10 else f"{rate:,.0f}" for rate in rates)
 
 
-def _behind(stage: dict[str, Any]) -> str:
+def _lag(stage: dict[str, Any]) -> str:
     return f"{stage['behind']:,} ({duration_text(stage['lag_ms'])})" if stage["behind"] else "0"
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from duemq.pop.names import retry_flag
 from duemq.pop.pop_offsets import GroupQueue
-from duemq.registry.config_file import ConfigFile, JsonObject, Saved
+from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 
 FILE_NAME: Final = "consumerOrderInfo.json"
 VIEW: Final = "pop.orderInfo"  # view that replicas request
@@ -74,7 +74,7 @@ class OrderInfo:
         return found
 
 
-class OrderTable(Saved):
+class OrderTable(SavedTable):
     """Order infos of all groups.
 
     Args:
@@ -108,7 +108,7 @@ class OrderTable(Saved):
             if old or not self._is_known(place.topic, place.group):
                 self.clear(place)
 
-    def places(self) -> Iterator[tuple[GroupQueue, OrderInfo]]:
+    def group_queues(self) -> Iterator[tuple[GroupQueue, OrderInfo]]:
         """Yield each queue with its last pop."""
         yield from self._table.items()
 

@@ -80,7 +80,7 @@ class Orderly:
     async def running(self) -> AsyncIterator[None]:
         """Run the task; on leaving, write the file."""
         self.table.load()
-        for place, _ in self.table.places():
+        for place, _ in self.table.group_queues():
             self.changed(place)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="orderly pops")

@@ -2,7 +2,7 @@
 
     queues of the topic, and of its retry topics --read--> results --checkpoints--> revive log
                                                               |         |
-                                                       answer <---------+  confirmed
+                                                     response <-------+  confirmed
 
 Reading, and putting the checkpoints, are one turn of the event loop: no message is in two pops.
 A pop without messages is held on all its queues and reads again when one of them grows.

@@ -189,7 +189,7 @@ class PullProcessor:
         """Hold a pull again if its filter matched no new message.
 
         Returns:
-            Held pull; None: respond now.
+            Long poll; None: respond now.
         """
         unmatched = outcome.status == NO_MATCH and outcome.next_offset >= checked.end
         if checked.subscription.filter is None or not unmatched:

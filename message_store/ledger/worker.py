@@ -2,7 +2,7 @@
 
 SQLAlchemy and Alembic take seconds to load and milliseconds per statement, while they hold the GIL:
 an event loop in the same process would deliver late. Therefore a broker writes through a child
-process. A call is a pair (method, arguments); the answer is None or the error. The child ends with
+process. A call is a pair (method, arguments); its result is None or the error. The child ends with
 its parent, and is started again on demand after a kill.
 """
 

@@ -111,7 +111,7 @@ class FileCache:
         self.mark_dirty(directory)
 
     def mark_dirty(self, path: str) -> None:
-        """Note that the next sync must include a file, or the names in a directory."""
+        """Record that the next sync must include a file, or the names in a directory."""
         if path not in self._dirty:
             with self._dirty_lock:
                 self._dirty.add(path)

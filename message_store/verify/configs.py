@@ -167,7 +167,7 @@ def check_surroundings(root: Path, report: Report, checked: Collection[str] = ()
         report.add("note", "abort", root / "abort", 0, text)
     for start, end in replaced_ranges(root):
         text = (
-            f"{end - start} bytes from log offset {start} on, which were no records: an earlier "
+            f"{end - start} bytes from log offset {start} on, which are not records: an earlier "
             f"recovery took them out of the log and kept them here"
         )
         report.add("note", "truncated", root / TRUNCATED_DIRECTORY / f"{start:020d}", 0, text)

@@ -183,12 +183,12 @@ class _Walk:
             self.report.add(
                 "note", "stale-tail", first.path, first_pos,
                 f"the log ends here, at {start}; old records from {end} on were cut off before "
-                f"and are no messages",
+                f"and are not messages",
             )  # fmt: skip
         else:
             self.report.add(
                 "error", "log-gap", first.path, first_pos,
-                f"{end - start} bytes are no record; records continue at log offset {end}. "
+                f"{end - start} bytes are not a record; records continue at log offset {end}. "
                 f"Apache's broker would truncate the log here: restore this file from a copy first",
             )  # fmt: skip
         self.gap = None
@@ -210,7 +210,7 @@ class _Walk:
             return
         self.report.add(
             "warning" if self.summary.crashed else "note", "tail", piece.path, pos,
-            f"the log ends here, at {piece.base + pos}; {used} bytes after it are no record: an "
+            f"the log ends here, at {piece.base + pos}; {used} bytes after it are not a record: an "
             f"interrupted write, or stale bytes",
         )  # fmt: skip
 
@@ -256,7 +256,7 @@ class _Walk:
             else:
                 pos = int(row["phys_offset"]) - piece.base + int(row["topic_pos"])
                 self.report.add(
-                    "error", "record-topic", piece.path, pos, f"{text[:80]!r} is no topic name"
+                    "error", "record-topic", piece.path, pos, f"{text[:80]!r} is not a topic name"
                 )
 
 

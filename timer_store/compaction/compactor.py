@@ -264,7 +264,7 @@ class Compaction:
         return count
 
     def _conclude(self, plan: CompactionPlan, before: int, by_hand: bool) -> None:
-        """Count the bytes that can be removed now; note the reason why others cannot."""
+        """Count the bytes that can be removed now; report why others cannot."""
         state, first = self._state, self._first_needed()
         self.freed_bytes += max(min(first, plan.until) - before, 0)
         if by_hand:

@@ -31,7 +31,7 @@ class OriginRun:
         self._start, self._end = start, end
 
     def add(self, rows: Rows) -> None:
-        """Note the next (n,) `SCANNED` rows of the scan, n > 0."""
+        """Add the next (n,) `SCANNED` rows of the scan, n > 0."""
         ends = rows["phys_offset"] + rows["record_size"]
         others = np.flatnonzero(rows["prepared_offset"] >= 0)
         if others.size:

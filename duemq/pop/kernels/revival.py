@@ -79,7 +79,7 @@ class Context(NamedTuple):
     first_pop: Bytes  # (bytes,) u1: entry 1ST_POP_TIME with its separator
 
 
-class Into(NamedTuple):
+class Output(NamedTuple):
     """Output of `add_copies`."""
 
     rows: npt.NDArray[Any]  # (n,) message_store.layout.PUT
@@ -198,7 +198,7 @@ def add_copies(
     log_offsets: npt.NDArray[np.int64],
     frames: npt.NDArray[Any],
     context: Context,
-    into: Into,
+    output: Output,
 ) -> int:
     """Add copies of the records in `data`, up to the first record that needs Python.
 
@@ -214,7 +214,7 @@ def add_copies(
         size = read_frame(data, pos, data.size, log_offsets[count], frame)
         if size < 0 or not is_body_sound(data, pos, frame):
             return count
-        row, at = into.rows[into.end[0]], into.end[1]
+        row, at = output.rows[output.end[0]], output.end[1]
         set_message(data, pos, frame, log_offsets[count], row)
         row["prepared_offset"] = log_offsets[count]
         row["topic_index"], row["queue_id"] = context.topic_index, 0
@@ -222,16 +222,16 @@ def add_copies(
         row["store_ip_hi"], row["store_ip_lo"] = context.store_ip_hi, context.store_ip_lo
         row["store_port"] = context.store_port
         row["body_pos"], row["body_len"] = at, frame["body_len"]
-        copy(into.staging, at, data, pos + frame["body_pos"], frame["body_len"])
+        copy(output.staging, at, data, pos + frame["body_pos"], frame["body_len"])
         start = pos + frame["prop_pos"]
         at = copy_properties(
-            data, start, start + frame["prop_len"], context, row, into.staging,
+            data, start, start + frame["prop_len"], context, row, output.staging,
             at + frame["body_len"],
         )  # fmt: skip
         if at < 0:
             return count
         row["reconsume_times"] += 1
-        into.end[0] += 1
-        into.end[1] = at
+        output.end[0] += 1
+        output.end[1] = at
         pos += size
     return log_offsets.size
