@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -93,7 +93,7 @@ def with_former_names(view: dict[str, object]) -> dict[str, object]:
     return view | {old: view[new] for old, new in FORMER_NAMES.items() if new in view}
 
 
-def with_new_names(view: dict[str, Any]) -> dict[str, Any]:
+def with_new_names(view: dict[str, object]) -> dict[str, object]:
     """Return a part of the status of any broker, with all values by the new names."""
     return {new: view[old] for old, new in FORMER_NAMES.items() if old in view} | view
 

@@ -82,9 +82,8 @@ class MigrationClient:
 
     async def status(self) -> Status:
         """Return the state of every level."""
-        status = with_new_names(await self.command("status"))
-        levels = [with_new_names(level) for level in status["levels"]]
-        return status | {"levels": levels}
+        found = await self.command("status")
+        return with_new_names(found) | {"levels": list(map(with_new_names, found["levels"]))}
 
     async def configure(self, changes: dict[str, str]) -> None:
         """Change the broker's configuration."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from duemq.admin.runtime_info import binary_size
@@ -70,7 +71,7 @@ async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, obje
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _blocked_by(view: dict[str, Any]) -> str:
+def _blocked_by(view: Mapping[str, object]) -> str:
     """Return why no timers are copied; `waits` is the former name of the key."""
     return str(view.get("blocked_by", view.get("waits", "")))
 

@@ -142,3 +142,9 @@ def test_malformed_records_are_logged_in_one_line(tmp_path, caplog):
 def test_a_return_of_everything_is_a_record():
     record = replace(GIVEBACK, pending=((5, 9),))
     assert ownership.decode(ownership.encode(record)) == record
+
+
+def test_a_state_record_names_its_operator_as_earlier_versions_do():
+    body = ownership.encode(STATE)
+    assert json.loads(body)["who"] == STATE.operator == "anna"
+    assert ownership.decode(body) == STATE

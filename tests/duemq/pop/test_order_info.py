@@ -37,7 +37,7 @@ def test_apaches_file_is_read_and_written_again(tmp_path: Path) -> None:
     assert table.acknowledge(PLACE, 17, 1_000_000) == 20
     table.persist()
     expected.acked = 3
-    assert dict(table_of(path).places()) == {PLACE: expected}
+    assert dict(table_of(path).group_queues()) == {PLACE: expected}
 
 
 def test_acknowledgements_advance_the_group_in_order(tmp_path: Path) -> None:
