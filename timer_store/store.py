@@ -144,7 +144,9 @@ class TimerStore:
             times.append(self.compaction.next_piece_ms)
         return min(times)
 
-    next_moment_ms = next_work_ms  # former name, for programs that embed the store
+    # Former names, for programs that embed the store.
+    next_moment_ms = next_work_ms
+    note_put = on_put
 
     def _rebuild(self, now_ms: int) -> None:
         """Rebuild timer log and wheel from the queue, because the chain of a slot is broken."""

@@ -81,20 +81,24 @@ def summary(timers: TimerStore) -> dict[str, object]:
 def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of enqueueing: timers in the queue, their lag, the blocking reason."""
     return {
-        "behind": timers.enqueue.lag_units,
+        "lag_units": timers.enqueue.lag_units,
         "lag_ms": enqueue_lag_ms(timers, now_ms),
         "enqueued": timers.enqueue.enqueued,
-        "taken": timers.enqueue.enqueued,  # former name, for one release
         "per_second": rates(timers.enqueue.rate, now_ms),
-        "holding": timers.enqueue.blocked_by,
+        "blocked_by": timers.enqueue.blocked_by,
         "stopped": timers.config.stop_enqueue,
+        # Former names, for one release.
+        "behind": timers.enqueue.lag_units,
+        "taken": timers.enqueue.enqueued,
+        "holding": timers.enqueue.blocked_by,
     }
 
 
 def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of delivery: overdue timers, their lag, the refusal."""
     return {
-        "behind": overdue(timers, now_ms),
+        "lag_units": (late := overdue(timers, now_ms)),
+        "behind": late,  # former name, for one release
         "lag_ms": dequeue_lag_ms(timers, now_ms),
         "per_second": rates(timers.stats.rate, now_ms),
         "refusal": timers.dequeue.refusal,

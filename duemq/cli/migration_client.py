@@ -19,7 +19,7 @@ from message_store.errors import RequestError, UsageError
 from migration.requests import MASTER_FIELD, MIGRATE, with_new_names
 
 CALL_TIMEOUT_S: Final = 600.0
-LOOK_EVERY_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 FINAL: Final = ("done", "rolled_back", "planned")
 Status = dict[str, Any]
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class MigrationClient:
             mine = [item for item in status["levels"] if item["level"] in levels]
             if all(item["state"] in FINAL or item["paused"] for item in mine):
                 return status
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _status_of_master(self) -> Status:
         """Return the status of the master; after a failure, the next call uses the next master.

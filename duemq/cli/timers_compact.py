@@ -18,7 +18,7 @@ from message_store.errors import RequestError
 from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN_TIMEOUT_S: Final = 600.0
-LOOK_EVERY_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 REFUSALS: Final = ("no_room", "refused", "behind")
 COLUMNS: Final = ("broker", "#messages", "#bytes to copy", "#log bytes freed", "remark")
 
@@ -68,7 +68,7 @@ async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, obje
         if not view["running"]:
             blocked_by = _blocked_by(view)
             return {"blocked_by": blocked_by, "why": view["why"]} if blocked_by else {}
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 def _blocked_by(view: Mapping[str, object]) -> str:

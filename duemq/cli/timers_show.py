@@ -169,7 +169,8 @@ def _rates(view: dict[str, Any], stage: str) -> str:
 
 
 def _lag(stage: dict[str, Any]) -> str:
-    return f"{stage['behind']:,} ({duration_text(stage['lag_ms'])})" if stage["behind"] else "0"
+    units = stage.get("lag_units", stage.get("behind", 0))  # "behind": brokers of former releases
+    return f"{units:,} ({duration_text(stage['lag_ms'])})" if units else "0"
 
 
 def _counts(view: dict[str, Any]) -> str:
@@ -197,7 +198,7 @@ def _compaction(view: dict[str, Any]) -> str:
 def _problems(view: dict[str, Any]) -> list[tuple[str, str]]:
     enqueue, dequeue = view["enqueue"], view["dequeue"]
     texts = [
-        ("enqueue is blocked", enqueue["holding"]),
+        ("enqueue is blocked", enqueue.get("blocked_by", enqueue.get("holding", ""))),
         ("delivery is blocked", dequeue["refusal"]),
         ("old log files are kept", view["compaction"]["why"]),
         ("timerStopEnqueue", "no timer is enqueued" if enqueue["stopped"] else ""),

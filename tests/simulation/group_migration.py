@@ -164,7 +164,7 @@ def check_migrations(stores: Sequence[Any], runs: set[str]) -> int:
 
 def _check_state(record: StateRecord, states: dict[int, str]) -> None:
     before = states.get(record.level, "")
-    assert record.who != VERIFICATION, f"level {record.level}: {record.why}"
+    assert record.operator != VERIFICATION, f"level {record.level}: {record.why}"
     is_first = before in FIRST and (record.source, record.target) == ("planned", "routing")
     assert is_first or record.source == before, f"{record} follows {before!r}"
     assert is_first or (record.source, record.target) in LEGAL, record

@@ -1,4 +1,4 @@
-"""`duemq send --from`: what was lost is put again, once, however often it is requests for."""
+"""`duemq send --from`: lost messages are sent again exactly once, however often the command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duemq timers compact`: what is requests for, waited for, shown; the exit codes."""
+"""`duemq timers compact`: requests, waits, output, exit codes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def broker(monkeypatch):
 
     monkeypatch.setattr(Cluster, "request", request)
     monkeypatch.setattr(Cluster, "view", view)
-    monkeypatch.setattr("duemq.cli.timers_compact.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("duemq.cli.timers_compact.POLL_INTERVAL_S", 0)
     return state
 
 

@@ -1,4 +1,4 @@
-"""`duemq timers cancel`, `move`, `fire`: what is requests for, what is shown, the exit codes."""
+"""`duemq timers cancel`, `move`, `fire`: requests, output, exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def result(verdict, messages=0, **more):
 
 @pytest.fixture
 def requests(monkeypatch):
-    """Answer with `requests[0]`; what was requests for is added behind."""
+    """Respond to each decision with the first item; append the requests after it."""
     found = [[result("done", 1)]]
 
     async def decide(self, action, named, **more):
