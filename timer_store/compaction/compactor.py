@@ -150,7 +150,9 @@ class Compaction:
     def _report(self, blocked_by: Blocked, why: str) -> None:
         if blocked_by and blocked_by != self.blocked_by:
             temporary = blocked_by == Blocked.NOT_ENQUEUED
-            log.log(logging.INFO if temporary else logging.WARNING, "old log files are kept: %s", why)
+            log.log(
+                logging.INFO if temporary else logging.WARNING, "old log files are kept: %s", why
+            )
         self.blocked_by, self.why = blocked_by, why
 
     # -- selection ------------------------------------------------------------------------------

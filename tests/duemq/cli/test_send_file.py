@@ -1,4 +1,4 @@
-"""`duemq send --from`: lost messages are sent again exactly once, however often the command runs."""
+"""`duemq send --from`: lost messages are sent again, once, however often the command runs."""
 
 from __future__ import annotations
 
