@@ -125,7 +125,7 @@ def far(now_ms: int, seed: int = 4) -> Callable[[Times], Times]:
 
 def catch_up_index(store: MessageStore) -> None:
     """Index all keys, as the broker does within an idle second."""
-    while store.index.behind_bytes:
+    while store.index.lag_bytes:
         store.index.catch_up()
 
 
@@ -147,7 +147,7 @@ def fill_store(root: Path, count: int, topic: str) -> None:
 
 
 def _note(timers: TimerStore, batch: PutBatch) -> None:
-    timers.note_put(batch, timers.clock.now_ms())
+    timers.on_put(batch, timers.clock.now_ms())
 
 
 def write_digits(out: npt.NDArray[np.uint8], numbers: Times, count: int, base: int) -> None:

@@ -61,7 +61,7 @@ def fill_levels(root: Path, count: int, topic: str) -> None:
             hook(batch, clock.now_ms())
             store.put(batch)
             assert not (batch.filled["status"] != 0).any(), batch.remarks
-        while store.index.behind_bytes:
+        while store.index.lag_bytes:
             store.index.catch_up()
 
 

@@ -76,14 +76,14 @@ class Outcome:
         """Real topics of the settled units, (done,); NO_TOPIC where it is unknown."""
         return self._topic_index[: self.done]
 
-    def note(self, store_ms: int, topic_index: int, count: int = 1) -> None:
+    def record(self, store_ms: int, topic_index: int, count: int = 1) -> None:
         """Settle the next `count` units, all with the same store time and topic."""
         first, self.done = self.done, self.done + count
         self._store_ms[first : self.done] = store_ms
         self._topic_index[first : self.done] = topic_index
         self.delivered += 0 if store_ms == NOT_PUT else count
 
-    def note_batch(self, batch: PutBatch, undelivered: Mapping[int, int] = NO_ROWS) -> int:
+    def record_batch(self, batch: PutBatch, undelivered: Mapping[int, int] = NO_ROWS) -> int:
         """Settle the leading rows of a batch after the put, up to the first refused row.
 
         Args:
@@ -106,7 +106,7 @@ class Outcome:
         return int(count)
 
     def refuse(self, batch: PutBatch, at: int) -> None:
-        """Note that the store refused a row of a batch."""
+        """Record that the store refused a row of a batch."""
         self.refusal = batch.remarks.get(at, NOT_WRITABLE)
 
     def delivered_columns(self, due_ms: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.int32]]:
@@ -167,7 +167,7 @@ class SingleDeliverer(Generic[Unit]):
         """Append the message of the next unit, or its quarantine record."""
         reader, batch = self._reader, self._batch
         if reader.is_lost(unit):
-            outcome.note(NOT_PUT, reader.topic_of(unit))
+            outcome.record(NOT_PUT, reader.topic_of(unit))
             outcome.lost += 1
             return
         batch.clear()
@@ -176,7 +176,7 @@ class SingleDeliverer(Generic[Unit]):
             self._store.put(batch)
             row = batch.rows[0]
             if not row["status"]:
-                outcome.note(int(row["store_ms"]), int(row["topic_index"]))
+                outcome.record(int(row["store_ms"]), int(row["topic_index"]))
                 return
             if row["status"] != MESSAGE_ILLEGAL:
                 outcome.refuse(batch, 0)
@@ -187,5 +187,5 @@ class SingleDeliverer(Generic[Unit]):
         if outcome.refusal:
             outcome.illegal = True
             return
-        outcome.note(NOT_PUT, reader.topic_of(unit, item))
+        outcome.record(NOT_PUT, reader.topic_of(unit, item))
         outcome.quarantined.append(item)

@@ -35,7 +35,7 @@ class Lateness:
         self.sum_ms = 0
         self.max_ms = 0
 
-    def note(self, due_ms: Times, store_ms: Times) -> None:
+    def record(self, due_ms: Times, store_ms: Times) -> None:
         """Count deliveries; an early delivery counts as 0 ms late."""
         if not due_ms.size:
             return

@@ -131,14 +131,22 @@ class StateRecord:
     """Record: the migration of a level changed from state `source` to `target`.
 
     If both are equal, the migration was paused (`why` is the cause) or resumed (`why` is empty).
+
+    Attributes:
+        operator: Operator who requested the change, "" if the broker made it.
     """
 
     migration: str
     level: int
     source: str
     target: str
-    who: str = ""
+    operator: str = ""
     why: str = ""
+
+    @property
+    def who(self) -> str:
+        """Former name of `operator`; removed with the next release."""
+        return self.operator
 
 
 OwnershipRecord = Transfer | Return | Route | StateRecord
@@ -149,6 +157,9 @@ KINDS: Final[Mapping[str, type[OwnershipRecord]]] = {
     "state": StateRecord,
 }
 _NAMES: Final = {kind: name for name, kind in KINDS.items()}
+_JSON_NAMES: Final = {"operator": "who"}
+"""Names of fields in the log, where they differ."""
+_FIELD_NAMES: Final = {written: name for name, written in _JSON_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +179,7 @@ class JournalEntry:
 
 def encode(record: OwnershipRecord) -> bytes:
     """Return the body of a record: compact JSON."""
-    fields = {name: getattr(record, name) for name in record.__slots__}
+    fields = {_JSON_NAMES.get(name, name): getattr(record, name) for name in record.__slots__}
     value = {"kind": _NAMES[type(record)], **fields}
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -187,7 +198,7 @@ def decode(body: bytes) -> OwnershipRecord:
                 value[name] = tuple(map(tuple, value[name]))
         if "promised" in value:
             value["promised"] = {int(at): due_ms for at, due_ms in value["promised"].items()}
-        record = kind(**value)
+        record = kind(**{_FIELD_NAMES.get(name, name): value[name] for name in value})
     except (TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an ownership record: {type(error).__name__}: {error}") from error
     _check(record)
@@ -230,7 +241,7 @@ def _are_numbers(value: object, keys: Callable[[object], bool]) -> bool:
 
 
 _CHECKS: Final[Mapping[str, Callable[[object], bool]]] = {
-    **dict.fromkeys(("migration", "who", "why"), _is_name),
+    **dict.fromkeys(("migration", "operator", "why"), _is_name),
     **dict.fromkeys(("source", "target"), lambda value: _is_name(value) and value in STATE_NAMES),
     **dict.fromkeys(("first", "end", "count", "gone", "fence", "timer_fence"), _is_number),
     **dict.fromkeys(("checksum", "gone_sum"), partial(_is_number, high=CHECKSUM_MAX)),

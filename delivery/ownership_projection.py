@@ -222,7 +222,7 @@ class LevelProjection:
     Attributes:
         migration: Newest migration of the level.
         state: Target of its newest state record, empty without one.
-        who, why, changed_ms: Fields of that record.
+        operator, why, changed_ms: Fields of that record.
         routed: Whether new messages become timers; fence, timer_fence, rules: see `Route`.
         transferred: Number of messages that became timers.
         returned: Number of messages that the level owns again.
@@ -234,7 +234,7 @@ class LevelProjection:
     level: int
     migration: str = ""
     state: str = ""
-    who: str = ""
+    operator: str = ""
     why: str = ""
     changed_ms: int = 0
     routed: bool = False
@@ -275,7 +275,7 @@ class LevelProjection:
             )  # fmt: skip
         if isinstance(record, StateRecord):
             return replace(
-                before, state=record.target, who=record.who, why=record.why,
+                before, state=record.target, operator=record.operator, why=record.why,
                 changed_ms=entry.store_ms,
             )  # fmt: skip
         if isinstance(record, Route):

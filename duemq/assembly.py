@@ -1,7 +1,7 @@
 """Assembly of a broker: creates and connects managers, processors and plugins.
 
 store --- put path (hooks of plugins) --- send, send-back, transactions
-  |   \\-- dispatchers: held pulls, statistics, plugins
+  |   \\-- dispatchers: long polls, statistics, plugins
 topics, groups, offsets (files in config/) --- pull, clients, offsets, admin, ...
 """
 
@@ -46,7 +46,7 @@ from duemq.pop.order_info import VIEW as ORDER_INFO_VIEW
 from duemq.pop.request_modes import RequestModes
 from duemq.pop.service import PopService
 from duemq.ports import Identity
-from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.long_polls import LongPolls
 from duemq.pull.offset_requests import OffsetProcessor
 from duemq.pull.pull import PullProcessor
 from duemq.pull.queue_locks import LockProcessor, LockTable
@@ -73,7 +73,7 @@ from duemq.send.put_path import PutPath
 from duemq.send.reply import ReplyProcessor
 from duemq.send.send_back import SendBackProcessor
 from duemq.send.send_header import broker_suffix
-from duemq.timers import refuse_timers, timers_are_held
+from duemq.timers import has_timer_topic, refuse_timers
 from duemq.transactions.half_messages import GROUP as TRANSACTIONS_GROUP
 from duemq.transactions.transactions import Transactions
 from message_store.clock import Clock
@@ -115,7 +115,7 @@ class BrokerComponents:
     offsets: OffsetManager
     clients: ClientTable
     filters: FilterFile
-    held: HeldPulls
+    long_polls: LongPolls
     memory: MemoryBudget
     stats: BrokerStats
     hooks: list[PutHook]
@@ -224,7 +224,7 @@ def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
         plugins = context.plugins
         plugins.open_replica(store)
         parts.replica = replica_of(
-            store, tables, parts.held, context.replication(), context.clock, context.connect,
+            store, tables, parts.long_polls, context.replication(), context.clock, context.connect,
             context.membership,
             apply_master_config=lambda properties, log_end: plugins.follow_master(
                 properties, store, log_end
@@ -235,7 +235,7 @@ def assemble(store: MessageStore, context: BrokerContext) -> BrokerComponents:
             context.ha_socket, store, context.replication(), context.ha_server, context.clock,
             own_addresses=(context.config().broker_ip,), member=context.membership,
         )  # fmt: skip
-    store.add_dispatcher(parts.held.on_append)
+    store.add_dispatcher(parts.long_polls.on_append)
     store.add_dispatcher(parts.stats.on_append)
     for dispatcher in context.plugins.dispatchers():
         store.add_dispatcher(dispatcher)
@@ -284,7 +284,7 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
     memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     filters = FilterFile.loaded(store.config_path, clock)
     hooks = list(context.plugins.put_hooks())
-    if not timers_are_held(context.plugins.system_topics()):
+    if not has_timer_topic(context.plugins.system_topics()):
         hooks.append(refuse_timers)
     return BrokerComponents(
         store=store,
@@ -297,7 +297,7 @@ def _create_managers(store: MessageStore, context: BrokerContext) -> BrokerCompo
             filters=filters.table,
         ),
         filters=filters,
-        held=HeldPulls(clock, store, held_max=config.long_polls_max, memory=memory),
+        long_polls=LongPolls(clock, store, polls_max=config.long_polls_max, memory=memory),
         memory=memory,
         stats=BrokerStats(store.topics),
         hooks=hooks,
@@ -328,11 +328,11 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     parts.transactions = transactions
     transactions.recover()  # before plugins append anything
     parts.hooks.append(transactions.put_hook)  # last, as it reads the refusals of the others
-    parts.tasks += [parts.held.running(), clients.running()]
+    parts.tasks += [parts.long_polls.running(), clients.running()]
     if parts.replica is None:
         parts.tasks.append(transactions.running())
     pull = PullProcessor(
-        store, topics, groups, offsets, parts.clients, parts.held, parts.stats, config,
+        store, topics, groups, offsets, parts.clients, parts.long_polls, parts.stats, config,
         replication=context.replication, access_version=lambda: records.version,
         compiled=lambda: context.kernels.is_done,
     )  # fmt: skip
@@ -345,7 +345,7 @@ def _processors(parts: BrokerComponents, context: BrokerContext) -> list[Process
     return [
         clients,
         transactions,
-        HistoryProcessor(store, context.plugins.waiting, transactions.halves.is_finished),
+        HistoryProcessor(store, context.plugins.pending_messages, transactions.halves.is_finished),
         pull,
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config, records),
         RecallProcessor(store, topics, put, identity, clock, config, context.plugins.recalls()),
@@ -385,7 +385,7 @@ def _admin_processors(parts: BrokerComponents, context: BrokerContext) -> list[P
             parts.groups,
             parts.offsets,
             parts.clients,
-            parts.held,
+            parts.long_polls,
             identity,
             push=lambda: not context.config().server_side_reset,
         ),
@@ -454,7 +454,11 @@ def _operating_processors(parts: BrokerComponents, context: BrokerContext) -> li
             has_accounts=context.access is not None and context.access.accounts is not None,
         ),
         DecideProcessor(
-            store, context.plugins.waiting, parts.hooks, context.clock, parts.identity.broker_name
+            store,
+            context.plugins.pending_messages,
+            parts.hooks,
+            context.clock,
+            parts.identity.broker_name,
         ),
     ]
 

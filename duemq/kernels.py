@@ -72,9 +72,9 @@ def count_puts(
         counted[2 + bucket(record_size, SIZE_BOUNDS)] += 1
         if row["out_ms"] >= 0 and row["real_topic_index"] >= 0 and not delivered:
             delay_s = max((row["out_ms"] - row["born_ms"]) // 1_000, 0)
-            asked = delays[row["real_topic_index"]]
-            asked[0] += delay_s
-            asked[1 + bucket(delay_s, DELAY_BOUNDS_S)] += 1
+            requested = delays[row["real_topic_index"]]
+            requested[0] += delay_s
+            requested[1 + bucket(delay_s, DELAY_BOUNDS_S)] += 1
     return messages, size
 
 
@@ -117,7 +117,7 @@ def watched_slots(rows: npt.NDArray[Any], count: int, watched: Any, out: Any) ->
     """Write the distinct watched queue slots of stored rows to `out`; return their number.
 
     Args:
-        watched: (slots,) u1: 1 if the slot has held pulls; set to LISTED for slots in `out`.
+        watched: (slots,) u1: 1 if the slot has long polls; set to LISTED for slots in `out`.
         out: (n,) i4, n >= count.
     """
     found = 0

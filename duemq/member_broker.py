@@ -78,8 +78,8 @@ class MemberBroker:
             self._clock,
             peer_client(settings.auth, load_tls(settings.tls).client),
         )
-        waiting = Role(is_replica=True, own_id=self.service.member.broker_id)
-        self.runner = RoleRunner(self._new_broker, waiting, on_serving)
+        standby = Role(is_replica=True, own_id=self.service.member.broker_id)
+        self.runner = RoleRunner(self._new_broker, standby, on_serving)
 
     async def run(self) -> str:
         """Serve until a stop; return the failure, empty after a requested stop.

@@ -159,7 +159,7 @@ def load_plugin(installed: Installed, host: Host) -> BrokerPlugin:
             f"uninstall it, or set brokerPluginDisabled={installed.name}"
         )
         raise PluginError(installed.name, why) from error
-    missing = [name for name in _METHODS if not callable(getattr(plugin, name, None))]
+    missing = [name for name in _METHODS if not _has_method(plugin, name)]
     if missing:
         why = f"lacks {', '.join(missing)} ({installed.origin}); derive it from PluginBase"
         raise PluginError(installed.name, why)
@@ -177,13 +177,22 @@ _METHODS = (
     "reconfigure",
     "first_pending_offset",
     "recalls",
-    "waiting",
+    "pending_messages",
     "delivered_ms",
     "open_replica",
     "follow_master",
     "following",
     "running",
 )
+
+
+_FORMER_NAMES = {"pending_messages": "waiting"}
+"""Methods that plugins may still have under another name; removed with the next release."""
+
+
+def _has_method(plugin: BrokerPlugin, name: str) -> bool:
+    names = (name, _FORMER_NAMES.get(name, name))
+    return any(callable(getattr(plugin, each, None)) for each in names)
 
 
 def in_declared_order(plugins: Mapping[str, BrokerPlugin]) -> dict[str, BrokerPlugin]:
@@ -341,9 +350,9 @@ class PluginSet:
             raise PluginError(offered[1][0], f"{offered[0][0]} already handles recalls")
         return offered[0][1] if offered else None
 
-    def waiting(self) -> list[PendingMessages]:
+    def pending_messages(self) -> list[PendingMessages]:
         """Return the owners of pending messages for decisions, timers before levels."""
-        found = self._collect("waiting", lambda plugin: plugin.waiting())
+        found = self._collect("pending_messages", _pending_messages)
         offered = [port for _, port in found if port is not None]
         return offered[::-1]  # hooks run levels first
 
@@ -411,6 +420,12 @@ def _plugin_errors(name: str, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise PluginError(name, f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _pending_messages(plugin: BrokerPlugin) -> PendingMessages | None:
+    former = getattr(plugin, _FORMER_NAMES["pending_messages"], None)
+    found: PendingMessages | None = plugin.pending_messages() if former is None else former()
+    return found
 
 
 def _pin(plugin: BrokerPlugin) -> FirstPending:

@@ -23,7 +23,7 @@ REMARK = (
 )
 
 
-def timers_are_held(topics: Iterable[SystemTopic]) -> bool:
+def has_timer_topic(topics: Iterable[SystemTopic]) -> bool:
     """Return whether a plugin has added the timer topic."""
     return any(topic.name == TIMER_TOPIC for topic in topics)
 

@@ -232,7 +232,7 @@ class StoreConfig:
     flush_disk_type: str = option(
         "ASYNC_FLUSH",
         "flushDiskType",
-        "SYNC_FLUSH: a message is on disk before its send is answered, and before consumers "
+        "SYNC_FLUSH: a message is on disk before the response to its send, and before consumers "
         "receive it.",
         choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
     )
@@ -252,7 +252,7 @@ class StoreConfig:
     sync_flush_timeout_ms: int = option(
         5_000,
         "syncFlushTimeout",
-        "Maximum time a SYNC_FLUSH send takes; after it the answer is FLUSH_DISK_TIMEOUT.",
+        "Maximum time a SYNC_FLUSH send takes; after it the response is FLUSH_DISK_TIMEOUT.",
         minimum=1,
         wire=True,
     )
@@ -325,7 +325,7 @@ class StoreConfig:
     pull_bytes_max: int = option(
         262_144,
         "maxTransferBytesOnMessageInMemory",
-        "Maximum bytes in one answer to a pull.",
+        "Maximum bytes in one response to a pull.",
         minimum=1,
         maximum=PULL_BYTES_MAX,
         wire=True,
@@ -333,7 +333,7 @@ class StoreConfig:
     pull_count_max: int = option(
         32,
         "maxTransferCountOnMessageInMemory",
-        "Maximum messages in one answer to a pull.",
+        "Maximum messages in one response to a pull.",
         unit="messages",
         minimum=1,
         wire=True,
@@ -369,7 +369,7 @@ class StoreConfig:
 
     @property
     def sync_flush(self) -> bool:
-        """Whether a send is answered only when its message is on the disk."""
+        """Whether the response to a send waits until its message is on the disk."""
         return self.flush_disk_type == "SYNC_FLUSH"
 
     @property

@@ -23,7 +23,7 @@ DIRECTORY: Final = "sums"
 DAMAGED: Final = "its contents are not as they were written: the disk has changed them"
 
 
-def note(path: Path, data: bytes, *, previous: Path | None = None) -> None:
+def record(path: Path, data: bytes, *, previous: Path | None = None) -> None:
     """Record the checksum of a file that was just written; errors of the disk are ignored.
 
     Args:
@@ -47,10 +47,10 @@ def note(path: Path, data: bytes, *, previous: Path | None = None) -> None:
 
 def is_damaged(path: Path, data: bytes) -> bool:
     """Return whether the bytes of a file differ from those that were written."""
-    noted = _read_sum(path)
-    if noted is None or noted[2] != _modified_ns(path):
+    known = _read_sum(path)
+    if known is None or known[2] != _modified_ns(path):
         return False
-    return noted[:2] != (zlib.crc32(data), len(data))
+    return known[:2] != (zlib.crc32(data), len(data))
 
 
 def checked(path: Path, data: bytes) -> bytes:

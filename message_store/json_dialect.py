@@ -235,7 +235,7 @@ def write_config(path: Path, text: str) -> None:
     os.replace(temporary, path)
     if old is not None:
         os.replace(old, backup_path(path))
-    config_sums.note(path, data, previous=backup_path(path) if old is not None else None)
+    config_sums.record(path, data, previous=backup_path(path) if old is not None else None)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -189,7 +189,7 @@ class MessageStore(StoreReader):
         self.queues.correct_min(self.log.min_offset)
         self.queues.deletions.fit(self.log.min_offset, found.end)
         self.queues.deletions.write()
-        self._note_lost(found.end)
+        self._record_lost_bytes(found.end)
         self.recovered = found
         if found.records:
             self.appender.last_record = found.last_record
@@ -207,17 +207,17 @@ class MessageStore(StoreReader):
         point = self.mark.point(clean=not crashed)
         return point.units if point is not None else 0
 
-    def _note_lost(self, end: int) -> None:
+    def _record_lost_bytes(self, end: int) -> None:
         """Record a truncation if the log has lost its end, or was replaced by another one."""
         marks = self.mark.read()
         if marks is None or marks.dispatched == self.log.min_offset:
             return
         if marks.dispatched > end:
-            self.truncations.note(end)
+            self.truncations.record_loss(end)
         elif marks.last_record >= self.log.min_offset and not recover.record_ends_at(
             self.log, marks.last_record, marks.dispatched
         ):
-            self.truncations.note(0)
+            self.truncations.record_loss(0)
 
     def _synced_before(self, crashed: bool) -> int:
         """Return the log offset up to which the log is known to be on the disk."""
@@ -231,7 +231,7 @@ class MessageStore(StoreReader):
         self.index.stop()
         self.flusher.stop()
         try:
-            if self.flusher.failure is None and not self.queues.behind:
+            if self.flusher.failure is None and not self.queues.has_backlog:
                 self.progress.mark_dispatched()
                 self.sync_queues()
                 self.abort_file.remove()
@@ -325,7 +325,7 @@ class MessageStore(StoreReader):
 
         Also report parts of the log that could not be read since the last call.
         """
-        self.log.unreadable.look()
+        self.log.unreadable.update()
         if self.flusher.failure is not None:
             return
         if self.disk_used_ratio * 100 > self.config.disk_warning_percent:

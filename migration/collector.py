@@ -36,7 +36,7 @@ class MigrationCollector:
             for one in State:
                 state.add_metric([name, one.value], int(one is current.state))
             paused.add_metric([name], int(current.paused))
-            left.add_metric([name], migrations.left(level) if self._service.owners else 0)
+            left.add_metric([name], migrations.remaining(level) if self._service.owners else 0)
             moved.add_metric([name], found.transferred)
             back.add_metric([name], found.returned)
         yield from (state, paused, left, moved, back)

@@ -25,7 +25,7 @@ from message_store.config import from_properties, with_live
 from message_store.errors import CorruptStore, RequestError
 from message_store.hooks import PutHook
 from message_store.ledger.identity import store_id
-from message_store.ledger.place import FILE_NAME, LedgerPlace
+from message_store.ledger.location import FILE_NAME, LedgerLocation
 from message_store.ledger.worker import LedgerProcess
 from message_store.ledger.writer import LedgerWriter
 from message_store.log.batch import PutBatch
@@ -33,7 +33,7 @@ from migration.collector import MigrationCollector
 from migration.config import MigrationConfig
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import NoOwners, find_owners, plugins_of
-from migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text
+from migration.requests import MIGRATE, SYSTEM_ERROR, referral, replica_text, with_former_names
 from migration.steps.operations import Operations
 from migration.steps.router import Router
 from migration.steps.service import MigrationService
@@ -153,7 +153,7 @@ class MigrationPlugin(PluginBase):
         operations = Operations(service, clock, Path(store.config_path("")))
         return Running(service, operations, ledger, router)
 
-    def _place(self, store: MessageStore) -> LedgerPlace:
+    def _place(self, store: MessageStore) -> LedgerLocation:
         try:
             name = store_id(Path(store.config_path("")))
         except (CorruptStore, OSError) as error:  # a full disk does not stop a broker's start
@@ -161,7 +161,7 @@ class MigrationPlugin(PluginBase):
             name = ""
         path = Path(self._host.store_root).absolute() / FILE_NAME
         url = self.config.ledger_url or f"sqlite:///{path}"
-        return LedgerPlace(url=url, store_id=name, store_path=str(self._host.store_root))
+        return LedgerLocation(url=url, store_id=name, store_path=str(self._host.store_root))
 
     # -- handlers and views ---------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class MigrationPlugin(PluginBase):
         if self._running is None:
             master = self._host.master_address
             why_not = self._why_not if master is None else replica_text(master)
-            return {"levels": [], "at_work": [], "why_not": why_not}
+            return with_former_names({"levels": [], "active": [], "why_not": why_not})
         return status_view(self._running.service)
 
     def _runtime_view(self) -> dict[str, str]:

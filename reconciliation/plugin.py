@@ -54,7 +54,7 @@ class ReconciliationPlugin(PluginBase):
         self._host, self._run = host, run
         self.config = from_properties(ReconcileConfig, host.properties)
         self.last = LastAudit()
-        self._at_work: asyncio.Task[None] | None = None
+        self._audit_task: asyncio.Task[None] | None = None
         self._open = False
 
     def config_class(self) -> type:
@@ -86,27 +86,27 @@ class ReconciliationPlugin(PluginBase):
             self._open = False
             self._unschedule()
             self._host.metrics.unregister(collector)
-            if self._at_work is not None:
-                self._at_work.cancel()
+            if self._audit_task is not None:
+                self._audit_task.cancel()
                 with suppress(asyncio.CancelledError):
-                    await self._at_work
+                    await self._audit_task
 
     @property
-    def is_at_work(self) -> bool:
+    def is_running(self) -> bool:
         """Whether an audit runs now."""
-        return self._at_work is not None
+        return self._audit_task is not None
 
     async def audit(self) -> None:
         """Run an audit, unless one is running."""
-        if self._at_work is not None or not self._open:
+        if self._audit_task is not None or not self._open:
             self.last.skipped += 1
             log.warning("an audit still runs; this one is skipped")
             return
-        self._at_work = asyncio.create_task(self._run_audit(), name="audit")
+        self._audit_task = asyncio.create_task(self._run_audit(), name="audit")
         try:
-            await asyncio.wait([self._at_work])
+            await asyncio.wait([self._audit_task])
         finally:
-            self._at_work = None
+            self._audit_task = None
 
     async def _run_audit(self) -> None:
         started_ms = self._host.clock.now_ms()
@@ -140,7 +140,8 @@ class ReconciliationPlugin(PluginBase):
         last = self.last
         return {
             "cron": self.config.cron,
-            "at_work": self.is_at_work,
+            "running": self.is_running,
+            "at_work": self.is_running,  # former name, for one release
             "runs": last.runs,
             "skipped": last.skipped,
             "started_ms": last.started_ms,
@@ -172,7 +173,7 @@ class AuditCollector:
             value=last.skipped,
         )
         yield GaugeMetricFamily(
-            "duemq_audit_at_work", "1 while an audit runs.", value=int(self._plugin.is_at_work)
+            "duemq_audit_at_work", "1 while an audit runs.", value=int(self._plugin.is_running)
         )
         facts = (
             ("exit_code", "Exit code of the last audit: 0 clean, 1 findings, 2 it could not run.",

@@ -14,9 +14,9 @@ segment is dropped, so a level nearly always has one segment. A queue has at mos
 segments; after that, new units join the last segment and may be late (never early) by as much as
 the clock was set back.
 
-For each segment:  appended <= taken <= end.
+For each segment:  appended <= submitted <= end.
     appended    all units before it are in the log (delivered or in quarantine)
-    taken       all units before it were passed to the deliverer
+    submitted   all units before it were passed to the deliverer
     end         queue offset after its last unit
 
 Units that were cancelled, moved or fired before their due time are `settled`: delivery skips them.
@@ -41,18 +41,18 @@ class Segment:
     """Consecutive units whose due times do not decrease."""
 
     appended: int
-    taken: int
+    submitted: int
     end: int
-    head_due_ms: int = NEVER_MS  # due time of the unit at `taken`
+    head_due_ms: int = NEVER_MS  # due time of the unit at `submitted`
 
     @property
     def pending(self) -> int:
         """Units not delivered yet."""
         return self.end - self.appended
 
-    def is_whole(self, due_ms: int) -> bool:
+    def can_prepend(self, due_ms: int) -> bool:
         """Return whether a unit may be prepended: none is in flight or due before `due_ms`."""
-        return self.pending > 0 and self.appended == self.taken and due_ms <= self.head_due_ms
+        return self.pending > 0 and self.appended == self.submitted and due_ms <= self.head_due_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ class LevelCursor:
         return np.array([at in self.settled for at in range(first, first + count)], np.bool_)
 
     def first_unsettled(self, segment: Segment) -> int:
-        """Return the first unit of a segment that is neither taken nor settled, else its end."""
-        at = segment.taken
+        """Return the first unit that is neither submitted nor settled, else the segment's end."""
+        at = segment.submitted
         while at < segment.end and at in self.settled:
             at += 1
         return at
@@ -143,7 +143,7 @@ class LevelCursor:
 
     @property
     def next_due_ms(self) -> int:
-        """Due time of the next unit that is not taken; NEVER_MS if there is none."""
+        """Due time of the next unit that is not submitted; NEVER_MS if there is none."""
         segments = self.segments
         if len(segments) == 1:
             return segments[0].head_due_ms
@@ -169,8 +169,8 @@ class LevelCursor:
         last = self.segments[-1]
         assert last.end <= first < end
         if last.appended == last.end:  # nothing is pending
-            last.appended = last.taken = last.end = first
-        if last.taken == last.end:
+            last.appended = last.submitted = last.end = first
+        if last.submitted == last.end:
             last.head_due_ms = first_due_ms
         last.end = end
         for cut in cuts:
@@ -185,16 +185,16 @@ class LevelCursor:
             return
         new = Segment(cut.offset, cut.offset, last.end, cut.due_ms)
         last.end = cut.offset
-        if last.taken == last.end:
+        if last.submitted == last.end:
             last.head_due_ms = NEVER_MS
         self.segments.append(new)
         self._drop_finished()
 
-    def take(self, segment: Segment, count: int, next_due_ms: int) -> None:
-        """Take `count` units of a segment for delivery; the next one is due at `next_due_ms`."""
-        assert segment.taken + count <= segment.end
-        segment.taken += count
-        segment.head_due_ms = next_due_ms if segment.taken < segment.end else NEVER_MS
+    def submit(self, segment: Segment, count: int, next_due_ms: int) -> None:
+        """Record that `count` units are submitted; the next unit is due at `next_due_ms`."""
+        assert segment.submitted + count <= segment.end
+        segment.submitted += count
+        segment.head_due_ms = next_due_ms if segment.submitted < segment.end else NEVER_MS
 
     def next_segment(self) -> Segment:
         """Return the segment whose next unit is due first."""
@@ -202,23 +202,23 @@ class LevelCursor:
 
     def advance(self, segment: Segment, appended: int) -> None:
         """Advance a segment to `appended`; all units before it are in the log."""
-        assert segment.appended <= appended <= segment.taken
+        assert segment.appended <= appended <= segment.submitted
         self._pass_settled(segment.appended, appended)
         segment.appended = appended
         self._drop_finished()
 
     def pass_transferred(self, segment: Segment, end: int, next_due_ms: int) -> None:
         """Advance past transferred units at the front of a segment; none of them is in flight."""
-        assert segment.appended == segment.taken < end <= segment.end
+        assert segment.appended == segment.submitted < end <= segment.end
         self._pass_settled(segment.appended, end)
-        segment.appended = segment.taken = end
+        segment.appended = segment.submitted = end
         segment.head_due_ms = next_due_ms if end < segment.end else NEVER_MS
         self._drop_finished()
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether all taken units are in the log."""
-        return all(segment.appended == segment.taken for segment in self.segments)
+    def all_appended(self) -> bool:
+        """Whether all submitted units are in the log."""
+        return all(segment.appended == segment.submitted for segment in self.segments)
 
     def reopen(self, first: int, end: int, cuts: Iterable[Cut], due_ms: tuple[int, int]) -> None:
         """Make the units first..end, which are before the cursor, pending again.
@@ -240,8 +240,8 @@ class LevelCursor:
             for (start, head), stop in zip(starts, ends, strict=True)
         ]
         after = self.segments[number] if number < len(self.segments) else None
-        if after is not None and after.appended == end and after.is_whole(due_ms[1]):
-            after.appended = after.taken = pieces[-1].appended
+        if after is not None and after.appended == end and after.can_prepend(due_ms[1]):
+            after.appended = after.submitted = pieces[-1].appended
             after.head_due_ms = pieces.pop().head_due_ms
         self.segments[number:number] = pieces
         self._drop_finished()
@@ -255,12 +255,12 @@ class LevelCursor:
                 passed = self._pass_settled(segment.appended, start)
                 lost += start - segment.appended - passed
                 segment.appended = start
-                if segment.taken < start:
-                    segment.taken = start
+                if segment.submitted < start:
+                    segment.submitted = start
                     segment.head_due_ms = NEVER_MS  # unknown; the caller reads it
         last = self.segments[-1]
         if last.end < queue_min:
-            last.appended = last.taken = last.end = queue_min
+            last.appended = last.submitted = last.end = queue_min
         self._drop_finished()
         return lost
 

@@ -256,7 +256,7 @@ class PendingLevels:
                 decided.remarks[at] = result.refusal
             for item in result.quarantined:
                 decided.remarks[at] = f"it went to quarantine, {item.reason.value}: {item.detail}"
-        self._note_fired(rows[fired])
+        self._append_fired(rows[fired])
         decided.log_end = self._store.max_offset
         return decided
 
@@ -268,8 +268,8 @@ class PendingLevels:
             if result.done or result.refusal or not units.size:
                 return result
 
-    def _note_fired(self, rows: Rows) -> None:
-        """Append a note that explains early deliveries, which are valid without it, too."""
+    def _append_fired(self, rows: Rows) -> None:
+        """Append records that explain early deliveries, which are valid without them, too."""
         for first in range(0, rows.size, BATCH_ROWS):
             batch = PutBatch(BATCH_ROWS)
             for row in rows[first : first + BATCH_ROWS]:

@@ -126,14 +126,14 @@ class Deliverer:
         outcome, whole = Outcome(units.size), units
         while outcome.done < whole.size and not outcome.refusal:
             if skip is not None:
-                outcome.note(NOT_PUT, NO_TOPIC, _leading(~skip[outcome.done :]))
+                outcome.record(NOT_PUT, NO_TOPIC, _leading(~skip[outcome.done :]))
                 units = whole[: outcome.done + _leading(skip[outcome.done :])]
             if outcome.done < units.size:
                 self._deliver_compiled((level, first_offset, delay_ms), units, outcome)
             if outcome.done < units.size and not outcome.refusal:
                 unit = units[outcome.done]
                 if unit["size"] == PRE_BLANK_SIZE:
-                    outcome.note(NOT_PUT, NO_TOPIC)
+                    outcome.record(NOT_PUT, NO_TOPIC)
                     continue
                 place = SCHEDULE_TOPIC, level - 1, first_offset + outcome.done
                 if self._store.repair.repaired(*place):
@@ -180,7 +180,7 @@ class Deliverer:
         elif batch.count:
             batch.trusted = True
             self._store.put(batch)
-            outcome.note_batch(batch)
+            outcome.record_batch(batch)
 
 
 def _leading(mask: npt.NDArray[np.bool_]) -> int:

@@ -126,7 +126,7 @@ class LevelService:
             self._on_failure(f"{type(error).__name__}: {error}")
 
     @property
-    def resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether all messages that are due now are delivered and acknowledged."""
         sleeping = self._sleeping_until >= 0 and not self._wake.is_set()
         return sleeping and self._log_end_in_flight() is None
@@ -180,7 +180,7 @@ class LevelService:
 
     # -- new units ----------------------------------------------------------------------------
 
-    def note_put(self, batch: PutBatch) -> None:
+    def on_put(self, batch: PutBatch) -> None:
         """Add the units of an appended batch to their levels. The dispatcher of this plugin."""
         if self._track is None:
             self._track = entry(
@@ -220,8 +220,8 @@ class LevelService:
         """Append the due prefix of a segment, at most one batch."""
         config = self.config
         count_max = min(room, config.batch_records_max, level.read_units)
-        count_max = min(count_max, segment.end - segment.taken)
-        units = self._queues.units(level.level, segment.taken, count_max)
+        count_max = min(count_max, segment.end - segment.submitted)
+        units = self._queues.units(level.level, segment.submitted, count_max)
         if not units.size:
             self._skip_unreadable(level, segment, now_ms)
             return
@@ -231,9 +231,9 @@ class LevelService:
             segment.head_due_ms = int(due_ms[0])
             return
         level.read_units = max(READ_UNITS_MIN, min(2 * count, config.batch_records_max))
-        first = segment.taken
+        first = segment.submitted
         next_due_ms = self._due_at(level.level, first + count, segment.end)
-        level.cursor.take(segment, count, next_due_ms)
+        level.cursor.submit(segment, count, next_due_ms)
         delivery = InFlight(segment, first, count)
         if level.in_flight.failing is not None:  # later units must not be appended before it
             delivery.move(Event.REFUSED)
@@ -300,7 +300,7 @@ class LevelService:
     def _skip_unreadable(self, level: Level, segment: Segment, now_ms: int) -> None:
         """Continue after units that retention removed, or pause until they are written."""
         first, _ = self._queues.bounds(level.level)
-        if segment.taken < first:
+        if segment.submitted < first:
             self._forget(level, first)
         else:
             level.paused_until_ms = now_ms + PAUSE_MS
@@ -333,16 +333,16 @@ class LevelService:
         found = NEVER_MS
         for segment in level.cursor.segments:
             at = level.cursor.first_unsettled(segment)
-            is_head = at == segment.taken
+            is_head = at == segment.submitted
             due_ms = segment.head_due_ms if is_head else self._due_at(level.level, at, segment.end)
             found = min(found, due_ms)
         return None if found == NEVER_MS else found
 
     def _read_head_due_times(self, level: Level) -> None:
-        """Read the due times of the first units that are not taken."""
+        """Read the due times of the first units that are not submitted."""
         for segment in level.cursor.segments:
-            if segment.taken < segment.end and segment.head_due_ms == NEVER_MS:
-                segment.head_due_ms = self._due_at(level.level, segment.taken, segment.end)
+            if segment.submitted < segment.end and segment.head_due_ms == NEVER_MS:
+                segment.head_due_ms = self._due_at(level.level, segment.submitted, segment.end)
 
     def _due_at(self, level: int, offset: int, end: int) -> int:
         """Return the due time of a unit: 0 if it cannot be read now, NEVER_MS if there is none."""
@@ -395,7 +395,7 @@ class LevelService:
         stats = level.stats
         if outcome.delivered:
             due_ms, store_ms, _ = outcome.delivered_columns(due_ms)
-            stats.note_delivered(due_ms, store_ms, timed=self.config.stats_enable)
+            stats.record_delivered(due_ms, store_ms, timed=self.config.stats_enable)
         stats.refused += bool(outcome.refusal)
         for item in outcome.quarantined:
             stats.quarantined[item.reason] += 1

@@ -63,7 +63,7 @@ def resend_pause_ms(failures: int) -> int:
 
 @dataclass(slots=True)
 class InFlight:
-    """Consecutive units of one segment that are taken for delivery.
+    """Consecutive units of one segment that were submitted for delivery.
 
     Attributes:
         first: Queue offset of the first unit.
@@ -122,7 +122,7 @@ class InFlightTable:
         return max(ends, default=None)
 
     def room(self, *, records_max: int, failures_max: int) -> int:
-        """Return the number of messages that may be taken now, by flow control and blocking."""
+        """Return the number of messages that may be submitted now, by flow control and blocking."""
         failing = self.failing
         if failing is not None and failing.failures > failures_max:
             return 0

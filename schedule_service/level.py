@@ -35,7 +35,7 @@ class Level:
         return cls(level, LevelCursor(level))
 
     def room(self, config: ScheduleConfig) -> int:
-        """Return the number of messages that may be taken now."""
+        """Return the number of messages that may be submitted now."""
         if not config.async_deliver:
             return 0 if len(self.in_flight) else config.batch_records_max
         return self.in_flight.room(

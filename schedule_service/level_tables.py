@@ -86,15 +86,15 @@ class LevelTables:
         if not self._is_known and not _has_units(store):
             self._write(store, self.history)
             self._is_known = True
-        self.learn(store)
-        store.raw.observers.append(lambda slots: self._look(store, slots))
+        self.apply_newest(store)
+        store.raw.observers.append(lambda slots: self._on_append(store, slots))
 
-    def _look(self, store: MessageStore, slots: list[int]) -> None:
+    def _on_append(self, store: MessageStore, slots: list[int]) -> None:
         topic = store.topics.find(LEVELS_TOPIC)
         if topic >= 0 and store.topics.slot(topic, level_journal.QUEUE) in slots:
-            self.learn(store)
+            self.apply_newest(store)
 
-    def learn(self, store: MessageStore) -> None:
+    def apply_newest(self, store: MessageStore) -> None:
         """Apply the newest record of the log to the history, the queues and the file.
 
         Raises:

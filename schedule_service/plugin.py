@@ -111,7 +111,7 @@ class SchedulePlugin(PluginBase):
         return (self._redirect,)
 
     def dispatchers(self) -> Sequence[Dispatcher]:
-        return (self._note_put,)
+        return (self._on_put,)
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {GET_ALL_DELAY_OFFSET: self._answer_delay_offsets}
@@ -124,7 +124,7 @@ class SchedulePlugin(PluginBase):
         """Running components while the store is open, None before and afterwards."""
         return self._running
 
-    def waiting(self) -> PendingMessages | None:
+    def pending_messages(self) -> PendingMessages | None:
         return None if self._running is None else self._running.pending_levels
 
     def first_pending_offset(self) -> FirstPending:
@@ -156,7 +156,7 @@ class SchedulePlugin(PluginBase):
             ConfigError: The master's levels are invalid.
             OSError: A file cannot be written.
         """
-        self.tables.learn(store)
+        self.tables.apply_newest(store)
         if KEY in properties:
             self.tables.follow(properties[KEY], store, log_end)
 
@@ -236,7 +236,7 @@ class SchedulePlugin(PluginBase):
             ConfigError: delayLevels.json cannot be written.
         """
         try:
-            self.tables.learn(store)
+            self.tables.apply_newest(store)
         except OSError as error:
             why = f"the level tables of a former master cannot be written: {error}"
             raise ConfigError(KEY, self.config.levels, why) from error
@@ -258,9 +258,9 @@ class SchedulePlugin(PluginBase):
         self.tables.append_due(self._running.store)
         self._running.hook(batch, now_ms)
 
-    def _note_put(self, batch: PutBatch) -> None:
+    def _on_put(self, batch: PutBatch) -> None:
         if self._running is not None:
-            self._running.service.note_put(batch)
+            self._running.service.on_put(batch)
 
     async def _answer_delay_offsets(self, request: Request) -> Response:
         """Answer request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""

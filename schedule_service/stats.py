@@ -31,13 +31,13 @@ class LevelStats:
         self.quarantined: Counter[Reason] = Counter()
         self.lateness = Lateness()
 
-    def note_delivered(
+    def record_delivered(
         self, due_ms: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64], *, timed: bool
     ) -> None:
         """Count deliveries; with `timed` also their lateness."""
         self.delivered += int(due_ms.size)
         if timed:
-            self.lateness.note(due_ms, store_ms)
+            self.lateness.record(due_ms, store_ms)
 
     def as_dict(self) -> dict[str, object]:
         """Return plain data for views."""

@@ -5,8 +5,8 @@
     apply_return     apply a return record: the cursor reopens its units, with unchanged due times
 
 Apache's offset of a level (`offsetTable`) does not advance past a transfer before a checkpoint of
-the timers includes it (`covered`): an Apache broker that opens the store after a kill may deliver
-some messages twice, but loses none.
+the timers includes it (`on_checkpoint`): an Apache broker that opens the store after a kill may
+deliver some messages twice, but loses none.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class LevelTransfers:
         """Level to the current maximum of Apache's queue offset."""
         return {n: min(first for _, first in rest) for n, rest in self._uncovered.items() if rest}
 
-    def covered(self, record_end: int) -> None:
-        """Note that a checkpoint of the timers covers every transfer before a queue offset.
+    def on_checkpoint(self, record_end: int) -> None:
+        """Record that a checkpoint of the timers includes every transfer before a queue offset.
 
         Args:
             record_end: Queue offset in the ownership journal.
@@ -118,7 +118,7 @@ class LevelTransfers:
         if found is None:
             return None
         segment = next((s for s in found.cursor.segments if s.pending), None)
-        return segment if segment is not None and segment.appended == segment.taken else None
+        return segment if segment is not None and segment.appended == segment.submitted else None
 
     def apply_transfer(self, entry: JournalEntry) -> None:
         """Apply a transfer record: advance past units that `offer` returned in this turn."""
@@ -140,7 +140,7 @@ class LevelTransfers:
     def is_ready(self, level: int) -> bool:
         """Return whether units can be returned to a level now: none of them is in flight."""
         found = self._levels.get(level)
-        return found is not None and found.cursor.is_quiet
+        return found is not None and found.cursor.all_appended
 
     def apply_return(self, entry: JournalEntry) -> None:
         """Apply a return record: make its ranges pending in the level again."""

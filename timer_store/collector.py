@@ -37,7 +37,7 @@ class StoreCollector:
     def _gauges(self, now_ms: int) -> Mapping[str, tuple[str, float]]:
         timers = self._timers
         slots = views.slots_view(timers)
-        behind, lag_ms = timers.enqueue.behind, views.enqueue_lag_ms(timers, now_ms)
+        behind, lag_ms = timers.enqueue.lag_units, views.enqueue_lag_ms(timers, now_ms)
         late_ms = views.dequeue_lag_ms(timers, now_ms)
         log = timers.units.log
         return {
@@ -70,7 +70,7 @@ class StoreCollector:
         }
         for name, count in views.event_counts(self._timers).items():
             yield CounterMetricFamily(f"duemq_timer_{name}", texts[name], value=count)
-        taken = self._timers.enqueue.taken
+        taken = self._timers.enqueue.enqueued
         yield CounterMetricFamily("duemq_timer_taken", "Timers enqueued.", value=taken)
 
     def _compaction(self) -> Iterator[Metric]:
@@ -101,7 +101,7 @@ class StoreCollector:
         gauges = {
             "enqueue_lag": (
                 "Timers in the timer queue that are not enqueued.",
-                timers.enqueue.behind,
+                timers.enqueue.lag_units,
             ),
             "enqueue_latency_milliseconds": (
                 "Age in the queue of the next timer to be enqueued.",

@@ -55,19 +55,24 @@ class TimerDirectory:
     Attributes:
         store: the `MessageStore`: its topics, queues and records.
         timers: the `TimerStore`: counts, near stage, wheel (`timers.units.wheel`), forecast.
-        waiting: Lookup by log offset, key or topic; cancel, move and fire.
+        pending_timers: Lookup by log offset, key or topic; cancel, move and fire.
     """
 
     def __init__(self, store: MessageStore, clock: Clock, config: TimerConfig) -> None:
         self.store, self.clock = store, clock
         self.timers = TimerStore(store, clock, config)
-        self.waiting = PendingTimers(self.timers)
+        self.pending_timers = PendingTimers(self.timers)
         self._hook = TimerHook(
             store.topics, config, self.timers.slot_count, pending_of=self.timers.counts.of_topic
         )
         self._keeper = CheckpointWriter(self.timers)
         self._failure = ""
         self._service = TimerService(self.timers, clock, on_failure=self._failed)
+
+    @property
+    def waiting(self) -> PendingTimers:
+        """Former name of `pending_timers`; removed with the next release."""
+        return self.pending_timers
 
     def _failed(self, why: str) -> None:
         self._failure = why
@@ -131,7 +136,7 @@ class TimerDirectory:
 
     def cancel(self, offsets: Offsets) -> Decided:
         """Cancel timers. Args: (n,) i8 ids, each once; returns n verdicts."""
-        return self._decide(offsets, self.waiting.cancel)
+        return self._decide(offsets, self.pending_timers.cancel)
 
     def move(self, offsets: Offsets, due_ms: Offsets) -> Decided:
         """Move timers to other due times: (n,) i8 ids, (n,) i8 ms since 1970."""
@@ -139,7 +144,7 @@ class TimerDirectory:
 
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver timers now. Args: (n,) i8 ids."""
-        return self._decide(offsets, self.waiting.fire)
+        return self._decide(offsets, self.pending_timers.fire)
 
     def _decide(self, offsets: Offsets, decide: Callable[[Offsets], Decided]) -> Decided:
         decided = decide(np.asarray(offsets, np.int64))
@@ -169,9 +174,14 @@ class TimerDirectory:
         return self.timers.units.wheel.forecast(from_ms, width_ms, count)
 
     @property
-    def resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether all work that is possible now is done."""
-        return self._service.resting
+        return self._service.is_idle
+
+    @property
+    def resting(self) -> bool:
+        """Former name of `is_idle`; removed with the next release."""
+        return self.is_idle
 
     # -- running --------------------------------------------------------------------------------
 
@@ -183,7 +193,7 @@ class TimerDirectory:
     async def _running(self) -> AsyncIterator[None]:
         await asyncio.to_thread(compile_and_load, *KERNELS)  # before a message is acknowledged
         self.timers.open(notice=self.store.notice)
-        self.store.add_dispatcher(self._service.note_put)
+        self.store.add_dispatcher(self._service.on_put)
         await self._keeper.persist(last=True)
         stop = asyncio.Event()
         async with self._service.running():

@@ -108,7 +108,7 @@ LOGGED = np.dtype(
 CURSOR = np.dtype(
     [
         ("tick", "i8"),
-        ("pos", "i8"),  # the next unit to look at, -1: done
+        ("pos", "i8"),  # the next unit to examine, -1: done
         ("first", "i8"),  # records to find in this slot: `first` to `end`; `count`: not found yet
         ("end", "i8"),
         ("count", "i8"),

@@ -86,7 +86,7 @@ class TimerPlugin(PluginBase):
         return (self._redirect,) if self.config.enabled else ()
 
     def dispatchers(self) -> Sequence[Dispatcher]:
-        return (self._note_put,) if self.config.enabled else ()
+        return (self._on_put,) if self.config.enabled else ()
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
         return {
@@ -111,7 +111,7 @@ class TimerPlugin(PluginBase):
     def recalls(self) -> Recalls | None:
         return self._recalls if self.config.enabled else None
 
-    def waiting(self) -> PendingMessages | None:
+    def pending_messages(self) -> PendingMessages | None:
         return None if self._running is None else PendingTimers(self._running.timers)
 
     def delivered_ms(self, now_ms: int) -> int:
@@ -195,9 +195,9 @@ class TimerPlugin(PluginBase):
         assert self._running is not None, "messages are stored only while plugins run"
         self._running.hook(batch, now_ms)
 
-    def _note_put(self, batch: PutBatch) -> None:
+    def _on_put(self, batch: PutBatch) -> None:
         if self._running is not None:
-            self._running.service.note_put(batch)
+            self._running.service.on_put(batch)
 
     async def _answer_checkpoint(self, request: Request) -> Response:
         """Answer request 60. Source: AdminBrokerProcessor.getTimerCheckPoint"""

@@ -104,7 +104,7 @@ class TimerService:
         self._sleeping_until = -1
 
     @property
-    def resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether all work that is possible now is done."""
         busy = self._timers.dequeue.loader.busy
         return self._sleeping_until >= 0 and not self._wake.is_set() and not busy
@@ -113,9 +113,9 @@ class TimerService:
         """Wake the loop after a setting or a timer has changed."""
         self._wake.set()
 
-    def note_put(self, batch: PutBatch) -> None:
+    def on_put(self, batch: PutBatch) -> None:
         """Enqueue the timers of an appended batch. The dispatcher of this plugin."""
-        noted = self._timers.note_put(batch, self._clock.now_ms())
+        noted = self._timers.on_put(batch, self._clock.now_ms())
         if noted and self._timers.new_timers_ms < self._sleeping_until:
             self._wake.set()
 

@@ -46,7 +46,7 @@ class TimerState:
             timer log.
         is_adopting: Whether timers of the queue that an Apache broker settled are known to this
             process only, so that no checkpoint may be written.
-        held_from: First log offset that the last checkpoint needs, None if it needs none.
+        pinned_from: First log offset that the last checkpoint needs, None if it needs none.
     """
 
     store: MessageStore
@@ -70,7 +70,7 @@ class TimerState:
     origin_run: OriginRun
     rebuilds: int = 0
     is_adopting: bool = False
-    held_from: int | None = None
+    pinned_from: int | None = None
 
     @classmethod
     def create(cls, store: MessageStore, clock: Clock, config: TimerConfig) -> Self:
@@ -112,7 +112,9 @@ class TimerState:
     @property
     def first_needed(self) -> int | None:
         """First log offset that a pending timer needs, None without any."""
-        return lowest(self.counts.first_file, self.first_in_queue(), self.transfers.first_behind())
+        return lowest(
+            self.counts.first_file, self.first_in_queue(), self.transfers.first_unenqueued()
+        )
 
     def first_in_queue(self) -> int | None:
         """Return the log offset of the first record of the timer queue that is not enqueued."""
@@ -120,9 +122,9 @@ class TimerState:
         units = self.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, 1)
         return int(units[0]["phys_offset"]) if units.size else None
 
-    def hold(self) -> None:
+    def pin(self) -> None:
         """Pin the needed log files until the next checkpoint."""
-        self.held_from = lowest(self.held_from, self.first_needed)
+        self.pinned_from = lowest(self.pinned_from, self.first_needed)
 
     def slots_of(self, due_ms: Offsets) -> tuple[Offsets, ...]:
         """Return the slots that may contain the units of timers, see `slot_choice.candidates`."""

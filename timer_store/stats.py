@@ -45,7 +45,7 @@ class Rate:
     def __init__(self) -> None:
         self._seconds: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)  # (second, events)
 
-    def note(self, count: int, now_ms: int) -> None:
+    def add(self, count: int, now_ms: int) -> None:
         """Count events; while the clock does not advance, they are added to the last second."""
         second = now_ms // 1_000
         if self._seconds and self._seconds[-1][0] >= second:
@@ -82,7 +82,7 @@ class TimerStats:
         self.lateness = tuple(Lateness() for _ in CLASSES)
         self.rate = Rate()
 
-    def note(self, due_ms: Offsets, outcome: Outcome, now_ms: int) -> None:
+    def record(self, due_ms: Offsets, outcome: Outcome, now_ms: int) -> None:
         """Count the outcome of deliveries.
 
         Args:
@@ -95,13 +95,13 @@ class TimerStats:
             self.quarantined[item.reason] += 1
         if not outcome.delivered:
             return
-        self.rate.note(outcome.delivered, now_ms)
+        self.rate.add(outcome.delivered, now_ms)
         due_ms, store_ms, topic_index = outcome.delivered_columns(due_ms)
         self._count_topics(topic_index)
         classes = self._class_of_each(topic_index)
         for number in np.unique(classes).tolist():
             mine = classes == number
-            self.lateness[number].note(due_ms[mine], store_ms[mine])
+            self.lateness[number].record(due_ms[mine], store_ms[mine])
 
     def _count_topics(self, topic_index: npt.NDArray[np.int32]) -> None:
         counts = np.bincount(topic_index)

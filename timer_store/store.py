@@ -88,7 +88,7 @@ class TimerStore:
         for finding in self.state.findings:
             notice(finding)
         recovery.recover(self.state, notice, progress)
-        self.state.held_from = self.state.first_needed
+        self.state.pinned_from = self.state.first_needed
         self.non_timers.settled(self.clock.now_ms())
         self.dequeue.begin(self.clock.now_ms())
 
@@ -102,10 +102,10 @@ class TimerStore:
 
     # -- stages ---------------------------------------------------------------------------------
 
-    def note_put(self, batch: PutBatch, now_ms: int) -> bool:
+    def on_put(self, batch: PutBatch, now_ms: int) -> bool:
         """Enqueue the timers of a batch that was just appended; return whether there were any."""
         self.enqueue.stopped = self.config.stop_enqueue
-        if not self.enqueue.note_put(batch, now_ms):
+        if not self.enqueue.on_put(batch, now_ms):
             return False
         due_ms = self.enqueue.earliest_ms - self.config.stage_lead_ms
         self.new_timers_ms = now_ms if self.enqueue.needs_turn else due_ms
@@ -119,9 +119,9 @@ class TimerStore:
             self.compaction.end_pauses()
         self._seen_ms = now_ms
         self.enqueue.stopped = self.config.stop_enqueue
-        if self.enqueue.behind and self.enqueue.has_room(now_ms):
+        if self.enqueue.lag_units and self.enqueue.has_room(now_ms):
             moved += self.enqueue.catch_up(CATCH_UP_UNITS, now_ms)
-        if self.transfers.behind and not self.config.stop_enqueue:
+        if self.transfers.has_unenqueued and not self.config.stop_enqueue:
             moved += self.transfers.catch_up(CATCH_UP_UNITS, now_ms)
         moved += self.non_timers.settle(now_ms)
         if self.enqueue.early:
@@ -144,7 +144,9 @@ class TimerStore:
             times.append(self.compaction.next_piece_ms)
         return min(times)
 
-    next_moment_ms = next_work_ms  # former name, for programs that embed the store
+    # Former names, for programs that embed the store.
+    next_moment_ms = next_work_ms
+    note_put = on_put
 
     def _rebuild(self, now_ms: int) -> None:
         """Rebuild timer log and wheel from the queue, because the chain of a slot is broken."""
@@ -167,11 +169,11 @@ class TimerStore:
 
         After a power cut, deliveries since the last checkpoint may be lost and repeated.
         """
-        return lowest(self.state.first_needed, self.state.held_from)
+        return lowest(self.state.first_needed, self.state.pinned_from)
 
     def delivered_ms(self, now_ms: int) -> int:
         """Return a time, at most `now_ms`, up to which every due timer has been delivered."""
-        if self.enqueue.behind or self.transfers.behind:
+        if self.enqueue.lag_units or self.transfers.has_unenqueued:
             return 0  # timers that are not enqueued may be due at any time
         bounds = [now_ms]
         if (due_ms := self.stage.next_due_ms) is not None:

@@ -25,7 +25,7 @@ from message_store.json_dialect import backup_path, loads
 from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
 from message_store.recovery.truncations import Truncations
-from message_store.verify import LogFacts, Part, Progress, Report
+from message_store.verify import LogSummary, Part, Progress, Report
 from message_store.verify.files import Piece, map_file, map_files, overlapping, used_bytes
 from timer_store import layout
 from timer_store.checkpoint.snapshot import (
@@ -58,7 +58,7 @@ RECORD_FAULT_TEXTS: Final = {
 
 
 @dataclass(slots=True)
-class Facts:
+class TimerSummary:
     """Findings so far.
 
     Attributes:
@@ -68,7 +68,7 @@ class Facts:
     """
 
     root: Path
-    log: LogFacts
+    log: LogSummary
     report: Report
     bad: Literal["error", "warning"]
     saved: Saved | None = None
@@ -84,39 +84,39 @@ class Facts:
         return self.saved if self.saved is not None and self.saved.belongs(self.check) else None
 
 
-def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) -> None:
+def check_timers(root: Path, log: LogSummary, report: Report, progress: Progress) -> None:
     """Add the faults of a store's timers to a report."""
     config = root / "config"
     files = [root / "timerlog", root / "timerwheel", config / CHECK_FILE, config / SNAPSHOT_FILE]
     if not any(path.exists() for path in files):
         return
-    facts = Facts(root, log, report, "warning" if log.crashed else "error")
-    facts.saved = _check_saved(config / SNAPSHOT_FILE, facts)
-    facts.check = _check_check(config / CHECK_FILE, facts)
-    _check_metrics(config / METRICS_FILE, facts)
-    if _is_truncated(facts):
+    summary = TimerSummary(root, log, report, "warning" if log.crashed else "error")
+    summary.saved = _check_saved(config / SNAPSHOT_FILE, summary)
+    summary.check = _check_check(config / CHECK_FILE, summary)
+    _check_metrics(config / METRICS_FILE, summary)
+    if _is_truncated(summary):
         text = "the commit log was truncated since: the next start enqueues the timers again"
         report.add("warning", "timer-snapshot", config / SNAPSHOT_FILE, 0, text)
         return
-    if facts.ours is not None:
-        facts.read_ms = facts.ours.snapshot.read_ms
-        facts.precision_ms = facts.ours.snapshot.precision_ms
-    elif facts.check is not None:
-        facts.read_ms = facts.check.read_ms
-    _TimerLogCheck(facts, progress).run()
-    _WheelCheck(facts).run()
-    _check_positions(config, facts)
+    if summary.ours is not None:
+        summary.read_ms = summary.ours.snapshot.read_ms
+        summary.precision_ms = summary.ours.snapshot.precision_ms
+    elif summary.check is not None:
+        summary.read_ms = summary.check.read_ms
+    _TimerLogCheck(summary, progress).run()
+    _WheelCheck(summary).run()
+    _check_positions(config, summary)
 
 
-def _is_truncated(facts: Facts) -> bool:
+def _is_truncated(summary: TimerSummary) -> bool:
     """Return whether the log was truncated to before the checkpoint's log offset.
 
     Then the store is that of a former master, and its timer units need not be valid.
     """
-    if facts.saved is None:
+    if summary.saved is None:
         return False
-    snapshot = facts.saved.snapshot
-    return snapshot.log_offset > Truncations.load(facts.root).floor(snapshot.generation)
+    snapshot = summary.saved.snapshot
+    return snapshot.log_offset > Truncations.load(summary.root).floor(snapshot.generation)
 
 
 TIMERS = Part(("timerlog", "timerwheel"), check_timers)
@@ -125,17 +125,17 @@ TIMERS = Part(("timerlog", "timerwheel"), check_timers)
 # -- the small files ----------------------------------------------------------------------------
 
 
-def _check_saved(path: Path, facts: Facts) -> Saved | None:
+def _check_saved(path: Path, summary: TimerSummary) -> Saved | None:
     saved, why = _read_saved(path)
     if saved is not None or not path.exists():
         return saved
     backup, _ = _read_saved(backup_path(path))
     if backup is not None:
         text = f"{why}; {backup_path(path).name} is good and is used instead"
-        facts.report.add("warning", "timer-snapshot", path, 0, text)
+        summary.report.add("warning", "timer-snapshot", path, 0, text)
     else:
         text = f"{why}; the next start rebuilds the timer store from the commit log"
-        facts.report.add("error", "timer-snapshot", path, 0, text)
+        summary.report.add("error", "timer-snapshot", path, 0, text)
     return backup
 
 
@@ -148,41 +148,41 @@ def _read_saved(path: Path) -> tuple[Saved | None, str]:
         return None, f"it cannot be used: {error}"
 
 
-def _check_check(path: Path, facts: Facts) -> Check | None:
+def _check_check(path: Path, summary: TimerSummary) -> Check | None:
     if not path.exists():
         text = "it is missing: Apache's broker would deliver timers again"
-        facts.report.add(facts.bad, "timer-check", path, 0, text)
+        summary.report.add(summary.bad, "timer-check", path, 0, text)
         return None
     try:
         data = path.read_bytes()
     except OSError as error:
         text = f"it cannot be read: {error}: Apache's broker does not start"
-        facts.report.add("error", "timer-check", path, 0, text)
+        summary.report.add("error", "timer-check", path, 0, text)
         return None
     damaged = config_sums.is_damaged(path, data)
     check = None if damaged else decode_check(data)
     if check is None:
         why = config_sums.DAMAGED if damaged else f"its {len(data)} bytes are invalid"
         text = f"{why}: Apache's broker would deliver timers again"
-        facts.report.add("error", "timer-check", path, 0, text)
+        summary.report.add("error", "timer-check", path, 0, text)
         return None
-    if facts.saved is not None and not facts.saved.belongs(check):
+    if summary.saved is not None and not summary.saved.belongs(check):
         text = f"another broker wrote it after {SNAPSHOT_FILE}; the next start adopts its files"
-        facts.report.add("note", "timer-check", path, 0, text)
+        summary.report.add("note", "timer-check", path, 0, text)
     return check
 
 
-def _check_metrics(path: Path, facts: Facts) -> None:
+def _check_metrics(path: Path, summary: TimerSummary) -> None:
     why = _unreadable(path)
     if not why:
         return
     why_backup = _unreadable(backup_path(path))
     if not why_backup:
         text = f"{why}; {backup_path(path).name} is good and is used instead"
-        facts.report.add("warning", "timer-metrics", path, 0, text)
+        summary.report.add("warning", "timer-metrics", path, 0, text)
     elif path.exists() or backup_path(path).exists():
         text = f"{why}; {backup_path(path).name}: {why_backup}: Apache's broker does not start"
-        facts.report.add("error", "timer-metrics", path, 0, text)
+        summary.report.add("error", "timer-metrics", path, 0, text)
 
 
 def _unreadable(path: Path) -> str:
@@ -196,29 +196,28 @@ def _unreadable(path: Path) -> str:
     return "" if isinstance(counts, dict) else "it has no object 'timingCount'"
 
 
-def _check_positions(config: Path, facts: Facts) -> None:
+def _check_positions(config: Path, summary: TimerSummary) -> None:
     """Compare the positions of the checkpoint with the ends of the logs."""
-    check, report = facts.check, facts.report
+    check, report = summary.check, summary.report
     if check is None:
         return
     path = config / CHECK_FILE
-    if check.log_pos > facts.log_end:
-        text = f"its timer log position is {check.log_pos}, the units end at {facts.log_end}"
+    if check.log_pos > summary.log_end:
+        text = f"its timer log position is {check.log_pos}, the units end at {summary.log_end}"
         report.add("error", "timer-check", path, 8, text)
-    key = facts.log.topics.find(TIMER_TOPIC) << 32
-    count = facts.log.queues.get(key) if key >= 0 else None
+    key = summary.log.topics.find(TIMER_TOPIC) << 32
+    count = summary.log.queues.get(key) if key >= 0 else None
     if count is not None and check.queue_offset > count.last_number + 1:
         text = (
             f"its queue offset is {check.queue_offset}, the commit log has timers up to "
             f"{count.last_number + 1}"
         )
-        report.add(facts.bad, "timer-check", path, 16, text)
-    ours = facts.ours
-    if ours is not None and ours.snapshot.log_offset > facts.log.end:
-        text = (
-            f"its commit log offset is {ours.snapshot.log_offset}, the log ends at {facts.log.end}"
-        )
-        report.add(facts.bad, "timer-snapshot", config / SNAPSHOT_FILE, 0, text)
+        report.add(summary.bad, "timer-check", path, 16, text)
+    ours = summary.ours
+    if ours is not None and ours.snapshot.log_offset > summary.log.end:
+        offset, end = ours.snapshot.log_offset, summary.log.end
+        text = f"its commit log offset is {offset}, the log ends at {end}"
+        report.add(summary.bad, "timer-snapshot", config / SNAPSHOT_FILE, 0, text)
 
 
 # -- timer log ----------------------------------------------------------------------------------
@@ -227,28 +226,28 @@ def _check_positions(config: Path, facts: Facts) -> None:
 class _TimerLogCheck:
     """One pass over the units."""
 
-    def __init__(self, facts: Facts, progress: Progress) -> None:
-        self.facts, self.report, self.progress = facts, facts.report, progress
+    def __init__(self, summary: TimerSummary, progress: Progress) -> None:
+        self.summary, self.report, self.progress = summary, summary.report, progress
         self.units = np.zeros(BLOCK_UNITS, layout.LOGGED)
         self.scratch = np.zeros(1, SCANNED)
         self.ended = False
 
     def run(self) -> None:
-        facts, directory = self.facts, self.facts.root / "timerlog"
-        facts.pieces = map_files(directory, self.report) if directory.is_dir() else []
-        facts.log_end = facts.pieces[0].base if facts.pieces else 0
+        summary, directory = self.summary, self.summary.root / "timerlog"
+        summary.pieces = map_files(directory, self.report) if directory.is_dir() else []
+        summary.log_end = summary.pieces[0].base if summary.pieces else 0
         self.report.count("timer_units", 0)
-        for done, piece in enumerate(facts.pieces):
-            self.progress(PHASE, done, len(facts.pieces) + 1)
+        for done, piece in enumerate(summary.pieces):
+            self.progress(PHASE, done, len(summary.pieces) + 1)
             if not self.ended:
                 self.check_piece(piece)
-        self.progress(PHASE, len(facts.pieces), len(facts.pieces) + 1)
+        self.progress(PHASE, len(summary.pieces), len(summary.pieces) + 1)
 
     @property
     def known_end(self) -> int:
         """End of the timer log at the last checkpoint."""
-        facts = self.facts
-        check = facts.ours.snapshot.check if facts.ours is not None else facts.check
+        summary = self.summary
+        check = summary.ours.snapshot.check if summary.ours is not None else summary.check
         return 0 if check is None else check.log_pos
 
     def check_piece(self, piece: Piece) -> None:
@@ -271,7 +270,7 @@ class _TimerLogCheck:
             text = f"{(after - at) // UNIT_BYTES} units cannot be read; the next unit is at {after}"
             self.report.add("error", "timer-unit", piece.path, at, text)
             at = after
-        self.facts.log_end = piece.base + limit
+        self.summary.log_end = piece.base + limit
         self.check_blank(piece, limit)
 
     def next_unit(self, piece: Piece, at: int, limit: int) -> int:
@@ -282,9 +281,9 @@ class _TimerLogCheck:
     def end_in(self, piece: Piece, at: int) -> None:
         """Report the rest of the file in which the log ends."""
         self.ended = True
-        self.facts.log_end = piece.base + at
+        self.summary.log_end = piece.base + at
         used = used_bytes(piece.data, at)
-        if piece is not self.facts.pieces[-1] and piece.base + at < self.known_end:
+        if piece is not self.summary.pieces[-1] and piece.base + at < self.known_end:
             text = "the units end here, but there are later files: units are missing"
             self.report.add("error", "timer-log-gap", piece.path, at, text)
         elif used:
@@ -296,7 +295,7 @@ class _TimerLogCheck:
         if left < TIMER_BLANK.itemsize:
             return
         blank = BLANK.unpack_from(piece.data.data, at)
-        later = piece is not self.facts.pieces[-1]
+        later = piece is not self.summary.pieces[-1]
         if blank != (left, 0, MAGIC_BLANK) and (later or any(blank)):
             text = "there should be a blank record that closes the file"
             self.report.add("error", "timer-blank", piece.path, at, text)
@@ -305,43 +304,43 @@ class _TimerLogCheck:
 
     def take(self, piece: Piece, units: Rows) -> None:
         """Count units; compare pending ones with their records."""
-        facts = self.facts
+        summary = self.summary
         self.report.count("timer_units", int(units.size))
-        precision_ms = facts.precision_ms
+        precision_ms = summary.precision_ms
         pending = (units["due_ms"] >= 0) & (units["slot_ms"] // precision_ms * precision_ms >= (
-            facts.read_ms
+            summary.read_ms
         ))  # fmt: skip
         units = units[pending]
         if not units.size:
             return
-        after_end = units["phys_offset"] >= facts.log.end
+        after_end = units["phys_offset"] >= summary.log.end
         codes = self.codes(units)
         self.compare_times(piece, units[codes == store_kernels.GOOD])
-        wrong = (codes != store_kernels.GOOD) & (units["phys_offset"] >= facts.log.min)
-        gone = units["phys_offset"] < facts.log.min
+        wrong = (codes != store_kernels.GOOD) & (units["phys_offset"] >= summary.log.min)
+        gone = units["phys_offset"] < summary.log.min
         for index in np.flatnonzero(after_end | gone | wrong).tolist():
             self.report_unit(piece, units[index], int(codes[index]), bool(after_end[index]))
 
     def compare_times(self, piece: Piece, units: Rows) -> None:
         """Compare due times and topics of units with those of their records."""
-        facts = self.facts
-        context = Context(facts.log.topics.find(TIMER_TOPIC), facts.precision_ms)
+        summary = self.summary
+        context = Context(summary.log.topics.find(TIMER_TOPIC), summary.precision_ms)
         scratch = Scratch(self.scratch, np.zeros(1, layout.TIMER_TEXT))
         wanted, timed = np.zeros(units.size, UNIT), np.zeros(units.size, layout.TIMED)
         wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
         known = np.zeros(units.size, np.bool_)
-        for log_piece in facts.log.pieces:
-            span = facts.log.span(log_piece)
+        for log_piece in summary.log.pieces:
+            span = summary.log.span(log_piece)
             mine = (wanted["phys_offset"] >= span[0]) & (wanted["phys_offset"] < span[1])
             if mine.any():
                 found = np.zeros(int(mine.sum()), layout.TIMED)
                 from_records(
                     log_piece.data, (span[0], span[1] - span[0]), wanted[mine],
-                    facts.log.topics.arrays, context, -1, scratch, found,
+                    summary.log.topics.arrays, context, -1, scratch, found,
                 )  # fmt: skip
                 timed[mine], known[mine] = found, found["kind"] != layout.TIMED_BROKEN
         due = np.where(units["due_ms"] > 0, units["due_ms"], timed["due_ms"])  # Apache's: 0
-        late = known & ~is_promised(due, timed["due_ms"], facts.precision_ms)
+        late = known & ~is_promised(due, timed["due_ms"], summary.precision_ms)
         other_topic = known & (units["topic_hash"] != timed["topic_hash"])
         for index in np.flatnonzero(late | other_topic).tolist():
             unit, row = units[index], timed[index]
@@ -367,14 +366,14 @@ class _TimerLogCheck:
         name = np.frombuffer(topic.encode(), np.uint8)
         out = np.full(wanted.size, store_kernels.ELSEWHERE, np.uint8)
         low, high = int(wanted["phys_offset"].min()), int(wanted["phys_offset"].max())
-        for piece in overlapping(self.facts.log.pieces, low, high):
-            span = self.facts.log.span(piece)
+        for piece in overlapping(self.summary.log.pieces, low, high):
+            span = self.summary.log.span(piece)
             store_kernels.check_units(wanted, piece.data, span, name, (0, 0, 0), self.scratch, out)
         return out
 
     def report_unit(self, piece: Piece, unit: Row, code: int, after_end: bool) -> None:
         phys, size = int(unit["phys_offset"]), int(unit["record_size"])
-        log = self.facts.log
+        log = self.summary.log
         if after_end:
             why = f"log offset {phys} is after the commit log's end, {log.end}"
         elif phys < log.min:
@@ -382,7 +381,7 @@ class _TimerLogCheck:
         else:
             why = RECORD_FAULT_TEXTS[code].format(phys=phys, size=size)
         at = int(unit["pos"]) - piece.base
-        severity = self.facts.bad if after_end else "error"
+        severity = self.summary.bad if after_end else "error"
         self.report.add(
             severity, "timer-unit-record", piece.path, at, f"a timer is pending, but {why}"
         )
@@ -394,15 +393,15 @@ class _TimerLogCheck:
 class _WheelCheck:
     """One pass over the slots that are not delivered."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts, self.report = facts, facts.report
-        self.path = facts.root / "timerwheel"
+    def __init__(self, summary: TimerSummary) -> None:
+        self.summary, self.report = summary, summary.report
+        self.path = summary.root / "timerwheel"
         self.counted = self.pending = 0
 
     def run(self) -> None:
-        self.report.count("timers_waiting", 0)
+        self.report.count("timers_pending", 0)
         if not self.path.exists():
-            if self.facts.pieces:
+            if self.summary.pieces:
                 self.report.add("error", "timer-wheel", self.path, 0, "it is missing")
             return
         data = map_file(self.path)
@@ -413,32 +412,32 @@ class _WheelCheck:
         slots = np.frombuffer(data, layout.TIMER_SLOT)
         self.find_precision(slots)
         self.check_slots(data)
-        self.report.count("timers_waiting", self.pending)
-        ours = self.facts.ours
+        self.report.count("timers_pending", self.pending)
+        ours = self.summary.ours
         if ours is not None and self.counted < (total := sum(ours.snapshot.by_topic.values())):
             text = f"{SNAPSHOT_FILE} counts {total} pending timers, its slots {self.counted}"
-            self.report.add(self.facts.bad, "timer-count", self.path, 0, text)
+            self.report.add(self.summary.bad, "timer-count", self.path, 0, text)
 
     def find_precision(self, slots: Rows) -> None:
         """Derive the slot width of an Apache store, which its files do not contain."""
-        facts = self.facts
-        if facts.ours is not None or not facts.pieces:
+        summary = self.summary
+        if summary.ours is not None or not summary.pieces:
             return
-        piece = facts.pieces[0]
+        piece = summary.pieces[0]
         units = np.zeros(BLOCK_UNITS, layout.LOGGED)
-        end = min(facts.log_end, piece.end)
+        end = min(summary.log_end, piece.end)
         units = units[: chain.read_units(piece.data, piece.base, piece.base, end, units)]
         hits = {}
         for precision_ms in PRECISIONS_MS:
             ticks = units["slot_ms"] // precision_ms
             hits[precision_ms] = int((slots["tick"][ticks % layout.WHEEL_SLOTS] == ticks).sum())
-        facts.precision_ms = max(PRECISIONS_MS, key=lambda p: (hits[p], p))
+        summary.precision_ms = max(PRECISIONS_MS, key=lambda p: (hits[p], p))
 
     def check_slots(self, data: npt.NDArray[np.uint8]) -> None:
-        facts = self.facts
+        summary = self.summary
         pages = np.full(data.size // kernels.PAGE_BYTES, kernels.PAGE_USED, np.uint8)
-        first, count = max(facts.read_ms // facts.precision_ms, 1), layout.WHEEL_SLOTS
-        while count > 0 and facts.read_ms:
+        first, count = max(summary.read_ms // summary.precision_ms, 1), layout.WHEEL_SLOTS
+        while count > 0 and summary.read_ms:
             out = np.empty(min(LIST_SLOTS, count), layout.SLOT)
             found, looked_at = kernels.live_slots(data, pages, first, count, out)
             first, count = first + looked_at, count - looked_at
@@ -446,16 +445,16 @@ class _WheelCheck:
                 self.check_some(out[:found])
 
     def check_some(self, slots: Rows) -> None:
-        facts = self.facts
-        cursors = check_slots(slots, facts.log_end)
-        for piece in reversed(facts.pieces):
-            chain.count_pending(piece.data, piece.base, cursors, facts.precision_ms, NO_OFFSETS)
+        summary = self.summary
+        cursors = check_slots(slots, summary.log_end)
+        for piece in reversed(summary.pieces):
+            chain.count_pending(piece.data, piece.base, cursors, summary.precision_ms, NO_OFFSETS)
         self.counted += int(np.maximum(slots["num"], 0).sum())
         self.pending += int(cursors["count"].sum())
         for index in np.flatnonzero(cursors["fault"]).tolist():
             self.report_slot(slots[index], cursors[index])
         whole = (cursors["fault"] == 0) & (cursors["pos"] == -1)
-        if facts.ours is not None:
+        if summary.ours is not None:
             for index in np.flatnonzero(whole & (slots["num"] > cursors["count"])).tolist():
                 self.report_count(slots[index], int(cursors[index]["count"]))
 
@@ -463,14 +462,14 @@ class _WheelCheck:
         return int(slot["tick"]) % layout.WHEEL_SLOTS * layout.SLOT_BYTES
 
     def report_slot(self, slot: Row, cursor: Row) -> None:
-        slot_ms = int(slot["tick"]) * self.facts.precision_ms
+        slot_ms = int(slot["tick"]) * self.summary.precision_ms
         text = (
             f"the chain of slot {slot_ms} leads to timer log position {int(cursor['pos'])}, but "
             f"{FAULT_TEXTS[int(cursor['fault'])]}"
         )
-        self.report.add(self.facts.bad, "timer-chain", self.path, self.at(slot), text)
+        self.report.add(self.summary.bad, "timer-chain", self.path, self.at(slot), text)
 
     def report_count(self, slot: Row, pending: int) -> None:
-        slot_ms = int(slot["tick"]) * self.facts.precision_ms
+        slot_ms = int(slot["tick"]) * self.summary.precision_ms
         text = f"slot {slot_ms} counts {int(slot['num'])} pending timers, {pending} are found"
-        self.report.add(self.facts.bad, "timer-count", self.path, self.at(slot), text)
+        self.report.add(self.summary.bad, "timer-count", self.path, self.at(slot), text)

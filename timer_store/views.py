@@ -81,19 +81,24 @@ def summary(timers: TimerStore) -> dict[str, object]:
 def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of enqueueing: timers in the queue, their lag, the blocking reason."""
     return {
-        "behind": timers.enqueue.behind,
+        "lag_units": timers.enqueue.lag_units,
         "lag_ms": enqueue_lag_ms(timers, now_ms),
-        "taken": timers.enqueue.taken,
+        "enqueued": timers.enqueue.enqueued,
         "per_second": rates(timers.enqueue.rate, now_ms),
-        "holding": timers.enqueue.blocked_by,
+        "blocked_by": timers.enqueue.blocked_by,
         "stopped": timers.config.stop_enqueue,
+        # Former names, for one release.
+        "behind": timers.enqueue.lag_units,
+        "taken": timers.enqueue.enqueued,
+        "holding": timers.enqueue.blocked_by,
     }
 
 
 def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, object]:
     """Return the state of delivery: overdue timers, their lag, the refusal."""
     return {
-        "behind": overdue(timers, now_ms),
+        "lag_units": (late := overdue(timers, now_ms)),
+        "behind": late,  # former name, for one release
         "lag_ms": dequeue_lag_ms(timers, now_ms),
         "per_second": rates(timers.stats.rate, now_ms),
         "refusal": timers.dequeue.refusal,
@@ -122,7 +127,8 @@ def compaction_view(timers: TimerStore) -> dict[str, object]:
         "copied": compaction.copied,
         "copied_bytes": compaction.copied_bytes,
         "freed_bytes": compaction.freed_bytes,
-        "waits": compaction.blocked_by.value,
+        "blocked_by": compaction.blocked_by.value,
+        "waits": compaction.blocked_by.value,  # former name, for one release
         "why": compaction.why,
         "timer_log_files_removed": timers.log_cleaning.removed_files,
     }
@@ -135,7 +141,7 @@ def rates(rate: Rate, now_ms: int) -> dict[str, float]:
 
 def enqueue_lag_ms(timers: TimerStore, now_ms: int) -> int:
     """Return the age in the queue of the next timer to be enqueued, in ms; 0 without one."""
-    if not timers.enqueue.behind:
+    if not timers.enqueue.lag_units:
         return 0
     first, _ = timers.fetch.bounds()
     offset = max(timers.position.queue_offset, first)
@@ -201,7 +207,7 @@ def runtime_view(timers: TimerStore) -> dict[str, str]:
     now_ms = timers.clock.now_ms()
     return {
         "timerReadBehind": str(dequeue_lag_ms(timers, now_ms) // 1_000),
-        "timerOffsetBehind": str(timers.enqueue.behind),
+        "timerOffsetBehind": str(timers.enqueue.lag_units),
         "timerCongestNum": str(timers.counts.total),
         "timerEnqueueTps": str(timers.enqueue.rate.per_second(now_ms)),
         "timerDequeueTps": str(timers.stats.rate.per_second(now_ms)),

@@ -22,7 +22,7 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from migration.steps.drain import Drain, Step
-from migration.steps.return_units import ReturnUnits
+from migration.steps.return_units import UnitReturn
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
 from schedule_service.levels import LevelHistory, LevelText
@@ -60,7 +60,7 @@ def fill(store: MessageStore, levels: LevelService, hook: LevelHook, count: int)
             )  # fmt: skip
         hook(batch, store.clock.now_ms())
         store.put(batch)
-        levels.note_put(batch)
+        levels.on_put(batch)
 
 
 def timed(name: str, step: Callable[[], Step]) -> int:
@@ -71,7 +71,7 @@ def timed(name: str, step: Callable[[], Step]) -> int:
         before = time.perf_counter()
         done = step()
         longest = max(longest, time.perf_counter() - before)
-        if not done.taken:
+        if not done.processed:
             assert not done.blocked_by, done.blocked_by
             break
         moved += done.moved
@@ -101,7 +101,7 @@ def run(root: Path, count: int, units: int) -> None:
         keeper = CheckpointWriter(timers)
         fill(store, levels, LevelHook(store.topics, history), count)
         drain = Drain(levels, timers, store, clock, wake=lambda: None)
-        back = ReturnUnits(levels, timers, store, clock)
+        back = UnitReturn(levels, timers, store, clock)
         for turn in ("first", "again"):  # the first turn compiles, and writes to new pages
             print(f"{turn}: {count} messages, {units} units a step")
             before = timers.units.log.end

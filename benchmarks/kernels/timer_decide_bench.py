@@ -1,6 +1,8 @@
 """Batches of decisions (cancel, move, fire) about timers, among many pending ones.
 
 python -m benchmarks.kernels.timer_decide_bench [pending] [batch]
+
+No timer is decided twice, so `pending` must be at least 12 times `batch`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from timer_store.store import TimerStore
 
 DAY_MS = 86_400_000
 FILL_ROWS = 10_000
+ROUNDS, BATCHES = 3, 4  # a round has a batch for each of: cancel, cancel by offset, move, fire
 
 
 def fill(store: MessageStore, timers: TimerStore, clock: FakeClock, pending: int) -> Any:
@@ -67,8 +70,19 @@ def measure(name: str, count: int, work: Callable[[], Any]) -> Any:
     return result
 
 
+def check_counts(pending: int, batch: int) -> None:
+    """Exit with the reason if there are too few timers for all batches."""
+    needed = ROUNDS * BATCHES * batch
+    if not 0 < needed <= pending:
+        sys.exit(
+            f"{ROUNDS * BATCHES} batches of {batch} need {needed} pending timers, not {pending}: "
+            "give more pending timers, or a smaller batch of at least 1"
+        )
+
+
 def main(pending: int, batch: int) -> None:
     """Measure all decisions on one store."""
+    check_counts(pending, batch)
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as directory:
         config = StoreConfig(root_text=str(Path(directory)), commitlog_file_bytes=1 << 28)
@@ -77,9 +91,9 @@ def main(pending: int, batch: int) -> None:
                 store.topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
             timers = TimerStore(store, clock, TimerConfig())
             timers.open()
-            store.add_dispatcher(lambda rows: timers.note_put(rows, clock.now_ms()) and None)
+            store.add_dispatcher(lambda rows: timers.on_put(rows, clock.now_ms()) and None)
             offsets = fill(store, timers, clock, pending)
-            while store.index.behind_bytes:
+            while store.index.lag_bytes:
                 store.index.catch_up()
             run(store, timers, clock, offsets, batch)
             timers.close()
@@ -87,31 +101,31 @@ def main(pending: int, batch: int) -> None:
 
 def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any, size: int) -> None:
     """Measure three rounds of one batch per kind of decision, on random timers."""
-    waiting = PendingTimers(timers)
+    decide = PendingTimers(timers)
     order = np.random.default_rng(5).permutation(offsets.size)
     later = np.full(size, clock.now_ms() + DAY_MS)
     print(f"{timers.counts.total} pending, {size} a batch")
-    for number in range(3):
-        mine = [order[(5 * number + k) * size :][:size] for k in range(5)]
+    for number in range(ROUNDS):
+        mine = [order[(BATCHES * number + k) * size :][:size] for k in range(BATCHES)]
         keys = [f"K{at}" for at in mine[0].tolist()]
         found = measure(
             "find by unique key",
             size,
-            lambda keys=keys: asyncio.run(waiting.by_key("bench", keys, unique=True)),
+            lambda keys=keys: asyncio.run(decide.by_key("bench", keys, unique=True)),
         )
         assert found.offsets.size == size
-        while store.index.behind_bytes:
+        while store.index.lag_bytes:
             store.index.catch_up()
         measure(
-            "find by offset", size, lambda at=mine[1]: asyncio.run(waiting.by_offset(offsets[at]))
+            "find by offset", size, lambda at=mine[1]: asyncio.run(decide.by_offset(offsets[at]))
         )
         done = [
-            measure("cancel", size, lambda at=found.offsets: waiting.cancel(at)),
-            measure("cancel by offset", size, lambda at=mine[1]: waiting.cancel(offsets[at])),
+            measure("cancel", size, lambda at=found.offsets: decide.cancel(at)),
+            measure("cancel by offset", size, lambda at=mine[1]: decide.cancel(offsets[at])),
             measure(
-                "move", size, lambda at=mine[2]: waiting.move(offsets[at], later, lambda *_: None)
+                "move", size, lambda at=mine[2]: decide.move(offsets[at], later, lambda *_: None)
             ),
-            measure("fire", size, lambda at=mine[3]: waiting.fire(offsets[at])),
+            measure("fire", size, lambda at=mine[3]: decide.fire(offsets[at])),
         ]
         assert all((one.verdicts == Verdict.DONE).all() for one in done)
 

@@ -93,7 +93,7 @@ class Engine:
         self.store.__exit__(None, None, None)
 
     def _note(self, batch: Any) -> None:
-        self.timers.note_put(batch, self.clock.now_ms())
+        self.timers.on_put(batch, self.clock.now_ms())
 
     def work(self) -> None:
         """Run turns until none has any work."""
@@ -138,7 +138,7 @@ def _deliver(engine: Engine, count: int, span_ms: int) -> Spent:
     engine.filler.fill(count, lambda n: start_ms + 1 + random.integers(0, span_ms, n.size))
     engine.clock.set_ms(start_ms)
     engine.work()  # the slot is loaded before it begins
-    while engine.store.index.behind_bytes:
+    while engine.store.index.lag_bytes:
         engine.store.index.catch_up()
     engine.clock.set_ms(start_ms + span_ms)
     with spent.spending(count):
@@ -198,7 +198,7 @@ def decide(folder: Path, scale: float) -> list[Metric]:
         count = max(ROUNDS * 3 * DECIDED, int(DECIDED_AMONG * scale))
         engine.filler.fill(count, far(engine.clock.now_ms()), held.append)
         engine.work()
-        while engine.store.index.behind_bytes:
+        while engine.store.index.lag_bytes:
             engine.store.index.catch_up()
         offsets = np.random.default_rng(5).permutation(np.concatenate(held))
         pending = PendingTimers(engine.timers)

@@ -12,7 +12,7 @@ SKIPPED = 1  # status of a row that is not appended, because its source record w
 
 @kernel
 def settle(rows: Any, count: int, store_ms: Any, topic_index: Any) -> Any:
-    """Note store time and topic of the leading rows that the store did not refuse.
+    """Record store time and topic of the leading rows that the store did not refuse.
 
     Args:
         rows: (n,) message_store.layout.PUT.

@@ -58,17 +58,17 @@ class ConsumeReport:
         """Return the statistics of 208 for every group and topic, and the total lag."""
         ordered = fields.boolean(request, "isOrder")
         reports: list[dict[str, list[msgspec.Raw]]] = []
-        behind, left = 0, TOPICS_REPORTED_MAX
+        lag, left = 0, TOPICS_REPORTED_MAX
         for group in self._groups:
             topics = self._topics_of(group.name, ordered)[: max(left, 0)]
             left -= len(topics)
             if topics:
                 reports.append({group.name: [await self._report(group.name, t) for t in topics]})
-                behind += sum(self._behind(group.name, topic) for topic in topics)
+                lag += sum(self._lag(group.name, topic) for topic in topics)
         body = {
             "brokerAddr": self._address,
             "consumeStatsList": reports,
-            "totalDiff": behind,
+            "totalDiff": lag,
             "totalInflightDiff": 0,
         }
         return Response(body=encode(body))
@@ -87,7 +87,7 @@ class ConsumeReport:
         answer = await self._stats_of(Request(208, {"consumerGroup": group, "topic": topic}))
         return msgspec.Raw(answer.body if answer and isinstance(answer.body, bytes) else b"{}")
 
-    def _behind(self, group: str, name: str) -> int:
+    def _lag(self, group: str, name: str) -> int:
         topic = self._topics.find(name)
         queues = range(topic.read_queues) if topic else ()
         return sum(

@@ -152,7 +152,7 @@ class RuntimeInfo:
         ratio = str(round(store.disk_used_ratio, 4))
         usage = shutil.disk_usage(directory if directory.exists() else store.root)
         room = f"Total : {binary_size(usage.total)}, Free : {binary_size(usage.free)}."
-        behind = max(store.max_offset - store.durable_offset, 0)
+        unflushed = max(store.max_offset - store.durable_offset, 0)
         return {
             "commitLogDirCapacity": room,
             "commitLogDiskRatio": ratio,
@@ -161,7 +161,7 @@ class RuntimeInfo:
             "commitLogMinOffset": str(store.min_offset),
             "commitLogMaxOffset": str(store.max_offset),
             "earliestMessageTimeStamp": str(self._earliest_ms()),
-            "remainHowManyDataToFlush": binary_size(behind),
+            "remainHowManyDataToFlush": binary_size(unflushed),
             "remainTransientStoreBufferNumbs": str((1 << 31) - 1),
             "dispatchBehindBytes": "0",
             "dispatchMaxBuffer": "0",

@@ -73,7 +73,7 @@ def write_accounts(path: Path, users: Users, acls: Acls) -> None:
     """
     data = encode(users, acls)
     write_secrets(path, data)
-    config_sums.note(path, data)
+    config_sums.record(path, data)
 
 
 def encode(users: Users, acls: Acls) -> bytes:

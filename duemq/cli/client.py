@@ -43,7 +43,7 @@ class Cluster:
         namesrv: `host:port` of name servers, separated by `;`; the first that responds is used.
         broker: `host:port` of one broker; then no name server is used.
         tls: Context of TLS connections; None: plaintext.
-        who: Credentials that sign the requests; None: unsigned.
+        credentials: Credentials that sign the requests; None: unsigned.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Cluster:
         broker: str = "",
         *,
         tls: ssl.SSLContext | None = None,
-        who: Credentials | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._tls, self._who = tls, who
+        self._tls, self._credentials = tls, credentials
         self._namesrvs = [word.strip() for word in namesrv.split(";") if word.strip()]
         self._broker = broker
         for address in [*self._namesrvs, *([broker] if broker else [])]:
@@ -71,7 +71,7 @@ class Cluster:
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
 
-    async def ask(
+    async def request(
         self,
         address: str,
         code: int,
@@ -87,7 +87,7 @@ class Cluster:
         """
         client = self._clients.get(address)
         if client is None:
-            sign = self._who.sign if self._who is not None else None
+            sign = self._credentials.sign if self._credentials is not None else None
             client = RemotingClient(address, tls=self._tls, sign=sign)
             self._clients[address] = client
             self._stack.push_async_callback(client.close)
@@ -110,7 +110,7 @@ class Cluster:
             RequestError: The server refused the request.
             ConnectionError: The server cannot be reached or does not respond.
         """
-        answer = await self.ask(address, code, fields, body)
+        answer = await self.request(address, code, fields, body)
         if answer.code != ResponseCode.SUCCESS:
             raise self._refused(answer, f"{address} refused request {code}")
         return answer
@@ -118,15 +118,17 @@ class Cluster:
     def _refused(self, answer: Response, otherwise: str) -> RequestError:
         """Return the error of a refused request, with the remark or another text."""
         text = answer.remark or otherwise
-        if answer.code == ResponseCode.NO_PERMISSION and self._who is None:
+        if answer.code == ResponseCode.NO_PERMISSION and self._credentials is None:
             text = f"{text.rstrip('.')}. {GIVE_ACCOUNT}"
         return RequestError(answer.code, text)
 
-    async def _ask_namesrv(self, code: int, fields: dict[str, object] | None = None) -> Response:
+    async def _request_namesrv(
+        self, code: int, fields: dict[str, object] | None = None
+    ) -> Response:
         last: ConnectionError | None = None
         for address in self._namesrvs:
             try:
-                answer = await self.ask(address, code, fields)
+                answer = await self.request(address, code, fields)
             except ConnectionError as error:
                 last = error
                 continue
@@ -161,7 +163,7 @@ class Cluster:
         ]
 
     async def _cluster_info(self) -> Response:
-        answer = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self._request_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
         if answer.code != ResponseCode.SUCCESS:
             raise self._refused(answer, "the name server refused to list its brokers")
         return answer
@@ -193,7 +195,7 @@ class Cluster:
     async def _route(self, topic: str) -> dict[str, Any] | None:
         if self._broker:
             return await self._route_of_broker(topic)
-        answer = await self._ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        answer = await self._request_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         if answer.code != ResponseCode.SUCCESS:
@@ -201,7 +203,7 @@ class Cluster:
         return _loads(answer)
 
     async def _route_of_broker(self, topic: str) -> dict[str, Any] | None:
-        answer = await self.ask(self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        answer = await self.request(self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(answer.code, not_a_broker(self._broker))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -222,7 +224,7 @@ class Cluster:
         Raises:
             RequestError: The server is not a DueMQ broker, or has no such view.
         """
-        answer = await self.ask(address, VIEW_REQUEST, {"view": name, **fields})
+        answer = await self.request(address, VIEW_REQUEST, {"view": name, **fields})
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(answer.code, not_a_broker(address))
         if answer.code != ResponseCode.SUCCESS:

@@ -111,7 +111,7 @@ class Reader:
         Raises:
             ConnectionError: The broker does not respond, or is starting or stopping.
         """
-        answer = await self._cluster.ask(
+        answer = await self._cluster.request(
             queue.address,
             RequestCode.PULL_MESSAGE,
             self._pull_fields(queue, offset),
@@ -127,7 +127,9 @@ class Reader:
             "topic": self._options.topic,
             "queueId": queue.queue_id,
         }
-        answer = await self._cluster.ask(queue.address, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        answer = await self._cluster.request(
+            queue.address, RequestCode.QUERY_CONSUMER_OFFSET, fields
+        )
         if answer.code == ResponseCode.SUCCESS and not self._options.from_first:
             return int((answer.fields or {})["offset"])
         code = (

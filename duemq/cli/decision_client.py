@@ -76,7 +76,7 @@ class DecisionClient:
         namesrv: `host:port` of name servers, separated by `;`.
         broker: `host:port` of one broker; then only that broker is used.
         tls: Context of TLS connections; None: plaintext.
-        who: Credentials that sign the requests; None: unsigned.
+        credentials: Credentials that sign the requests; None: unsigned.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class DecisionClient:
         broker: str = "",
         *,
         tls: ssl.SSLContext | None = None,
-        who: Credentials | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._cluster = Cluster(namesrv, broker, tls=tls, who=who)
+        self._cluster = Cluster(namesrv, broker, tls=tls, credentials=credentials)
 
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
@@ -136,12 +136,12 @@ class DecisionClient:
         results: list[Result] = []
         for request in selection.requests(**more):
             body = msgspec.json.encode(request)
-            answers = [await self._ask(address, CODES[action], body) for _, address in brokers]
+            answers = [await self._fetch(address, CODES[action], body) for _, address in brokers]
             results += [combined(of_one) for of_one in zip(*answers, strict=True)]
         return results
 
-    async def _ask(self, address: str, code: int, body: bytes) -> list[Result]:
-        answer = await self._cluster.ask(address, code, body=body, timeout_s=CALL_TIMEOUT_S)
+    async def _fetch(self, address: str, code: int, body: bytes) -> list[Result]:
+        answer = await self._cluster.request(address, code, body=body, timeout_s=CALL_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(answer.code, not_a_broker(address))
         if answer.code != ResponseCode.SUCCESS:
@@ -189,8 +189,9 @@ def decide_and_show(
         raise UsageError("no messages selected: give --id, --key, --handle or --topic")
 
     async def run(dry_run: bool) -> list[Result]:
-        tls, who = target.tls_context(), target.credentials()
-        async with DecisionClient(target.namesrv, target.broker, tls=tls, who=who) as client:
+        tls, credentials = target.tls_context(), target.credentials()
+        client_of = DecisionClient(target.namesrv, target.broker, tls=tls, credentials=credentials)
+        async with client_of as client:
             return await client.decide(action, selection, dry_run=dry_run, **more)
 
     if not (confirmed or dry_run or selection.ids or selection.keys or selection.handles):

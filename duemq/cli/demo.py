@@ -166,7 +166,7 @@ class Demo:
 
 
 def run_demo(*, as_json: bool) -> None:
-    """Run the demo; exit 1 if a message is missing, early or doubled."""
+    """Run the demo; exit 1 if a message is missing, early or duplicated."""
     compile_for_demo(shown=not as_json)
     own = not _has_cpp_client()
     if own and not as_json:
@@ -182,7 +182,7 @@ def run_demo(*, as_json: bool) -> None:
         timers = sum(not line.level for line in demo.lines.values())
         print(
             f"{len(demo.lines)} messages, {timers} of them timers: none missing, none early, "
-            f"none doubled, the cancelled one not delivered; "
+            f"none duplicated, the cancelled one not delivered; "
             f"the latest reached the client {worst} ms after its promised time"
         )
     if faults:

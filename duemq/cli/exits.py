@@ -17,7 +17,7 @@ class Exit(IntEnum):
     """Exit codes of commands; 130 and 141 are 128 plus the signal, as in shells."""
 
     DONE = 0
-    FOUND_FAULT = 1  # the check failed: something is missing, damaged or not as promised
+    FOUND_FAULT = 1  # the check failed: something is missing, damaged or not as expected
     USAGE = 2  # wrong arguments or configuration; a port in use
     UNREACHABLE = 3  # no broker or name server responds
     REFUSED = 4  # the broker refused the request
@@ -29,7 +29,7 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.DONE: "done",
-    Exit.FOUND_FAULT: "the check failed: something is missing, damaged or not as promised",
+    Exit.FOUND_FAULT: "the check failed: something is missing, damaged or not as expected",
     Exit.USAGE: "wrong arguments or configuration; a port in use; a plugin that cannot be loaded",
     Exit.UNREACHABLE: "no broker or name server responds at the address",
     Exit.REFUSED: "the broker refused the request",

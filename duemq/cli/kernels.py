@@ -22,7 +22,7 @@ from message_store.config import StoreConfig
 
 if TYPE_CHECKING:
     from message_store.kernels.preparation import Preparation
-    from message_store.kernels.registry import Listed
+    from message_store.kernels.registry import KernelEntry
 
 NOTICE = "compiling kernels, once for this version (about a minute) ..."
 NOTICE_NEW = "compiling kernels of sends, once for this version (about 10 seconds) ..."
@@ -70,7 +70,7 @@ def _compile_all() -> None:
     set_complete()
 
 
-def _compile(kernels: Sequence[Listed]) -> None:
+def _compile(kernels: Sequence[KernelEntry]) -> None:
     """Compile kernels; import the broker meanwhile."""
     from message_store.kernels.compilation import Compilation, CompilationFailed
 

@@ -32,7 +32,7 @@ async def _show(target: Target, watch: bool) -> None:
         if watch:
             await _watch(cluster, brokers, target.as_json)
             return
-        views = await _ask(cluster, brokers)
+        views = await _fetch(cluster, brokers)
         if target.as_json:
             print_json(views)
         else:
@@ -42,16 +42,16 @@ async def _show(target: Target, watch: bool) -> None:
 async def _watch(cluster: Cluster, brokers: list[tuple[str, str]], as_json: bool) -> None:
     """Refresh the levels until Ctrl-C; survive restarts of brokers."""
     retrying = Retrying(", ".join(address for _, address in brokers))
-    views: list[dict[str, object]] | None = await _ask(cluster, brokers)
+    views: list[dict[str, object]] | None = await _fetch(cluster, brokers)
     with refreshing(as_json=as_json) as show:
         while True:
             if views is not None:
                 show(views if as_json else _shown(views))
                 await asyncio.sleep(WATCH_INTERVAL_S)
-            views = await retrying.attempt(lambda: _ask(cluster, brokers))
+            views = await retrying.attempt(lambda: _fetch(cluster, brokers))
 
 
-async def _ask(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[str, object]]:
+async def _fetch(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[str, object]]:
     return [
         {"broker": name or address, "address": address, **await cluster.view(address, VIEW)}
         for name, address in brokers

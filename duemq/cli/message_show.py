@@ -53,7 +53,9 @@ async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, o
     body = json.dumps({"name": name, "topic": topic}).encode()
     async with target.cluster() as cluster:
         for broker_name, address in await cluster.brokers():
-            answer = await cluster.ask(address, FIND_MESSAGE, body=body, timeout_s=CALL_TIMEOUT_S)
+            answer = await cluster.request(
+                address, FIND_MESSAGE, body=body, timeout_s=CALL_TIMEOUT_S
+            )
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 records = await _find_records(cluster, address, name, topic)
                 found += [{"broker": broker_name or address, **describe(one)} for one in records]
@@ -133,7 +135,7 @@ async def _find_records(cluster: Cluster, address: str, name: str, topic: str) -
     except (ValueError, OverflowError):
         return []
     fields = {"offset": offset}
-    answer = await cluster.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+    answer = await cluster.request(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
     return split_records(bytes_of(answer)) if answer.code == ResponseCode.SUCCESS else []
 
 
@@ -146,7 +148,7 @@ async def _find_by_key(cluster: Cluster, address: str, key: str, topic: str) -> 
         "endTimestamp": (1 << 63) - 1,
         "_UNIQUE_KEY_QUERY": True,
     }
-    answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
+    answer = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
     if answer.code != ResponseCode.SUCCESS:
         return []
     return [record for record in split_records(bytes_of(answer)) if key in _keys(record)]

@@ -158,7 +158,7 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
         "unitMode": False,
         "batch": False,
     }
-    answer = await cluster.ask(queue.address, RequestCode.SEND_MESSAGE, fields, body)
+    answer = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, body)
     status = STORED.get(ResponseCode(answer.code)) if answer.code in STORED else None
     if status is None:
         raise RequestError(answer.code, answer.remark or "the broker gave no reason")

@@ -40,7 +40,7 @@ def migrate_store(
             root,
             levels,
             properties,
-            who=operator(),
+            operator=operator(),
             now_ms=SystemClock().now_ms(),
             dry_run=dry_run,
             shown=shown,

@@ -24,7 +24,7 @@ PLAN_COLUMNS: Final = (
 )  # fmt: skip
 PLAN_OPTIONAL: Final = ("#timer units", "#bytes in the log", "first due (UTC)", "last due (UTC)")
 STATUS_COLUMNS: Final = (
-    "#level", "state", "#moved", "#left", "#given back", "new ones", "remark",
+    "#level", "state", "#moved", "#left", "#returned", "new ones", "remark",
 )  # fmt: skip
 
 
@@ -126,12 +126,14 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
                 if task is None:
                     name = f"level {item['level']}"
                     task = tasks[item["level"]] = bars.add_task(name, text="")
-                moved = item["given_back"] if item["state"] == "rolling_back" else item["moved"]
-                text = f"{item['state']} {moved:,} moved, {item['left']:,} left"
+                moved = item["returned"] if item["state"] == "rolling_back" else item["moved"]
+                text = f"{item['state']} {moved:,} moved, {item['remaining']:,} left"
                 text += f", {status['rate_per_s']:,.0f}/s"
                 text += "" if late is None else f", late {late} ms"
-                text += f" ({item['waits'] or item['cause']})" if item["waits"] else ""
-                bars.update(task, completed=moved, total=max(moved + item["left"], 1), text=text)
+                text += f" ({item['blocked_by'] or item['cause']})" if item["blocked_by"] else ""
+                bars.update(
+                    task, completed=moved, total=max(moved + item["remaining"], 1), text=text
+                )
 
         yield show
 
@@ -143,7 +145,7 @@ def show_status(target: Target, *, follow: bool) -> None:
         status = await client.status()
         if follow:
             with progress(quiet=target.as_json) as shown:
-                status = await client.wait_until_settled(status["at_work"], shown)
+                status = await client.wait_until_settled(status["active"], shown)
         return status
 
     status = run(target, work)
@@ -156,7 +158,7 @@ def show_status(target: Target, *, follow: bool) -> None:
 def print_status(status: Status) -> None:
     """Print a status: a table of levels, then rate, window and ledger."""
     rows = [_status_row(item) for item in status["levels"]]
-    print_table("migrations by level", STATUS_COLUMNS, rows, optional=("#given back",))
+    print_table("migrations by level", STATUS_COLUMNS, rows, optional=("#returned",))
     throttle, window, ledger = status["throttle"], status["window"], status["ledger"]
     rate = f"{throttle['rate_per_s']:,}/s" if throttle["rate_per_s"] else "any rate"
     late = status["late_p99_ms"]
@@ -174,9 +176,9 @@ def print_status(status: Status) -> None:
 def _status_row(item: dict[str, Any]) -> tuple[object, ...]:
     state = item["state"].replace("_", " ") + (" (paused)" if item["paused"] else "")
     return (
-        item["level"], state, f"{item['moved']:,}", f"{item['left']:,}",
-        f"{item['given_back']:,}", "timers" if item["routed"] else "level",
-        item["cause"] or item["waits"],
+        item["level"], state, f"{item['moved']:,}", f"{item['remaining']:,}",
+        f"{item['returned']:,}", "timers" if item["routed"] else "level",
+        item["cause"] or item["blocked_by"],
     )  # fmt: skip
 
 

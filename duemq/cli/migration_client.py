@@ -16,10 +16,10 @@ from duemq.cli.retrying import Retrying
 from duemq.net.client import split_address
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError, UsageError
-from migration.requests import MASTER_FIELD, MIGRATE
+from migration.requests import MASTER_FIELD, MIGRATE, with_new_names
 
-ASK_TIMEOUT_S: Final = 600.0
-LOOK_EVERY_S: Final = 0.5
+CALL_TIMEOUT_S: Final = 600.0
+POLL_INTERVAL_S: Final = 0.5
 FINAL: Final = ("done", "rolled_back", "planned")
 Status = dict[str, Any]
 T = TypeVar("T")
@@ -68,7 +68,9 @@ class MigrationClient:
             RequestError: The broker refused it, or does not support migrations.
         """
         body = json.dumps({"action": action, **more}).encode()
-        answer = await self._cluster.ask(self.address, MIGRATE, body=body, timeout_s=ASK_TIMEOUT_S)
+        answer = await self._cluster.request(
+            self.address, MIGRATE, body=body, timeout_s=CALL_TIMEOUT_S
+        )
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(answer.code, f"{self.address} is not a DueMQ broker with migrations")
         if (master := (answer.fields or {}).get(MASTER_FIELD)) is not None:
@@ -80,7 +82,8 @@ class MigrationClient:
 
     async def status(self) -> Status:
         """Return the state of every level."""
-        return await self.command("status")
+        found = await self.command("status")
+        return with_new_names(found) | {"levels": list(map(with_new_names, found["levels"]))}
 
     async def configure(self, changes: dict[str, str]) -> None:
         """Change the broker's configuration."""
@@ -103,7 +106,7 @@ class MigrationClient:
             mine = [item for item in status["levels"] if item["level"] in levels]
             if all(item["state"] in FINAL or item["paused"] for item in mine):
                 return status
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _status_of_master(self) -> Status:
         """Return the status of the master; after a failure, the next call uses the next master.

@@ -133,7 +133,9 @@ class Target:
         """Return a client of these brokers."""
         from duemq.cli.client import Cluster
 
-        return Cluster(self.namesrv, self.broker, tls=self.tls_context(), who=self.credentials())
+        return Cluster(
+            self.namesrv, self.broker, tls=self.tls_context(), credentials=self.credentials()
+        )
 
     def credentials(self) -> Credentials | None:
         """Return the credentials that sign requests; None: unsigned.

@@ -19,7 +19,7 @@ OPTIONAL = ("#log end",)
 
 def show_replicas(target: Target) -> None:
     """Print the members of every broker group."""
-    found = asyncio.run(_ask(target))
+    found = asyncio.run(_fetch(target))
     if target.as_json:
         print_json(found)
     else:
@@ -27,7 +27,7 @@ def show_replicas(target: Target) -> None:
         console().print(fitted(COLUMNS, rows, optional=OPTIONAL, width=console().width))
 
 
-async def _ask(target: Target) -> list[dict[str, Any]]:
+async def _fetch(target: Target) -> list[dict[str, Any]]:
     found = []
     async with target.cluster() as cluster:
         for name, broker_id, address in await members_of(cluster):

@@ -31,10 +31,10 @@ class Retrying:
         self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX) or PAUSE_FIRST_S
         await asyncio.sleep(self._pause_s)
 
-    async def attempt(self, ask: Callable[[], Awaitable[Value]]) -> Value | None:
-        """Return the result of `ask`; if the server does not respond, pause and return None."""
+    async def attempt(self, fetch: Callable[[], Awaitable[Value]]) -> Value | None:
+        """Return the result of `fetch`; if the server does not respond, pause and return None."""
         try:
-            value = await ask()
+            value = await fetch()
         except ConnectionError as error:
             await self.pause(error)
             return None

@@ -142,7 +142,7 @@ async def _is_pending(cluster: Cluster, lost: Lost) -> bool:
     """Return whether a message with this id is pending for its topic, or was cancelled."""
     body = json.dumps({"keys": [lost.unique_id], "topic": lost.topic, "dry_run": True}).encode()
     for _, address in await cluster.brokers():
-        answer = await cluster.ask(address, CANCEL_PENDING, {}, body)
+        answer = await cluster.request(address, CANCEL_PENDING, {}, body)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of Apache
             if await _was_resent(cluster, lost):
                 return True
@@ -169,7 +169,7 @@ async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
     }  # fmt: skip
     found = []
     for _, address in await cluster.brokers():
-        answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
+        answer = await cluster.request(address, RequestCode.QUERY_MESSAGE, fields)
         if answer.code == ResponseCode.SUCCESS:
             found += split_records(bytes_of(answer))
         elif answer.code != ResponseCode.QUERY_NOT_FOUND:  # the message may exist: do not send it
@@ -192,6 +192,6 @@ async def _send(cluster: Cluster, lost: Lost) -> None:
         "bornTimestamp": now_ms, "flag": 0, "properties": encode_properties(properties).decode(),
         "reconsumeTimes": 0, "unitMode": False, "batch": False,
     }  # fmt: skip
-    answer = await cluster.ask(queue.address, RequestCode.SEND_MESSAGE, fields, lost.body)
+    answer = await cluster.request(queue.address, RequestCode.SEND_MESSAGE, fields, lost.body)
     if answer.code not in STORED:
         raise RequestError(answer.code, answer.remark or "the broker gave no reason")

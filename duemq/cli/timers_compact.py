@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from duemq.admin.runtime_info import binary_size
@@ -17,7 +18,7 @@ from message_store.errors import RequestError
 from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN_TIMEOUT_S: Final = 600.0
-LOOK_EVERY_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 REFUSALS: Final = ("no_room", "refused", "behind")
 COLUMNS: Final = ("broker", "#messages", "#bytes to copy", "#log bytes freed", "remark")
 
@@ -34,7 +35,7 @@ def compact_and_show(target: Target, *, dry_run: bool) -> None:
         would = "would be copied" if dry_run else "copied"
         title = f"{sum(answer['messages'] for answer in answers):,} messages {would}"
         print_table(title, COLUMNS, [_row(answer) for answer in answers], optional=("broker",))
-    if any(answer["waits"] in REFUSALS for answer in answers):
+    if any(_blocked_by(answer) in REFUSALS for answer in answers):
         raise SystemExit(int(Exit.REFUSED))
 
 
@@ -42,16 +43,16 @@ async def _compact(target: Target, dry_run: bool) -> list[dict[str, Any]]:
     async with target.cluster() as cluster:
         answers = []
         for name, address in await brokers_of(cluster):
-            answer = await _ask(cluster, address, dry_run)
+            answer = await _fetch(cluster, address, dry_run)
             if answer["started"]:
                 answer |= await _wait_until_finished(cluster, address)
             answers.append({"broker": name or address, **answer})
     return answers
 
 
-async def _ask(cluster: Cluster, address: str, dry_run: bool) -> dict[str, object]:
+async def _fetch(cluster: Cluster, address: str, dry_run: bool) -> dict[str, object]:
     body = json.dumps({"dry_run": dry_run}).encode()
-    answer = await cluster.ask(address, COMPACT_TIMERS, body=body, timeout_s=PLAN_TIMEOUT_S)
+    answer = await cluster.request(address, COMPACT_TIMERS, body=body, timeout_s=PLAN_TIMEOUT_S)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise RequestError(answer.code, f"{address} is not a DueMQ broker with timers")
     if answer.code != ResponseCode.SUCCESS:
@@ -65,8 +66,14 @@ async def _wait_until_finished(cluster: Cluster, address: str) -> dict[str, obje
     while True:
         view = (await cluster.view(address, SUMMARY_VIEW))["compaction"]
         if not view["running"]:
-            return {"waits": view["waits"], "why": view["why"]} if view["waits"] else {}
-        await asyncio.sleep(LOOK_EVERY_S)
+            blocked_by = _blocked_by(view)
+            return {"blocked_by": blocked_by, "why": view["why"]} if blocked_by else {}
+        await asyncio.sleep(POLL_INTERVAL_S)
+
+
+def _blocked_by(view: Mapping[str, object]) -> str:
+    """Return why no timers are copied; `waits` is the former name of the key."""
+    return str(view.get("blocked_by", view.get("waits", "")))
 
 
 def _row(answer: dict[str, Any]) -> tuple[object, ...]:

@@ -35,14 +35,14 @@ def show_forecast(target: Target, *, by: str, count: int, from_time: str) -> Non
         "width_ms": width_ms,
         "count": count or usual,
     }
-    found = asyncio.run(_ask(target, arguments))
+    found = asyncio.run(_fetch(target, arguments))
     if target.as_json:
         print_json(found)
     else:
         _print(found)
 
 
-async def _ask(target: Target, arguments: dict[str, int]) -> dict[str, object]:
+async def _fetch(target: Target, arguments: dict[str, int]) -> dict[str, object]:
     """Return the sum over all brokers; a broker may respond in several pieces."""
     counts, sums = [0] * arguments["count"], {"before": 0, "later": 0, "pending": 0}
     async with target.cluster() as cluster:

@@ -31,7 +31,7 @@ def show_summary(target: Target) -> None:
 
     async def show() -> None:
         async with target.cluster() as cluster:
-            views = await _ask(cluster, await brokers_of(cluster))
+            views = await _fetch(cluster, await brokers_of(cluster))
         if target.as_json:
             print_json(views)
             return
@@ -56,7 +56,7 @@ async def _follow(
 ) -> None:
     """Show `count` states, 0: until interrupted; survive restarts of brokers."""
     retrying = Retrying(", ".join(address for _, address in brokers))
-    views: list[dict[str, object]] | None = await _ask(cluster, brokers, following=True)
+    views: list[dict[str, object]] | None = await _fetch(cluster, brokers, following=True)
     done = 0
     with refreshing(as_json=as_json) as show:
         while True:
@@ -67,10 +67,10 @@ async def _follow(
                 if done == count:
                     return
                 await asyncio.sleep(FOLLOW_INTERVAL_S)
-            views = await retrying.attempt(lambda: _ask(cluster, brokers, following=True))
+            views = await retrying.attempt(lambda: _fetch(cluster, brokers, following=True))
 
 
-async def _ask(
+async def _fetch(
     cluster: Cluster, brokers: list[tuple[str, str]], *, following: bool = False
 ) -> list[dict[str, Any]]:
     views = []
@@ -149,8 +149,8 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
         _next_hour(view["per_minute"]["counts"]),
         ("enqueued/s (1, 10, 60 s)", _rates(view, "enqueue")),
         ("delivered/s (1, 10, 60 s)", _rates(view, "dequeue")),
-        ("behind: enqueue, delivery", f"{_behind(view['enqueue'])}, "
-         f"{_behind(view['dequeue'])}"),
+        ("lag: enqueue, delivery", f"{_lag(view['enqueue'])}, "
+         f"{_lag(view['dequeue'])}"),
     ]  # fmt: skip
     for name, late in view["lateness_ms"].items():
         if late["max"] is not None:
@@ -168,8 +168,9 @@ def _rates(view: dict[str, Any], stage: str) -> str:
     return ", ".join(f"{rate:,.1f}" if 0 < rate < 10 else f"{rate:,.0f}" for rate in rates)
 
 
-def _behind(stage: dict[str, Any]) -> str:
-    return f"{stage['behind']:,} ({duration_text(stage['lag_ms'])})" if stage["behind"] else "0"
+def _lag(stage: dict[str, Any]) -> str:
+    units = stage.get("lag_units", stage.get("behind", 0))  # "behind": brokers of former releases
+    return f"{units:,} ({duration_text(stage['lag_ms'])})" if units else "0"
 
 
 def _counts(view: dict[str, Any]) -> str:
@@ -197,7 +198,7 @@ def _compaction(view: dict[str, Any]) -> str:
 def _problems(view: dict[str, Any]) -> list[tuple[str, str]]:
     enqueue, dequeue = view["enqueue"], view["dequeue"]
     texts = [
-        ("enqueue is blocked", enqueue["holding"]),
+        ("enqueue is blocked", enqueue.get("blocked_by", enqueue.get("holding", ""))),
         ("delivery is blocked", dequeue["refusal"]),
         ("old log files are kept", view["compaction"]["why"]),
         ("timerStopEnqueue", "no timer is enqueued" if enqueue["stopped"] else ""),

@@ -258,7 +258,7 @@ class BrokerConfig:
     long_polls_max: int = option(
         100_000,
         "longPollsMax",
-        "Maximum held pulls; further pulls get their response at once.",
+        "Maximum pulls on hold; further pulls get their response at once.",
         unit="pulls",
         minimum=1,
         own=True,
@@ -303,9 +303,8 @@ class BrokerConfig:
     memory_bytes_max: int = option(
         512 << 20,
         "remotingMemoryMax",
-        "Maximum memory of all connections together: received frames, requests in flight, held "
-        "pulls, unread responses. Above it, the connections that have been stuck longest "
-        "are "
+        "Maximum memory of all connections together: received frames, requests in flight, long "
+        "polls, unread responses. Above it, the connections that have been stuck longest are "
         "closed.",
         minimum=64 << 20,
         maximum=LONG_MAX,

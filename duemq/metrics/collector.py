@@ -57,7 +57,7 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
         ),
         "disk_used_ratio": ("Used share of the store's disk.", lambda: store.disk_used_ratio),
         "topics": ("Topics.", lambda: len(parts.topics)),
-        "held_pulls": ("Pulls on hold until a message arrives.", lambda: len(parts.held)),
+        "held_pulls": ("Pulls on hold until a message arrives.", lambda: len(parts.long_polls)),
         "connections": ("Open connections.", lambda: parts.memory.open_count),
         "tls_connections": (
             "Open connections that use TLS.",
@@ -68,7 +68,7 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
             lambda: float(broker.tls.server.failed),
         ),
         "connection_memory_bytes": (
-            "Memory of connections: received frames, requests, held pulls, unread responses.",
+            "Memory of connections: received frames, requests, long polls, unread responses.",
             lambda: parts.memory.used_bytes,
         ),
         "connection_memory_limit_bytes": (

@@ -190,11 +190,11 @@ class NativeCollector:
     def _storage(self) -> Iterator[Metric]:
         store = self._broker.store
         usage = shutil.disk_usage(store.root)
-        behind = max(store.max_offset - store.durable_offset, 0)
+        unflushed = max(store.max_offset - store.durable_offset, 0)
         yield _gauge("storage_size_bytes", "Used bytes of the store's disk.",
                      [((), usage.total - usage.free)])  # fmt: skip
         yield _gauge("storage_flush_behind_bytes", "Bytes of the log not yet synced.",
-                     [((), behind)])  # fmt: skip
+                     [((), unflushed)])  # fmt: skip
         yield _gauge(
             "storage_dispatch_behind_bytes", "Bytes of the log not yet in queues.", [((), 0)]
         )  # fmt: skip  (queues are written with the log)
@@ -380,13 +380,13 @@ def _creates(rpc: RpcMeter) -> Iterator[Metric]:
 
 def _pop(pop: PopService, now_ms: int) -> Iterator[Metric]:
     """Yield the series of POP; checkpoints go directly into the log, so buffers are empty."""
-    behind = [(str(queue), *pop.reviver.behind(queue, now_ms)) for queue in range(REVIVE_QUEUES)]
+    lags = [(str(queue), *pop.reviver.lag(queue, now_ms)) for queue in range(REVIVE_QUEUES)]
     yield _gauge("pop_revive_lag_milliseconds",
                  "Records (as in Apache, despite the name) of the revive topic not yet decided.",
-                 [((queue,), records) for queue, records, _ in behind], "queue_id")  # fmt: skip
+                 [((queue,), records) for queue, records, _ in lags], "queue_id")  # fmt: skip
     yield _gauge("pop_revive_latency_milliseconds",
                  "Time since the first undecided checkpoint was due.",
-                 [((queue,), late_ms) for queue, _, late_ms in behind], "queue_id")  # fmt: skip
+                 [((queue,), late_ms) for queue, _, late_ms in lags], "queue_id")  # fmt: skip
     text = "Offsets of pops that disk and replicas have not confirmed."
     yield _gauge("pop_offset_buffer_size", text, [((), len(pop.offsets))])
     yield _gauge("pop_checkpoint_buffer_size", "Buffered checkpoints of POP; always 0.", [((), 0)])

@@ -178,8 +178,10 @@ class NamesrvProcessor:
         )
 
     def _expires_after(self, request: Request) -> int:
-        asked_ms = fields.long(request, "heartbeatTimeoutMillis", 0)
-        return min(asked_ms, EXPIRES_MS_MAX) if asked_ms > 0 else self.config.broker_expired_ms
+        requested_ms = fields.long(request, "heartbeatTimeoutMillis", 0)
+        return (
+            min(requested_ms, EXPIRES_MS_MAX) if requested_ms > 0 else self.config.broker_expired_ms
+        )
 
     def _closed(self, peer: Peer) -> None:
         self._watched.discard(peer)

@@ -1,6 +1,6 @@
-"""Memory budget of an endpoint: frames, requests, held pulls and unread responses of all peers.
+"""Memory budget of an endpoint: frames, requests, long polls and unread responses of all peers.
 
-    charge of a connection = unparsed bytes + requests in flight + held pulls + unread responses
+    charge of a connection = unparsed bytes + requests in flight + long polls + unread responses
 
     used    0 ........ 1/2 ............ 3/4 ............ limit
     unread response bytes allowed per peer
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 REQUEST_BYTES: Final = 2_048  # estimated objects of one request in flight, including its task
 FLOOR_BYTES: Final = 1 << 14  # every connection may use this much
 LIMIT_BYTES: Final = 512 << 20
-HELD_PULL_BYTES: Final = 4_096  # estimated objects of one held pull
+LONG_POLL_BYTES: Final = 4_096  # estimated objects of one long poll
 UNREAD_BYTES_MAX: Final = (8 << 20, 1 << 20, 1 << 18)  # limit per peer, by level of scarcity
 NOT_STUCK: Final = math.inf
 

@@ -28,7 +28,7 @@ from duemq.pop.checkpoints import (
 from duemq.pop.names import ORDER_QUEUE, topic_of_flag
 from duemq.pop.order_info import Settled
 from duemq.pop.orderly import Orderly
-from duemq.pop.pop_offsets import Place, PopOffsets
+from duemq.pop.pop_offsets import GroupQueue, PopOffsets
 from duemq.pop.receipts import (
     NUMBER_DIGITS_MAX,
     Receipt,
@@ -101,7 +101,7 @@ class AckProcessor:
         self._check_offset(topic, queue_id, offset, end_is_valid=True)
         receipt = self._receipt(request)
         if receipt.is_orderly:
-            self._acknowledge_orderly(Place(group, topic, queue_id), offset, receipt.pop_ms)
+            self._acknowledge_orderly(GroupQueue(group, topic, queue_id), offset, receipt.pop_ms)
             return None
         return _acknowledgement(group, topic, queue_id, offset, receipt)
 
@@ -136,7 +136,7 @@ class AckProcessor:
             )
         if receipt.is_orderly:
             return self._change_orderly(
-                Place(group, topic, queue_id), offset, receipt, now_ms + invisible_ms
+                GroupQueue(group, topic, queue_id), offset, receipt, now_ms + invisible_ms
             )
         if receipt.visible_ms <= now_ms:
             raise RequestError(
@@ -167,7 +167,7 @@ class AckProcessor:
             }
         )
 
-    def _acknowledge_orderly(self, place: Place, offset: int, pop_ms: int) -> None:
+    def _acknowledge_orderly(self, place: GroupQueue, offset: int, pop_ms: int) -> None:
         """Acknowledge a message of the last orderly pop of a queue.
 
         Messages before the committed offset are acknowledged already: nothing changes.
@@ -189,7 +189,7 @@ class AckProcessor:
             self._orderly.changed(place)
 
     def _change_orderly(
-        self, place: Place, offset: int, receipt: Receipt, visible_ms: int
+        self, place: GroupQueue, offset: int, receipt: Receipt, visible_ms: int
     ) -> Response:
         """Set the time at which a message of the last orderly pop is visible again."""
         if offset >= self._offsets.committed(place) and self._orderly.table.set_visible(
@@ -299,7 +299,7 @@ class AckProcessor:
         if revive_queue == ORDER_QUEUE:
             self._check_service()
             for offset in kept:
-                self._acknowledge_orderly(Place(group, topic, queue_id), offset, pop_ms)
+                self._acknowledge_orderly(GroupQueue(group, topic, queue_id), offset, pop_ms)
             return None
         if not kept:
             return None

@@ -38,13 +38,13 @@ class PopFigures:
         self._pairs: dict[tuple[str, str], None] = {}
         self.puts, self.reads, self.retries = Counts(), Counts(), Counts()
 
-    def note_put(self, record: Checkpoint | Acknowledgement, status: str) -> None:
+    def on_put(self, record: Checkpoint | Acknowledgement, status: str) -> None:
         """Count a record that the store accepted or refused (`PUT`, `REFUSED`)."""
         self.puts.add(record.group, record.topic, _type(record), status)
         if status != PUT:
             return
         if isinstance(record, Acknowledgement):
-            self.note_settled(record, len(record.offsets))
+            self.on_settled(record, len(record.offsets))
             return
         topic = normal_topic(record.topic, record.group)
         if len(self._pairs) < PAIRS_MAX:
@@ -54,11 +54,11 @@ class PopFigures:
         if before or len(self._in_flight) < PLACES_MAX:
             self._in_flight[key] = before + len(record.offsets)
 
-    def note_read(self, record: Checkpoint | Acknowledgement, revive_queue: int) -> None:
+    def on_read(self, record: Checkpoint | Acknowledgement, revive_queue: int) -> None:
         """Count a record that was read from the revive topic."""
         self.reads.add(record.group, record.topic, str(revive_queue), _type(record))
 
-    def note_settled(self, record: Checkpoint | Acknowledgement, count: int) -> None:
+    def on_settled(self, record: Checkpoint | Acknowledgement, count: int) -> None:
         """Remove `count` messages of a record from the messages in flight."""
         key = record.group, record.topic, record.queue_id
         found = self._in_flight.get(key, 0)

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Final
 
 from duemq.pop.names import retry_flag
-from duemq.pop.pop_offsets import Place
-from duemq.registry.config_file import ConfigFile, JsonObject, Saved
+from duemq.pop.pop_offsets import GroupQueue
+from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 
 FILE_NAME: Final = "consumerOrderInfo.json"
 VIEW: Final = "pop.orderInfo"  # view that replicas request
@@ -74,7 +74,7 @@ class OrderInfo:
         return found
 
 
-class OrderTable(Saved):
+class OrderTable(SavedTable):
     """Order infos of all groups.
 
     Args:
@@ -84,7 +84,7 @@ class OrderTable(Saved):
     def __init__(self, file: ConfigFile, is_known: Callable[[str, str], bool]) -> None:
         super().__init__(file)
         self._is_known = is_known
-        self._table: dict[Place, OrderInfo] = {}
+        self._table: dict[GroupQueue, OrderInfo] = {}
 
     def load(self) -> None:
         """Read consumerOrderInfo.json.
@@ -108,17 +108,17 @@ class OrderTable(Saved):
             if old or not self._is_known(place.topic, place.group):
                 self.clear(place)
 
-    def places(self) -> Iterator[tuple[Place, OrderInfo]]:
+    def group_queues(self) -> Iterator[tuple[GroupQueue, OrderInfo]]:
         """Yield each queue with its last pop."""
         yield from self._table.items()
 
-    def clear(self, place: Place) -> None:
+    def clear(self, place: GroupQueue) -> None:
         """Remove the last pop of a queue, because its offset was reset."""
         self._dirty |= self._table.pop(place, None) is not None
 
     # -- pops -----------------------------------------------------------------------------------
 
-    def blocked_until(self, place: Place, attempt_id: str | None, now_ms: int) -> int | None:
+    def blocked_until(self, place: GroupQueue, attempt_id: str | None, now_ms: int) -> int | None:
         """Return the time until which a queue is blocked, None if it is not.
 
         A repeated attempt is not blocked by its own pop: the client has not received the response.
@@ -129,9 +129,9 @@ class OrderTable(Saved):
         free_ms = info.free_ms()
         return free_ms if free_ms > now_ms else None
 
-    def note_pop(
+    def record_pop(
         self,
-        place: Place,
+        place: GroupQueue,
         offsets: Sequence[int],
         *,
         pop_ms: int,
@@ -152,7 +152,7 @@ class OrderTable(Saved):
         least = min(info.consumed.values()) if is_whole else 0
         return ";".join([*parts, f"{flag} {place.queue_id} {least}"])
 
-    def acknowledge(self, place: Place, offset: int, pop_ms: int) -> int | Settled:
+    def acknowledge(self, place: GroupQueue, offset: int, pop_ms: int) -> int | Settled:
         """Acknowledge a message; return the offset that its group consumes next."""
         info = self._table.get(place)
         if info is None:
@@ -165,7 +165,7 @@ class OrderTable(Saved):
         self._dirty = True
         return info.open[0] if info.open else info.offsets[-1] + 1
 
-    def set_visible(self, place: Place, offset: int, pop_ms: int, visible_ms: int) -> bool:
+    def set_visible(self, place: GroupQueue, offset: int, pop_ms: int, visible_ms: int) -> bool:
         """Set the time at which a message is visible again; return whether the last pop has it."""
         info = self._table.get(place)
         if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
@@ -174,7 +174,7 @@ class OrderTable(Saved):
         self._dirty = True
         return True
 
-    def free_ms(self, place: Place) -> int:
+    def free_ms(self, place: GroupQueue) -> int:
         """Return the time from which a queue is not blocked; 0: it is not blocked now."""
         info = self._table.get(place)
         return 0 if info is None else info.free_ms()
@@ -188,13 +188,13 @@ def _consumed(before: OrderInfo, info: OrderInfo) -> dict[int, int]:
     return {at: before.consumed.get(at, 0) + 1 for at in info.offsets if at in again}
 
 
-def read_table(data: JsonObject) -> dict[Place, OrderInfo]:
+def read_table(data: JsonObject) -> dict[GroupQueue, OrderInfo]:
     """Return the content of consumerOrderInfo.json.
 
     Raises:
         ValueError: The content is malformed.
     """
-    found: dict[Place, OrderInfo] = {}
+    found: dict[GroupQueue, OrderInfo] = {}
     for key, queues in _object(data.get("table") or {}, "table").items():
         topic, separator, group = key.partition(SEPARATOR)
         if not separator:
@@ -202,7 +202,7 @@ def read_table(data: JsonObject) -> dict[Place, OrderInfo]:
         for queue_id, value in _object(queues, key).items():
             info = _read_info(_object(value, key))
             if info.offsets:
-                found[Place(group, topic, _number(queue_id))] = info
+                found[GroupQueue(group, topic, _number(queue_id))] = info
     return found
 
 

@@ -1,4 +1,4 @@
-"""Orderly pops: their stored table, and the resumption of held pops at blocked queues."""
+"""Orderly pops: their stored table, and the resumption of long polls at blocked queues."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from duemq.pop.order_info import FILE_NAME, OrderTable
-from duemq.pop.pop_offsets import Place
+from duemq.pop.pop_offsets import GroupQueue
 from duemq.ports import Groups, Topics
-from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.long_polls import LongPolls
 from duemq.registry.config_file import ConfigFile
 from message_store.clock import Clock, Signal
 
@@ -32,21 +32,26 @@ class Orderly:
     """
 
     def __init__(
-        self, store: MessageStore, topics: Topics, groups: Groups, held: HeldPulls, clock: Clock
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        long_polls: LongPolls,
+        clock: Clock,
     ) -> None:
-        self._store, self._held, self._clock = store, held, clock
+        self._store, self._long_polls, self._clock = store, long_polls, clock
         self.table = OrderTable(
             ConfigFile(store.config_path(FILE_NAME)),
             lambda topic, group: topics.find(topic) is not None and groups.known(group) is not None,
         )
-        self._free_ms: dict[Place, int] = {}  # end of the block, by blocked queue
-        self._times: list[tuple[int, int, Place]] = []  # heap of (free time, serial, queue)
+        self._free_ms: dict[GroupQueue, int] = {}  # end of the block, by blocked queue
+        self._times: list[tuple[int, int, GroupQueue]] = []  # heap of (free time, serial, queue)
         self._serial = 0
         self._wake = Signal()
         self._stopping = False
         self._save_ms = 0
 
-    def changed(self, place: Place) -> None:
+    def changed(self, place: GroupQueue) -> None:
         """Resume pops of a queue when it is no longer blocked: now, or at its current free time."""
         free_ms = self.table.free_ms(place)
         if free_ms <= self._clock.now_ms():
@@ -61,19 +66,21 @@ class Orderly:
                     self._push(time_ms, each)
             self._wake.set()
 
-    def _push(self, free_ms: int, place: Place) -> None:
+    def _push(self, free_ms: int, place: GroupQueue) -> None:
         self._serial += 1
         heapq.heappush(self._times, (free_ms, self._serial, place))
 
-    def _continue(self, place: Place) -> None:
+    def _continue(self, place: GroupQueue) -> None:
         table = self._store.topics
-        self._held.resume_slot(table.slot(table.add(place.topic), place.queue_id, create=True))
+        self._long_polls.resume_slot(
+            table.slot(table.add(place.topic), place.queue_id, create=True)
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the task; on leaving, write the file."""
         self.table.load()
-        for place, _ in self.table.places():
+        for place, _ in self.table.group_queues():
             self.changed(place)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="orderly pops")

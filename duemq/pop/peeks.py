@@ -13,10 +13,10 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
 from duemq.pop.names import REVIVE_QUEUES
-from duemq.pop.pop_offsets import FROM_FIRST, Place, PopOffsets
+from duemq.pop.pop_offsets import FROM_FIRST, GroupQueue, PopOffsets
 from duemq.pop.pop_queues import PopQueues, Target
 from duemq.pop.queue_reader import QueueReader
-from duemq.pull.held_pulls import ResumeReason
+from duemq.pull.long_polls import ResumeReason
 from duemq.registry.subscriptions import Subscription
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -106,7 +106,7 @@ class PeekProcessor:
         return Response(fields={name: str(value).lower() for name, value in answer.items()})
 
     def polling_info(self, request: Request) -> Response:
-        """Respond with the number of held requests of a queue."""
+        """Respond with the number of long polls of a queue."""
         target = self._queues.target(request)
         return Response(fields={"pollingNum": str(self._queues.polling[target])})
 
@@ -120,5 +120,5 @@ class PeekProcessor:
     def _bounds(self, target: Target, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the queue offsets at which the next pop of a queue begins, and the queue ends."""
         low, high = self._store.readable_bounds(topic, queue_id)
-        place = Place(target.group, topic, queue_id)
+        place = GroupQueue(target.group, topic, queue_id)
         return max(self._offsets.peek(place, FROM_FIRST), low), high

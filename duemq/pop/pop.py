@@ -2,7 +2,7 @@
 
     queues of the topic, and of its retry topics --read--> results --checkpoints--> revive log
                                                               |         |
-                                                       answer <---------+  confirmed
+                                                     response <-------+  confirmed
 
 Reading, and putting the checkpoints, are one turn of the event loop: no message is in two pops.
 A pop without messages is held on all its queues and reads again when one of them grows.
@@ -25,13 +25,13 @@ from duemq.net.dispatcher import Handler
 from duemq.pop.checkpoints import INVISIBLE_MS_MAX, Checkpoint, Entry
 from duemq.pop.names import ORDER_QUEUE, REVIVE_QUEUES, retry_flag
 from duemq.pop.orderly import Orderly
-from duemq.pop.pop_offsets import Place, PopOffsets
+from duemq.pop.pop_offsets import GroupQueue, PopOffsets
 from duemq.pop.pop_queues import PopQueues, Target
 from duemq.pop.queue_reader import QueueReader, ReadResult
 from duemq.pop.receipts import Receipt, message_offset_info, start_offset_info
 from duemq.pop.revive_log import ReviveLog
 from duemq.ports import Identity
-from duemq.pull.held_pulls import ResumeReason
+from duemq.pull.long_polls import ResumeReason
 from duemq.registry.subscriptions import ExpressionError, Subscription, parse_expression
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -70,7 +70,7 @@ class PopRequest:
 class QueueResult:
     """Result of one pop in one queue; may have no messages."""
 
-    place: Place
+    place: GroupQueue
     found: ReadResult
 
 
@@ -263,7 +263,7 @@ class PopProcessor:
         popped = PopResult(self._clock.now_ms(), self._pops % REVIVE_QUEUES)
         group = arguments.target.group
         for topic, queue_id in self._queues.of(arguments.target, self._pops):
-            self._read(arguments, popped, Place(group, topic, queue_id))
+            self._read(arguments, popped, GroupQueue(group, topic, queue_id))
         results = popped.results
         popped.results = []
         for result in results:
@@ -277,7 +277,7 @@ class PopProcessor:
         return popped
 
     def _resume_next(self, arguments: PopRequest, popped: PopResult) -> None:
-        """Resume the next held request if a pop leaves messages that it has not examined."""
+        """Resume the next long poll if a pop leaves messages that it has not examined."""
         if popped.count and popped.rest:
             self._queues.messages_left(arguments.target)
 
@@ -310,7 +310,7 @@ class PopProcessor:
         popped, target = PopResult(self._clock.now_ms(), ORDER_QUEUE), arguments.target
         table = self._orderly.table
         for topic, queue_id in self._queues.of(target, self._pops):
-            place = Place(target.group, topic, queue_id)
+            place = GroupQueue(target.group, topic, queue_id)
             if topic != target.topic:
                 continue  # messages of orderly pops stay in their queue
             if self._offsets.is_reset(place):
@@ -321,7 +321,7 @@ class PopProcessor:
             if not result.found.offsets:
                 self._offsets.skip(result.place, result.found.end)
                 continue
-            counts = table.note_pop(
+            counts = table.record_pop(
                 result.place,
                 result.found.offsets,
                 pop_ms=popped.pop_ms,
@@ -334,7 +334,7 @@ class PopProcessor:
         popped.results = [result for result in popped.results if result.found.offsets]
         return popped
 
-    def _read(self, arguments: PopRequest, popped: PopResult, place: Place) -> None:
+    def _read(self, arguments: PopRequest, popped: PopResult, place: GroupQueue) -> None:
         """Add the next messages of a queue to a pop, or their number to its rest."""
         start = self._offsets.following(place, arguments.init_mode)
         left = arguments.count_max - popped.count

@@ -27,7 +27,7 @@ FROM_FIRST, FROM_LAST = 0, 1  # ConsumeInitMode
 MEMORY_SPAN_BYTES = 1 << 30  # a log of this size counts as in memory
 
 
-class Place(NamedTuple):
+class GroupQueue(NamedTuple):
     """One queue of one group."""
 
     group: str
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     queue_id: int
 
 
-Unconfirmed = tuple[int, int, Sequence[tuple[Place, int]]]
+Unconfirmed = tuple[int, int, Sequence[tuple[GroupQueue, int]]]
 """Log offsets before and after the checkpoints of a pop; the ends that it commits."""
 
 
@@ -44,7 +44,7 @@ class PopOffsets:
 
     def __init__(self, store: MessageStore, offsets: Offsets) -> None:
         self._store, self._offsets = store, offsets
-        self._ends: dict[Place, int] = {}  # end of the last pop, if a pop is not confirmed
+        self._ends: dict[GroupQueue, int] = {}  # end of the last pop, if a pop is not confirmed
         self._unconfirmed = deque[Unconfirmed]()
         self._refusal = ""  # last logged refusal of the table
 
@@ -52,14 +52,14 @@ class PopOffsets:
         """Return the number of queues with pops that are not confirmed."""
         return len(self._ends)
 
-    def popped(self, place: Place) -> int | None:
+    def popped(self, place: GroupQueue) -> int | None:
         """Return the end of the last pop, None for a group without one."""
         committed = self._offsets.query(place.group, place.topic, place.queue_id)
         return (
             self._ends.get(place) if committed is None else max(committed, self._ends.get(place, 0))
         )
 
-    def following(self, place: Place, init_mode: int) -> int:
+    def following(self, place: GroupQueue, init_mode: int) -> int:
         """Return the offset where the next pop begins, and apply a pending reset."""
         reset = self._offsets.take_reset(place.group, place.topic, place.queue_id)
         if reset is not None:
@@ -68,14 +68,14 @@ class PopOffsets:
             return reset
         return self.peek(place, init_mode)
 
-    def peek(self, place: Place, init_mode: int) -> int:
+    def peek(self, place: GroupQueue, init_mode: int) -> int:
         """Return the offset where the next pop begins, and change nothing."""
         committed = self._offsets.query(place.group, place.topic, place.queue_id)
         if committed is None:
             committed = self._first(place, init_mode)
         return max(committed, self._ends.get(place, 0))
 
-    def _first(self, place: Place, init_mode: int) -> int:
+    def _first(self, place: GroupQueue, init_mode: int) -> int:
         """Return where a new group begins."""
         low, high = self._store.queue_bounds(place.topic, place.queue_id)
         if init_mode == FROM_FIRST or place.topic.startswith(RETRY_PREFIX):
@@ -86,7 +86,7 @@ class PopOffsets:
             return 0  # initPopOffsetByCheckMsgInMem: a young queue is read from its beginning
         return max(high - 1, 0)
 
-    def put(self, log_offset: int, ends: Sequence[tuple[Place, int]]) -> None:
+    def put(self, log_offset: int, ends: Sequence[tuple[GroupQueue, int]]) -> None:
         """Keep the ends of a pop until `settle`; its checkpoints were put after a log offset."""
         self._unconfirmed.append((log_offset, self._store.max_offset, ends))
 
@@ -106,11 +106,11 @@ class PopOffsets:
         self.settle()
         return self._unconfirmed[0][0] if self._unconfirmed else self._store.max_offset
 
-    def move(self, place: Place, end: int) -> None:
+    def move(self, place: GroupQueue, end: int) -> None:
         """Set the offset where the next pop begins."""
         self._ends[place] = end
 
-    def move_back(self, place: Place, start: int, end: int) -> None:
+    def move_back(self, place: GroupQueue, start: int, end: int) -> None:
         """Set the offset of the next pop back to `start`, unless the offset was reset meanwhile.
 
         Messages after `end` that were skipped since then are read again.
@@ -118,25 +118,25 @@ class PopOffsets:
         if self._ends.get(place, -1) >= end:
             self._ends[place] = start
 
-    def is_reset(self, place: Place) -> bool:
+    def is_reset(self, place: GroupQueue) -> bool:
         """Return whether the next pop begins at a reset offset."""
         return self._offsets.pending_reset(place.group, place.topic, place.queue_id) is not None
 
-    def stay(self, place: Place, start: int) -> None:
+    def stay(self, place: GroupQueue, start: int) -> None:
         """Commit the offset where an orderly pop began; its acknowledgements advance it."""
         if self._offsets.query(place.group, place.topic, place.queue_id) != start:
             self._offsets.commit(place.group, place.topic, place.queue_id, start)
 
-    def committed(self, place: Place) -> int:
+    def committed(self, place: GroupQueue) -> int:
         """Return the committed offset, 0 without any."""
         return self._offsets.query(place.group, place.topic, place.queue_id) or 0
 
-    def acknowledged(self, place: Place, following: int) -> None:
+    def acknowledged(self, place: GroupQueue, following: int) -> None:
         """Commit the offset after acknowledged messages of an orderly pop, unless it was reset."""
         if not self.is_reset(place):
             self._offsets.commit(place.group, place.topic, place.queue_id, following)
 
-    def skip(self, place: Place, end: int) -> None:
+    def skip(self, place: GroupQueue, end: int) -> None:
         """Continue at `end`: the messages before it do not pass the filter."""
         if place in self._ends:  # an earlier pop is not confirmed
             self._ends[place] = end
@@ -153,7 +153,7 @@ class PopOffsets:
             self._refusal = error.remark
             log.warning("offsets of pops are not stored, so a restart repeats pops: %s", error)
 
-    def commit(self, place: Place, end: int) -> None:
+    def commit(self, place: GroupQueue, end: int) -> None:
         """Commit the end of a confirmed pop, unless the offset was reset meanwhile."""
         if self._ends.get(place, -1) < end:
             return

@@ -12,7 +12,7 @@ from duemq.net import fields
 from duemq.net.codes import ResponseCode
 from duemq.pop.names import retry_flag, retry_topic, retry_topics
 from duemq.ports import PERM_READ, Groups, Topics, TopicView
-from duemq.pull.held_pulls import HeldPulls, ResumeReason
+from duemq.pull.long_polls import LongPolls, ResumeReason
 from duemq.registry.internal_topics import FULL_ACCESS, Access, client_access
 from duemq.registry.subscriptions import Subscription
 from duemq.registry.topics import check_name
@@ -39,9 +39,9 @@ class PopQueues:
 
     Args:
         serves: Returns the reason why POP requests are not served; empty: they are served.
-        held: Held pulls; its `on_append` must be a dispatcher of the store.
+        long_polls: Pops and pulls on hold; its `on_append` must be a dispatcher of the store.
     Attributes:
-        polling: Held requests by their target.
+        polling: Long polls by their target.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class PopQueues:
         store: MessageStore,
         topics: Topics,
         groups: Groups,
-        held: HeldPulls,
+        long_polls: LongPolls,
         clock: Clock,
         config: Callable[[], BrokerConfig],
         serves: Callable[[], str],
         access_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
-        self._held, self._clock, self._config = held, clock, config
+        self._long_polls, self._clock, self._config = long_polls, clock, config
         self._serves, self._access_version = serves, access_version
         self.polling: Counter[Target] = Counter()
 
@@ -174,7 +174,7 @@ class PopQueues:
                 found.setdefault(retry_flag(name), topic)
         return [queue for topic in found.values() for queue in _in_turn(topic, 0)]
 
-    # -- held requests --------------------------------------------------------------------------
+    # -- long polls -----------------------------------------------------------------------------
 
     async def wait(
         self,
@@ -201,16 +201,16 @@ class PopQueues:
         version, peer = self._access_version(), request.peer
         first, *also = self._slots(target)
         share = target if takes else None
-        held = self._held.hold(first, subscription, peer, left_ms, also=also, share=share)
-        if held is None:
+        poll = self._long_polls.hold(first, subscription, peer, left_ms, also=also, share=share)
+        if poll is None:
             return None
         if any(self._is_unconfirmed(*queue) for queue in self.of(target, 0)):
-            self._held.resume_when_confirmed([held])
+            self._long_polls.resume_when_confirmed([poll])
         self.polling[target] += 1
         try:
-            resumed = why = await held.resumed
+            resumed = why = await poll.resumed
         finally:
-            self._held.release(held)
+            self._long_polls.release(poll)
             self.polling[target] -= 1
             if not self.polling[target]:
                 del self.polling[target]
@@ -223,15 +223,15 @@ class PopQueues:
         return why
 
     def messages_left(self, target: Target) -> None:
-        """Resume the next held request of a target: messages are left in its queues."""
-        self._held.resume_shared(target)
+        """Resume the next long poll of a target: messages are left in its queues."""
+        self._long_polls.resume_shared(target)
 
     def resized(self, topic: str) -> None:
-        """Resume all held requests of a topic with another number of queues."""
+        """Resume all long polls of a topic with another number of queues."""
         table = self._store.topics
         index = table.find(topic)
         if index >= 0 and (slot := table.slot(index, 0)) >= 0:
-            self._held.resume_queue(slot)
+            self._long_polls.resume_queue(slot)
 
     def _is_unconfirmed(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue has messages that consumers may not read yet."""

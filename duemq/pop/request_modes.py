@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from duemq.net.codes import ResponseCode
-from duemq.registry.config_file import ConfigFile, JsonObject, Saved
+from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from message_store.errors import RequestError
 
 FILE_NAME: Final = "messageRequestMode.json"
@@ -52,7 +52,7 @@ class RequestMode:
         return cls(mode, shared)
 
 
-class RequestModes(Saved):
+class RequestModes(SavedTable):
     """Modes of all groups of one broker."""
 
     def __init__(self, file: ConfigFile, modes_max: int = MODES_MAX) -> None:

@@ -142,11 +142,11 @@ class ReviveLog:
         first, count = together if are_put_again else (0, 0)
         for row, (_, record) in enumerate(entries):
             if row not in refused:
-                self._figures.note_put(record, PUT)
+                self._figures.on_put(record, PUT)
                 if isinstance(record, Checkpoint):
                     self._undecided.add(record)
             elif not first <= row < first + count:
-                self._figures.note_put(record, REFUSED)
+                self._figures.on_put(record, REFUSED)
         if batch.rows.size > ROWS_MAX or batch.staging.size > STAGING_BYTES_KEPT:
             self._batch = PutBatch(ROWS_MAX, STAGING_BYTES)
         return refused

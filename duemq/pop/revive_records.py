@@ -35,7 +35,7 @@ from duemq.pop.kernels.revive_records import (
     START,
     UNIQUE_END,
     UNIQUE_START,
-    Into,
+    Output,
     Texts,
     put_records,
 )
@@ -120,7 +120,7 @@ class ReviveRecords:
         self._blank["born_ms"] = now_ms
         arguments = (
             *(np.array(numbers), np.array(offsets), texts, batch.staging_len),
-            Into(batch.rows[batch.count :], batch.staging, self._blank, self._tags_hashes),
+            Output(batch.rows[batch.count :], batch.staging, self._blank, self._tags_hashes),
         )
         if self._put_records is None:
             find: Callable[..., Callable[..., int]] = entry

@@ -31,13 +31,13 @@ from duemq.pop.revive_log import ReviveLog
 from duemq.pop.topic_queues import TopicQueues
 from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Groups, Identity, Offsets, Topics
-from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
 from duemq.registry.consumer_offsets import PopState
 from duemq.registry.filter_file import FilterFile
 from duemq.replication.config import ReplicationConfig
 from duemq.send.put_path import PutPath
-from duemq.timers import timers_are_held
+from duemq.timers import has_timer_topic
 from message_store.clock import Clock
 from message_store.kernels.preparation import Preparation
 
@@ -63,7 +63,7 @@ class Managers(Protocol):
     @property
     def clients(self) -> ClientTable: ...
     @property
-    def held(self) -> HeldPulls: ...
+    def long_polls(self) -> LongPolls: ...
     @property
     def filters(self) -> FilterFile: ...
     @property
@@ -76,7 +76,7 @@ class Managers(Protocol):
     def identity(self) -> Identity: ...
 
 
-class Surroundings(Protocol):
+class PopContext(Protocol):
     """Parts of the broker that POP uses."""
 
     @property
@@ -104,41 +104,41 @@ class PopService:
         offsets: Offsets at which groups continue.
     """
 
-    def __init__(self, parts: Managers, around: Surroundings) -> None:
+    def __init__(self, parts: Managers, context: PopContext) -> None:
         store, topics, groups, identity = parts.store, parts.topics, parts.groups, parts.identity
-        clock, offsets = around.clock, parts.offsets
+        clock, offsets = context.clock, parts.offsets
         self._store, self._offsets, self._identity = store, offsets, identity
-        self.refusal = _refusal(around)
+        self.refusal = _refusal(context)
         self.figures = PopFigures(clock.now_ms())
         self._undecided = UndecidedPops(store)
         self._revive_log = revive_log = ReviveLog(
             store, parts.put_path, self._undecided, identity, clock, self.figures,
-            lambda: around.kernels.is_done,
+            lambda: context.kernels.is_done,
         )  # fmt: skip
         self._failed = Notices(log, logging.ERROR)
         self.reviver = Reviver(
             store, topics, groups, offsets, parts.put_path, identity, clock,
-            around.plugins.delivered_ms, self.figures, lambda: around.kernels.is_done,
+            context.plugins.delivered_ms, self.figures, lambda: context.kernels.is_done,
         )  # fmt: skip
         self._queues = queues = PopQueues(
-            store, topics, groups, parts.held, clock, around.config,
-            lambda: self.refusal, lambda: around.records.version,
+            store, topics, groups, parts.long_polls, clock, context.config,
+            lambda: self.refusal, lambda: context.records.version,
         )  # fmt: skip
         self.offsets = pops = PopOffsets(store, offsets)
-        self.orderly = Orderly(store, topics, groups, parts.held, clock)
+        self.orderly = Orderly(store, topics, groups, parts.long_polls, clock)
         topic_queues = TopicQueues(
-            topics, identity, clock, lambda: _name_servers(around.config()), around.connect
+            topics, identity, clock, lambda: _name_servers(context.config()), context.connect
         )
         self._acks = AckProcessor(
             store, topics, pops, revive_log, self.orderly, identity, clock, lambda: self.refusal
         )
         self._pops = PopProcessor(
             store, queues, pops, revive_log, self.orderly, parts.stats, identity, clock,
-            around.config, parts.filters.table.compile, lambda: around.kernels.is_done,
+            context.config, parts.filters.table.compile, lambda: context.kernels.is_done,
         )  # fmt: skip
         self._processors = (
             AssignmentProcessor(
-                topics, groups, parts.clients, topic_queues, parts.modes, around.config
+                topics, groups, parts.clients, topic_queues, parts.modes, context.config
             ),
             self._pops,
             self._acks,
@@ -149,7 +149,7 @@ class PopService:
         return {code: each for part in self._processors for code, each in part.handlers().items()}
 
     def resized(self, topic: str) -> None:
-        """Let held pops read all queues of a topic that is new, or has another number of queues."""
+        """Let long polls read all queues of a topic that is new or has more queues."""
         self._queues.resized(topic)
 
     def turns(
@@ -199,7 +199,7 @@ def _name_servers(config: BrokerConfig) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _refusal(around: Surroundings) -> str:
-    if around.replication().is_replica:
+def _refusal(context: PopContext) -> str:
+    if context.replication().is_replica:
         return REPLICA
-    return "" if timers_are_held(around.plugins.system_topics()) else NO_TIMERS
+    return "" if has_timer_topic(context.plugins.system_topics()) else NO_TIMERS

@@ -56,7 +56,7 @@ class TopicQueues:
             return queues
         for address in self._addresses():
             try:
-                found = await self._ask(address, topic)
+                found = await self._fetch(address, topic)
             except (OSError, PeerError, KeyError, TypeError, ValueError) as error:
                 self._notice("name server %s: no route of %s: %s", address, topic, error)
                 continue
@@ -66,7 +66,7 @@ class TopicQueues:
             return found
         return queues or self._own_queues(topic)
 
-    async def _ask(self, address: str, topic: str) -> list[AssignedQueue]:
+    async def _fetch(self, address: str, topic: str) -> list[AssignedQueue]:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(self._connect(address))
             request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})

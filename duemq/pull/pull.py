@@ -17,8 +17,8 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Deferred, Handler
 from duemq.ports import PERM_READ, Groups, GroupView, Offsets, Topics, TopicView
-from duemq.pull.held_pulls import HeldPull, HeldPulls, ResumeReason
 from duemq.pull.hidden_units import HiddenUnits
+from duemq.pull.long_polls import LongPoll, LongPolls, ResumeReason
 from duemq.pull.pull_plan import (
     BLANK_UNIT_SIZE,
     FOUND,
@@ -88,7 +88,7 @@ class PullProcessor:
         replication: Returns the replication section; without slaveReadEnable a replica serves no
             pulls.
         compiled: Returns whether the filter kernels are compiled.
-        held: Held pulls; its `on_append` must be a dispatcher of the store.
+        long_polls: Pulls on hold; its `on_append` must be a dispatcher of the store.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class PullProcessor:
         groups: Groups,
         offsets: Offsets,
         clients: ClientTable,
-        held: HeldPulls,
+        long_polls: LongPolls,
         stats: BrokerStats,
         config: Callable[[], BrokerConfig],
         limits: Callable[[], PullLimits] | None = None,
@@ -111,7 +111,7 @@ class PullProcessor:
         self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
         self._hidden = HiddenUnits(store, compiled)
-        self._offsets, self._clients, self._held = offsets, clients, held
+        self._offsets, self._clients, self._long_polls = offsets, clients, long_polls
         self._stats, self._config = stats, config
         self._limits = limits or StoreLimits(store)
         self._match_all_cache: dict[tuple[str, int], Subscription] = {}
@@ -120,9 +120,9 @@ class PullProcessor:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, request: Request) -> Response | Deferred:
-        """Return the response, at once or after the pull was held.
+        """Return the response, at once or after a long poll.
 
-        A held pull ends at a new message or its deadline, without a response if the client
+        A long poll ends at a new message or its deadline, without a response if the client
         disconnects.
         """
         try:
@@ -156,20 +156,20 @@ class PullProcessor:
         pull = checked.request
         clear_content(request)
         hold_ms = pull.suspend_ms if config.long_polling_enable else config.short_polling_ms
-        held = self._held.hold(self._slot(pull), checked.subscription, request.peer, hold_ms)
-        if held is None:
+        poll = self._long_polls.hold(self._slot(pull), checked.subscription, request.peer, hold_ms)
+        if poll is None:
             return self._response(checked, outcome)
         if checked.more:
-            self._held.resume_when_confirmed([held])
-        return self._wait(held, checked)
+            self._long_polls.resume_when_confirmed([poll])
+        return self._wait(poll, checked)
 
-    async def _wait(self, held: HeldPull, checked: CheckedPull) -> Response | None:
+    async def _wait(self, poll: LongPoll, checked: CheckedPull) -> Response | None:
         version, pull = self._access_version(), checked.request
         while True:
             try:
-                reason = await held.resumed
+                reason = await poll.resumed
             finally:
-                self._held.release(held)
+                self._long_polls.release(poll)
             if reason is ResumeReason.DROPPED:
                 return None
             if version != self._access_version():  # access is checked at the client's next pull
@@ -177,27 +177,27 @@ class PullProcessor:
             outcome = self._read(checked)
             self._offsets.commit_pull(pull.group, pull.topic, pull.queue_id, outcome.next_offset)
             again = (
-                self._hold_again(held, checked, outcome) if reason is ResumeReason.ARRIVED else None
+                self._hold_again(poll, checked, outcome) if reason is ResumeReason.ARRIVED else None
             )
             if again is None:
                 return self._response(checked, outcome)
-            held = again
+            poll = again
 
     def _hold_again(
-        self, held: HeldPull, checked: CheckedPull, outcome: Outcome
-    ) -> HeldPull | None:
+        self, poll: LongPoll, checked: CheckedPull, outcome: Outcome
+    ) -> LongPoll | None:
         """Hold a pull again if its filter matched no new message.
 
         Returns:
-            Held pull; None: respond now.
+            Long poll; None: respond now.
         """
         unmatched = outcome.status == NO_MATCH and outcome.next_offset >= checked.end
         if checked.subscription.filter is None or not unmatched:
             return None
         checked.request.offset = outcome.next_offset
-        again = self._held.hold_again(held)
+        again = self._long_polls.hold_again(poll)
         if again is not None and checked.more:
-            self._held.resume_when_confirmed([again])
+            self._long_polls.resume_when_confirmed([again])
         return again
 
     def _slot(self, pull: PullRequest) -> int:

@@ -16,7 +16,7 @@ from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import QueueKey, encode, queue_table
 from duemq.ports import Groups, Identity, Offsets, Topics, TopicView
-from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import check_group, check_readable
 from message_store.errors import RequestError
@@ -42,7 +42,7 @@ class ResetProcessor:
         groups: Groups,
         offsets: Offsets,
         clients: ClientTable,
-        held: HeldPulls,
+        long_polls: LongPolls,
         identity: Identity,
         *,
         push: Callable[[], bool] = lambda: False,
@@ -50,7 +50,7 @@ class ResetProcessor:
         self._store, self._topics, self._groups = store, topics, groups
         self._push = push
         self._offsets, self._clients = offsets, clients
-        self._held, self._identity = held, identity
+        self._long_polls, self._identity = long_polls, identity
 
     def handlers(self) -> dict[int, RequestHandler]:
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset}
@@ -121,7 +121,7 @@ class ResetProcessor:
         index = table.find(topic)
         slot = table.slot(index, queue_id) if index >= 0 else -1
         if slot >= 0:
-            self._held.resume_slot(slot)
+            self._long_polls.resume_slot(slot)
 
     def _table(self, topic: str, new_offsets: Mapping[int, int]) -> object:
         broker = self._identity.broker_name

@@ -114,7 +114,7 @@ def _read(path: Path) -> dict[str, object] | None:
     return value
 
 
-class Saved(ABC):
+class SavedTable(ABC):
     """Table in memory that is written to a configuration file after changes.
 
     Subclasses set `_dirty` at each change.

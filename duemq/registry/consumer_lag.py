@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from duemq.pop.names import retry_topics
-from duemq.pop.pop_offsets import Place
+from duemq.pop.pop_offsets import GroupQueue
 from duemq.pull.queue_times import store_ms_at
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def group_lags(parts: BrokerComponents, now_ms: int) -> list[GroupLag]:
             if queues + count > QUEUES_MAX:
                 return found
             for queue_id in range(count):
-                place = Place(group, queue_topic, queue_id)
+                place = GroupQueue(group, queue_topic, queue_id)
                 (_add_popped if pops else _add_queue)(parts, row, place, now_ms)
                 queues += 1
                 if queues % QUEUES_PER_TURN == 0:
@@ -98,7 +98,7 @@ def _consumed(parts: BrokerComponents) -> Iterator[tuple[str, str, bool]]:
             yield name, topic, True
 
 
-def _add_queue(parts: BrokerComponents, lag: GroupLag, place: Place, now_ms: int) -> None:
+def _add_queue(parts: BrokerComponents, lag: GroupLag, place: GroupQueue, now_ms: int) -> None:
     """Add one queue to the lag of a group that pulls.
 
     A group without a committed offset has no lag: it starts at the end. Source:
@@ -114,7 +114,7 @@ def _add_queue(parts: BrokerComponents, lag: GroupLag, place: Place, now_ms: int
     lag.inflight_messages += in_flight
 
 
-def _add_popped(parts: BrokerComponents, lag: GroupLag, place: Place, now_ms: int) -> None:
+def _add_popped(parts: BrokerComponents, lag: GroupLag, place: GroupQueue, now_ms: int) -> None:
     """Add one queue to the lag of a group that pops.
 
     Source: ConsumerLagCalculator, `isPop`
@@ -129,14 +129,14 @@ def _add_popped(parts: BrokerComponents, lag: GroupLag, place: Place, now_ms: in
     lag.inflight_messages += in_flight
 
 
-def _end(parts: BrokerComponents, place: Place) -> int:
+def _end(parts: BrokerComponents, place: GroupQueue) -> int:
     return max(parts.store.readable_bounds(place.topic, place.queue_id)[1], 0)
 
 
 def _add(
     parts: BrokerComponents,
     lag: GroupLag,
-    place: Place,
+    place: GroupQueue,
     start: int,
     pulled: int,
     end: int,
@@ -148,6 +148,6 @@ def _add(
     lag.queueing_latency = max(lag.queueing_latency, _age_ms(parts, place, pulled, now_ms))
 
 
-def _age_ms(parts: BrokerComponents, place: Place, offset: int, now_ms: int) -> int:
+def _age_ms(parts: BrokerComponents, place: GroupQueue, offset: int, now_ms: int) -> int:
     store_ms = store_ms_at(parts.store, place.topic, place.queue_id, offset)
     return max(now_ms - store_ms, 0) if store_ms >= 0 else 0

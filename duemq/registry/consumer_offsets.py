@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from duemq.net.codes import ResponseCode
-from duemq.registry.config_file import ConfigFile, JsonObject, Saved
+from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.data_version import DataVersion
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -79,7 +79,7 @@ class TruncatedLog(Protocol):
     def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int: ...
 
 
-class OffsetManager(Saved):
+class OffsetManager(SavedTable):
     """Manager of the offsets of all consumer groups of one broker.
 
     Args:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from duemq.registry.config_file import ConfigFile, JsonObject, Saved
+from duemq.registry.config_file import ConfigFile, JsonObject, SavedTable
 from duemq.registry.filter_table import FilterTable, RegisteredFilter
 from message_store.clock import Clock
 from message_store.errors import CorruptStore
@@ -30,7 +30,7 @@ WORD: Final = (1 << 64) - 1
 FIRST, SECOND = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
 
-class FilterFile(Saved):
+class FilterFile(SavedTable):
     """Filter table that is stored in its file."""
 
     def __init__(self, file: ConfigFile, table: FilterTable, clock: Clock) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.pop.request_modes import RequestModes
-from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.long_polls import LongPolls
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
@@ -53,13 +53,13 @@ class Replica:
     def __init__(
         self,
         store: MessageStore,
-        held: HeldPulls,
+        long_polls: LongPolls,
         ha: HaClient,
         tables: SlaveSynchronize,
         finder: HaAddressFinder | None = None,
     ) -> None:
         self._finder = finder
-        self._held = held
+        self._long_polls = long_polls
         store.read_only = READ_ONLY  # from now on, as the broker appends before `running`
         self._store = store
         self.ha, self.tables = ha, tables
@@ -72,7 +72,7 @@ class Replica:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Copy from the master until the block ends."""
-        self._store.raw.observers.append(self._held.on_replicated)
+        self._store.raw.observers.append(self._long_polls.on_replicated)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.ha.run(), name="replication")
             tasks.create_task(self.tables.run(), name="slave synchronize")
@@ -113,7 +113,7 @@ class Replica:
 def replica_of(
     store: MessageStore,
     tables: tuple[TopicManager, GroupManager, OffsetManager, RequestModes],
-    held: HeldPulls,
+    long_polls: LongPolls,
     config: ReplicationConfig,
     clock: Clock,
     connect: Callable[[str], RemotingClient],
@@ -124,7 +124,7 @@ def replica_of(
 
     Args:
         tables: Tables that are replaced by the master's.
-        held: Held pulls, which are resumed when the log grows.
+        long_polls: Pulls on hold, which are resumed when the log grows.
         connect: Returns a client of an address.
         member: The membership in controller mode; else None.
         apply_master_config: Called before each connection with the master's properties by key, and
@@ -145,7 +145,7 @@ def replica_of(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file
         )
         sessions = with_master_config(sessions, synchronize, apply_master_config)
-        return Replica(store, held, HaClient(store, config, clock, sessions), synchronize)
+        return Replica(store, long_polls, HaClient(store, config, clock, sessions), synchronize)
     store.require_replicas()
     sessions = autoswitch_sessions(
         store,
@@ -159,10 +159,10 @@ def replica_of(
         store, config, clock, sessions, member.truncate, retry_ms=HaAddressFinder.RETRY_MS
     )
     if not member.role.master_address:
-        return Replica(store, held, ha, synchronize)
+        return Replica(store, long_polls, ha, synchronize)
     synchronize.follow(member.role.master_address)
     finder = HaAddressFinder(connect(member.role.master_address), clock)
-    return Replica(store, held, ha, synchronize, finder)
+    return Replica(store, long_polls, ha, synchronize, finder)
 
 
 def with_master_config(

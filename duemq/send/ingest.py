@@ -147,7 +147,7 @@ class Ingest:
     def _schedule(self) -> None:
         if self._scheduled or not (self._ready or self._requests.queues or self._malformed):
             return
-        if self._requests.queues or not self._responses.is_behind:
+        if self._requests.queues or not self._responses.is_full:
             self._scheduled = True
             if self._call_soon is None:
                 self._call_soon = asyncio.get_running_loop().call_soon
@@ -160,7 +160,7 @@ class Ingest:
         and write in between.
         """
         self._scheduled = False
-        if not self._responses.is_behind:
+        if not self._responses.is_full:
             if self._ready:
                 self._responses.begin()
                 if self._batched is not None:

@@ -157,7 +157,7 @@ class SendResponses:
         self._fields = refusal_fields(region=settings.region, trace_on=settings.trace_on)
 
     @property
-    def is_behind(self) -> bool:
+    def is_full(self) -> bool:
         """Whether so many batches wait for confirmation that the next turn must wait."""
         return len(self._unconfirmed_tasks) >= UNCONFIRMED_TURNS_MAX
 

@@ -109,7 +109,7 @@ class IndexFile:
     @property
     def damage(self) -> str:
         """Reason why the file is unusable, or empty."""
-        self._pages.look()
+        self._pages.update()
         return self._pages.why
 
     def keys_of_last(self, phys_offset: int) -> int:

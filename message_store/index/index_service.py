@@ -83,7 +83,7 @@ class IndexService:
         return self._config.index_enable
 
     @property
-    def behind_bytes(self) -> int:
+    def lag_bytes(self) -> int:
         """Bytes of the log that are not indexed yet."""
         return max(self._log.end - self._position, 0) if self.enabled else 0
 

@@ -117,12 +117,12 @@ class _Search:
         encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
         text = np.frombuffer(b"".join(encoded) or b"\0", np.uint8).copy()
         ends = np.cumsum([len(key) for key in encoded], dtype=np.int64)
-        self._wanted: list[tuple[kernels.Wanted, Offsets]] = []
+        self._wanted: list[tuple[kernels.QueryKeys, Offsets]] = []
         for topic in topics:
             hashes = np.empty(len(encoded), np.int64)
             kernels.hash_keys(java_hash(topic + "#"), text, ends, hashes)
             name = np.frombuffer(topic.encode("utf-8", "surrogatepass"), np.uint8).copy()
-            self._wanted.append((kernels.Wanted(name, text, ends), hashes))
+            self._wanted.append((kernels.QueryKeys(name, text, ends), hashes))
 
     def run_on_loop(self) -> bool:
         """Search if the event loop has time for it; return whether the search was done."""
@@ -166,7 +166,7 @@ class _Search:
                 self._match(wanted, _with_hashes(keyed, hashes))
         self.end = max(self.end, end)
 
-    def _match(self, wanted: kernels.Wanted, pair: Candidates) -> None:
+    def _match(self, wanted: kernels.QueryKeys, pair: Candidates) -> None:
         if not pair[0].size:
             return
         order = np.lexsort(pair)
@@ -270,7 +270,7 @@ def _with_hashes(keyed: Rows, hashes: Offsets) -> Candidates:
 
 
 def _matching(
-    store: IndexedLog, wanted: kernels.Wanted, key_at: Offsets, offsets: Offsets
+    store: IndexedLog, wanted: kernels.QueryKeys, key_at: Offsets, offsets: Offsets
 ) -> Matches:
     hits = np.zeros(offsets.size, np.uint8)
     frames = np.zeros(1, layout.SCANNED)

@@ -32,7 +32,7 @@ ROWS: Final = 8
 ROW_WORDS: Final = 3
 ROWS_MAX: Final = 65_536  # as many mappings as the kernel gives a process (vm.max_map_count)
 RING: Final = ROWS + ROWS_MAX * ROW_WORDS
-RING_SIZE: Final = 1 << 20  # pages between two calls of `look`: more than 1 GiB has
+RING_SIZE: Final = 1 << 20  # pages between two calls of `update`: more than 1 GiB has
 WORDS: Final = RING + RING_SIZE
 PAGE_BYTES: Final = mmap.PAGESIZE
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from message_store.kernels import TOP
-from message_store.kernels.registry import Listed, every_kernel, kernels_of, load, missing
+from message_store.kernels.registry import KernelEntry, every_kernel, kernels_of, load, missing
 
 TIMEOUT_S: Final = 1_200
 NUMBER_BYTES: Final = 2
@@ -38,7 +38,7 @@ class Compilation:
         niceness: 0: as this process; IDLE_NICENESS: only while processors are idle.
     """
 
-    def __init__(self, kernels: Iterable[Listed], *, niceness: int = 0) -> None:
+    def __init__(self, kernels: Iterable[KernelEntry], *, niceness: int = 0) -> None:
         numbers = b"".join(each.number.to_bytes(NUMBER_BYTES, "big") for each in kernels)
         assert len(numbers) <= PIPE_BYTES
         command = [sys.executable, "-m", __name__, str(niceness)]
@@ -86,7 +86,7 @@ class Compilation:
             child.kill()
 
 
-def compile_all(kernels: Iterable[Listed]) -> None:
+def compile_all(kernels: Iterable[KernelEntry]) -> None:
     """Compile kernels, in processes, into the cache.
 
     Raises:

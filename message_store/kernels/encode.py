@@ -267,7 +267,7 @@ def set_tags_code(row: Any, store_ms: int) -> None:
 
 
 @kernel
-def takes_queue_offset(sys_flag: int) -> bool:
+def has_queue_offset(sys_flag: int) -> bool:
     """Return whether a record has a queue offset: it is neither prepared nor a rollback."""
     kind = sys_flag & SYS_TRANSACTION_MASK
     return kind == 0 or kind == SYS_COMMIT
@@ -307,7 +307,7 @@ def encode(
         row["store_ms"] = store_ms
         row["phys_offset"] = log_start + pos
         row["queue_offset"] = 0
-        if takes_queue_offset(row["sys_flag"]):
+        if has_queue_offset(row["sys_flag"]):
             row["queue_offset"] = queue["next_offset"]
             queue["next_offset"] += 1
         set_tags_code(row, store_ms)
@@ -319,11 +319,11 @@ def encode(
 
 
 @kernel
-def unnumber(rows: Rows, first: int, end: int, arrays: TopicArrays) -> None:
+def revert_queue_offsets(rows: Rows, first: int, end: int, arrays: TopicArrays) -> None:
     """Undo the queue offsets of rows whose write failed."""
     for i in range(first, end):
         row = rows[i]
-        if row["status"] == 0 and takes_queue_offset(row["sys_flag"]):
+        if row["status"] == 0 and has_queue_offset(row["sys_flag"]):
             arrays.queues[row["queue_slot"]]["next_offset"] -= 1
 
 
@@ -333,7 +333,7 @@ def count_by_slot(rows: Rows, first: int, end: int, counts: Any, touched: Any) -
     n = 0
     for i in range(first, end):
         row = rows[i]
-        if row["status"] != 0 or not takes_queue_offset(row["sys_flag"]):
+        if row["status"] != 0 or not has_queue_offset(row["sys_flag"]):
             continue
         slot = row["queue_slot"]
         if counts[slot] == 0:
@@ -364,7 +364,7 @@ def group_units(rows: Rows, first: int, end: int, counts: Any, touched: Any, out
         at += size
     for i in range(first, end):
         row = rows[i]
-        if row["status"] != 0 or not takes_queue_offset(row["sys_flag"]):
+        if row["status"] != 0 or not has_queue_offset(row["sys_flag"]):
             continue
         k = -counts[row["queue_slot"]] - 1
         if touched[k, BLOCK_OFFSET] == NOT_SET:

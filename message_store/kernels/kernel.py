@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 NOT_LOCKED: Final = -1  # no file descriptor
 
 
-class ByContent(_CacheLocator):
+class ContentLocator(_CacheLocator):
     """Locator of machine code: a folder named after the digest of its sources."""
 
     def __init__(self, path: Path, line: int) -> None:
@@ -58,10 +58,10 @@ class ByContent(_CacheLocator):
         return found if os.access(found._folder, os.W_OK) else None
 
 
-class KeptByContent(CompileResultCacheImpl):
-    """Numba's machine code files, located by `ByContent`."""
+class ContentCacheImpl(CompileResultCacheImpl):
+    """Numba's machine code files, located by `ContentLocator`."""
 
-    _locator_classes = (ByContent, *CacheImpl._locator_classes)
+    _locator_classes = (ContentLocator, *CacheImpl._locator_classes)
 
 
 class LoadingCache(FunctionCache):
@@ -75,7 +75,7 @@ class LoadingCache(FunctionCache):
     no deadlock.
     """
 
-    _impl_class = KeptByContent
+    _impl_class = ContentCacheImpl
     _lock = NOT_LOCKED
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:

@@ -34,7 +34,7 @@ NO_HIT, HIT_UNIQUE, HIT_KEY = 0, 1, 2
 UNIQ_BYTES, KEYS_BYTES = UNIQ_NAME.size, KEYS_NAME.size
 
 
-class Wanted(NamedTuple):
+class QueryKeys(NamedTuple):
     """Keys of one topic, as arguments of kernels."""
 
     topic: Bytes
@@ -105,7 +105,7 @@ def hit_of(data: Bytes, pos: int, end: int, keys: Bytes, start: int, stop: int) 
 
 @kernel
 def match_keys(
-    data: Bytes, span: Any, key_at: Any, offsets: Any, wanted: Wanted, frames: Rows, hits: Any
+    data: Bytes, span: Any, key_at: Any, offsets: Any, wanted: QueryKeys, frames: Rows, hits: Any
 ) -> None:
     """Set hits[i] for candidates of one log file.
 

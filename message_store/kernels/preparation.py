@@ -17,14 +17,14 @@ from contextlib import asynccontextmanager, suppress
 
 from message_store.kernels import registry
 from message_store.kernels.compilation import IDLE_NICENESS, Compilation, CompilationFailed
-from message_store.kernels.registry import Listed
+from message_store.kernels.registry import KernelEntry
 
 log = logging.getLogger(__name__)
-Compile = Callable[[Sequence[Listed], int], Awaitable[None]]
+Compile = Callable[[Sequence[KernelEntry], int], Awaitable[None]]
 """Compiles kernels with a niceness, in processes; cancellation ends the processes."""
 
 
-async def compile_in_processes(kernels: Sequence[Listed], niceness: int) -> None:
+async def compile_in_processes(kernels: Sequence[KernelEntry], niceness: int) -> None:
     """Compile kernels while other tasks of this loop run.
 
     Raises:

@@ -26,7 +26,7 @@ from message_store.kernels.type_names import named, types_of
 COMMENT = "#"
 
 
-class Listed(NamedTuple):
+class KernelEntry(NamedTuple):
     """One line of the list.
 
     Attributes:
@@ -48,7 +48,7 @@ class Listed(NamedTuple):
             compile_or_load(types_of(self.types))
 
     @property
-    def is_kept(self) -> bool:
+    def is_cached(self) -> bool:
         """Whether the cache has machine code for this processor."""
         kernel = named(self.name)
         if not hasattr(kernel, "compile"):
@@ -58,7 +58,7 @@ class Listed(NamedTuple):
 
 
 @cache
-def every_kernel() -> tuple[Listed, ...]:
+def every_kernel() -> tuple[KernelEntry, ...]:
     """Return the whole list."""
     lines = SIGNATURES.read_text().splitlines()
     return tuple(
@@ -67,21 +67,21 @@ def every_kernel() -> tuple[Listed, ...]:
     )
 
 
-def _parsed(number: int, line: str) -> Listed:
+def _parsed(number: int, line: str) -> KernelEntry:
     groups, _, rest = line.partition("  ")
     name, _, types = rest.removesuffix(")").partition("(")
-    return Listed(number, frozenset(groups.split()), name, types)
+    return KernelEntry(number, frozenset(groups.split()), name, types)
 
 
-def kernels_of(groups: Iterable[str]) -> list[Listed]:
+def kernels_of(groups: Iterable[str]) -> list[KernelEntry]:
     """Return the kernels of some groups, each once."""
     wanted = frozenset(groups)
     return [listed for listed in every_kernel() if wanted & listed.groups]
 
 
-def missing(kernels: Iterable[Listed]) -> list[Listed]:
+def missing(kernels: Iterable[KernelEntry]) -> list[KernelEntry]:
     """Return the kernels that the cache lacks."""
-    return [listed for listed in kernels if not listed.is_kept]
+    return [listed for listed in kernels if not listed.is_cached]
 
 
 def load(*groups: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
-from message_store.kernels.encode import takes_queue_offset
+from message_store.kernels.encode import has_queue_offset
 from message_store.kernels.kernel import kernel
 from message_store.kernels.topics import find_topic
 from message_store.layout import IN_NO_QUEUE, RECORD_FIXED_BYTES
@@ -45,7 +45,7 @@ def place(data: Bytes, base: int, rows: Rows, first: int, arrays: TopicArrays, o
     """Assign queue offsets to the records in rows[first:]; return the index after the last.
 
     It stops at the first record whose queue is not in the topic table, or whose queue offset is not
-    the next one of its queue. `encode.unnumber` reverts the change of the queues.
+    the next one of its queue. `encode.revert_queue_offsets` reverts the change of the queues.
 
     Args:
         data: Log bytes from log offset `base` on.
@@ -55,7 +55,7 @@ def place(data: Bytes, base: int, rows: Rows, first: int, arrays: TopicArrays, o
     for i in range(first, rows.size):
         row, made = rows[i], out[i]
         made["status"] = 1
-        if row["topic_index"] == IN_NO_QUEUE or not takes_queue_offset(row["sys_flag"]):
+        if row["topic_index"] == IN_NO_QUEUE or not has_queue_offset(row["sys_flag"]):
             continue
         index = row["topic_index"]
         if index < 0:

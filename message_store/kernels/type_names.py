@@ -46,10 +46,10 @@ def types_of(text: str) -> tuple[Any, ...]:
     dense = text.replace(" ", "")
     tokens = _TOKEN.findall(dense)[::-1]
     if len(dense) != sum(map(len, tokens)):
-        raise ValueError(f"{text} is no type of a kernel's argument")
+        raise ValueError(f"{text} is not a type of a kernel's argument")
     found = _list_of(tokens)
     if tokens:
-        raise ValueError(f"{text} is no type of a kernel's argument: a bracket is closed twice")
+        raise ValueError(f"{text} is not a type of a kernel's argument: a bracket is closed twice")
     return found
 
 
@@ -66,7 +66,7 @@ def _list_of(tokens: list[str]) -> tuple[Any, ...]:
 def _type_of(tokens: list[str]) -> Any:
     word = tokens.pop()
     if word in {",", "["} or word.startswith("["):
-        raise ValueError(f"{word} is no type of a kernel's argument")
+        raise ValueError(f"{word} is not a type of a kernel's argument")
     if word == "(":
         return TUPLE_OF(_bracketed(tokens))
     if tokens and tokens[-1] == "(":
@@ -76,10 +76,10 @@ def _type_of(tokens: list[str]) -> Any:
             return TUPLE_OF(members, named(word))
         [array] = members
         if not isinstance(array, types.Array):
-            raise ValueError(f"const({array}) is no type of a kernel's argument")
+            raise ValueError(f"const({array}) is not a type of a kernel's argument")
         return array.copy(readonly=True)
     if word not in SCALARS and "." not in word:
-        raise ValueError(f"{word} is no type of a kernel's argument")
+        raise ValueError(f"{word} is not a type of a kernel's argument")
     element = SCALARS[word] if word in SCALARS else numba.from_dtype(named(word))
     if not tokens or not tokens[-1].startswith("["):
         return element
@@ -132,7 +132,7 @@ def _text_of(found: Any, layouts: Mapping[Any, str]) -> str:
         if kind is tuple:
             return f"({members},)" if len(within) == 1 else f"({members})"
         return f"{kind.__module__}.{kind.__qualname__}({members})"
-    raise ValueError(f"{found} is no type of a kernel's argument")
+    raise ValueError(f"{found} is not a type of a kernel's argument")
 
 
 def layouts_of(modules: Mapping[str, Any]) -> dict[Any, str]:

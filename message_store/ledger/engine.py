@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
 from message_store.ledger.errors import LedgerError
-from message_store.ledger.place import BUSY_MS, FILE_NAME, shown_url
+from message_store.ledger.location import BUSY_MS, FILE_NAME, shown_url
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 CONNECT_S: Final = 5

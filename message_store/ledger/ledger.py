@@ -31,7 +31,7 @@ from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 from message_store.ledger import schema
 from message_store.ledger.engine import READ_ONLY, SQLITE, make_engine, parse_url, sqlite_path
 from message_store.ledger.errors import LedgerError, LedgerOfAnotherStore, LedgerUnavailable
-from message_store.ledger.place import BUSY_MS, LedgerPlace, shown_url
+from message_store.ledger.location import BUSY_MS, LedgerLocation, shown_url
 from message_store.ledger.records import LogSnapshot, Record, Row
 from message_store.ledger.tables import EVENTS, IDENTITY, METADATA, SAMPLES
 
@@ -59,7 +59,7 @@ class Ledger:
         self._file = self._file_now()
 
     @classmethod
-    def open(cls, place: LedgerPlace, *, now_ms: int) -> Self:
+    def open(cls, place: LedgerLocation, *, now_ms: int) -> Self:
         """Open a store's ledger; create it if there is none, upgrade it if it is old.
 
         Raises:
@@ -155,9 +155,10 @@ def read_rows(
     connection: Connection, query: Select[Any], kind: type[_R], **more: object
 ) -> list[_R]:
     """Return the rows of a query as dataclasses; columns without a field are left out."""
-    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    names = {column.name: column.key for column in query.selected_columns if column.key in known}
     rows = connection.execute(query).mappings()
-    return [kind(**{str(n): row[n] for n in row if n in names}, **more) for row in rows]
+    return [kind(**{key: row[name] for name, key in names.items()}, **more) for row in rows]
 
 
 @contextmanager
@@ -181,7 +182,7 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
-def _assign_owner(connection: Connection, where: str, place: LedgerPlace, now_ms: int) -> None:
+def _assign_owner(connection: Connection, where: str, place: LedgerLocation, now_ms: int) -> None:
     """Assign an empty ledger to this store; refuse the ledger of another store."""
     found = connection.execute(select(IDENTITY)).first()
     if found is None:
@@ -210,7 +211,7 @@ def _write(connection: Connection, records: Iterable[Record]) -> None:
 def _upsert(connection: Connection, table: Table, rows: list[Row], kept: tuple[str, ...]) -> None:
     make = sqlite.insert if connection.dialect.name == SQLITE else postgresql.insert
     statement = make(table)
-    names = [c.name for c in table.c if not c.primary_key]
+    names = [c.key for c in table.c if not c.primary_key]
     new: dict[str, ColumnElement[Any]] = {name: statement.excluded[name] for name in names}
     for name in kept:
         old = table.c[name]

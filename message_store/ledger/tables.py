@@ -55,7 +55,9 @@ Columns = list[Column[Any]]
 
 
 def _columns(kind: TypeEngine[Any], names: str, *, null: bool = False) -> Columns:
-    return [Column(name, kind, nullable=null) for name in names.split()]
+    """Return columns; `column=field` if the field of the records has another name."""
+    pairs = ((word.split("=")[0], word.split("=")[-1]) for word in names.split())
+    return [Column(name, kind, key=field, nullable=null) for name, field in pairs]
 
 
 def _key(kind: TypeEngine[Any], name: str, *rest: ForeignKey) -> Columns:
@@ -120,7 +122,9 @@ LEVELS: Final = Table(
     *_key(ID, "migration_id"),
     *_key(Integer(), "level"),
     *_columns(MODE, "state"),
-    *_columns(NUMBER, "updated_ms fence cursor moved moved_bytes excluded routed given_back"),
+    *_columns(
+        NUMBER, "updated_ms fence cursor moved moved_bytes excluded routed given_back=returned"
+    ),
     *_columns(Double(), "rate_per_s"),
     *_columns(Boolean(), "paused"),
     *_columns(Text(), "cause"),
@@ -133,7 +137,7 @@ EVENTS: Final = Table(
     *_columns(NUMBER, "at_ms"),
     *_columns(WORD, "kind"),
     *_columns(Integer(), "level", null=True),
-    *_columns(Text(), "who text"),
+    *_columns(Text(), "who=operator text"),
     *_columns(NUMBER, "mark_offset", null=True),
     Index(None, "migration_id", "at_ms"),
 )

@@ -2,7 +2,7 @@
 
 SQLAlchemy and Alembic take seconds to load and milliseconds per statement, while they hold the GIL:
 an event loop in the same process would deliver late. Therefore a broker writes through a child
-process. A call is a pair (method, arguments); the answer is None or the error. The child ends with
+process. A call is a pair (method, arguments); its result is None or the error. The child ends with
 its parent, and is started again on demand after a kill.
 """
 
@@ -20,7 +20,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Final, Protocol
 
 from message_store.ledger.errors import LedgerError, LedgerUnavailable
-from message_store.ledger.place import LedgerPlace, shown_url
+from message_store.ledger.location import LedgerLocation, shown_url
 from message_store.ledger.records import LogSnapshot, Record
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Worker(Protocol):
         place: Location and owner of the ledger.
     """
 
-    place: LedgerPlace
+    place: LedgerLocation
 
     def open(self, snapshot: LogSnapshot, now_ms: int) -> None:
         """Open the ledger, creating or upgrading it if necessary, and rebuild it from the log."""
@@ -58,7 +58,7 @@ class Worker(Protocol):
 class LedgerWorker:
     """Worker in the calling thread."""
 
-    def __init__(self, place: LedgerPlace) -> None:
+    def __init__(self, place: LedgerLocation) -> None:
         self.place = place
         self._ledger: Ledger | None = None
 
@@ -85,7 +85,7 @@ class LedgerWorker:
 class LedgerProcess:
     """Worker in a separate process, which runs from the first `open` to `end`."""
 
-    def __init__(self, place: LedgerPlace) -> None:
+    def __init__(self, place: LedgerLocation) -> None:
         self.place = place
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None

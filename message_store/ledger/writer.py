@@ -21,7 +21,7 @@ from typing import Final, TypeVarTuple
 
 from message_store.clock import Clock
 from message_store.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
-from message_store.ledger.place import shown_url
+from message_store.ledger.location import shown_url
 from message_store.ledger.records import LogSnapshot, Record
 from message_store.ledger.worker import Worker
 

@@ -126,7 +126,7 @@ class Appender:
             try:
                 file.write(log.end - file.base, self._out.data[:size])
             except OSError:
-                encode.unnumber(batch.rows, first, end, self._topics.arrays)
+                encode.revert_queue_offsets(batch.rows, first, end, self._topics.arrays)
                 with suppress(OSError):  # completely written records are also refused
                     file.zero_from(log.end - file.base)
                 raise

@@ -78,7 +78,7 @@ class BlockSums:
             OSError: The checksums of bytes after the end cannot be withdrawn.
         """
         known = self._sealed_end()
-        tail = _noted_tail(self.directory, [(f.base, f.pages.data) for f in self._files()])
+        tail = _valid_tail(self.directory, [(f.base, f.pages.data) for f in self._files()])
         if tail is not None:
             known = max(known or 0, tail.start)
         if max(known or 0, tail.end if tail else 0) > end:
@@ -124,7 +124,7 @@ class BlockSums:
             try:
                 self._seal_until(min(end, self.sealed + SEAL_BYTES_MAX))
                 if end - self.sealed < BLOCK_BYTES:
-                    self._note_open_block(end)
+                    self._write_open_block(end)
             except OSError as error:
                 self._refused = True
                 logger.warning("checksums of the log cannot be written: %s", error)
@@ -164,7 +164,7 @@ class BlockSums:
         pos = first // BLOCK_BYTES * BLOCK_SUM.itemsize
         os.pwrite(self._fd, sums.astype(BLOCK_SUM).tobytes(), pos)
 
-    def _note_open_block(self, end: int) -> None:
+    def _write_open_block(self, end: int) -> None:
         """Write the checksum of the bytes after the last complete block, up to `end`."""
         start = self.sealed
         if start == end or start in self._rewritten or start == self._damaged:
@@ -221,19 +221,19 @@ class BlockSums:
     def _changed_in(self, file: MappedFile, offset: int, end: int) -> bool | None:
         low = (offset - file.base) // BLOCK_BYTES
         count, start = -(-(end - file.base) // BLOCK_BYTES) - low, low * BLOCK_BYTES
-        tail = _noted_tail(self.directory, [(file.base, file.pages.data)])
+        tail = _valid_tail(self.directory, [(file.base, file.pages.data)])
         try:
-            noted = np.fromfile(
+            known = np.fromfile(
                 self._path(file.base), BLOCK_SUM, count, offset=low * BLOCK_SUM.itemsize
             )
         except OSError:
-            noted = np.empty(0, BLOCK_SUM)
+            known = np.empty(0, BLOCK_SUM)
         after = min(start + count * BLOCK_BYTES, int(file.pages.data.size))
-        found = block_sums(file.pages.data, start, after)[: noted.size]
-        if ((noted != SUM_UNKNOWN) & (noted != found)).any():
+        found = block_sums(file.pages.data, start, after)[: known.size]
+        if ((known != SUM_UNKNOWN) & (known != found)).any():
             return True
-        unknown = set((file.base + start + np.flatnonzero(noted == 0) * BLOCK_BYTES).tolist())
-        unknown.update(range(file.base + start + noted.size * BLOCK_BYTES, end, BLOCK_BYTES))
+        unknown = set((file.base + start + np.flatnonzero(known == 0) * BLOCK_BYTES).tolist())
+        unknown.update(range(file.base + start + known.size * BLOCK_BYTES, end, BLOCK_BYTES))
         if tail is None or not unknown <= {tail.start} or (unknown and tail.end < end):
             return None if unknown else False
         return bool(unknown) and tail.has_changed
@@ -285,8 +285,8 @@ class BlockSums:
 
     def _forget_tail(self, offset: int) -> bool:
         """Mark the tail as unknown if it covers bytes after `offset`; return whether it does."""
-        noted = _read_tail(self.directory / TAIL)
-        if noted is None or noted[0] <= offset:
+        known = _read_tail(self.directory / TAIL)
+        if known is None or known[0] <= offset:
             return False
         fd = self._opened_tail()
         os.pwrite(fd, bytes(TAIL_SUM.itemsize), 0)
@@ -297,7 +297,7 @@ class BlockSums:
 def _is_readable(file: MappedFile) -> bool:
     """Return whether no page of a file was replaced by zeros."""
     if file.pages.replaced:
-        file.pages.look()
+        file.pages.update()
     return not file.pages.unreadable
 
 
@@ -348,15 +348,15 @@ def changed_blocks(directory: Path, files: Sequence[Piece]) -> Iterator[Changed]
     Raises:
         OSError: The checksums cannot be read.
     """
-    tail = _noted_tail(directory, files)
+    tail = _valid_tail(directory, files)
     for base, data in files:
         path = directory / f"{base:0{NAME_DIGITS}d}"
         if path.exists():
-            noted = np.fromfile(path, BLOCK_SUM)[: -(-data.size // BLOCK_BYTES)]
-            if tail is not None and tail.start in base + np.flatnonzero(noted) * BLOCK_BYTES:
+            known = np.fromfile(path, BLOCK_SUM)[: -(-data.size // BLOCK_BYTES)]
+            if tail is not None and tail.start in base + np.flatnonzero(known) * BLOCK_BYTES:
                 tail = None  # its block has a permanent checksum now
-            found = block_sums(data, 0, min(noted.size * BLOCK_BYTES, data.size))
-            for block in np.flatnonzero((noted != SUM_UNKNOWN) & (noted != found)).tolist():
+            found = block_sums(data, 0, min(known.size * BLOCK_BYTES, data.size))
+            for block in np.flatnonzero((known != SUM_UNKNOWN) & (known != found)).tolist():
                 yield base, block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, data.size)
     if tail is not None and tail.has_changed:
         yield tail.base, tail.start - tail.base, tail.end - tail.base
@@ -376,12 +376,12 @@ class _Tail(NamedTuple):
     has_changed: bool
 
 
-def _noted_tail(directory: Path, files: Sequence[Piece]) -> _Tail | None:
+def _valid_tail(directory: Path, files: Sequence[Piece]) -> _Tail | None:
     """Return the open block, None if it has no checksum."""
-    noted = _read_tail(directory / TAIL)
-    if noted is None:
+    known = _read_tail(directory / TAIL)
+    if known is None:
         return None
-    end, crc = noted
+    end, crc = known
     for base, data in files:
         size = (end - base) % BLOCK_BYTES
         if base < end < base + data.size and size:
@@ -391,7 +391,7 @@ def _noted_tail(directory: Path, files: Sequence[Piece]) -> _Tail | None:
 
 
 def _read_tail(path: Path) -> tuple[int, int] | None:
-    """Return the noted end and checksum of the open block, None if they are damaged."""
+    """Return the known end and checksum of the open block, None if they are damaged."""
     try:
         data = path.read_bytes()
     except OSError:

@@ -22,8 +22,8 @@ from message_store.layout import BLANK_RECORD, MAGIC_BLANK, packer
 from message_store.log.block_sums import DIRECTORY as SUMS
 from message_store.log.block_sums import BlockSums
 from message_store.log.page_guard import GuardedMap
-from message_store.log.unreadable import UnreadablePlaces
-from message_store.log.zeroing import whole_size, zero_range
+from message_store.log.unreadable import UnreadableRanges
+from message_store.log.zeroing import restored_size, zero_range
 
 NAME_DIGITS = 20
 BLANK = packer(BLANK_RECORD)
@@ -206,7 +206,7 @@ class CommitLog(NumberedLog[LogFile]):
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         super().__init__(directory, file_bytes, LogFile)
-        self.unreadable = UnreadablePlaces(self)
+        self.unreadable = UnreadableRanges(self)
         self.sums = BlockSums(directory.parent / SUMS, lambda: self.files)
 
     def load(self, *, synced: int = 0) -> None:
@@ -233,7 +233,7 @@ class CommitLog(NumberedLog[LogFile]):
         proven = bool(self.files)
         size = path.stat().st_size
         if last and int(path.name) + size >= synced:
-            size = whole_size(path, self.file_bytes, proven=proven)
+            size = restored_size(path, self.file_bytes, proven=proven)
         if size != self.file_bytes:
             raise CorruptStore(
                 path,

@@ -4,7 +4,7 @@ Access to a page of a mapped file that cannot be loaded ends the process with SI
 cannot read the sector (EIO), a full tmpfs has no page for a hole, or another process truncated the
 file. Kernels read the log through mappings, without a check before each access. Instead a handler
 (`kernels.bus_error`) replaces the page with zeros; the interrupted code continues and finds no
-record there. `look` then reads the page from the file by pread:
+record there. `update` then reads the page from the file by pread:
 
     pread fails, or the file ends before it   the page stays zero and is listed as unreadable
     pread succeeds                            a hole, or a passing error: the file is mapped again
@@ -43,7 +43,7 @@ NOT_MAPPED = "it cannot be mapped again"
 MAP_FAILED = ctypes.c_void_p(bus_error.MAP_FAILED).value
 
 
-class Place(NamedTuple):
+class UnreadablePage(NamedTuple):
     """Unreadable page."""
 
     path: Path
@@ -69,7 +69,7 @@ class Mapping:
         self.why = ""
         self.gone = False
 
-    def classify(self, pos: int) -> Place | None:
+    def classify(self, pos: int) -> UnreadablePage | None:
         """Return a replaced page as unreadable, or map the file there again."""
         try:
             fd = self.fd if self.fd >= 0 else os.open(self.path, os.O_RDONLY)
@@ -85,7 +85,7 @@ class Mapping:
             return None
         self.why = why
         self.unreadable = plus(self.unreadable, [(pos, pos + PAGE_BYTES)])
-        return Place(self.path, pos, why)
+        return UnreadablePage(self.path, pos, why)
 
     def _read(self, fd: int, pos: int) -> bytes:
         """Return a page of the file.
@@ -144,7 +144,7 @@ class PageGuard:
         self._free: list[int] = []
         self._lock = threading.RLock()  # a finalizer may run while it is held
         self._seen = 0
-        self.found: list[Place] = []
+        self.found: list[UnreadablePage] = []
 
     @property
     def replaced(self) -> int:
@@ -175,13 +175,13 @@ class PageGuard:
         """Stop guarding a mapping that is being unmapped."""
         with self._lock:
             self.mappings[row].gone = True
-            self.look()
+            self.update()
             at = bus_error.ROWS + row * bus_error.ROW_WORDS
             self.words[at] = self.words[at + 1] = 0
             del self.mappings[row]
             self._free.append(row)
 
-    def look(self) -> int:
+    def update(self) -> int:
         """Classify the pages replaced since the last call; return the total of classified pages."""
         with self._lock:
             count = self.replaced
@@ -241,7 +241,7 @@ class GuardedMap:
 
     @property
     def unreadable(self) -> list[Range]:
-        """File positions of unreadable pages, ascending, as of the last `look`."""
+        """File positions of unreadable pages, ascending, as of the last `update`."""
         return self.mapping.unreadable
 
     @property
@@ -249,9 +249,9 @@ class GuardedMap:
         """Reason why the last of them is unreadable."""
         return self.mapping.why
 
-    def look(self) -> int:
+    def update(self) -> int:
         """Update `unreadable`; return the value of `replaced` up to which it is complete."""
-        return self._guard.look()
+        return self._guard.update()
 
     def written(self, pos: int, size: int) -> None:
         """Map pages again that were unreadable and were written since.
@@ -260,7 +260,7 @@ class GuardedMap:
             pos: file position of the bytes that were written.
             size: Number of bytes.
         """
-        self.look()
+        self.update()
         mapping = self.mapping
         low, high = pos - pos % PAGE_BYTES, pos + size
         for first, end in list(mapping.unreadable):

@@ -46,7 +46,7 @@ class MappedLog(Protocol):
         ...
 
 
-class UnreadablePlaces:
+class UnreadableRanges:
     """Unreadable places of one log.
 
     Args:
@@ -70,19 +70,19 @@ class UnreadablePlaces:
         """
         if self._guard.replaced == seen:
             return False
-        self.look()
+        self.update()
         return True
 
     def reading(self) -> Reading:
         """Begin a reading that stops at zeros."""
         return Reading(self)
 
-    def look(self) -> bool:
+    def update(self) -> bool:
         """Update `ranges`; return whether there are new ones."""
         if self._guard.replaced == self.seen:
             return False
         with self._lock:
-            seen = self._guard.look()
+            seen = self._guard.update()
             found, notices = self._found()
             before, self.ranges = self.ranges, found
             self.seen = seen  # set after `ranges`, so that no other thread mistakes zeros for data
@@ -117,7 +117,7 @@ class UnreadablePlaces:
         Raises:
             RecordUnreadable: It is unreadable.
         """
-        self.look()
+        self.update()
         for low, high in self.ranges:
             if offset < high and offset + size > low:
                 raise RecordUnreadable(offset, self._where(max(low, offset)))
@@ -133,7 +133,7 @@ class UnreadablePlaces:
 class Reading:
     """A read that stops at zeros, repeated until no readable page was replaced by zeros."""
 
-    def __init__(self, places: UnreadablePlaces) -> None:
+    def __init__(self, places: UnreadableRanges) -> None:
         self._places, self._seen = places, places.seen
         self._reach, self._idle = -1, 0
 

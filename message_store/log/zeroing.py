@@ -76,7 +76,7 @@ def write_zeros(fd: int, start: int, end: int) -> None:
         start += len(block)
 
 
-def whole_size(path: Path, size: int, *, proven: bool) -> int:
+def restored_size(path: Path, size: int, *, proven: bool) -> int:
     """Return the size of the last file of a log or queue; extend a truncated file.
 
     A truncated file ends with data; a file of another configured size ends with zeros and

@@ -22,7 +22,7 @@ from message_store.descriptors import is_out_of_descriptors
 from message_store.errors import CorruptStore
 from message_store.kernels import scan
 from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows
-from message_store.log.zeroing import whole_size, zero_range
+from message_store.log.zeroing import restored_size, zero_range
 
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
 NAME_DIGITS = 20
@@ -111,7 +111,7 @@ class FileCache:
         self.mark_dirty(directory)
 
     def mark_dirty(self, path: str) -> None:
-        """Note that the next sync must include a file, or the names in a directory."""
+        """Record that the next sync must include a file, or the names in a directory."""
         if path not in self._dirty:
             with self._dirty_lock:
                 self._dirty.add(path)
@@ -223,7 +223,7 @@ class ConsumeQueue:
                 "Move it out of this directory.",
             )  # fmt: skip
         proven = bool(self._bases)
-        size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
+        size = restored_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
                 path, 0, f"it has {size} bytes, mappedFileSizeConsumeQueue is {self.file_bytes}",

@@ -167,7 +167,7 @@ class QueueSet:
         return int(self.topics.arrays.queues["next_offset"].sum())
 
     @property
-    def behind(self) -> bool:
+    def has_backlog(self) -> bool:
         """Whether units are missing because the disk was full."""
         return bool(self._backlog)
 

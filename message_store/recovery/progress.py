@@ -45,7 +45,7 @@ class QueueProgress:
 
     def mark_dispatched(self, *, step_bytes: int = 0) -> None:
         """Mark dispatched records, if the log has grown by `step_bytes` since the last mark."""
-        if self._log.end - self._marked >= step_bytes and not self._queues.behind:
+        if self._log.end - self._marked >= step_bytes and not self._queues.has_backlog:
             self._mark.update(
                 dispatched=self._log.end,
                 last_record=self._appender.last_record,

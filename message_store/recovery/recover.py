@@ -284,7 +284,7 @@ def write_again(log: CommitLog, start: int, end: int) -> None:
     Raises:
         OSError: The disk refused it.
     """
-    log.unreadable.look()
+    log.unreadable.update()
     for file in log.files:
         low, high = max(start, file.base), min(end, file.base + file.size)
         for at in range(low, high, WRITE_BYTES):
@@ -315,7 +315,7 @@ def _bridge_gaps(
     while len(found.bridged) < GAPS_MAX:
         found.end = _skip_blank(log, found.end)  # the damage may begin with the next file
         gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
-        log.unreadable.look()  # the bridge is written over unreadable bytes
+        log.unreadable.update()  # the bridge is written over unreadable bytes
         if gap is None and log.unreadable.ranges:
             gap = unreadable_end(log, found.end, max(known_end or 0, _units_end(queues)))
         if gap is None:

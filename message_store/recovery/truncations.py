@@ -103,7 +103,7 @@ class Truncations:
         """
         self._write(replace(self._state, pending=None))
 
-    def note(self, offset: int) -> None:
+    def record_loss(self, offset: int) -> None:
         """Record that the log has lost, or may have lost, all bytes from a log offset on.
 
         Raises:

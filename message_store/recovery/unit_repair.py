@@ -30,7 +30,7 @@ LOG_BYTES_MAX: Final = 1 << 30  # maximum bytes that are read for one repair
 GIVEN_UP_MAX: Final = 10_000
 NOWHERE: Final = -1
 Mask = npt.NDArray[np.bool_]
-Place = tuple[str, int, int]
+UnitKey = tuple[str, int, int]
 
 
 class UnitRepair:
@@ -48,7 +48,7 @@ class UnitRepair:
         notice: Callable[[str], None],
     ) -> None:
         self._log, self._queues, self._rules, self._notice = log, queues, rules, notice
-        self._given_up: set[Place] = set()
+        self._given_up: set[UnitKey] = set()
 
     def repaired(self, topic: str, queue_id: int, offset: int) -> bool:
         """Repair a unit if it does not match its record; return whether it was changed.
@@ -165,11 +165,11 @@ class UnitRepair:
                 count += int(mine.sum())
         return count
 
-    def _give_up(self, place: Place, why: str) -> bool:
+    def _give_up(self, unit_key: UnitKey, why: str) -> bool:
         if len(self._given_up) >= GIVEN_UP_MAX:
             self._given_up.clear()
-        self._given_up.add(place)
-        topic, queue_id, offset = place
+        self._given_up.add(unit_key)
+        topic, queue_id, offset = unit_key
         self._notice(
             f"queue {topic}/{queue_id} at offset {offset}: the unit does not match its record, and "
             f"{why}: the message is skipped"

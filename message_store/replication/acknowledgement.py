@@ -1,6 +1,6 @@
 """Acknowledgement by replicas: the log offset that enough of them have, and waits for it.
 
-    append --> disk (SYNC_FLUSH) --> replicas (SYNC_MASTER) --> confirmed: answered, readable
+    append --> disk (SYNC_FLUSH) --> replicas (SYNC_MASTER) --> confirmed: acknowledged, readable
 
 There is one offset for all messages, which never decreases. The component that tracks the replicas
 advances it; a batch of messages waits for it once. Source: GroupTransferService

@@ -206,7 +206,7 @@ class RawAppender:
             file.write(log.end - file.base, piece.data)
         except OSError:
             arrays = self._queues.topics.arrays
-            encode.unnumber(self._placed, first, first + rows.size, arrays)
+            encode.revert_queue_offsets(self._placed, first, first + rows.size, arrays)
             if file is not None:
                 with suppress(OSError):
                     file.zero_from(log.end - file.base)

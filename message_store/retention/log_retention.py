@@ -4,8 +4,9 @@ A file that a component still needs is never removed: `pins` return the first lo
 needed. A pin that is unknown, because its plugin has not started, has stopped or failed, keeps
 every file. The current file is never removed either.
 
-The owner of a pin may read `wanted`: the files that would be removed without pins because the disk
-fills up. After it has appended copies of the records that it needs, these files can be removed.
+The owner of a pin may read `files_to_free`: the files that would be removed without pins because
+the disk fills up. After it has appended copies of the records that it needs, these files can be
+removed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ QUEUES_AT_ONCE = 64  # maximum queues corrected in one turn of the event loop
 
 
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class LogFileInfo:
     """Input of the planner about one log file."""
 
     end: int
@@ -53,7 +54,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Removal:
     """Files that would be removed without pins.
 
     Attributes:
@@ -66,7 +67,7 @@ class Wanted:
 
 
 def plan_removal(
-    files: Sequence[FileFacts],
+    files: Sequence[LogFileInfo],
     config: StoreConfig,
     *,
     now_ms: int,
@@ -74,19 +75,19 @@ def plan_removal(
     disk_percent: float,
     pinned_from: FirstPending,
     durable: int,
-    asked_until: int = 0,
+    requested_until: int = 0,
 ) -> Plan:
     """Return the plan of a removal; the last file is never removed.
 
     Args:
         files: All files, oldest first.
-        asked_until: Log offset; expired files before it are removed at any hour.
+        requested_until: Log offset; expired files before it are removed at any hour.
     """
     forced = config.clean_forcibly and disk_percent > config.disk_forcible_percent
     timely = hour in config.clean_hours or disk_percent > config.disk_used_percent_max
     count = 0
     for file in files[:-1]:
-        requested = timely or file.end <= asked_until
+        requested = timely or file.end <= requested_until
         if not (forced or (requested and is_expired(file, config, now_ms))):
             break
         if count >= config.delete_files_max or file.end > durable:
@@ -97,14 +98,14 @@ def plan_removal(
     return Plan(count, False)
 
 
-def is_expired(file: FileFacts, config: StoreConfig, now_ms: int) -> bool:
+def is_expired(file: LogFileInfo, config: StoreConfig, now_ms: int) -> bool:
     """Return whether a file is older than fileReservedTime."""
     return now_ms - file.modified_ms > config.file_reserved_hours * 3_600_000
 
 
-def plan_wanted(
-    files: Sequence[FileFacts], config: StoreConfig, *, now_ms: int, used: int, free: int
-) -> Wanted:
+def plan_freeing(
+    files: Sequence[LogFileInfo], config: StoreConfig, *, now_ms: int, used: int, free: int
+) -> Removal:
     """Return the files that should be removed because the disk fills up.
 
     Args:
@@ -115,12 +116,12 @@ def plan_wanted(
     percent = config.disk_forcible_percent if forced else config.disk_used_percent_max
     excess = used - percent * total // 100
     if excess <= 0:
-        return Wanted()
+        return Removal()
     until = _leading(files, lambda file: forced or is_expired(file, config, now_ms))
-    return Wanted(until, excess) if until else Wanted()
+    return Removal(until, excess) if until else Removal()
 
 
-def _leading(files: Sequence[FileFacts], chosen: Callable[[FileFacts], bool]) -> int:
+def _leading(files: Sequence[LogFileInfo], chosen: Callable[[LogFileInfo], bool]) -> int:
     """Return the end of the leading chosen files without the last file, 0 if none is chosen."""
     until = 0
     for file in files[:-1]:
@@ -188,23 +189,23 @@ class Retention:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def wanted(self) -> Wanted:
+    def files_to_free(self) -> Removal:
         """Return the files that should be removed because the disk fills up."""
         store, config = self._store, self._store.config
         used, free = store.disk_bytes
         lowest = min(config.disk_used_percent_max, config.disk_forcible_percent)
         if used * 100 <= lowest * (used + free):
-            return Wanted()  # the common case does not read the files
+            return Removal()  # the common case does not read the files
         now_ms = store.clock.now_ms()
-        return plan_wanted(self._facts(), config, now_ms=now_ms, used=used, free=free)
+        return plan_freeing(self._file_infos(), config, now_ms=now_ms, used=used, free=free)
 
-    def expired(self) -> Wanted:
+    def expired_files(self) -> Removal:
         """Return the expired files, regardless of disk usage."""
         config, now_ms = self._store.config, self._store.clock.now_ms()
-        until = _leading(self._facts(), lambda file: is_expired(file, config, now_ms))
-        return Wanted(until, until)
+        until = _leading(self._file_infos(), lambda file: is_expired(file, config, now_ms))
+        return Removal(until, until)
 
-    def ask(self, until: int) -> None:
+    def request_removal(self, until: int) -> None:
         """Remove expired files before a log offset in the next rounds, at any hour."""
         self._requested_until = max(self._requested_until, until)
 
@@ -214,9 +215,9 @@ class Retention:
         used, free = self._store.disk_bytes
         return self._store.config.disk_warning_percent * (used + free) // 100 - used
 
-    def _facts(self) -> list[FileFacts]:
+    def _file_infos(self) -> list[LogFileInfo]:
         files = self._store.log.files
-        return [FileFacts(f.base + f.size, int(f.modified_s() * 1_000)) for f in files]
+        return [LogFileInfo(f.base + f.size, int(f.modified_s() * 1_000)) for f in files]
 
     # -- removal --------------------------------------------------------------------------------
 
@@ -268,19 +269,19 @@ class Retention:
     def _detach(self) -> list[LogFile]:
         """Detach the files that can be removed from the log."""
         store = self._store
-        facts = self._facts()
+        infos = self._file_infos()
         now_ms = store.clock.now_ms()
         used, free = store.disk_bytes
         pinned_from = self.first_pinned()
         plan = plan_removal(
-            facts,
+            infos,
             store.config,
             now_ms=now_ms,
             hour=datetime.datetime.fromtimestamp(now_ms / 1_000).astimezone().hour,
             disk_percent=100 * used / max(used + free, 1),
             pinned_from=pinned_from,
             durable=store.durable_offset,
-            asked_until=self._requested_until,
+            requested_until=self._requested_until,
         )
         files = [store.log.detach_first() for _ in range(plan.remove)]
         if files:

@@ -23,15 +23,15 @@ from message_store.verify.configs import (
     check_configs,
     check_mark,
     check_surroundings,
-    taken_out,
+    replaced_ranges,
 )
 from message_store.verify.files import report_unreadable
 from message_store.verify.index import check_index
-from message_store.verify.log import LogFacts, read_log
+from message_store.verify.log import LogSummary, read_log
 from message_store.verify.queues import check_queues
 from message_store.verify.report import Finding, Progress, Report
 
-__all__ = ["Finding", "LogFacts", "Part", "Progress", "Report", "verify_store"]
+__all__ = ["Finding", "LogSummary", "Part", "Progress", "Report", "verify_store"]
 
 DUE_TOPICS = ("SCHEDULE_TOPIC_XXXX",)
 STORE_PARTS = ("commitlog", "consumequeue", "index", "config", "checkpoint")
@@ -47,7 +47,7 @@ class Part:
     """
 
     names: tuple[str, ...]
-    check: Callable[[Path, LogFacts, Report, Progress], None]
+    check: Callable[[Path, LogSummary, Report, Progress], None]
 
 
 def verify_store(
@@ -77,22 +77,22 @@ def verify_store(
     known = len(page_guard().found)
     crashed = (path / "abort").exists()
     tables = check_configs(path, report)
-    facts = read_log(commitlog or path / "commitlog", report, progress, crashed=crashed)
-    facts.taken_out = taken_out(path)
+    summary = read_log(commitlog or path / "commitlog", report, progress, crashed=crashed)
+    summary.replaced_ranges = replaced_ranges(path)
     check_queues(
         path / "consumequeue",
-        facts,
+        summary,
         report,
         progress,
         due_topics=frozenset(due_topics),
         known_topics=frozenset(tables.get("topics.json", {}).get("topicConfigTable", {})),
         deleted=tables.get("deletedTopics.json", {}).get("deletedTopics", {}),
     )
-    check_index(path / "index", facts, report, progress, slots=index_slots)
-    check_checkpoint(path / "checkpoint", report, facts.last_store_ms)
+    check_index(path / "index", summary, report, progress, slots=index_slots)
+    check_checkpoint(path / "checkpoint", report, summary.last_store_ms)
     check_mark(path / "config" / "duemq.mark", report)
     for part in parts:
-        part.check(path, facts, report, progress)
+        part.check(path, summary, report, progress)
     check_surroundings(path, report, [name for part in parts for name in part.names])
     report_unreadable(report, known)
     return report

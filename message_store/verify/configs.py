@@ -21,7 +21,7 @@ TABLE_NAMES = {
     "delayOffset.json": "offsetTable",
 }
 LOCKS_PATH = Path("/proc/locks")
-TAKEN_OUT = "truncated"
+TRUNCATED_DIRECTORY = "truncated"
 OTHER_PARTS = ("batchconsumequeue", "consumequeue_ext", "compaction", "timerlog", "timerwheel")
 
 
@@ -142,9 +142,9 @@ def is_in_use(root: Path) -> bool:
     )
 
 
-def taken_out(root: Path) -> list[tuple[int, int]]:
+def replaced_ranges(root: Path) -> list[tuple[int, int]]:
     """Return (start, end) log offsets of bytes that recoveries have moved out of the log."""
-    saved = root / TAKEN_OUT
+    saved = root / TRUNCATED_DIRECTORY
     paths = sorted(saved.iterdir()) if saved.is_dir() else []
     return [
         (int(path.name), int(path.name) + path.stat().st_size)
@@ -165,12 +165,12 @@ def check_surroundings(root: Path, report: Report, checked: Collection[str] = ()
     elif (root / "abort").exists():
         text = "its broker did not stop cleanly; the next start recovers it"
         report.add("note", "abort", root / "abort", 0, text)
-    for start, end in taken_out(root):
+    for start, end in replaced_ranges(root):
         text = (
-            f"{end - start} bytes from log offset {start} on, which were no records: an earlier "
+            f"{end - start} bytes from log offset {start} on, which are not records: an earlier "
             f"recovery took them out of the log and kept them here"
         )
-        report.add("note", "truncated", root / TAKEN_OUT / f"{start:020d}", 0, text)
+        report.add("note", "truncated", root / TRUNCATED_DIRECTORY / f"{start:020d}", 0, text)
     for name in OTHER_PARTS:
         if name not in checked and (root / name).exists():
             report.add("note", "unchecked", root / name, 0, "it is not checked")

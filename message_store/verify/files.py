@@ -97,7 +97,7 @@ def _map_piece(path: Path, report: Report) -> Piece | None:
 def report_unreadable(report: Report, known: int) -> None:
     """Report unreadable pages that the guard has found since it had found `known` pages."""
     guard = page_guard()
-    guard.look()
+    guard.update()
     for place in guard.found[known:]:
         report.add(
             "error", "unreadable-sector", place.path, place.pos,

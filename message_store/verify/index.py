@@ -21,7 +21,7 @@ from message_store.layout import Row, Rows
 from message_store.log.frames import Chunk, read_past_damage
 from message_store.ranges import is_among
 from message_store.verify.files import Bytes, Piece, map_file, overlapping, used_bytes
-from message_store.verify.log import LogFacts, pieces_of
+from message_store.verify.log import LogSummary, pieces_of
 from message_store.verify.report import Progress, Report, Severity
 
 APACHE_SHAPE = (5_000_000, 20_000_000)  # maxHashSlotNum, maxIndexNum
@@ -66,7 +66,7 @@ class IndexPiece:
 
 
 def check_index(
-    directory: Path, facts: LogFacts, report: Report, progress: Progress, *, slots: int = 0
+    directory: Path, summary: LogSummary, report: Report, progress: Progress, *, slots: int = 0
 ) -> None:
     """Compare all index files with the log. `slots`: maxHashSlotNum if known, else 0."""
     paths = sorted(p for p in directory.iterdir() if p.is_file()) if directory.is_dir() else []
@@ -82,19 +82,19 @@ def check_index(
     pieces = []
     for done, path in enumerate(paths):
         progress(PHASE, done, len(paths))
-        piece = _open(path, facts, report, slots)
+        piece = _open(path, summary, report, slots)
         if piece is not None:
             pieces.append(piece)
-            _check_items(piece, facts, report)
+            _check_items(piece, summary, report)
     for piece, after in zip_longest(pieces, pieces[1:]):
         if piece is not None:
             _check_chains(piece, after, report)
-    if pieces and facts.pieces:
-        _Keys(pieces, facts, report).check()
+    if pieces and summary.pieces:
+        _Keys(pieces, summary, report).check()
     progress(PHASE, len(paths), len(paths))
 
 
-def _open(path: Path, facts: LogFacts, report: Report, slots: int) -> IndexPiece | None:
+def _open(path: Path, summary: LogSummary, report: Report, slots: int) -> IndexPiece | None:
     """Map a file and find its slot count; report a file that has none."""
     if not (path.name.isascii() and path.name.isdigit()):
         text = "its name is not a time, so no broker starts; move it away"
@@ -113,7 +113,7 @@ def _open(path: Path, facts: LogFacts, report: Report, slots: int) -> IndexPiece
     shape = find_shape(data, header, slots)
     if count == 1 and used_bytes(data, HEADER_BYTES):
         text = "its header counts no items, but it has some: a broker finds none of their keys"
-        severity: Severity = "warning" if facts.crashed else "error"
+        severity: Severity = "warning" if summary.crashed else "error"
         report.add(severity, "index-shape", path, 0, text)
         return None
     if shape is None:
@@ -207,7 +207,7 @@ def _check_chains(piece: IndexPiece, after: IndexPiece | None, report: Report) -
         report.add("note", "index-slots", piece.path, 32, text)
 
 
-def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
+def _check_items(piece: IndexPiece, summary: LogSummary, report: Report) -> None:
     scratch = np.zeros(1, layout.SCANNED)
     keys = np.zeros(index_kernels.KEYS_PER_RECORD_MAX, layout.KEYED)
     after_end = 0
@@ -215,14 +215,14 @@ def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
         items = piece.items(first, BLOCK_ITEMS)
         codes = np.full(items.size, kernels.ELSEWHERE, np.uint8)
         phys = items["phys_offset"]
-        for log_piece in overlapping(facts.pieces, int(phys.min()), int(phys.max())):
-            span = facts.span(log_piece)
+        for log_piece in overlapping(summary.pieces, int(phys.min()), int(phys.max())):
+            span = summary.span(log_piece)
             kernels.check_items(items, log_piece.data, span, scratch, keys, codes)
-        expired, late = (phys >= 0) & (phys < facts.min), phys >= facts.end
+        expired, late = (phys >= 0) & (phys < summary.min), phys >= summary.end
         after_end += int(late.sum())
         report.count("index_items_expired", int(expired.sum()))
         wrong = (codes != kernels.GOOD) & ~expired & ~late
-        known = wrong & facts.is_taken_out(phys)
+        known = wrong & summary.is_replaced(phys)
         report.count("index_items_of_damage", int(known.sum()))
         for index in np.flatnonzero(wrong & ~known).tolist():
             code = int(codes[index])
@@ -232,15 +232,15 @@ def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
             report.add("error", kind, piece.path, at, f"index item {first + index}: {why}")
     report.count("index_items_behind_log", after_end)
     if after_end:
-        text = f"{after_end} items point after the log's end, {facts.end}; queries skip them"
+        text = f"{after_end} items point after the log's end, {summary.end}; queries skip them"
         report.add("warning", "item-behind-log", piece.path, 0, text, count=after_end)
 
 
 class _Keys:
     """Check of the keys from the index's first to its last record: each must have an item."""
 
-    def __init__(self, pieces: list[IndexPiece], facts: LogFacts, report: Report) -> None:
-        self.facts, self.report = facts, report
+    def __init__(self, pieces: list[IndexPiece], summary: LogSummary, report: Report) -> None:
+        self.summary, self.report = summary, report
         self.pieces = [piece for piece in pieces if piece.count > 1]
         self.items = self._blocks()
         self.ahead: Rows = np.zeros(0, np.int64)  # (offset, hash) of items not compared yet
@@ -253,7 +253,7 @@ class _Keys:
         low = int(self.pieces[0].items(1, 1)["phys_offset"][0])
         last = self.pieces[-1]
         high = int(last.items(last.count - 1, 1)["phys_offset"][0])
-        for piece in overlapping(self.facts.pieces, low, high):
+        for piece in overlapping(self.summary.pieces, low, high):
             for keys in self._log_keys(piece, max(low, piece.base)):
                 self._compare(keys[keys["phys_offset"] < high])
         self._report()
@@ -267,7 +267,7 @@ class _Keys:
         """Yield blocks of keys of the records in a log file, in log order."""
         out = np.zeros(BLOCK_ITEMS, layout.KEYED)
         scratch = np.zeros(1, layout.SCANNED)
-        base, end = self.facts.span(piece)
+        base, end = self.summary.span(piece)
 
         def read_chunk(at: int) -> Chunk:
             return index_kernels.collect_keys(piece.data, at, end - base, base + at, scratch, out)
@@ -300,7 +300,7 @@ class _Keys:
     def _report(self) -> None:
         """Report the run of missing keys that has ended, if any."""
         (count, first, last), self.missing = self.missing, [0, 0, 0]
-        piece = pieces_of(self.facts.pieces, first)
+        piece = pieces_of(self.summary.pieces, first)
         if not count or piece is None:
             return
         self.report.count("keys_missing", count)

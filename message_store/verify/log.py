@@ -53,13 +53,13 @@ class QueueCount:
 
 
 @dataclass(slots=True)
-class LogFacts:
+class LogSummary:
     """Results of the walk; queues and index are compared with them.
 
     Attributes:
         min, end: Log offsets of the first byte and after the last record.
         queues: By topic index << 32 | queue id.
-        taken_out: (start, end) of damaged bytes that a recovery has replaced.
+        replaced_ranges: (start, end) of damaged bytes that a recovery has replaced.
         bridges: Log offsets of the records that replace such bytes, here or in the log of a master.
     """
 
@@ -70,46 +70,46 @@ class LogFacts:
     queues: dict[int, QueueCount] = field(default_factory=dict)
     last_store_ms: int = 0
     crashed: bool = False
-    taken_out: list[tuple[int, int]] = field(default_factory=list)
+    replaced_ranges: list[tuple[int, int]] = field(default_factory=list)
     bridges: list[int] = field(default_factory=list)
 
     def span(self, piece: Piece) -> tuple[int, int]:
         """Return the log offsets of a file's first byte and after its last record."""
         return piece.base, min(piece.end, self.end)
 
-    def is_taken_out(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def is_replaced(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which log offsets are in damage that a recovery has replaced."""
         inside = np.zeros(offsets.size, np.bool_)
-        for start, end in self.taken_out:
+        for start, end in self.replaced_ranges:
             inside |= (offsets >= start) & (offsets < end)
         return inside
 
 
-def read_log(directory: Path, report: Report, progress: Progress, *, crashed: bool) -> LogFacts:
+def read_log(directory: Path, report: Report, progress: Progress, *, crashed: bool) -> LogSummary:
     """Walk the whole log and report its faults."""
     pieces = map_files(directory, report) if directory.is_dir() else []
     if not pieces:
         report.add("note", "no-log", directory, 0, "there is no commit log")
-    facts = LogFacts(pieces, crashed=crashed)
+    summary = LogSummary(pieces, crashed=crashed)
     if pieces:
-        facts.min = facts.end = pieces[0].base
-        _Walk(facts, report, progress).run()
-        _check_sums(directory.parent / SUMS, facts, report)
+        summary.min = summary.end = pieces[0].base
+        _Walk(summary, report, progress).run()
+        _check_sums(directory.parent / SUMS, summary, report)
     report.figures |= {
         "log_files": len(pieces),
-        "log_min": facts.min,
-        "log_end": facts.end,
+        "log_min": summary.min,
+        "log_end": summary.end,
         "log_bytes": sum(int(piece.data.size) for piece in pieces),
     }
     for name in ("records", "records_damaged", "records_without_queue"):
         report.count(name, 0)
-    return facts
+    return summary
 
 
-def _check_sums(directory: Path, facts: LogFacts, report: Report) -> None:
+def _check_sums(directory: Path, summary: LogSummary, report: Report) -> None:
     """Report blocks that have changed since they were written."""
-    files = {piece.base: piece for piece in facts.pieces}
-    pieces = [(piece.base, piece.data) for piece in facts.pieces]
+    files = {piece.base: piece for piece in summary.pieces}
+    pieces = [(piece.base, piece.data) for piece in summary.pieces]
     report.count("blocks_changed", 0)
     try:
         for base, first, after in changed_blocks(directory, pieces):
@@ -126,15 +126,15 @@ def _check_sums(directory: Path, facts: LogFacts, report: Report) -> None:
 class _Walk:
     """Pass over all files, with the gap whose end is not known yet."""
 
-    def __init__(self, facts: LogFacts, report: Report, progress: Progress) -> None:
-        self.facts, self.report, self.progress = facts, report, progress
+    def __init__(self, summary: LogSummary, report: Report, progress: Progress) -> None:
+        self.summary, self.report, self.progress = summary, report, progress
         self.chunk = np.zeros(CHUNK_RECORDS, layout.SCANNED)
         self.gap: tuple[Piece, int] | None = None  # file and position where no record was found
-        self.total = sum(int(piece.data.size) for piece in facts.pieces)
+        self.total = sum(int(piece.data.size) for piece in summary.pieces)
 
     def run(self) -> None:
         done = 0
-        for piece in self.facts.pieces:
+        for piece in self.summary.pieces:
             for rows in self.rows_of(piece, done):
                 self.count_rows(piece, rows)
             done += int(piece.data.size)
@@ -156,7 +156,13 @@ class _Walk:
                 if pos < 0 or not self.close_gap(piece, pos):
                     return
             count, pos, stop = scan.walk(
-                piece.data, pos, size, piece.base + pos, self.facts.topics.arrays, True, self.chunk
+                piece.data,
+                pos,
+                size,
+                piece.base + pos,
+                self.summary.topics.arrays,
+                True,
+                self.chunk,
             )
             if count:
                 yield self.chunk[:count]
@@ -171,18 +177,18 @@ class _Walk:
         assert self.gap is not None
         first, first_pos = self.gap
         start, end = first.base + first_pos, piece.base + pos
-        older = int(self.chunk[0]["store_ms"]) < self.facts.last_store_ms
+        older = int(self.chunk[0]["store_ms"]) < self.summary.last_store_ms
         if older:
             self.ended = True
             self.report.add(
                 "note", "stale-tail", first.path, first_pos,
                 f"the log ends here, at {start}; old records from {end} on were cut off before "
-                f"and are no messages",
+                f"and are not messages",
             )  # fmt: skip
         else:
             self.report.add(
                 "error", "log-gap", first.path, first_pos,
-                f"{end - start} bytes are no record; records continue at log offset {end}. "
+                f"{end - start} bytes are not a record; records continue at log offset {end}. "
                 f"Apache's broker would truncate the log here: restore this file from a copy first",
             )  # fmt: skip
         self.gap = None
@@ -195,7 +201,7 @@ class _Walk:
         if size != left:
             text = f"the blank record has size {size}, {left} bytes are left"
             self.report.add("warning", "blank-size", piece.path, pos, text)
-        self.facts.end = piece.end
+        self.summary.end = piece.end
 
     def report_tail(self, piece: Piece, pos: int) -> None:
         """Report bytes after the last record that are not zero."""
@@ -203,16 +209,16 @@ class _Walk:
         if not used:
             return
         self.report.add(
-            "warning" if self.facts.crashed else "note", "tail", piece.path, pos,
-            f"the log ends here, at {piece.base + pos}; {used} bytes after it are no record: an "
+            "warning" if self.summary.crashed else "note", "tail", piece.path, pos,
+            f"the log ends here, at {piece.base + pos}; {used} bytes after it are not a record: an "
             f"interrupted write, or stale bytes",
         )  # fmt: skip
 
     def count_rows(self, piece: Piece, rows: Rows) -> None:
         """Count a chunk of records and report the faults in it."""
-        facts, report = self.facts, self.report
-        facts.end = int(rows[-1]["phys_offset"]) + int(rows[-1]["record_size"])
-        facts.last_store_ms = int(rows[-1]["store_ms"])
+        summary, report = self.summary, self.report
+        summary.end = int(rows[-1]["phys_offset"]) + int(rows[-1]["record_size"])
+        summary.last_store_ms = int(rows[-1]["store_ms"])
         report.count("records", rows.size)
         for row in rows[rows["damage"] != 0]:
             report.count("records_damaged", 1)
@@ -222,8 +228,8 @@ class _Walk:
                 "error", "record-crc", piece.path, int(row["phys_offset"]) - piece.base, text
             )
         self.name_topics(piece, rows)
-        bridge = facts.topics.find(BRIDGE_TOPIC)
-        facts.bridges += rows["phys_offset"][
+        bridge = summary.topics.find(BRIDGE_TOPIC)
+        summary.bridges += rows["phys_offset"][
             (bridge >= 0) & (rows["topic_index"] == bridge)
         ].tolist()
         lost = rows[~has_place(rows)]
@@ -236,11 +242,11 @@ class _Walk:
             report.add("error", "record-queue", piece.path, at, text)
         queued = rows[has_unit(rows)]
         report.count("records_without_queue", rows.size - queued.size)
-        count_queues(facts.queues, queued)
+        count_queues(summary.queues, queued)
 
     def name_topics(self, piece: Piece, rows: Rows) -> None:
         """Number the topics that are new; report invalid names."""
-        topics = self.facts.topics
+        topics = self.summary.topics
         for at in np.flatnonzero(rows["topic_index"] < 0):
             row = rows[at]
             name = topic_bytes(piece.data, piece.base, row)
@@ -250,7 +256,7 @@ class _Walk:
             else:
                 pos = int(row["phys_offset"]) - piece.base + int(row["topic_pos"])
                 self.report.add(
-                    "error", "record-topic", piece.path, pos, f"{text[:80]!r} is no topic name"
+                    "error", "record-topic", piece.path, pos, f"{text[:80]!r} is not a topic name"
                 )
 
 

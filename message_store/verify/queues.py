@@ -21,7 +21,7 @@ from message_store.kernels import verify as kernels
 from message_store.layout import PRE_BLANK_SIZE, UNIT_BYTES, Row, Rows
 from message_store.log.frames import Chunk, read_past_damage
 from message_store.verify.files import Piece, map_files, overlapping
-from message_store.verify.log import LogFacts, QueueCount, has_unit, queue_keys
+from message_store.verify.log import LogSummary, QueueCount, has_unit, queue_keys
 from message_store.verify.report import Progress, Report
 
 BLOCK_UNITS = 65_536
@@ -44,7 +44,7 @@ KINDS = {kernels.NO_RECORD: "unit-record", kernels.ELSEWHERE: "unit-record"}
 
 
 @dataclass(slots=True)
-class QueueFacts:
+class CheckedQueue:
     """One queue directory.
 
     Attributes:
@@ -67,7 +67,7 @@ class QueueFacts:
 
 def check_queues(
     directory: Path,
-    facts: LogFacts,
+    summary: LogSummary,
     report: Report,
     progress: Progress,
     *,
@@ -85,15 +85,15 @@ def check_queues(
     queues = list(find_queues(directory, report))
     for done, queue in enumerate(queues):
         progress(PHASE, done, len(queues))
-        _Units(queue, facts, report, queue.topic in due_topics).check()
+        _Units(queue, summary, report, queue.topic in due_topics).check()
     progress(PHASE, len(queues), len(queues))
     report.figures["queues"] = len(queues)
     for name in ("units", "units_expired", "units_blank", "units_behind_log", "units_missing"):
         report.count(name, 0)
-    by_key = {_key(facts, queue): queue for queue in queues}
-    short: dict[int, QueueFacts] = {}
-    for key, count in facts.queues.items():
-        found = by_key.get(key) or _without_files(facts, directory, key)
+    by_key = {_key(summary, queue): queue for queue in queues}
+    short: dict[int, CheckedQueue] = {}
+    for key, count in summary.queues.items():
+        found = by_key.get(key) or _without_files(summary, directory, key)
         if found.resolved == count.records:
             continue
         if not found.pieces:
@@ -102,10 +102,10 @@ def check_queues(
         else:
             short[key] = found
     if short:
-        find_missing(facts, short, report, progress)
+        find_missing(summary, short, report, progress)
 
 
-def find_queues(directory: Path, report: Report) -> Iterator[QueueFacts]:
+def find_queues(directory: Path, report: Report) -> Iterator[CheckedQueue]:
     """Yield every `<topic>/<queueId>` directory with its files."""
     if not directory.is_dir():
         return
@@ -120,20 +120,20 @@ def find_queues(directory: Path, report: Report) -> Iterator[QueueFacts]:
             )
             continue
         pieces = map_files(path, report, multiple=UNIT_BYTES)
-        yield QueueFacts(path.parent.name, int(path.name), path, pieces)
+        yield CheckedQueue(path.parent.name, int(path.name), path, pieces)
 
 
-def _key(facts: LogFacts, queue: QueueFacts) -> int:
-    return facts.topics.find(queue.topic) << 32 | queue.queue_id
+def _key(summary: LogSummary, queue: CheckedQueue) -> int:
+    return summary.topics.find(queue.topic) << 32 | queue.queue_id
 
 
-def _without_files(facts: LogFacts, directory: Path, key: int) -> QueueFacts:
-    topic, queue_id = facts.topics.name(key >> 32), key & 0xFFFF_FFFF
-    return QueueFacts(topic, queue_id, directory / topic / str(queue_id))
+def _without_files(summary: LogSummary, directory: Path, key: int) -> CheckedQueue:
+    topic, queue_id = summary.topics.name(key >> 32), key & 0xFFFF_FFFF
+    return CheckedQueue(topic, queue_id, directory / topic / str(queue_id))
 
 
 def _report_lost_queue(
-    report: Report, queue: QueueFacts, count: QueueCount, *, is_lost: bool
+    report: Report, queue: CheckedQueue, count: QueueCount, *, is_lost: bool
 ) -> None:
     if is_lost:
         report.count("units_missing", count.records)
@@ -147,8 +147,10 @@ def _report_lost_queue(
 class _Units:
     """Check of one queue's units."""
 
-    def __init__(self, queue: QueueFacts, facts: LogFacts, report: Report, is_due: bool) -> None:
-        self.queue, self.facts, self.report = queue, facts, report
+    def __init__(
+        self, queue: CheckedQueue, summary: LogSummary, report: Report, is_due: bool
+    ) -> None:
+        self.queue, self.summary, self.report = queue, summary, report
         self.topic = np.frombuffer(queue.topic.encode("utf-8", "surrogateescape"), np.uint8)
         self.is_due = int(is_due)
         self.units = np.zeros(BLOCK_UNITS, layout.UNIT)
@@ -211,8 +213,8 @@ class _Units:
         out = np.full(units.size, kernels.ELSEWHERE, np.uint8)
         low, high = int(units["phys_offset"].min()), int(units["phys_offset"].max())
         want = (self.queue.queue_id, number, self.is_due)
-        for piece in overlapping(self.facts.pieces, low, high):
-            span = self.facts.span(piece)
+        for piece in overlapping(self.summary.pieces, low, high):
+            span = self.summary.span(piece)
             kernels.check_units(units, piece.data, span, self.topic, want, self.scratch, out)
         return out
 
@@ -220,8 +222,8 @@ class _Units:
         number = piece.base // UNIT_BYTES + at
         codes = self.codes(units, number)
         blank = (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
-        expired = ~blank & (units["phys_offset"] < self.facts.min)
-        after_end = ~blank & (units["phys_offset"] >= self.facts.end)
+        expired = ~blank & (units["phys_offset"] < self.summary.min)
+        after_end = ~blank & (units["phys_offset"] >= self.summary.end)
         self.after_end += int(after_end.sum())
         live = ~(blank | expired | after_end)
         good = live & ((codes == kernels.GOOD) | (codes == kernels.WRONG_CODE))
@@ -239,7 +241,7 @@ class _Units:
     ) -> None:
         """Report pre-blanks between messages unless a recovery has moved their records away."""
         number = piece.base // UNIT_BYTES + at
-        explained = [*self.facts.bridges, *(low for low, _ in self.facts.taken_out)]
+        explained = [*self.summary.bridges, *(low for low, _ in self.summary.replaced_ranges)]
         edges = (np.flatnonzero(np.diff(blank)) + 1).tolist()
         for first, end in pairwise([0, *edges, int(units.size)]):
             if blank[first]:
@@ -274,48 +276,48 @@ class _Units:
 
     def report_after_end(self) -> None:
         """Report units past the end of the log, which a broker drops at its next start."""
-        queue, crashed = self.queue, self.facts.crashed
+        queue, crashed = self.queue, self.summary.crashed
         piece = queue.pieces[-1]
         self.report.add(
             "warning" if crashed else "error", "unit-behind-log", piece.path, self.end_pos(piece),
             f"{self.after_end} units of {queue.name} before queue offset {queue.end} point after "
-            f"the log's end, {self.facts.end}; the next start drops them. If the log has lost its "
-            f"last files, restore them first",
+            f"the log's end, {self.summary.end}; the next start drops them. If the log has lost "
+            f"its last files, restore them first",
             count=self.after_end,
         )  # fmt: skip
 
 
 def find_missing(
-    facts: LogFacts, short: dict[int, QueueFacts], report: Report, progress: Progress
+    summary: LogSummary, short: dict[int, CheckedQueue], report: Report, progress: Progress
 ) -> None:
     """Walk the log again and report the records without a unit."""
     chunk = np.zeros(BLOCK_UNITS, layout.SCANNED)
     wanted = np.array(sorted(short), np.int64)
-    for done, piece in enumerate(facts.pieces):
-        progress(MISSING_PHASE, done, len(facts.pieces))
-        base, end = facts.span(piece)
+    for done, piece in enumerate(summary.pieces):
+        progress(MISSING_PHASE, done, len(summary.pieces))
+        base, end = summary.span(piece)
 
         def read_chunk(at: int, piece: Piece = piece, end: int = end) -> Chunk:
-            arrays, size = facts.topics.arrays, end - piece.base
+            arrays, size = summary.topics.arrays, end - piece.base
             return scan.walk(piece.data, at, size, piece.base + at, arrays, False, chunk)
 
         for count in read_past_damage(piece.data, base, 0, end - base, read_chunk):
             rows = chunk[:count]
             rows = rows[has_unit(rows) & np.isin(queue_keys(rows), wanted)]
             for row, key in zip(rows, queue_keys(rows).tolist(), strict=True):
-                if int(row["phys_offset"]) >= facts.queues[key].start:
-                    _report_if_missing(facts, short[key], row, piece, report)
-    progress(MISSING_PHASE, len(facts.pieces), len(facts.pieces))
+                if int(row["phys_offset"]) >= summary.queues[key].start:
+                    _report_if_missing(summary, short[key], row, piece, report)
+    progress(MISSING_PHASE, len(summary.pieces), len(summary.pieces))
 
 
 def _report_if_missing(
-    facts: LogFacts, queue: QueueFacts, row: Row, piece: Piece, report: Report
+    summary: LogSummary, queue: CheckedQueue, row: Row, piece: Piece, report: Report
 ) -> None:
     number, phys = int(row["queue_offset"]), int(row["phys_offset"])
     if unit_offset(queue, number) == phys:
         return
     report.count("units_missing", 1)
-    to_come = facts.crashed and number >= queue.end
+    to_come = summary.crashed and number >= queue.end
     what = "the next start adds it" if to_come else "consumers never see it"
     report.add(
         "warning" if to_come else "error", "unit-missing", piece.path, phys - piece.base,
@@ -324,7 +326,7 @@ def _report_if_missing(
     )  # fmt: skip
 
 
-def unit_offset(queue: QueueFacts, number: int) -> int:
+def unit_offset(queue: CheckedQueue, number: int) -> int:
     """Return the log offset of a unit, -1 if the queue has no such unit."""
     pos = number * UNIT_BYTES
     for piece in queue.pieces:

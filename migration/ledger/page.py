@@ -89,7 +89,7 @@ def _tiles(run: Run) -> str:
     tiles = [
         (_count(sum(level.moved for level in run.levels)), "messages transferred"),
         (_count(sum(level.routed for level in run.levels)), "new messages stored as timers"),
-        (_count(sum(level.given_back for level in run.levels)), "returned to levels"),
+        (_count(sum(level.returned for level in run.levels)), "returned to levels"),
         (_bytes(sum(level.moved_bytes for level in run.levels)), "of timer units written"),
         (_duration(last - first), "from start to end"),
         (_rate_text(max(rates)) if rates else NOTHING, "fastest"),
@@ -108,7 +108,7 @@ def _levels(run: Run) -> str:
             _progress(level.moved, planned.get(level.level)),
             _count(level.excluded),
             _count(level.routed),
-            _count(level.given_back),
+            _count(level.returned),
             _count(level.fence),
             _count(level.cursor),
         ]
@@ -234,7 +234,7 @@ def _event_table(events: Iterable[EventRecord]) -> str:
             _when(event.at_ms),
             NOTHING if event.level is None else f"{event.level}",
             _text(event.kind),
-            f'<span class="words">{_text(event.who)}</span>',
+            f'<span class="words">{_text(event.operator)}</span>',
             f'<span class="words">{_text(event.text)}</span>',
         ]
         for event in events

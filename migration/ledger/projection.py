@@ -1,6 +1,6 @@
 """Projection of the ownership journal to ledger records: one per step, and level states.
 
-    ownership.read --> LedgerProjection.take(entry) --records--> LedgerWriter.write
+    ownership.read --> LedgerProjection.apply(entry) --records--> LedgerWriter.write
                               |
                               +-- snapshot() --> records to rebuild a ledger from
 
@@ -61,7 +61,7 @@ class LedgerProjection:
                     migration_id=level.migration, started_ms=at_ms
                 )
 
-    def take(self, entry: JournalEntry) -> list[Record]:
+    def apply(self, entry: JournalEntry) -> list[Record]:
         """Apply the next record; return the ledger's changes, none for a record applied before."""
         if entry.queue_offset < self.next_record:
             return []
@@ -88,7 +88,7 @@ class LedgerProjection:
     def _event(self, key: tuple[str, int], entry: JournalEntry) -> EventRecord:
         """Return the event of an ownership record: a new one, or that of the previous steps."""
         steps = self._steps.pop(key, None)
-        if steps is not None and steps.take(entry):
+        if steps is not None and steps.extend(entry):
             self._steps[key] = steps
             self._events[steps.place] = event = steps.event
             return event
@@ -106,7 +106,7 @@ class LedgerProjection:
                 migration_id=record.migration, mode=mode_of(record.migration), started_ms=at_ms
             )
         if isinstance(record, StateRecord) and not run.started_by:
-            run = replace(run, started_by=record.who)
+            run = replace(run, started_by=record.operator)
         states = {
             item.state for (name, _), item in self._levels.items() if name == record.migration
         }
@@ -124,7 +124,7 @@ class _Steps:
     record: Transfer | Return
     count: int = 1
 
-    def take(self, entry: JournalEntry) -> bool:
+    def extend(self, entry: JournalEntry) -> bool:
         """Add a record; return False if it does not continue these steps."""
         record, before = entry.record, self.record
         if not 0 <= entry.store_ms - self.event.at_ms < STEPS_MS:
@@ -165,7 +165,7 @@ def record_of(
         moved=level.transferred,
         moved_bytes=level.transferred * UNIT_BYTES,
         excluded=excluded,
-        given_back=level.returned,
+        returned=level.returned,
         paused=bool(cause),
         cause=cause,
     )
@@ -195,14 +195,14 @@ def mode_of(migration_id: str) -> str:
 def event_of(entry: JournalEntry) -> EventRecord:
     """Return the event of an ownership record, described in words."""
     record = entry.record
-    kind, who, text = _words(record)
+    kind, operator, text = _words(record)
     return EventRecord(
         key=record_key(entry.queue_offset),
         migration_id=record.migration,
         at_ms=entry.store_ms,
         kind=kind,
         level=record.level,
-        who=who,
+        operator=operator,
         text=text,
         mark_offset=entry.queue_offset,
     )
@@ -226,7 +226,7 @@ def _words(record: OwnershipRecord) -> tuple[str, str, str]:
                 text = f"{record.source} -> {record.target}" + (
                     f": {record.why}" if record.why else ""
                 )
-            return "state", record.who, text.replace("_", " ")
+            return "state", record.operator, text.replace("_", " ")
 
 
 def _length(ranges: Iterable[Range]) -> int:

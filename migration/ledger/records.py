@@ -46,7 +46,7 @@ class LevelRecord(Record):
         moved_bytes: Bytes of their timer units.
         excluded: Messages of the range that were cancelled or moved before the transfer.
         routed: New messages stored as timers.
-        given_back: Messages returned to the level.
+        returned: Messages returned to the level.
         rate_per_s: Recent messages transferred or returned per second.
         cause: Cause of the pause, "" if it is not paused.
     """
@@ -65,7 +65,7 @@ class LevelRecord(Record):
     moved_bytes: int = 0
     excluded: int = 0
     routed: int = 0
-    given_back: int = 0
+    returned: int = 0
     rate_per_s: float = 0.0
     paused: bool = False
     cause: str = ""
@@ -90,7 +90,7 @@ class EventRecord(Record):
     at_ms: int
     kind: str
     level: int | None = None
-    who: str = ""
+    operator: str = ""
     text: str = ""
     mark_offset: int | None = None
 

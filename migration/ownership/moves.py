@@ -29,7 +29,7 @@ from migration.ownership import projection
 from migration.ownership.owners import Owners
 from migration.ownership.states import Event, LevelState, State
 from migration.steps.drain import Drain, Step
-from migration.steps.return_units import ReturnUnits, Unroute
+from migration.steps.return_units import RoutedReturn, UnitReturn
 from migration.steps.router import Router
 
 log = logging.getLogger(__name__)
@@ -62,15 +62,15 @@ class Migrations:
         for level in self.journal.levels.values():
             router.set_route(level)
         for entry in ownership.read(store, quiet=True):
-            self.ledger.take(entry)
+            self.ledger.apply(entry)
 
     def bind(self, owners: Owners) -> None:
         """Use other owners from now on."""
         self._owners = owners
         parts = owners.levels, owners.timers, self._store, self._clock
         self._drain = Drain(*parts, wake=owners.wake_timers)
-        self._return_units = ReturnUnits(*parts)
-        self._unroute = Unroute(
+        self._return_units = UnitReturn(*parts)
+        self._routed_return = RoutedReturn(
             self.router, owners.timers, self._store, self._clock, wake=owners.levels.wake
         )
 
@@ -84,24 +84,24 @@ class Migrations:
         return LevelState(level, State(found.state), paused=bool(found.why), cause=found.why)
 
     @property
-    def at_work(self) -> list[int]:
+    def active_levels(self) -> list[int]:
         """Levels that take steps now."""
         return [level for level in sorted(self.journal.levels) if self.state_of(level).is_working]
 
-    def left(self, level: int) -> int:
+    def remaining(self, level: int) -> int:
         """Return the maximum number of messages that are still to be moved."""
         state, owners = self.state_of(level).state, self._owners
         found = owners.levels.levels.get(level)
         if state in (State.ROUTING, State.DRAINING) and found is not None:
             return found.cursor.pending
         if state is State.ROLLING_BACK:
-            return sum(end - first for first, end in self._return_units.left(level))
+            return sum(end - first for first, end in self._return_units.remaining(level))
         return 0
 
     # -- commands -----------------------------------------------------------------------------
 
     def start(
-        self, levels: Iterable[int], rules: Mapping[str, int], *, migration: str, who: str
+        self, levels: Iterable[int], rules: Mapping[str, int], *, migration: str, operator: str
     ) -> None:
         """Route levels from now on, and begin to drain them.
 
@@ -119,28 +119,30 @@ class Migrations:
                 self._store, owners.queues, owners.timers, level, rules, self._clock.now_ms(),
                 migration=migration,
             )  # fmt: skip
-            self._append_state(level, State.PLANNED, State.ROUTING, migration=migration, who=who)
+            self._append_state(
+                level, State.PLANNED, State.ROUTING, migration=migration, operator=operator
+            )
 
-    def pause(self, level: int, cause: str, *, who: str) -> None:
+    def pause(self, level: int, cause: str, *, operator: str) -> None:
         """Pause a level: no steps until it is resumed; its new messages stay routed."""
         state = self.state_of(level).pause(cause).state
-        self._append_state(level, state, state, who=who, why=cause or "paused")
+        self._append_state(level, state, state, operator=operator, why=cause or "paused")
 
-    def resume(self, level: int, *, who: str) -> None:
+    def resume(self, level: int, *, operator: str) -> None:
         """Continue a paused level; do nothing if it is not paused."""
         current = self.state_of(level)
         if current.resume() != current:
-            self._append_state(level, current.state, current.state, who=who)
+            self._append_state(level, current.state, current.state, operator=operator)
 
-    def roll_back(self, level: int, *, who: str) -> None:
+    def roll_back(self, level: int, *, operator: str) -> None:
         """Begin to return all messages of a level."""
         if level not in self.journal.levels:
             raise UsageError(f"level {level} was never migrated: there is nothing to roll back")
-        self._move(level, Event.ROLL_BACK, who=who)
+        self._move(level, Event.ROLL_BACK, operator=operator)
 
-    def proved(self, level: int) -> None:
+    def verified(self, level: int) -> None:
         """Finish a level whose verification found no difference."""
-        self._move(level, Event.PROVED)
+        self._move(level, Event.VERIFIED)
 
     async def wait_confirmed(self) -> Missing | None:
         """Wait until all records are confirmed; return what is missing after the time limits."""
@@ -171,14 +173,14 @@ class Migrations:
         elif state is State.DRAINING:
             if not self.is_drained(level):
                 return self._drain.step(level, units_max, migration=name)
-            self._move(level, Event.EMPTIED)
-        elif not self._return_units.is_over(level):
+            self._move(level, Event.DRAINED)
+        elif not self._return_units.is_finished(level):
             return self._return_units.step(level, units_max, migration=name)
-        elif not self._unroute.is_over(level):
-            return self._unroute.step(level, units_max, migration=name)
+        elif not self._routed_return.is_finished(level):
+            return self._routed_return.step(level, units_max, migration=name)
         else:
-            self._move(level, Event.GIVEN_BACK)
-            self._unroute.forget(level)
+            self._move(level, Event.RETURNED)
+            self._routed_return.forget(level)
         return Step()
 
     def is_drained(self, level: int) -> bool:
@@ -187,7 +189,7 @@ class Migrations:
         Messages that cannot be routed (see `migration.steps.router`) still go to the level, after
         the fence.
         """
-        if self._owners.timers.transfers.behind:
+        if self._owners.timers.transfers.has_unenqueued:
             return False
         found = self._owners.levels.levels.get(level)
         if found is None or not found.cursor.undelivered:
@@ -211,7 +213,7 @@ class Migrations:
         for level in list(self.journal.levels):
             found = self.journal.levels[level]
             if found.routed and found.state in ("", State.ROLLED_BACK):
-                self._append_state(level, State.PLANNED, State.ROUTING, who=RECOVERED_BY)
+                self._append_state(level, State.PLANNED, State.ROUTING, operator=RECOVERED_BY)
 
     # -- journal ------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class Migrations:
         start, self._read_to = self._read_to, ownership.bounds(self._store)[1]
         for entry in ownership.read(self._store, start):
             self.journal = self.journal.after(entry)
-            self._on_change(*self.ledger.take(entry))
+            self._on_change(*self.ledger.apply(entry))
 
     async def write(self) -> None:
         """Write the projection in a thread, if the log is synced up to its offset.
@@ -238,9 +240,9 @@ class Migrations:
             await asyncio.to_thread(projection.write, self._store, journal)
             self._written = journal
 
-    def _move(self, level: int, event: Event, *, who: str = "") -> None:
+    def _move(self, level: int, event: Event, *, operator: str = "") -> None:
         before = self.state_of(level)
-        self._append_state(level, before.state, before.after(event).state, who=who)
+        self._append_state(level, before.state, before.after(event).state, operator=operator)
 
     def _append_state(
         self,
@@ -249,12 +251,17 @@ class Migrations:
         target: State,
         *,
         migration: str = "",
-        who: str = "",
+        operator: str = "",
         why: str = "",
     ) -> None:
         name = migration or self.journal.levels[level].migration
         record = StateRecord(
-            migration=name, level=level, source=source.value, target=target.value, who=who, why=why
+            migration=name,
+            level=level,
+            source=source.value,
+            target=target.value,
+            operator=operator,
+            why=why,
         )
         ownership.append(self._store, record, self._clock.now_ms())
         self.blocked_by.pop(level, None)

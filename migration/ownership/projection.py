@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 PROJECTION_FILE: Final = "duemq.migration.json"
 # Files of an earlier version have other names of two fields.
-_FORMER_NAMES: Final = {"handed": "transferred", "handed_sum": "transferred_sum"}
+_FORMER_NAMES: Final = {
+    "handed": "transferred", "handed_sum": "transferred_sum", "who": "operator"
+}  # fmt: skip
 
 
 def encode(projection: JournalProjection, generation: int = 0) -> str:

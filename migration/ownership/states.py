@@ -1,10 +1,10 @@
 """States of a level's migration and all legal transitions. No I/O, no time.
 
-    PLANNED --START--> ROUTING --FENCED--> DRAINING --EMPTIED--> VERIFYING --PROVED--> DONE
-       |                  |                   |                      |                   |
-       +------------------+-------------------+----------------------+---------- ROLL_BACK
-                                                                                         v
-                                            ROLLED_BACK <--GIVEN_BACK--           ROLLING_BACK
+    PLANNED --START--> ROUTING --FENCED--> DRAINING --DRAINED--> VERIFYING --VERIFIED--> DONE
+       |                  |                   |                      |                     |
+       +------------------+-------------------+----------------------+------------ ROLL_BACK
+                                                                                           v
+                                            ROLLED_BACK <--RETURNED--               ROLLING_BACK
 
 Each level has its own state. A pause is not a state: a paused level keeps its state, and
 `resume` continues there. During a pause, new messages of a level still follow its route, so clients
@@ -26,28 +26,28 @@ State = MigrationState
 class Event(StrEnum):
     """Event that moves a level to another state."""
 
-    START = "start"  # an operator starts it
+    START = "start"  # an operator starts the migration
     FENCED = "fenced"  # the route is in the log: new messages are stored as timers
-    EMPTIED = "emptied"  # the level owns no message before the fence
-    PROVED = "proved"  # counts and checksums of both owners agree
+    DRAINED = "drained"  # the level owns no message before the fence
+    VERIFIED = "verified"  # counts and checksums of both owners agree
     ROLL_BACK = "roll_back"  # an operator requests the return to the level
-    GIVEN_BACK = "given_back"  # the level owns all its messages again, new ones included
+    RETURNED = "returned"  # the level owns all its messages again, new ones included
 
 
 MOVES: Final[dict[tuple[State, Event], State]] = {
     (State.PLANNED, Event.START): State.ROUTING,
     (State.ROUTING, Event.FENCED): State.DRAINING,
-    (State.DRAINING, Event.EMPTIED): State.VERIFYING,
-    (State.VERIFYING, Event.PROVED): State.DONE,
+    (State.DRAINING, Event.DRAINED): State.VERIFYING,
+    (State.VERIFYING, Event.VERIFIED): State.DONE,
     (State.PLANNED, Event.ROLL_BACK): State.ROLLING_BACK,
     (State.ROUTING, Event.ROLL_BACK): State.ROLLING_BACK,
     (State.DRAINING, Event.ROLL_BACK): State.ROLLING_BACK,
     (State.VERIFYING, Event.ROLL_BACK): State.ROLLING_BACK,
     (State.DONE, Event.ROLL_BACK): State.ROLLING_BACK,
-    (State.ROLLING_BACK, Event.GIVEN_BACK): State.ROLLED_BACK,
+    (State.ROLLING_BACK, Event.RETURNED): State.ROLLED_BACK,
 }
 WORKING: Final = frozenset({State.ROUTING, State.DRAINING, State.VERIFYING, State.ROLLING_BACK})
-"""States in which steps are taken; these can be paused."""
+"""States with steps; a migration in one of them can be paused."""
 
 ROLL_BACK_MEANS: Final[dict[State, str]] = {
     State.PLANNED: "no message was moved; the level is unchanged",
@@ -96,7 +96,7 @@ class LevelState:
 
     @property
     def is_working(self) -> bool:
-        """Whether the level takes steps now."""
+        """Whether the service performs steps of the level now."""
         return self.state in WORKING and not self.paused
 
     @property

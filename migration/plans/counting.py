@@ -92,7 +92,7 @@ class Count:
 
     def pieces(self, units_max: Callable[[], int] = lambda: PIECE_UNITS) -> Iterator[int]:
         """Count piece by piece; yield the number of units of each, at most `units_max()`."""
-        expired = int(self.owners.store.retention.expired().until)
+        expired = int(self.owners.store.retention.expired_files().until)
         timers = self.owners.timers
         far_ms = timers.position.staged_ms + timers.config.window_ms
         for level in self.levels:

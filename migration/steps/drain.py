@@ -34,12 +34,12 @@ class Step:
 
     Attributes:
         moved: Messages whose owner has changed.
-        taken: Units of the level's queue that the step processed.
+        processed: Units of the level's queue that the step processed.
         blocked_by: Reason why no message moved although some remain, or empty.
     """
 
     moved: int = 0
-    taken: int = 0
+    processed: int = 0
     blocked_by: str = ""
 
 
@@ -64,9 +64,9 @@ class Drain:
             OwnershipRefused: The store is not writable; nothing has changed.
         """
         timers, now_ms = self._timers, self._clock.now_ms()
-        if timers.transfers.behind:
+        if timers.transfers.has_unenqueued:
             timers.transfers.catch_up(units_max, now_ms)
-            if timers.transfers.behind:
+            if timers.transfers.has_unenqueued:
                 return Step(
                     blocked_by=timers.enqueue.blocked_by or "the timers enqueue earlier transfers"
                 )
@@ -101,7 +101,7 @@ class Drain:
         )
         entry = ownership.append(self._store, record, now_ms)
         self._levels.transfers.apply_transfer(entry)
-        timers.transfers.note(entry)
+        timers.transfers.on_transfer(entry)
         timers.transfers.catch_up(units_max, now_ms)
         self._wake()
         return Step(record.count, record.end - record.first)
@@ -113,4 +113,4 @@ class Drain:
 
     def cover(self, keeper: CheckpointWriter) -> None:
         """Advance the levels' saved offsets to the timers' last checkpoint."""
-        self._levels.transfers.covered(keeper.handover_offset)
+        self._levels.transfers.on_checkpoint(keeper.handover_offset)

@@ -29,7 +29,7 @@ from message_store.errors import CorruptStore, StoreError, UsageError
 from message_store.json_dialect import load_config
 from message_store.kernels.preparation import Preparation
 from message_store.ledger.identity import store_id
-from message_store.ledger.place import FILE_NAME, LedgerPlace
+from message_store.ledger.location import FILE_NAME, LedgerLocation
 from message_store.ledger.worker import LedgerWorker
 from message_store.ledger.writer import LedgerWriter
 from message_store.log.batch import PutBatch
@@ -138,7 +138,7 @@ def migrate_offline(
     levels: Iterable[int],
     properties: Mapping[str, str],
     *,
-    who: str,
+    operator: str,
     now_ms: int,
     dry_run: bool = False,
     shown: Callable[[int, int, int], None] = lambda level, moved, left: None,
@@ -169,12 +169,12 @@ def migrate_offline(
         plan = count.plan(
             plan_id=new_id("plan", wall.now_ms(), secrets.token_bytes(2)),
             store_id="" if dry_run else store_id(Path(config_directory)),
-            made_by=who,
+            made_by=operator,
         )
         if dry_run:
             return Moved(plan)
         check(plan, store_id=plan.store_id, delays_ms=owners.delays_ms, now_ms=wall.now_ms())
-        work = _Work(root, store, clock, wall, owners, plan, who, shown)
+        work = _Work(root, store, clock, wall, owners, plan, operator, shown)
         return asyncio.run(work.run(wanted, level_keeper))
 
 
@@ -204,7 +204,7 @@ def _opened(
         parts = plugin.recovered(store)
         timers = TimerStore(store, clock, from_properties(TimerConfig, properties))
         timers.open()
-        store.add_dispatcher(parts.service.note_put)
+        store.add_dispatcher(parts.service.on_put)
         store.add_dispatcher(lambda batch: _note(timers, batch, clock))
         owners = Owners(
             store=store, levels=parts.service, timers=timers,
@@ -218,7 +218,7 @@ def _opened(
 
 
 def _note(timers: TimerStore, batch: PutBatch, clock: Clock) -> None:
-    timers.note_put(batch, clock.now_ms())
+    timers.on_put(batch, clock.now_ms())
 
 
 def _add_topics(store: MessageStore) -> None:
@@ -255,7 +255,7 @@ class _Work:
     wall: FakeClock
     owners: Owners
     plan: Plan
-    who: str
+    operator: str
     shown: Callable[[int, int, int], None]
 
     async def run(self, levels: list[int], level_keeper: DelayOffsetWriter) -> Moved:
@@ -271,10 +271,10 @@ class _Work:
                 self.plan,
                 MigrationRecord(
                     migration_id=run, plan_id=self.plan.plan_id, mode=OFFLINE,
-                    started_ms=self.wall.now_ms(), started_by=self.who,
+                    started_ms=self.wall.now_ms(), started_by=self.operator,
                 ),
             )  # fmt: skip
-            service.need()
+            service.owners_or_raise()
             moved = {level: await self._migrate_level(service, level, run) for level in levels}
         finally:
             await self.owners.keeper.persist_last()
@@ -291,7 +291,7 @@ class _Work:
     def _service(self) -> MigrationService:
         timers, store = self.owners.timers, self.store
         router = Router(store.topics, self.owners.history, precision_ms=timers.config.precision_ms)
-        place = LedgerPlace(
+        place = LedgerLocation(
             url=f"sqlite:///{self.root.absolute() / FILE_NAME}",
             store_id=self.plan.store_id,
             store_path=str(self.root),
@@ -310,11 +310,11 @@ class _Work:
         migrations = service.migrations
         current = migrations.state_of(level)
         if current.state is State.PLANNED or current.is_rolled_back:
-            migrations.start([level], {}, migration=run, who=self.who)
+            migrations.start([level], {}, migration=run, operator=self.operator)
         elif current.state is State.ROLLING_BACK:
             raise OfflineStopped(level, "it is rolling back: start a broker, which completes that")
         elif current.paused:
-            migrations.resume(level, who=self.who)
+            migrations.resume(level, operator=self.operator)
         before = self._transferred(service, level)
         for _ in range(TURNS_MAX):
             current = migrations.state_of(level)
@@ -324,10 +324,12 @@ class _Work:
                 found = await service.verify(level)
                 if not found.is_right:
                     raise OfflineStopped(level, difference(found))
-                migrations.proved(level)
+                migrations.verified(level)
                 continue
             migrations.step(level, service.throttle.batch_max)
-            self.shown(level, self._transferred(service, level) - before, migrations.left(level))
+            self.shown(
+                level, self._transferred(service, level) - before, migrations.remaining(level)
+            )
             await self._unblock(service, level)
         return self._transferred(service, level) - before
 

@@ -56,7 +56,7 @@ class Operations:
         try:
             if command.action == "status":
                 return Response(body=msgspec.json.encode(status_view(self._service)))
-            self._service.need()
+            self._service.owners_or_raise()
             if command.action in STEPPING:
                 await self._service.preload_kernels()
             # A level takes no steps during a count, so a pause need not wait for the count.
@@ -93,19 +93,19 @@ class Operations:
         )  # fmt: skip
 
     async def _count(self, command: MigrationRequest) -> Plan:
-        owners, now_ms = self._service.need(), self._clock.now_ms()
+        owners, now_ms = self._service.owners_or_raise(), self._clock.now_ms()
         levels = _known(command.levels or sorted(owners.delays_ms), owners.delays_ms)
         count = Count(owners, levels, now_ms, self._service.throttle.limits.rate_per_s)
         await self._service.throttled(count.pieces(self._service.piece))
         return count.plan(
             plan_id=new_id("plan", now_ms, secrets.token_bytes(2)),
             store_id=store_id(self._config_directory),
-            made_by=command.who,
+            made_by=command.operator,
         )
 
     async def _start(self, command: MigrationRequest) -> Done:
         plan = await self._planned(command)
-        owners, now_ms = self._service.need(), self._clock.now_ms()
+        owners, now_ms = self._service.owners_or_raise(), self._clock.now_ms()
         levels = sorted(set(command.levels)) or [item.level for item in plan.levels]
         check(
             plan, store_id=store_id(self._config_directory), delays_ms=owners.delays_ms,
@@ -132,10 +132,10 @@ class Operations:
                     plan_id=plan.plan_id,
                     mode=LIVE,
                     started_ms=now_ms,
-                    started_by=command.who,
+                    started_by=command.operator,
                 ),
             )
-            migrations.start(levels, command.rules, migration=run, who=command.who)
+            migrations.start(levels, command.rules, migration=run, operator=command.operator)
         return Done(
             action="start", dry_run=command.dry_run, migration="" if command.dry_run else run,
             levels=levels, more={"plan": msgspec.json.decode(to_json(plan))},
@@ -153,13 +153,13 @@ class Operations:
     async def _pause(self, command: MigrationRequest) -> Done:
         levels = self._chosen(command, lambda level: self._state_of(level).is_working)
         cause = command.cause or (
-            f"requested by {command.who}" if command.who else "requested by an operator"
+            f"requested by {command.operator}" if command.operator else "requested by an operator"
         )
         for level in levels:
             self._state_of(level).pause(cause)
         if not command.dry_run:
             for level in levels:
-                self._service.migrations.pause(level, cause, who=command.who)
+                self._service.migrations.pause(level, cause, operator=command.operator)
         return Done(action="pause", dry_run=command.dry_run, levels=levels)
 
     async def _resume(self, command: MigrationRequest) -> Done:
@@ -168,7 +168,7 @@ class Operations:
             self._state_of(level).resume()
         if not command.dry_run:
             for level in levels:
-                self._service.migrations.resume(level, who=command.who)
+                self._service.migrations.resume(level, operator=command.operator)
         return Done(action="resume", dry_run=command.dry_run, levels=levels)
 
     async def _rollback(self, command: MigrationRequest) -> Done:
@@ -179,7 +179,7 @@ class Operations:
             self._state_of(level).after(Event.ROLL_BACK)
         if not command.dry_run:
             for level in levels:
-                self._service.migrations.roll_back(level, who=command.who)
+                self._service.migrations.roll_back(level, operator=command.operator)
         return Done(action="rollback", dry_run=command.dry_run, levels=levels, remarks=remarks)
 
     async def _verify(self, command: MigrationRequest) -> Done:

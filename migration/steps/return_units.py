@@ -1,12 +1,12 @@
 """Return of transferred messages to their level, with unchanged due times.
 
-    ReturnUnits  transferred messages: a record returns them without a copy, from the end of the
-                 queue backwards, so that the level always owns the end of its queue
-    Unroute      timers that were sent with the level: a copy with the same due time, whose origin
-                 is the timer, is appended to the level's queue; the earliest timers first
+    UnitReturn    transferred messages: a record returns them without a copy, from the end of the
+                  queue backwards, so that the level always owns the end of its queue
+    RoutedReturn  timers that were sent with the level: a copy with the same due time, whose origin
+                  is the timer, is appended to the level's queue; the earliest timers first
 
-New messages of the level become timers until the last batch of `Unroute`: that batch and the record
-that ends the route are appended in one turn of the event loop.
+New messages of the level become timers until the last batch of `RoutedReturn`: that batch and the
+record that ends the route are appended in one turn of the event loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NO_OFFSETS: Offsets = np.empty(0, np.int64)
 NO_TIMERS = np.empty(0, layout.TIMED)
 
 
-class ReturnUnits:
+class UnitReturn:
     """Return of transferred messages to their level. Belongs to the event loop's thread.
 
     Args: see `migration.steps.drain.Drain`.
@@ -58,11 +58,11 @@ class ReturnUnits:
     ) -> None:
         self._levels, self._timers, self._store, self._clock = levels, timers, store, clock
 
-    def left(self, level: int) -> list[Range]:
+    def remaining(self, level: int) -> list[Range]:
         """Return the ranges of a level that the timers own, including settled messages."""
         return self._timers.transfers.owned.ranges(level)
 
-    def is_over(self, level: int) -> bool:
+    def is_finished(self, level: int) -> bool:
         """Return whether the timers own no messages of a level's queue."""
         return self._timers.transfers.owned.bounds(level) is None
 
@@ -76,9 +76,9 @@ class ReturnUnits:
         left = transfers.owned.bounds(level)
         if left is None:
             return Step()
-        if transfers.behind:
+        if transfers.has_unenqueued:
             transfers.catch_up(units_max, now_ms)
-            if transfers.behind:
+            if transfers.has_unenqueued:
                 return Step(
                     blocked_by=self._timers.enqueue.blocked_by
                     or "the timers enqueue earlier transfers"
@@ -129,7 +129,7 @@ def _ranges(numbers: Offsets) -> list[Range]:
     ]
 
 
-class Unroute:
+class RoutedReturn:
     """Return of timers that were sent with a level: copies into its queue; ends the route.
 
     Args:
@@ -165,7 +165,7 @@ class Unroute:
             self._end(level, migration)
         return Step(moved, int(now.size))
 
-    def is_over(self, level: int) -> bool:
+    def is_finished(self, level: int) -> bool:
         """Return whether a level is not routed and the last steps found no timer of it."""
         return level not in self._router.levels and level in self._finished
 

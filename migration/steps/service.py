@@ -87,7 +87,7 @@ class MigrationService:
         self.throttle.change(config.limits)
         self._wake.set()
 
-    def need(self) -> Owners:
+    def owners_or_raise(self) -> Owners:
         """Return both owners.
 
         Raises:
@@ -159,13 +159,13 @@ class MigrationService:
         """Take a step if one is allowed; return the earliest time of the next one."""
         now_ms = self._clock.now_ms()
         try:
-            self.need()
+            self.owners_or_raise()
         except NoOwners:
             return now_ms + AGAIN_MS
         self.migrations.cover()
         self._append_missing_state()
         self._observe(now_ms)
-        levels = [n for n in self.migrations.at_work if self.is_open and not self._counted[n]]
+        levels = [n for n in self.migrations.active_levels if self.is_open and not self._counted[n]]
         self._last = {n: state for n, state in self._last.items() if n in levels}
         if not levels:
             return now_ms + IDLE_MS
@@ -182,18 +182,18 @@ class MigrationService:
         if not allowed.units:
             return allowed.at_ms
         if self._is_full():
-            await self.need().keeper.persist()
+            await self.owners_or_raise().keeper.persist()
             return self._clock.now_ms() + (AGAIN_MS if self._is_full() else 0)
         self._turn += 1
         step = self._step(level, allowed.units)
-        self.throttle.count_step(step.taken, now_ms, self._clock.now_ms())
+        self.throttle.count_step(step.processed, now_ms, self._clock.now_ms())
         self.pace.moved += step.moved
         all_blocked = all(self.migrations.blocked_by.get(n) for n in levels)
         return now_ms + AGAIN_MS if step.blocked_by and all_blocked else now_ms
 
     def _is_full(self) -> bool:
         """Whether too many returned timers are in memory until the next checkpoint."""
-        return self.need().timers.settled_timers.returned_count >= RETURNED_MAX
+        return self.owners_or_raise().timers.settled_timers.returned_count >= RETURNED_MAX
 
     def _append_missing_state(self) -> None:
         try:
@@ -227,7 +227,7 @@ class MigrationService:
             now_ms = self._clock.now_ms()
             self.throttle.count_step(0, began_ms, now_ms)
             at_ms = self.throttle.pace(now_ms).at_ms
-            if any(not self._counted[level] for level in self.migrations.at_work):
+            if any(not self._counted[level] for level in self.migrations.active_levels):
                 at_ms += at_ms - now_ms  # a step of another level comes first
             while True:
                 await self._sleep(at_ms, self._stop)
@@ -242,7 +242,7 @@ class MigrationService:
 
     async def verify(self, level: int) -> Verified:
         """Count the messages of a level at both owners, in pieces; the level takes no steps."""
-        owners, journal = self.need(), self.migrations.journal.levels[level]
+        owners, journal = self.owners_or_raise(), self.migrations.journal.levels[level]
         work = Verification(owners.levels, owners.timers, owners.store, level, journal)
         self._counted[level] += 1
         try:
@@ -265,9 +265,9 @@ class MigrationService:
             return  # another command changed the state during the count
         try:
             if found.is_right:
-                self.migrations.proved(level)
+                self.migrations.verified(level)
             else:
-                self.migrations.pause(level, difference(found), who="verification")
+                self.migrations.pause(level, difference(found), operator="verification")
         except OwnershipRefused as error:
             self.migrations.blocked_by[level] = f"the store is not writable: {error}"
 
@@ -278,7 +278,7 @@ class MigrationService:
         assert self._interval is not None
         if abs(now_ms - self._observed_ms) >= OBSERVE_MS:
             self._observed_ms = now_ms
-            since = self._interval.look(self.owners.lateness())
+            since = self._interval.advance(self.owners.lateness())
             self.throttle.observe(since)
         if abs(now_ms - self.pace.since_ms) >= SAMPLE_MS:
             self._sample(now_ms)
@@ -287,7 +287,7 @@ class MigrationService:
         assert self.owners is not None
         assert self._sampling is not None
         passed_ms = max(now_ms - self.pace.since_ms, 1)
-        late = self._sampling.look(self.owners.lateness())
+        late = self._sampling.advance(self.owners.lateness())
         rate = self.pace.moved * 1_000 / passed_ms
         self.pace = Pace(now_ms, rate_per_s=rate, late=late)
         for name in self._active_runs():
@@ -307,7 +307,7 @@ class MigrationService:
 
     def _active_runs(self) -> Iterator[str]:
         journal = self.migrations.journal.levels
-        yield from sorted({journal[level].migration for level in self.migrations.at_work})
+        yield from sorted({journal[level].migration for level in self.migrations.active_levels})
 
     async def write(self) -> None:
         """Save the projection of the ownership journal if it changed."""

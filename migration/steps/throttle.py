@@ -286,7 +286,7 @@ class Interval:
     def __init__(self, buckets: npt.NDArray[np.int64]) -> None:
         self._before = buckets.copy()
 
-    def look(self, buckets: npt.NDArray[np.int64]) -> IntervalLateness:
+    def advance(self, buckets: npt.NDArray[np.int64]) -> IntervalLateness:
         """Return the deliveries since the last call.
 
         Args:

@@ -21,7 +21,7 @@ from message_store.errors import CorruptStore
 from message_store.ledger.engine import default_url
 from message_store.ledger.identity import known_store_id
 from message_store.ledger.ledger import Ledger, read_rows
-from message_store.ledger.place import LedgerPlace
+from message_store.ledger.location import LedgerLocation
 from message_store.ledger.records import Record, Row
 from message_store.ledger.tables import AUDIT_VERDICTS, AUDITS
 
@@ -74,7 +74,7 @@ def new_audit_id(now_ms: int, salt: bytes) -> str:
     return f"audit-{datetime.fromtimestamp(now_ms / 1_000, UTC):%Y%m%d-%H%M%S}-{salt[:2].hex()}"
 
 
-def place_of(stores: Sequence[str], url: str = "") -> LedgerPlace | None:
+def location_of(stores: Sequence[str], url: str = "") -> LedgerLocation | None:
     """Return the ledger of stores, None if they have none and `url` is empty."""
     names = [_identity(store) for store in stores]
     if url:
@@ -84,7 +84,7 @@ def place_of(stores: Sequence[str], url: str = "") -> LedgerPlace | None:
         owner, url = names[0], default_url(stores[0])
     else:
         return None
-    return LedgerPlace(url=url, store_id=owner, store_path=", ".join(stores))
+    return LedgerLocation(url=url, store_id=owner, store_path=", ".join(stores))
 
 
 def _identity(store: str) -> str | None:

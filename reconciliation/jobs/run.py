@@ -195,10 +195,10 @@ class LedgerRow:
         """
         from message_store.ledger.errors import LedgerError
         from message_store.ledger.ledger import Ledger
-        from reconciliation.jobs.audit_ledger import new_audit_id, place_of
+        from reconciliation.jobs.audit_ledger import location_of, new_audit_id
 
         now_ms, ledger = clock.now_ms(), None
-        place = None if url == "none" else place_of(wanted.stores, url)
+        place = None if url == "none" else location_of(wanted.stores, url)
         if place is not None:
             try:
                 ledger = Ledger.open(place, now_ms=now_ms)

@@ -119,7 +119,7 @@ class MessageColumns:
         if self._roles:
             if Role.TOPIC in self._roles and self._roles & PLAIN:
                 pending = np.isin(chunk.roles, PENDING_ROLES)
-                self._note_topics(
+                self._collect_topics(
                     walk, rows, np.where(pending, chunk.topic_hashes.view(np.int64), 0)
                 )
             kept = np.isin(chunk.roles, list(self._roles))
@@ -136,10 +136,10 @@ class MessageColumns:
         kinds = kinds_of(walk, rows)
         kernels.select_unusual(walk.data, walk.base, rows, kinds, UNUSUAL_NAMES, unusual, real)
         if Role.TOPIC in self._roles:
-            self._note_topics(walk, rows, real.view(np.int64))
+            self._collect_topics(walk, rows, real.view(np.int64))
         return np.asarray(rows[unusual != 0])
 
-    def _note_topics(self, walk: Walk, rows: Rows, hashes: Numbers) -> None:
+    def _collect_topics(self, walk: Walk, rows: Rows, hashes: Numbers) -> None:
         """Note the names of the real topics of pending messages; a hash of 0: none."""
         known = np.fromiter(self._names, np.int64, len(self._names))
         new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known))

@@ -106,12 +106,12 @@ def test_a_record_that_retention_removed_is_lost(store):
 def test_columns_of_delivered_units():
     outcome, due_ms = Outcome(5), np.arange(5)
     for store_ms, topic_index in ((10, 1), (11, 2)):
-        outcome.note(store_ms, topic_index)
+        outcome.record(store_ms, topic_index)
     assert [column.tolist() for column in outcome.delivered_columns(due_ms)] == [
         [0, 1], [10, 11], [1, 2],
     ]  # fmt: skip
-    outcome.note(NOT_PUT, NO_TOPIC)
-    outcome.note(12, 1)
+    outcome.record(NOT_PUT, NO_TOPIC)
+    outcome.record(12, 1)
     assert (outcome.done, outcome.delivered) == (4, 3)
     assert [column.tolist() for column in outcome.delivered_columns(due_ms)] == [
         [0, 1, 3], [10, 11, 12], [1, 2, 1],
@@ -124,8 +124,8 @@ def test_a_batch_is_settled_up_to_the_first_refused_row(store):
         stores.add_message(store, batch, "T")
     store.put(batch)
     batch.rows["status"][2] = 14
-    outcome.note(NOT_PUT, NO_TOPIC)
-    assert outcome.note_batch(batch, {1: 7, 3: 8}) == 2
+    outcome.record(NOT_PUT, NO_TOPIC)
+    assert outcome.record_batch(batch, {1: 7, 3: 8}) == 2
     assert (outcome.done, outcome.delivered, outcome.refusal) == (3, 1, NOT_WRITABLE)
     assert outcome.store_ms.tolist() == [NOT_PUT, int(batch.rows[0]["store_ms"]), NOT_PUT]
     assert outcome.topic_index.tolist() == [NO_TOPIC, store.topics.find("T"), 7]

@@ -15,7 +15,7 @@ def test_buckets_against_a_loop(pairs):
     lateness = Lateness()
     due = np.array([due for due, _ in pairs], np.int64)
     late = np.array([late for _, late in pairs], np.int64)
-    lateness.note(due, due + late)
+    lateness.record(due, due + late)
     expected = [0] * (BOUNDS_MS.size + 1)
     for _, ms in pairs:
         at = next((n for n, bound in enumerate(BOUNDS_MS) if max(ms, 0) <= bound), BOUNDS_MS.size)
@@ -36,7 +36,7 @@ def test_buckets_against_a_loop(pairs):
 )  # fmt: skip
 def test_quantiles_are_upper_bounds_and_at_most_the_latest(late, share, expected):
     lateness = Lateness()
-    lateness.note(np.zeros(len(late), np.int64), np.array(late, np.int64))
+    lateness.record(np.zeros(len(late), np.int64), np.array(late, np.int64))
     assert lateness.quantile_ms(share) == expected
 
 

@@ -22,7 +22,7 @@ HANDOVER = Transfer(
 )  # fmt: skip
 GIVEBACK = Return(migration="m", level=3, first=5, end=9, pending=((5, 6),), count=1, gone=1)
 ROUTE = Route(migration="m", level=3, on=True, fence=4, timer_fence=7, rules={"T": 5_000})
-STATE = StateRecord(migration="m", level=3, source="planned", target="routing", who="anna")
+STATE = StateRecord(migration="m", level=3, source="planned", target="routing", operator="anna")
 
 
 @pytest.mark.parametrize(
@@ -142,3 +142,9 @@ def test_malformed_records_are_logged_in_one_line(tmp_path, caplog):
 def test_a_return_of_everything_is_a_record():
     record = replace(GIVEBACK, pending=((5, 9),))
     assert ownership.decode(ownership.encode(record)) == record
+
+
+def test_a_state_record_names_its_operator_as_earlier_versions_do():
+    body = ownership.encode(STATE)
+    assert json.loads(body)["who"] == STATE.operator == "anna"
+    assert ownership.decode(body) == STATE

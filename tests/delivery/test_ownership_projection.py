@@ -147,8 +147,10 @@ def test_a_copy_and_a_removed_range_change_nothing_elsewhere() -> None:
     ("record", "expected"),
     [
         (
-            StateRecord(migration="m", level=3, source="planned", target="routing", who="anna"),
-            {"state": "routing", "who": "anna", "changed_ms": 7, "routed": True, "fence": 4},
+            StateRecord(
+                migration="m", level=3, source="planned", target="routing", operator="anna"
+            ),
+            {"state": "routing", "operator": "anna", "changed_ms": 7, "routed": True, "fence": 4},
         ),
         (Route(migration="m", level=3, on=False), {"routed": False, "fence": 0, "rules": {}}),
         (

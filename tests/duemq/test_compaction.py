@@ -50,7 +50,7 @@ def test_a_broker_compacts_when_it_is_asked_to(tmp_path: Path) -> None:
                     break
                 clock.advance(PAUSE_MS)
             told = await view(asker)
-            assert (told["copied"], told["waits"]) == (1, "")
+            assert (told["copied"], told["blocked_by"]) == (1, "")
             assert told["freed_bytes"] >= plan["until"]
             clock.advance(3_600_000)
             answer = await asker.pull("T", 10)

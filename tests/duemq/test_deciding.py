@@ -21,7 +21,7 @@ def told(results):
     return [(result.verdict, result.messages) for result in results]
 
 
-async def waiting_broker(asker, clock, count=6, topic="T"):
+async def broker_with_pending(asker, clock, count=6, topic="T"):
     """Send timers of one hour with keys; return their offset message ids."""
     ids = []
     for n in range(count):
@@ -38,7 +38,7 @@ def test_every_way_to_name_a_message(tmp_path):
     async def work():
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (broker, asker):
-            ids = await waiting_broker(asker, clock)
+            ids = await broker_with_pending(asker, clock)
             async with DecisionClient(broker=broker.address) as waiting:
                 dry = await waiting.cancel(ids=["U0"], dry_run=True)
                 assert told(dry) == [("done", 1)]
@@ -72,7 +72,7 @@ def test_messages_of_levels_too(tmp_path):
         async with running(small(tmp_path), clock=clock) as (broker, asker):
             for n in range(4):
                 await asker.send("T", b"%d" % n, UNIQ_KEY=f"U{n}", KEYS="k", DELAY="5")
-            await waiting_broker(asker, clock, 1, "U")
+            await broker_with_pending(asker, clock, 1, "U")
             async with DecisionClient(broker=broker.address) as waiting:
                 assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 1)]
                 assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 0)]

@@ -154,7 +154,7 @@ def test_a_full_disk_that_stops_the_index_makes_nothing_unknown(
                 assert await cancel(asker, ids=[name]) == [("done", 1)]
                 assert await cancel(asker, ids=[name]) == [("done", 0)]
                 assert await cancel(asker, keys=[f"k{at}"]) == [("done", 0)]
-            assert broker.store.index.behind_bytes
+            assert broker.store.index.lag_bytes
             clock.advance(2 * HOUR_MS)
             assert broker.store.queue_bounds("T", 0)[1] == 1
 

@@ -173,7 +173,7 @@ def test_a_connection_that_dies_with_requests_in_hand(house: House) -> None:
         async with await house.connect() as peer:
             assert (await send(peer, b"last", opaque=3)).code == 0
         await until(lambda: not house.broker.connections)
-        assert len(house.broker.parts.held) == 0
+        assert len(house.broker.parts.long_polls) == 0
 
     house.run(main())
     assert bodies_of(house.broker)[-1] == b"last"

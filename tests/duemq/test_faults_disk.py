@@ -107,7 +107,7 @@ async def rest(broker: Broker) -> None:
     service = broker.plugins.plugins["schedule_service"].parts.service  # type: ignore[attr-defined]
     for _ in range(10):
         await asyncio.sleep(0)
-    await until(lambda: service.resting)
+    await until(lambda: service.is_idle)
 
 
 def level_properties(level: int) -> str:

@@ -11,7 +11,7 @@ from duemq.broker import Broker
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from message_store.kernels.preparation import Preparation
-from message_store.kernels.registry import Listed
+from message_store.kernels.registry import KernelEntry
 from tests.support.kernel_work.broker import SMALL, TOPIC, pull_request, send_request
 
 GROUPS = ("ingest", "levels", "timers", "pending_timers", "broker")
@@ -24,7 +24,7 @@ def test_sends_are_accepted_and_delayed_messages_follow_when_kernels_are_ready(
     async def check() -> None:
         may_compile = asyncio.Event()
 
-        async def compiled(kernels: Sequence[Listed], niceness: int) -> None:
+        async def compiled(kernels: Sequence[KernelEntry], niceness: int) -> None:
             await may_compile.wait()
 
         properties = SMALL | {"storePathRootDir": str(tmp_path)}

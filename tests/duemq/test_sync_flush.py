@@ -45,7 +45,7 @@ def offset_of(sent: Response) -> int:
 
 async def holds(broker: Broker, count: int) -> None:
     """Let the broker work until it holds so many pulls."""
-    await until(lambda: len(broker.parts.held) >= count)
+    await until(lambda: len(broker.parts.long_polls) >= count)
 
 
 async def configure(asker: Asker, line: str) -> None:

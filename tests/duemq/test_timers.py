@@ -13,7 +13,7 @@ from delivery.plugin import SystemTopic
 from duemq.broker import Broker
 from duemq.messages.recall_handle import decode_handle
 from duemq.net.codes import RequestCode
-from duemq.timers import TIMER_TOPIC, refuse_timers, timers_are_held
+from duemq.timers import TIMER_TOPIC, has_timer_topic, refuse_timers
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
@@ -45,8 +45,8 @@ def test_refusal(tmp_path, rule, properties, status):
 
 
 def test_a_plugin_that_brings_the_topic_holds_timers():
-    assert timers_are_held([SystemTopic(TIMER_TOPIC, 1)])
-    assert not timers_are_held([SystemTopic("SCHEDULE_TOPIC_XXXX", 18)])
+    assert has_timer_topic([SystemTopic(TIMER_TOPIC, 1)])
+    assert not has_timer_topic([SystemTopic("SCHEDULE_TOPIC_XXXX", 18)])
 
 
 # A broker that holds timers.

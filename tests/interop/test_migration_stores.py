@@ -83,7 +83,7 @@ def test_apache_delivers_drained_and_routed_messages(tmp_path: Path) -> None:
     ledger = Ledger()
     store_dir, due = fill(tmp_path / "ours", ledger)
     rig = opened(store_dir)
-    while rig.drain.step(3, 20).taken:
+    while rig.drain.step(3, 20).processed:
         pass
     rig.drain.step(2, 10)
     rig.route(3)
@@ -108,15 +108,15 @@ def test_apache_delivers_returned_messages(tmp_path: Path) -> None:
         batch = rig.send([(3, TOPIC, number % 4, body.encode())], KEYS=body, UNIQ_KEY=body)
         due[body] = int(batch.rows[0]["store_ms"]) + LEVEL_MS[3]
         ledger.levels[body] = 3
-    while rig.drain.step(3, 20).taken:
+    while rig.drain.step(3, 20).processed:
         pass
     rig.close()  # writes the units to the disk
     rig = opened(store_dir)
     assert rig.timers.counts.total == 42
-    while rig.giveback.step(3, 20).taken:
+    while rig.return_units.step(3, 20).processed:
         pass
-    while not rig.unroute.is_over(3):
-        rig.unroute.step(3, 5)
+    while not rig.routed_return.is_finished(3):
+        rig.routed_return.step(3, 5)
     assert rig.timers.counts.total == 0
     assert rig.level_pending >= 42
     rig.close()

@@ -31,7 +31,7 @@ def test_apache_delivers_level_messages_of_an_older_apache(tmp_path: Path) -> No
     source = copy_golden_store("apache-4.9.7-clean", tmp_path / "source")
     store_dir = tmp_path / "store"
     copy_store(source, store_dir)
-    done = migrate_offline(store_dir, [], KEYS, who="", now_ms=SystemClock().now_ms())
+    done = migrate_offline(store_dir, [], KEYS, operator="", now_ms=SystemClock().now_ms())
     assert sum(done.moved.values()) >= len(pending())
     [topic] = {line["topic"] for line in manifest_lines("4.9.7", "sent") if line["level"] > 0}
     delays_ms = parse_levels(DEFAULT_LEVELS)

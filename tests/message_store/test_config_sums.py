@@ -94,6 +94,6 @@ def test_a_disk_that_takes_no_checksum_takes_the_file(
 
 def test_the_checksum_of_a_secret_file_is_secret(path: Path) -> None:
     path.chmod(0o600)
-    config_sums.note(path, path.read_bytes())
+    config_sums.record(path, path.read_bytes())
     found = (path.parent / config_sums.DIRECTORY / path.name).stat()
     assert found.st_mode & 0o777 == 0o600

@@ -72,11 +72,11 @@ def test_a_disk_full_between_two_keys_loses_and_duplicates_none(tmp_path, monkey
         for _ in range(3):
             store.index.catch_up()
         assert store.writable
-        assert store.index.behind_bytes > 0
+        assert store.index.lag_bytes > 0
         assert len([text for text in told if "no room for more keys" in text]) == 1
         disk.allowed = 1_000
         store.index.catch_up()
-        assert store.index.behind_bytes == 0
+        assert store.index.lag_bytes == 0
         offsets = np.concatenate(
             [
                 np.frombuffer(

@@ -18,5 +18,5 @@ def delivered(*late_ms: int) -> IntervalLateness:
 def since(late_ms: Iterable[int]) -> IntervalLateness:
     """Return an interval with many deliveries of one lateness."""
     late, times = Lateness(), np.fromiter(late_ms, np.int64)
-    late.note(np.zeros(times.size, np.int64), times)
+    late.record(np.zeros(times.size, np.int64), times)
     return IntervalLateness(late.buckets)

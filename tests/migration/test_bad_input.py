@@ -138,10 +138,10 @@ def test_it_waits_for_a_store_that_refuses_writes(
             full.setattr(store, "put", _refuse)
             for _ in range(50):
                 found = await bench.level(5)
-                if found["waits"]:
+                if found["blocked_by"]:
                     break
                 bench.clock.advance(250)
-            assert "is not writable" in found["waits"]
+            assert "is not writable" in found["blocked_by"]
             assert found["state"] in ("routing", "draining")
             before = await bench.pending()
             assert "disk is full" in await bench.refused("pause", levels=[5])
@@ -233,7 +233,7 @@ def test_a_ledger_of_another_store_stops_a_start_and_nothing_else(tmp_path: Path
 def test_a_migration_continues_without_ledger_and_projection(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(20, 5)
-        await bench.command("start", levels=[5], who="anna")
+        await bench.command("start", levels=[5], operator="anna")
         await bench.until(5, "done")
 
     async def second(bench: Bench) -> None:

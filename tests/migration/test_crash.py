@@ -23,7 +23,7 @@ FILES = ("timerlog", "timerwheel", "config/duemq.timers.json", "config/delayOffs
 Step = Callable[[MigrationRig], object]
 STEPS: dict[str, Step] = {
     "transfer": lambda rig: rig.drain.step(4, 40),
-    "return": lambda rig: rig.giveback.step(4, 15),
+    "return": lambda rig: rig.return_units.step(4, 15),
     "timers": lambda rig: rig.persist_timers(),
     "levels": lambda rig: rig.persist_levels(),
 }
@@ -112,7 +112,7 @@ def test_a_return_after_deliveries_of_the_same_second(
         assert rig.drain.step(3, 10).moved == 10
     rig.work()
     rig.advance(min(due.values()) + 1 - rig.clock.now_ms())  # 20 of the 60 are due
-    assert rig.giveback.step(4, 45).moved == 40
+    assert rig.return_units.step(4, 45).moved == 40
     assert rig.persist_timers()
     for name in later:
         STEPS[name](rig)

@@ -30,18 +30,18 @@ def rig(tmp_path: Path) -> Any:
 
 def test_each_service_finds_its_own_messages(rig: MigrationRig) -> None:
     keys = [f"u{number}" for number in range(20)]
-    timers = rig.waiting_timers.by_key("", keys, unique=True)
-    levels = rig.waiting_levels.by_key("", keys, unique=True)
+    timers = rig.pending_timers.by_key("", keys, unique=True)
+    levels = rig.pending_levels.by_key("", keys, unique=True)
     assert timers.name_index.tolist() == list(range(10))
     assert levels.name_index.tolist() == list(range(10, 20))
     assert (timers.verdicts[10:] == Verdict.UNKNOWN).all()
     assert (levels.verdicts[:10] == Verdict.UNKNOWN).all()
     found = [
-        rig.waiting_timers.by_topic("T", 0, 1 << 60),
-        rig.waiting_levels.by_topic("T", 0, 1 << 60),
+        rig.pending_timers.by_topic("T", 0, 1 << 60),
+        rig.pending_levels.by_topic("T", 0, 1 << 60),
     ]
     assert [sum(part.offsets.size for part in parts) for parts in found] == [5, 5]
-    assert not list(rig.waiting_timers.by_topic("T", 0, 5))
+    assert not list(rig.pending_timers.by_topic("T", 0, 5))
 
 
 def test_a_list_by_key_contains_transferred_messages(rig: MigrationRig) -> None:
@@ -51,7 +51,7 @@ def test_a_list_by_key_contains_transferred_messages(rig: MigrationRig) -> None:
         assert found["due_ms"] == rig.queues.units(4, 3, 1)[0]["tags_code"]
     assert not list_timers(rig.timers, Query(key="k12")).timers  # still with its level
     offset = np.array([found["commit_log_offset"]])
-    assert rig.waiting_timers.cancel(offset).verdicts.tolist() == [Verdict.DONE]
+    assert rig.pending_timers.cancel(offset).verdicts.tolist() == [Verdict.DONE]
     assert not list_timers(rig.timers, Query(key="k3")).timers
 
 
@@ -68,13 +68,13 @@ def test_the_last_unit_of_the_timer_log_is_no_timer(tmp_path: Path) -> None:
     rig.persist_timers(last=True)
     rig.advance(1)
     assert [record.body for record in rig.delivered()] == [b"near"]
-    assert rig.waiting_timers.cancel(offset).verdicts.tolist() == [Verdict.DELIVERED]
+    assert rig.pending_timers.cancel(offset).verdicts.tolist() == [Verdict.DELIVERED]
     assert rig.timers.counts.total == 10
     rig.close()
 
 
 def test_cancelled_moved_fired(rig: MigrationRig) -> None:
-    timers, now_ms = rig.waiting_timers, rig.clock.now_ms()
+    timers, now_ms = rig.pending_timers, rig.clock.now_ms()
     found = timers.by_key("", ["k0", "k1", "k2"], unique=False)
     assert timers.cancel(found.offsets[:1]).verdicts.tolist() == [Verdict.DONE]
     later = np.array([now_ms + 500])
@@ -99,13 +99,13 @@ def test_settled_messages_are_not_transferred(tmp_path: Path) -> None:
     due = fill(rig, 30, (4,))
     rows = [rig.queues.units(4, number, 1)[0] for number in (3, 4, 9)]
     offsets = np.array([row["phys_offset"] for row in rows])
-    assert (rig.waiting_levels.cancel(offsets).verdicts == Verdict.DONE).all()
+    assert (rig.pending_levels.cancel(offsets).verdicts == Verdict.DONE).all()
     assert rig.drain.step(4, 20).moved == 17
     assert rig.timers.counts.total == 17
     rig.kill()
     rig.open()
     assert (rig.level_pending, rig.timers.counts.total) == (10, 17)
-    assert rig.giveback.step(4, 100).moved == 17
+    assert rig.return_units.step(4, 100).moved == 17
     assert rig.verify(4).is_right
     rig.advance(61_000)
     assert len(rig.delivered()) == len(due) - 3
@@ -123,10 +123,10 @@ def test_a_full_disk_delays_the_timers_and_loses_nothing(
     assert (rig.level_pending, rig.timers.counts.total) == (20, 0)
     assert "cannot be written" in rig.drain.step(4, 20).blocked_by
     offset = int(rig.queues.units(4, 5, 1)[0]["phys_offset"])
-    for port in (rig.waiting_timers, rig.waiting_levels):  # asked in any order
+    for port in (rig.pending_timers, rig.pending_levels):  # asked in any order
         assert port.promised(np.array([offset, 1 << 40])).tolist() == [due[b"4/5"], -1]
-    found = rig.waiting_timers.by_offset(np.array([offset]))
-    assert rig.waiting_timers.cancel(found.offsets).verdicts.tolist() == [Verdict.DONE]
+    found = rig.pending_timers.by_offset(np.array([offset]))
+    assert rig.pending_timers.cancel(found.offsets).verdicts.tolist() == [Verdict.DONE]
     rig.persist_timers()
     disk.full = ()
     rig.kill()
@@ -151,8 +151,8 @@ def test_a_compacted_copy_can_return_to_its_level(tmp_path: Path) -> None:
     rig.kill()
     rig.open()
     assert (rig.level_pending, rig.timers.counts.total) == (0, 12)
-    assert rig.giveback.step(4, 100).moved == 0  # its original record is not pending
-    assert rig.unroute.step(4, 5).moved == 5
+    assert rig.return_units.step(4, 100).moved == 0  # its original record is not pending
+    assert rig.routed_return.step(4, 5).moved == 5
     assert (rig.level_pending, rig.timers.counts.total) == (5, 7)
     for one in (rig, plain):
         one.advance(61_000)

@@ -60,7 +60,7 @@ act = st.one_of(
     st.tuples(st.just("drain"), level, count),
     st.tuples(st.just("give_back"), level, count),
     st.tuples(st.just("route"), level, count),
-    st.tuples(st.just("unroute"), level, count),
+    st.tuples(st.just("routed_return"), level, count),
     st.tuples(st.just("cancel"), number, st.just(0)),
     st.tuples(st.just("fire"), number, st.just(0)),
     st.tuples(st.just("move"), number, st.sampled_from([1, 100, 5_000, 70_000])),
@@ -145,9 +145,9 @@ class Member:
             "time": lambda: self._send_timers(first, second, serial),
             "advance": lambda: rig.advance(first),
             "drain": lambda: rig.drain.step(first, second),
-            "give_back": lambda: rig.giveback.step(first, second),
+            "give_back": lambda: rig.return_units.step(first, second),
             "route": lambda: None if first in rig.router.levels else rig.route(first),
-            "unroute": lambda: rig.unroute.step(first, second),
+            "routed_return": lambda: rig.routed_return.step(first, second),
             "timers": rig.persist_timers,
             "levels": rig.persist_levels,
             "projection": lambda: projection.write(rig.store, projection.restore(rig.store)),
@@ -176,7 +176,7 @@ class Member:
             return
         offsets = np.array([pending[chosen % len(pending)].phys_offset])
         due_ms = np.array([self.clock.now_ms() + delay_ms])
-        for port in (self.rig.waiting_levels, self.rig.waiting_timers):
+        for port in (self.rig.pending_levels, self.rig.pending_timers):
             found = port.by_offset(offsets).offsets
             if found.size and name == "move":
                 port.move(found, due_ms, self.rig.run_hooks)

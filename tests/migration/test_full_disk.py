@@ -26,7 +26,7 @@ async def until_blocked(bench: Bench, state: str) -> dict[str, Any]:
     """Advance the clock until level 5 is blocked."""
     for _ in range(200):
         found = await bench.level(5)
-        if found["waits"]:
+        if found["blocked_by"]:
             return found
         bench.clock.advance(100)
     raise AssertionError(f"it went on: {found}")
@@ -58,7 +58,7 @@ def test_it_waits_for_room_on_the_disk(
         await bench.until(5, state, step_ms=1)
         disk.full = (full,)
         found = await until_blocked(bench, state)
-        assert WAITS[full] in found["waits"]
+        assert WAITS[full] in found["blocked_by"]
         assert (found["state"], found["paused"]) == (state, False)
         bench.clock.advance(1_000)
         assert (await bench.level(5))["state"] == state
@@ -66,7 +66,7 @@ def test_it_waits_for_room_on_the_disk(
         bench.broker.store.check_disk()  # normally a job every ten seconds
         end = "done" if state == "draining" else "rolled_back"
         found = await bench.until(5, end, step_ms=100)
-        assert (found["moved"], found["waits"]) == (COUNT, "")
+        assert (found["moved"], found["blocked_by"]) == (COUNT, "")
         answer = await bench.command("verify", levels=[5])
         assert answer["right"], answer
         assert sum(await bench.pending()) == COUNT
@@ -90,7 +90,7 @@ def test_a_level_is_not_drained_before_the_timers_have_it(
             bench.clock.advance(200)
             found = await bench.level(5)
             assert (found["state"], found["moved"]) == ("draining", COUNT)
-            assert WAITS["timerlog"] in found["waits"]
+            assert WAITS["timerlog"] in found["blocked_by"]
         assert caplog.text.count("timers are not enqueued") == 1  # despite several attempts
         disk.full = ()
         await bench.until(5, "done", step_ms=100)
@@ -149,7 +149,7 @@ def test_a_ledger_without_room_is_reported_and_completed_later(
         assert "full" in ledger["trouble"]
         pages_max[0] = 10_000
         await bench.ledger_until(
-            lambda ledger: not ledger["trouble"] and not ledger["waiting"], step_ms=1_000
+            lambda ledger: not ledger["trouble"] and not ledger["pending"], step_ms=1_000
         )
 
     try:

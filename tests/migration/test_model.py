@@ -121,7 +121,7 @@ class MigrationMachine(RuleBasedStateMachine):
 
     @rule(level=levels, count=counts)
     def give_back(self, level: int, count: int) -> None:
-        self.rig.giveback.step(level, count)
+        self.rig.return_units.step(level, count)
         self.rig.work()
 
     @rule(
@@ -143,7 +143,7 @@ class MigrationMachine(RuleBasedStateMachine):
             elif name == "over":
                 self.rig.drain.step(level, count)
             elif name == "back":
-                self.rig.giveback.step(level, count)
+                self.rig.return_units.step(level, count)
             elif name == "timers":
                 self.rig.persist_timers()
             elif name == "levels":
@@ -161,8 +161,8 @@ class MigrationMachine(RuleBasedStateMachine):
             self.rig.route(level)
 
     @rule(level=levels, count=counts)
-    def unroute(self, level: int, count: int) -> None:
-        self.rig.unroute.step(level, count)
+    def routed_return(self, level: int, count: int) -> None:
+        self.rig.routed_return.step(level, count)
         self.rig.work()
 
     @rule(
@@ -185,7 +185,7 @@ class MigrationMachine(RuleBasedStateMachine):
         before = rig.store.max_offset
         due_ms = rig.clock.now_ms() + delay_ms
         done = 0
-        for port in (rig.waiting_levels, rig.waiting_timers):
+        for port in (rig.pending_levels, rig.pending_timers):
             found = port.by_offset(offsets)
             if not found.offsets.size:
                 continue
@@ -230,7 +230,9 @@ class MigrationMachine(RuleBasedStateMachine):
         self._check_no_rebuild()
 
     @rule(
-        what=st.sampled_from(["drain", "give_back", "unroute", "timers", "levels", "advance"]),
+        what=st.sampled_from(
+            ["drain", "give_back", "routed_return", "timers", "levels", "advance"]
+        ),
         level=levels,
         count=counts,
         left=st.integers(0, 12),
@@ -244,8 +246,8 @@ class MigrationMachine(RuleBasedStateMachine):
         rig = self.rig
         work: dict[str, Callable[[], Any]] = {
             "drain": lambda: rig.drain.step(level, count),
-            "give_back": lambda: rig.giveback.step(level, count),
-            "unroute": lambda: rig.unroute.step(level, count),
+            "give_back": lambda: rig.return_units.step(level, count),
+            "routed_return": lambda: rig.routed_return.step(level, count),
             "timers": rig.persist_timers,
             "levels": rig.persist_levels,
             "advance": lambda: rig.advance(2_000),

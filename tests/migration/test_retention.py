@@ -125,10 +125,10 @@ def test_counts_of_a_rollback_after_removed_messages(rig: RetentionRig) -> None:
     rig.advance(40_000)
     rig.push()
     rig.clean()
-    assert rig.giveback.step(4, 20).moved == 20
+    assert rig.return_units.step(4, 20).moved == 20
     assert rig.verify(4).is_right
-    while rig.giveback.left(4):
-        rig.giveback.step(4, 70)
+    while rig.return_units.remaining(4):
+        rig.return_units.step(4, 70)
     assert (rig.level_pending, rig.timers.counts.total) == (50, 0)
     found = rig.verify(4)
     assert found.is_right, found
@@ -145,7 +145,7 @@ def test_returned_messages_are_pinned_before_a_table_contains_them(rig: Retentio
     rig.clean()
     assert rig.persist_levels()
     assert rig.offsets.durable[4] == 20  # synced together with a checkpoint of the timers
-    assert rig.giveback.step(4, 20).moved == 20
+    assert rig.return_units.step(4, 20).moved == 20
     assert rig.persist_timers()
     assert rig.timers.first_pending_offset is None
     first = rig.queues.first_phys(4, 0)

@@ -97,12 +97,12 @@ def test_only_one_audit_runs_at_a_time() -> None:
             first = asyncio.create_task(plugin.audit())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert plugin.is_at_work
+            assert plugin.is_running
             await plugin.audit()
             assert len(runs.commands) == 1
             runs.may_end.set()
             await first
-            assert not plugin.is_at_work
+            assert not plugin.is_running
             await plugin.audit()
         ((words, seconds), _) = runs.commands
         assert seconds == 120
@@ -120,7 +120,7 @@ def test_a_running_audit_ends_with_the_broker() -> None:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         await waiting
-        assert not plugin.is_at_work
+        assert not plugin.is_running
         assert plugin.last.runs == 0
 
     asyncio.run(run())
@@ -143,7 +143,7 @@ def test_the_last_audit_is_shown_in_metrics_and_status() -> None:
         ):  # fmt: skip
             assert line in said
         assert view["last"]["verdicts"] == {"ok": 5, "lost": 2}
-        assert (view["runs"], view["at_work"]) == (1, False)
+        assert (view["runs"], view["running"]) == (1, False)
 
     asyncio.run(run())
 

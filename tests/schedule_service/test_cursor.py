@@ -31,12 +31,12 @@ def test_units_are_added_and_delivered():
     cursor.extend(3, 110, 5)
     assert (cursor.pending, cursor.next_due_ms) == (5, 100)
     segment = cursor.next_segment()
-    cursor.take(segment, 2, 105)
+    cursor.submit(segment, 2, 105)
     assert (cursor.pending, cursor.next_due_ms, cursor.first_undelivered) == (5, 105, 0)
     cursor.advance(segment, 1)
     assert (cursor.pending, cursor.first_undelivered) == (4, 1)
     cursor.advance(segment, 2)
-    cursor.take(segment, 3, 7)
+    cursor.submit(segment, 3, 7)
     assert cursor.next_due_ms == NEVER_MS
     cursor.extend(5, 200, 6)
     assert cursor.next_due_ms == 200
@@ -50,14 +50,14 @@ def test_an_earlier_due_time_gets_its_own_segment_and_is_delivered_first():
     assert cursor.next_due_ms == 5
     for end in (61, 60):
         segment = cursor.next_segment()
-        cursor.take(segment, segment.pending, NEVER_MS)
+        cursor.submit(segment, segment.pending, NEVER_MS)
         cursor.advance(segment, end)
     assert (cursor.first_undelivered, cursor.delivered_ahead()) == (0, [(40, 61)])
     assert (cursor.pending, cursor.next_due_ms) == (40, 3_600)
     cursor.extend(61, 9_000, 62)
     assert cursor.delivered_ahead() == [(40, 61)]
     first = cursor.next_segment()
-    cursor.take(first, 40, NEVER_MS)
+    cursor.submit(first, 40, NEVER_MS)
     cursor.advance(first, 40)
     assert (cursor.first_undelivered, cursor.delivered_ahead()) == (61, [])
 
@@ -125,11 +125,11 @@ def test_against_a_list(steps):
         due.append(due_ms)
         while cursor.next_due_ms <= now_ms:
             segment = cursor.next_segment()
-            late = [n for n in range(segment.taken, segment.end) if due[n] > now_ms]
-            count = min([segment.end, *late]) - segment.taken
-            done |= set(range(segment.taken, segment.taken + count))
-            behind = segment.taken + count
-            cursor.take(segment, count, due[behind] if behind < segment.end else NEVER_MS)
+            late = [n for n in range(segment.submitted, segment.end) if due[n] > now_ms]
+            count = min([segment.end, *late]) - segment.submitted
+            done |= set(range(segment.submitted, segment.submitted + count))
+            behind = segment.submitted + count
+            cursor.submit(segment, count, due[behind] if behind < segment.end else NEVER_MS)
             cursor.advance(segment, behind)
         waiting = [n for n in range(len(due)) if n not in done]
         assert all(due[n] > now_ms for n in waiting)

@@ -40,7 +40,7 @@ def test_settled_units_are_skipped(tmp_path, decide, end, step):
     async def steps():
         async with level_service(tmp_path, topics=("T", "held")) as rig:
             offsets = offsets_of(rig.send(3, count=300))
-            port = rig.plugin.waiting()
+            port = rig.plugin.pending_messages()
             mine = offsets[::step]
             if decide == "move":
                 decided = port.move(mine, mine * 0 + rig.clock.now_ms() + 50_000, delay_forever)
@@ -79,7 +79,7 @@ def test_found_by_key_topic_and_offset(tmp_path):
         async with level_service(tmp_path, topics=("T", "U")) as rig:
             first = offsets_of(rig.send(3, b"a", UNIQ_KEY="ua", KEYS="k both"))
             offsets_of(rig.send(4, b"b", topic="U", UNIQ_KEY="ub", KEYS="both"))
-            port, now_ms = Synchronous(rig.plugin.waiting()), rig.clock.now_ms()
+            port, now_ms = Synchronous(rig.plugin.pending_messages()), rig.clock.now_ms()
             found = port.by_key("", ["both", "nobody"], unique=False)
             assert found.due_ms.tolist() == [now_ms + 10_000, now_ms + 60_000]
             assert found.verdicts.tolist() == [Verdict.DONE, Verdict.UNKNOWN]
@@ -107,7 +107,7 @@ def test_a_moved_message_that_is_not_pending_stays_where_it_is(tmp_path):
         async with level_service(tmp_path) as rig:
             offsets = offsets_of(rig.send(3, b"a"))
             later = one(rig.clock.now_ms() + 99_000)
-            decided = rig.plugin.waiting().move(offsets, later, lambda batch, now_ms: None)
+            decided = rig.plugin.pending_messages().move(offsets, later, lambda batch, now_ms: None)
             assert decided.verdicts.tolist() == [Verdict.REFUSED]
             assert decided.remarks == {0: NOT_TAKEN}
             await rig.advance(10_000)
@@ -122,7 +122,7 @@ def test_a_record_follows_a_fired_message(tmp_path):
     async def steps():
         async with level_service(tmp_path, topics=("T",)) as rig:
             offsets = offsets_of(rig.send(3, count=3))
-            assert (rig.plugin.waiting().fire(offsets[:2]).verdicts == Verdict.DONE).all()
+            assert (rig.plugin.pending_messages().fire(offsets[:2]).verdicts == Verdict.DONE).all()
             units = rig.store.units(DECISION_TOPIC, 0, 0, 10)
             notes = [rig.store.read_record(int(unit["phys_offset"])) for unit in units]
             assert [-note.prepared_offset - 1 for note in notes] == offsets[:2].tolist()
@@ -136,7 +136,7 @@ def test_a_time_in_the_past_is_now(tmp_path):
         async with level_service(tmp_path, topics=("T", "held")) as rig:
             offsets = offsets_of(rig.send(3, count=2))
             times = one(rig.clock.now_ms(), rig.clock.now_ms() + 5)
-            decided = rig.plugin.waiting().move(offsets, times, delay_forever)
+            decided = rig.plugin.pending_messages().move(offsets, times, delay_forever)
             assert decided.verdicts.tolist() == DONE * 2
             assert rig.bodies() == [b"body0"]
             await rig.advance(10_000)
@@ -176,9 +176,9 @@ def test_settled_units_are_not_due_next(tmp_path):
             rig.clock.advance(700)
             last = offsets_of(rig.send(3))
             assert shown(rig) == (3, first_ms)
-            rig.plugin.waiting().cancel(first)
+            rig.plugin.pending_messages().cancel(first)
             assert shown(rig) == (1, first_ms + 700)
-            rig.plugin.waiting().cancel(last)
+            rig.plugin.pending_messages().cancel(last)
             assert shown(rig) == (0, None)
             rig.clock.advance(400)
             rig.send(3)

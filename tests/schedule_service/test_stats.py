@@ -9,13 +9,13 @@ from schedule_service.stats import LevelStats
 
 def test_deliveries_are_counted_and_timed():
     stats = LevelStats()
-    stats.note_delivered(np.array([5, 5], np.int64), np.array([5, 8], np.int64), timed=True)
+    stats.record_delivered(np.array([5, 5], np.int64), np.array([5, 8], np.int64), timed=True)
     assert (stats.delivered, stats.lateness.count) == (2, 2)
     assert stats.as_dict()["lateness_ms"]["max"] == 3
 
 
 def test_without_timing_only_deliveries_are_counted():
     stats = LevelStats()
-    stats.note_delivered(np.zeros(3, np.int64), np.ones(3, np.int64), timed=False)
+    stats.record_delivered(np.zeros(3, np.int64), np.ones(3, np.int64), timed=False)
     assert (stats.delivered, stats.lateness.count) == (3, 0)
     assert stats.as_dict()["lateness_ms"]["max"] is None

@@ -24,7 +24,7 @@ from delivery.ownership import JournalEntry, Return, Route, StateRecord, Transfe
 from delivery.ownership_projection import JournalProjection, Ownership
 from delivery.plugin import ENTRY_POINT_GROUP, Request
 from duemq.plugins import Installed
-from message_store.ledger.place import LedgerPlace
+from message_store.ledger.location import LedgerLocation
 from message_store.ranges import minus
 from migration.ownership import projection
 from migration.ownership.states import MOVES, WORKING
@@ -52,7 +52,7 @@ VERIFICATION: Final = "verification"  # who pauses a level whose owners differ
 class SimLedger:
     """A ledger without a process and a file: no part of what a failover changes."""
 
-    def __init__(self, place: LedgerPlace) -> None:
+    def __init__(self, place: LedgerLocation) -> None:
         self.place = place
 
     def open(self, snapshot: Any, now_ms: int) -> None: ...
@@ -164,7 +164,7 @@ def check_migrations(stores: Sequence[Any], runs: set[str]) -> int:
 
 def _check_state(record: StateRecord, states: dict[int, str]) -> None:
     before = states.get(record.level, "")
-    assert record.who != VERIFICATION, f"level {record.level}: {record.why}"
+    assert record.operator != VERIFICATION, f"level {record.level}: {record.why}"
     is_first = before in FIRST and (record.source, record.target) == ("planned", "routing")
     assert is_first or record.source == before, f"{record} follows {before!r}"
     assert is_first or (record.source, record.target) in LEGAL, record

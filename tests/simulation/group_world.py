@@ -179,7 +179,7 @@ class Member:
         if loss is not None:
             lose(self.root, loss, self._world.chance)
 
-    def note_synced(self) -> None:
+    def on_synced(self) -> None:
         """Update `synced` after a turn; a truncation takes effect when the store opens."""
         store = self.store
         if store is not None:
@@ -364,7 +364,7 @@ class GroupWorld:
         if process.loop.failures:
             raise AssertionError(f"{process.host.name}: {process.loop.failures}")
         if member is not None:
-            member.note_synced()
+            member.on_synced()
             for observe in self.observers:
                 observe(member)
             if process.main is not None and process.main.done():

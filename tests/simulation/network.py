@@ -197,7 +197,7 @@ class SimSocket:
             if rest:
                 self.arrived.appendleft(rest)
             self.unread_bytes -= len(data)
-            self.host.network.note_room(self)
+            self.host.network.on_room(self)
         return data
 
     def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
@@ -406,7 +406,7 @@ class Network:
         else:
             self.timeline.after(self._latency_us(), lambda: source.fail(errno.ECONNRESET))
 
-    def note_room(self, sock: SimSocket) -> None:
+    def on_room(self, sock: SimSocket) -> None:
         """Handle a read from a socket: its peer may be writable again."""
         if sock.out is not None:
             sock.out.target.host.changed = True

@@ -335,9 +335,9 @@ class Simulation:
         records = log_records(store)
         assert self.model.faults(records, self.now_ms) == []
         view = self.world.broker.plugins.admin_views()["schedule_service.levels"]()
-        books = {row["level"]: row["pending"] for row in view["levels"] if row["pending"]}
-        assert books == dict(pending_of(records, self._schedule_units()))
-        assert view["pending"] == sum(books.values())
+        counts = {row["level"]: row["pending"] for row in view["levels"] if row["pending"]}
+        assert counts == dict(pending_of(records, self._schedule_units()))
+        assert view["pending"] == sum(counts.values())
         assert self.world.timers.counts.total == timers_of(records)
         await self.world.confirmed()
         await self._check_pulls(records)

@@ -193,7 +193,7 @@ class World:
     async def rest(self) -> None:
         """Run until the broker has no more work at this time; syncs must not be suspended."""
         await self.turn(REST_TURNS)
-        await self.until(lambda: self.service.resting and self._timer_service.resting)
+        await self.until(lambda: self.service.is_idle and self._timer_service.is_idle)
 
     async def confirmed(self) -> None:
         """Wait until the whole log is confirmed; syncs must not be suspended."""

@@ -223,7 +223,7 @@ class Replay:
     async def _settle(self) -> None:
         for _ in range(TURNS + 1):
             await asyncio.sleep(0)
-        await until(lambda: self._in_hand() == len(self.broker.parts.held))
+        await until(lambda: self._in_hand() == len(self.broker.parts.long_polls))
         for (server, number), (_, wire) in self._wires.items():
             for header, body in wire.take():
                 self._take(server, number, header, body)

@@ -100,7 +100,7 @@ class Rig:
         """Run the service until it has no more work at this time."""
         for _ in range(5):
             await asyncio.sleep(0)
-        await until(lambda: self.service.resting)
+        await until(lambda: self.service.is_idle)
 
     async def advance(self, step_ms: int) -> None:
         """Move the clock and let the service work."""

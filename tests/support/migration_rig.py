@@ -14,7 +14,7 @@ from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from migration.ownership import projection
 from migration.steps.drain import Drain
-from migration.steps.return_units import ReturnUnits, Unroute
+from migration.steps.return_units import RoutedReturn, UnitReturn
 from migration.steps.router import Router
 from migration.steps.verification import Verification, Verified
 from schedule_service.config import ScheduleConfig
@@ -88,8 +88,10 @@ class MigrationRig:
         for level in journal.levels.values():
             self.router.set_route(level)
         self.drain = Drain(self.levels, self.timers, self.store, self.clock, wake=lambda: None)
-        self.giveback = ReturnUnits(self.levels, self.timers, self.store, self.clock)
-        self.unroute = Unroute(self.router, self.timers, self.store, self.clock, wake=lambda: None)
+        self.return_units = UnitReturn(self.levels, self.timers, self.store, self.clock)
+        self.routed_return = RoutedReturn(
+            self.router, self.timers, self.store, self.clock, wake=lambda: None
+        )
         self.hooks = (
             self.router,
             LevelHook(topics, self.history),
@@ -115,7 +117,7 @@ class MigrationRig:
         self.offsets = DelayOffsetWriter(
             self.store, self.clock, self.levels, start.saved or Saved(), version_step=500
         )
-        self.waiting_levels = Synchronous(
+        self.pending_levels = Synchronous(
             PendingLevels(self.store, queues, self.levels, self.clock)
         )
         self.queues = queues
@@ -125,11 +127,11 @@ class MigrationRig:
         self.timers.open(notice=self.notices.append)
         self.keeper = CheckpointWriter(self.timers)
         assert self.persist_timers(last=True)
-        self.waiting_timers = Synchronous(PendingTimers(self.timers))
+        self.pending_timers = Synchronous(PendingTimers(self.timers))
 
     def _dispatch(self, batch: PutBatch) -> None:
-        self.levels.note_put(batch)
-        self.timers.note_put(batch, self.clock.now_ms())
+        self.levels.on_put(batch)
+        self.timers.on_put(batch, self.clock.now_ms())
 
     def close(self) -> None:
         """Close cleanly, like a broker."""
@@ -148,7 +150,7 @@ class MigrationRig:
     def persist_timers(self, *, last: bool = False) -> bool:
         """Write a checkpoint of the timers."""
         done = asyncio.run(self.keeper.persist(last=last))
-        self.levels.transfers.covered(self.keeper.handover_offset)
+        self.levels.transfers.on_checkpoint(self.keeper.handover_offset)
         return done
 
     def persist_levels(self) -> bool:

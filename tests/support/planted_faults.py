@@ -154,7 +154,7 @@ class _Planting:
                 self.senders[timer].send(piece, mine, first_ms + NEAR_MS + later_ms)
             self.rig.work()
         for level in (3, 4):
-            while self.rig.drain.step(level, ROWS, migration="planted").taken:
+            while self.rig.drain.step(level, ROWS, migration="planted").processed:
                 self.rig.work()
             assert self.rig.drain.is_empty(level)
         self.histories = np.concatenate([self.histories, histories])
@@ -164,14 +164,14 @@ class _Planting:
         now_ms = self.rig.clock.now_ms()
         for holder in HOLDERS:
             is_level = holder == "level"
-            waiting = self.rig.waiting_levels if is_level else self.rig.waiting_timers
+            pending = self.rig.pending_levels if is_level else self.rig.pending_timers
             cancelled = self.places("cancelled", "cancelled_but_fired", holder=holder)
             moved, copied = (self.places(kind, holder=holder) for kind in ("moved", "moved_twice"))
             for decided in (
-                waiting.cancel(cancelled),
-                waiting.fire(self.places("fired", holder=holder)),
-                waiting.move(moved, np.full(moved.size, now_ms + 2_500), self.rig.run_hooks),
-                waiting.move(copied, np.full(copied.size, now_ms + HOUR_MS), self.rig.run_hooks),
+                pending.cancel(cancelled),
+                pending.fire(self.places("fired", holder=holder)),
+                pending.move(moved, np.full(moved.size, now_ms + 2_500), self.rig.run_hooks),
+                pending.move(copied, np.full(copied.size, now_ms + HOUR_MS), self.rig.run_hooks),
             ):
                 assert (decided.verdicts == Verdict.DONE).all(), decided.remarks
             self.rig.work()

@@ -135,5 +135,5 @@ async def rest(broker: Broker) -> None:
     assert broker.parts.pop is not None
     for _ in range(TURNS):
         await asyncio.sleep(0)
-        while not (service.resting and broker.parts.pop.reviver.resting):  # noqa: ASYNC110
+        while not (service.is_idle and broker.parts.pop.reviver.is_idle):  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -77,7 +77,7 @@ class TimerRig:
         return self
 
     def _dispatch(self, batch: PutBatch) -> None:
-        self.timers.note_put(batch, self.clock.now_ms())
+        self.timers.on_put(batch, self.clock.now_ms())
 
     def close(self) -> None:
         """Close cleanly, like a broker."""

@@ -34,7 +34,7 @@ class OpenedTimers:
         """Let the service do all work that is possible now."""
         for _ in range(5):  # until the service has run
             await asyncio.sleep(0)
-        await until(lambda: self.timers.resting)
+        await until(lambda: self.timers.is_idle)
 
     async def advance(self, step_ms):
         self.clock.advance(step_ms)

@@ -172,7 +172,7 @@ class TimerStoreMachine(RuleBasedStateMachine):
         return self.now_ms + delay_ms
 
     def _note(self, number: int, topic: str, due_ms: int, row: Any, held: bool) -> None:
-        exempt = self.stopped_in or self.rig.timers.enqueue.behind > 0
+        exempt = self.stopped_in or self.rig.timers.enqueue.lag_units > 0
         offset = int(row["phys_offset"])
         end = offset + int(row["record_size"])
         self.sent[number] = Sent(number, topic, due_ms, offset, end, held, exempt)
@@ -409,7 +409,7 @@ class TimerStoreMachine(RuleBasedStateMachine):
             assert timers.first_pending_offset is not None
             needed = min(s.phys_offset for s in waiting)
             assert timers.first_pending_offset <= needed, "retention may delete needed files"
-        if timers.enqueue.behind == 0:
+        if timers.enqueue.lag_units == 0:
             assert timers.counts.by_topic() == Counter(s.topic for s in waiting)
             assert timers.counts.by_file() == by_file
             assert timers.counts.total == len(waiting)

@@ -45,7 +45,7 @@ def test_a_broken_chain_waits_for_a_checkpoint_that_is_being_written(tmp_path: P
             rig.timers.writing = False
             for _ in range(WAITS_MAX):
                 await asyncio.sleep(0)
-                if failures or service.resting:
+                if failures or service.is_idle:
                     break
 
     asyncio.run(work())

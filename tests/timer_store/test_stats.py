@@ -41,7 +41,7 @@ def outcome_of(*timers, quarantined=(), lost=0, refusal=""):
     outcome.quarantined = [Undeliverable(reason, "", 0, 0, 0) for reason in quarantined]
     outcome.lost, outcome.refusal = lost, refusal
     for store_ms, topic_index in timers:
-        outcome.note(store_ms, topic_index)
+        outcome.record(store_ms, topic_index)
     return outcome
 
 
@@ -60,7 +60,7 @@ def stats(topics):
         (1_003, 0), (1_020, 1), (NOT_PUT, 0), (NOT_PUT, -1),
         quarantined=[Reason.HALF_MESSAGE], lost=1, refusal="full",
     )  # fmt: skip
-    stats.note(np.array([1_000, 1_000, 900, 900, 7, 7], np.int64), outcome, 5_000)
+    stats.record(np.array([1_000, 1_000, 900, 900, 7, 7], np.int64), outcome, 5_000)
     return stats
 
 
@@ -73,13 +73,13 @@ def test_an_outcome_is_counted_by_class(stats):
 
 def test_topics_created_later(stats, topics):
     topics.add("rmq_sys_new")
-    stats.note(np.array([0], np.int64), outcome_of((5, 2)), 5_000)
+    stats.record(np.array([0], np.int64), outcome_of((5, 2)), 5_000)
     assert [late.count for late in stats.lateness] == [1, 1, 1]
 
 
 def test_an_outcome_without_deliveries_changes_no_lateness(stats):
-    stats.note(np.array([0], np.int64), outcome_of((NOT_PUT, 0), lost=1), 5_000)
-    stats.note(np.empty(0, np.int64), outcome_of(), 5_000)
+    stats.record(np.array([0], np.int64), outcome_of((NOT_PUT, 0), lost=1), 5_000)
+    stats.record(np.empty(0, np.int64), outcome_of(), 5_000)
     assert (stats.delivered, stats.lost) == (2, 2)
     assert sum(late.count for late in stats.lateness) == 2
 
@@ -98,7 +98,7 @@ def test_an_outcome_without_deliveries_changes_no_lateness(stats):
 def test_rate(notes, now_ms, expected):
     rate = Rate()
     for count, at_ms in notes:
-        rate.note(count, at_ms)
+        rate.add(count, at_ms)
     assert rate.per_second(now_ms) == expected
 
 

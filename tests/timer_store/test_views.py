@@ -47,7 +47,7 @@ def test_the_summary(rig):
 def test_a_store_without_timers(rig):
     view = views.summary(rig.timers)
     assert (view["pending"], view["topics"], view["next_due_ms"]) == (0, {}, None)
-    assert (view["enqueue"]["behind"], view["dequeue"]["behind"]) == (0, 0)
+    assert (view["enqueue"]["lag_units"], view["dequeue"]["lag_units"]) == (0, 0)
 
 
 def test_backlogs(rig):
@@ -57,13 +57,15 @@ def test_backlogs(rig):
         rig.put(now_ms + 5_000)
     rig.clock.advance(2_000)
     assert views.enqueue_view(rig.timers, now_ms + 2_000) | {"per_second": 0} == {
-        "behind": 3, "lag_ms": 2_000, "taken": 0, "per_second": 0, "holding": "", "stopped": True,
+        "lag_units": 3, "lag_ms": 2_000, "enqueued": 0, "per_second": 0, "blocked_by": "",
+        "stopped": True,
+        "behind": 3, "taken": 0, "holding": "",  # former names
     }  # fmt: skip
     rig.timers.reconfigure(type(rig.config)(stop_dequeue=True))
     rig.work()
     rig.advance(10_000)
     late = views.dequeue_view(rig.timers, rig.clock.now_ms())
-    assert (late["behind"], late["lag_ms"]) == (3, 7_000)
+    assert (late["lag_units"], late["behind"], late["lag_ms"]) == (3, 3, 7_000)
     runtime = views.runtime_view(rig.timers)
     assert (runtime["timerReadBehind"], runtime["timerCongestNum"]) == ("7", "3")
 

@@ -103,7 +103,9 @@ class CheckpointWriter:
             return False
         if not timers.non_timers.settled(timers.clock.now_ms()):
             return False
-        timers.state.is_adopting &= bool(timers.enqueue.behind or timers.transfers.behind)
+        timers.state.is_adopting &= bool(
+            timers.enqueue.lag_units or timers.transfers.has_unenqueued
+        )
         if timers.state.is_adopting:  # the next start adopts the store again
             return False
         if last:
@@ -131,7 +133,7 @@ class CheckpointWriter:
         self._passed = np.concatenate([self._passed_later, passed])
         self._passed_later = NO_OFFSETS
         self._written, self._failed = snapshot, False
-        timers.state.held_from = needed
+        timers.state.pinned_from = needed
         with suppress(OSError):  # the next checkpoint tries again
             timers.store.truncations.follow(CHECK_FILE)
         files = timers.log_cleaning.detach_before(needed_from)

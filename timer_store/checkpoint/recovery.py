@@ -169,9 +169,9 @@ def write_tombstones(state: TimerState, settled: Offsets, *, counted: bool) -> N
         rows = rows[rows["kind"] == layout.TIMED_PLAIN]
         rows = rows[rows["queue_offset"] < state.position.queue_offset]
         if counted:
-            state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
+            state.counts.change(rows["topic_index"], rows["phys_offset"], -1)
         else:  # a return before the checkpoint has removed some from the journal's ranges
-            rows = np.concatenate([rows, state.transfers.gone_at_offsets(part)])
+            rows = np.concatenate([rows, state.transfers.settled_at_offsets(part)])
         slots_ms = state.slots_of(rows["due_ms"])
         state.units.settle(positions_of(state, rows, slots_ms))
         # The counts of some slots in the file exclude these timers already.
@@ -191,13 +191,13 @@ def enqueue_rest(state: TimerState, settled: Offsets, progress: Progress | None 
     """Enqueue the rest of the queue, without settled timers."""
     state.enqueue.skip = settled
     now_ms = state.clock.now_ms()
-    total = state.enqueue.behind
-    while state.enqueue.behind and state.enqueue.catch_up(TAKE_UNITS, now_ms):
+    total = state.enqueue.lag_units
+    while state.enqueue.lag_units and state.enqueue.catch_up(TAKE_UNITS, now_ms):
         if progress is not None:
-            progress("timers enqueued", total - state.enqueue.behind, total)
+            progress("timers enqueued", total - state.enqueue.lag_units, total)
     while state.transfers.catch_up(TAKE_UNITS, now_ms):
         pass
-    if not state.enqueue.behind and not state.transfers.behind:
+    if not state.enqueue.lag_units and not state.transfers.has_unenqueued:
         state.enqueue.skip = NO_OFFSETS
 
 
@@ -205,7 +205,7 @@ def origins(state: TimerState, start: int, end: int | None = None) -> Offsets:
     """Return the origins named by the records between two log offsets, ascending."""
     found = [NO_OFFSETS]
     for rows in state.store.scan(start, end):
-        state.origin_run.note(rows)
+        state.origin_run.add(rows)
         prepared = rows["prepared_offset"]
         found.append(-(prepared[prepared < 0] + 1))
     return distinct(*found)

@@ -294,5 +294,5 @@ def write_check(path: Path, check: Check) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    config_sums.note(path, encode_check(check))
+    config_sums.record(path, encode_check(check))
     sync_directory(path.parent)

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from message_store.retention.log_retention import Wanted
+from message_store.retention.log_retention import Removal
 from message_store.retention.pins import Unknown
 from timer_store import layout
 from timer_store.compaction.plan import NO_PLAN, Blocked, CompactionPlan, OldFile, plan_compaction
@@ -96,11 +96,11 @@ class Compaction:
         """Begin a compaction if the disk is filling up; return whether one runs."""
         if self._work is None:
             state = self._state
-            wanted = state.store.retention.wanted()
-            if not (wanted.bytes and state.config.compact_percent):
-                self._note(Blocked.NOTHING, "")
+            removal = state.store.retention.files_to_free()
+            if not (removal.bytes and state.config.compact_percent):
+                self._report(Blocked.NOTHING, "")
             elif state.clock.now_ms() >= self._again_ms:
-                self._begin(wanted)
+                self._begin(removal)
         return self._work is not None
 
     def end_pauses(self) -> None:
@@ -110,14 +110,14 @@ class Compaction:
     def start(self, plan: CompactionPlan) -> None:
         """Begin a requested compaction."""
         if self._work is None and plan.until:
-            self._note(Blocked.NOTHING, "")
+            self._report(Blocked.NOTHING, "")
             self._work, self.next_piece_ms = self._execute(plan, by_hand=True), 0
 
-    def _begin(self, wanted: Wanted) -> None:
-        first, end, why = self.span(wanted)
-        self._note(Blocked.OTHERS if why else Blocked.NOTHING, why)
+    def _begin(self, removal: Removal) -> None:
+        first, end, why = self.span(removal)
+        self._report(Blocked.OTHER_PINS if why else Blocked.NOTHING, why)
         if first < end:
-            self._work, self.next_piece_ms = self._run(wanted), 0
+            self._work, self.next_piece_ms = self._run(removal), 0
 
     def turn(self, now_ms: int) -> None:
         """Do one piece if its pause has ended. Called when no timer is due."""
@@ -125,7 +125,7 @@ class Compaction:
             return
         blocked_by, why = self._obstacle()
         if blocked_by:
-            self._note(blocked_by, why)
+            self._report(blocked_by, why)
             self.next_piece_ms = now_ms + RETRY_MS
             return
         self.next_piece_ms = now_ms + PAUSE_MS
@@ -141,32 +141,40 @@ class Compaction:
             return Blocked.REFUSED, f"nothing can be copied: {state.store.refusal}"
         if state.config.stop_enqueue:
             why = "timerStopEnqueue"
-        elif state.enqueue.behind or state.dequeue.is_rolling:
+        elif state.enqueue.lag_units or state.dequeue.is_rolling:
             why = state.enqueue.blocked_by or "timers are being enqueued or rolled"
-        return (Blocked.BEHIND, f"nothing can be copied: {why}") if why else (Blocked.NOTHING, "")
+        if not why:
+            return Blocked.NOTHING, ""
+        return Blocked.NOT_ENQUEUED, f"nothing can be copied: {why}"
 
-    def _note(self, blocked_by: Blocked, why: str) -> None:
+    def _report(self, blocked_by: Blocked, why: str) -> None:
         if blocked_by and blocked_by != self.blocked_by:
-            temporary = blocked_by == Blocked.BEHIND
-            log.log(logging.INFO if temporary else logging.WARNING, "old log files stay: %s", why)
+            temporary = blocked_by == Blocked.NOT_ENQUEUED
+            log.log(
+                logging.INFO if temporary else logging.WARNING, "old log files are kept: %s", why
+            )
         self.blocked_by, self.why = blocked_by, why
 
     # -- selection ------------------------------------------------------------------------------
 
-    def span(self, wanted: Wanted) -> tuple[int, int, str]:
+    def span(self, removal: Removal) -> tuple[int, int, str]:
         """Return (first, end) log offsets of the candidate files, and the reason for the limit.
 
         Files that another plugin pins are not candidates.
         """
         state, file_bytes = self._state, self._state.store.log.file_bytes
         first = state.counts.first_file
-        if first is None or first >= wanted.until or self._free_bytes >= wanted.bytes:
-            return wanted.until, wanted.until, ""
+        if first is None or first >= removal.until or self._free_bytes >= removal.bytes:
+            return removal.until, removal.until, ""
         others = state.store.retention.first_pinned(but=PIN_OWNER)
         if isinstance(others, Unknown):
-            return wanted.until, wanted.until, "another plugin does not report which files it needs"
-        if others is None or others >= wanted.until:
-            return first, wanted.until, ""
+            return (
+                removal.until,
+                removal.until,
+                "another plugin does not report which files it needs",
+            )
+        if others is None or others >= removal.until:
+            return first, removal.until, ""
         why = f"the levels or another plugin need the log from {others} on"
         return first, others // file_bytes * file_bytes, why
 
@@ -179,30 +187,30 @@ class Compaction:
         first = self._state.counts.first_file
         return int(self._state.store.max_offset) if first is None else first
 
-    def decide(self, wanted: Wanted, survey: Survey) -> CompactionPlan:
+    def decide(self, removal: Removal, survey: Survey) -> CompactionPlan:
         """Return the plan for a survey."""
         state = self._state
-        first, end, why = self.span(wanted)
+        first, end, why = self.span(removal)
         if first >= end:
-            return CompactionPlan(blocked_by=Blocked.OTHERS, why=why) if why else NO_PLAN
+            return CompactionPlan(blocked_by=Blocked.OTHER_PINS, why=why) if why else NO_PLAN
         plan = plan_compaction(
             [survey.file(base) for base in range(first, end, state.store.log.file_bytes)],
-            enough=wanted.bytes - self._free_bytes,
+            enough=removal.bytes - self._free_bytes,
             percent=state.config.compact_percent,
             room=state.store.retention.room // 2,  # the other half is reserved for producers
         )
         return (
-            replace(plan, blocked_by=Blocked.OTHERS, why=why)
+            replace(plan, blocked_by=Blocked.OTHER_PINS, why=why)
             if why and not plan.blocked_by
             else plan
         )
 
-    def _run(self, wanted: Wanted) -> Iterator[None]:
+    def _run(self, removal: Removal) -> Iterator[None]:
         """Survey, plan, copy; each step is one piece of work."""
-        survey = Survey(self._state, wanted.until)
+        survey = Survey(self._state, removal.until)
         yield from survey.steps()
-        plan = self.decide(wanted, survey)
-        self._note(plan.blocked_by, plan.why)
+        plan = self.decide(removal, survey)
+        self._report(plan.blocked_by, plan.why)
         if plan.until:
             yield from self._execute(plan, by_hand=False)
 
@@ -228,7 +236,7 @@ class Compaction:
                 yield
             if not by_hand and state.clock.now_ms() - looked_ms >= CHECK_MS:
                 looked_ms = state.clock.now_ms()
-                if not state.store.retention.wanted().bytes:
+                if not state.store.retention.files_to_free().bytes:
                     return
             yield
 
@@ -249,7 +257,7 @@ class Compaction:
         pending = (rows["state"] == layout.STAGED_PENDING) & not_loaded(state, slot_ms)
         pending &= ~state.settled_timers.has(np.ascontiguousarray(rows["phys_offset"]))
         rows = rows[pending]
-        state.hold()
+        state.pin()
         timed, taken = state.copies.put(rows, state.clock.now_ms())
         if taken.any():
             self._decisions.settle(timed[taken], rows["pos"][taken])
@@ -258,16 +266,16 @@ class Compaction:
         return count
 
     def _conclude(self, plan: CompactionPlan, before: int, by_hand: bool) -> None:
-        """Count the bytes that can be removed now; note the reason why others cannot."""
+        """Count the bytes that can be removed now; report why others cannot."""
         state, first = self._state, self._first_needed()
         self.freed_bytes += max(min(first, plan.until) - before, 0)
         if by_hand:
-            state.store.retention.ask(plan.until)
-        elif not state.store.retention.wanted().bytes:
-            self._note(Blocked.NOTHING, "")
+            state.store.retention.request_removal(plan.until)
+        elif not state.store.retention.files_to_free().bytes:
+            self._report(Blocked.NOTHING, "")
             return
         if first < plan.until:
             by_file = state.counts.by_file()
             left = sum(count for base, count in by_file.items() if base < plan.until)
             why = f"{left} timers in log files from {first} on are due soon or cannot be copied"
-            self._note(Blocked.LEFT, why)
+            self._report(Blocked.NOT_COPIED, why)

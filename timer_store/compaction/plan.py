@@ -25,10 +25,10 @@ class Blocked(StrEnum):
     NOTHING = ""
     TOO_FULL = "too_full"  # most messages of the oldest files are pending
     NO_ROOM = "no_room"  # the copies would fill the disk
-    OTHERS = "others"  # the levels, or another plugin, need the same files
+    OTHER_PINS = "others"  # the levels, or another plugin, need the same files
     REFUSED = "refused"  # the store takes no writes
-    BEHIND = "behind"  # timers in the queue are not enqueued
-    LEFT = "left"  # the timers that were not copied are due soon or damaged
+    NOT_ENQUEUED = "behind"  # timers in the queue are not enqueued
+    NOT_COPIED = "left"  # the timers that were not copied are due soon or damaged
 
 
 @dataclass(frozen=True, slots=True)

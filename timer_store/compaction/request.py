@@ -44,7 +44,8 @@ async def answer_compact(timers: TimerStore, request: Request) -> Response:
         "bytes": plan.bytes,
         "frees": plan.frees,
         "until": plan.until,
-        "waits": plan.blocked_by.value,
+        "blocked_by": plan.blocked_by.value,
+        "waits": plan.blocked_by.value,  # former name, for one release
         "why": why,
     }
     return Response(body=json.dumps(answer).encode())
@@ -52,13 +53,13 @@ async def answer_compact(timers: TimerStore, request: Request) -> Response:
 
 async def _plan(timers: TimerStore) -> tuple[CompactionPlan, str]:
     """Return the plan, and the reason for not freeing more."""
-    wanted = timers.store.retention.expired()
-    if not wanted.until:
+    removal = timers.store.retention.expired_files()
+    if not removal.until:
         return NO_PLAN, NOTHING_EXPIRED
-    survey = Survey(timers.state, wanted.until)
+    survey = Survey(timers.state, removal.until)
     for _ in survey.steps():
         await asyncio.sleep(0)
-    plan = timers.compaction.decide(wanted, survey)
+    plan = timers.compaction.decide(removal, survey)
     return plan, plan.why or ("" if plan.until else NOTHING_NEEDED)
 
 

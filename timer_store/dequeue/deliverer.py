@@ -106,7 +106,7 @@ class TimerDeliverer:
             at: self._gatherer.topic_of(load.rows[at], load.quarantine_items.get(at))
             for at in (*load.quarantine_items, *load.lost)
         }
-        count = outcome.note_batch(load.batch, topics)
+        count = outcome.record_batch(load.batch, topics)
         outcome.quarantined += [item for at, item in load.quarantine_items.items() if at < count]
         outcome.lost += sum(at < count for at in load.lost)
 

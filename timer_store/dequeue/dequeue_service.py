@@ -220,7 +220,7 @@ class DequeueService:
         """Settle timers that have a copy or went to quarantine."""
         self._units.discount(rows["pos"])
         self._settled_timers.add(rows["phys_offset"], rows["pos"])
-        self._counts.note(topic_index, rows["phys_offset"], -1)
+        self._counts.change(topic_index, rows["phys_offset"], -1)
         self.rolled += int(rows.size)
 
     def _add(self, timed: Rows, now_ms: int) -> int:
@@ -252,7 +252,7 @@ class DequeueService:
         rows = self._stage.take(now_ms, config.batch_records_max, config.batch_bytes_max)
         if not rows.size:
             return 0
-        self._note_start(int(rows[-1]["due_ms"]))
+        self._record_slot_start(int(rows[-1]["due_ms"]))
         outcome = self._deliverer.deliver_batch(rows, now_ms)
         self.broken = self.broken or self._deliverer.broken
         if outcome.done < rows.size:
@@ -262,9 +262,9 @@ class DequeueService:
                 log.warning("due timers are not delivered: %s", outcome.refusal)
         self.refusal = outcome.refusal
         settled = rows[: outcome.done]
-        self._counts.note(outcome.topic_index, settled["phys_offset"], -1)
+        self._counts.change(outcome.topic_index, settled["phys_offset"], -1)
         self.delivered += outcome.delivered
-        self.stats.note(rows["due_ms"], outcome, now_ms)
+        self.stats.record(rows["due_ms"], outcome, now_ms)
         self.lost += outcome.lost
         self._follow()
         return int(outcome.done)
@@ -290,8 +290,8 @@ class DequeueService:
 
     # -- for a checkpoint -----------------------------------------------------------------------
 
-    def _note_start(self, due_ms: int) -> None:
-        """Note the log end before the first delivery of each slot."""
+    def _record_slot_start(self, due_ms: int) -> None:
+        """Record the log end before the first delivery of each slot."""
         slot_ms = max((due_ms - 1) // self.config.precision_ms * self.config.precision_ms, 0)
         slot_ms = max(slot_ms, self._position.read_ms)
         if not self._starts or slot_ms > self._starts[-1][0]:

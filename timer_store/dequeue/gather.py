@@ -72,7 +72,7 @@ class Load:
         """Run the kernel over all log files. Changes only this load; may run in any thread."""
         rows, batch = self.rows, self.batch
         end = np.zeros(1, np.int64)
-        into = kernels.Into(batch.rows, batch.staging, end, self.is_malformed)
+        output = kernels.Output(batch.rows, batch.staging, end, self.is_malformed)
         offsets = np.ascontiguousarray(rows["phys_offset"])
         order = np.argsort(offsets, kind="stable").astype(np.int32)
         if self.alone.any():
@@ -83,9 +83,9 @@ class Load:
             if first < end:
                 kernels.gather(
                     data, (base, size), rows, order[first:end], self.arrays, self.context,
-                    self.scratch, into,
+                    self.scratch, output,
                 )  # fmt: skip
-        batch.staging_len = int(into.end[0])
+        batch.staging_len = int(output.end[0])
         batch.count = int(rows.size)
         batch.trusted = True
 

@@ -341,7 +341,7 @@ def _read_log(state: TimerState, start: int, progress: Progress) -> tuple[Offset
     named, copies = [NO_OFFSETS], [np.empty(0, layout.IDENTIFIED)]
     state.origin_run.begin(first, store.max_offset)
     for rows in store.scan(first):
-        state.origin_run.note(rows)
+        state.origin_run.add(rows)
         prepared = rows["prepared_offset"]
         named.append(-(prepared[prepared < 0] + 1))
         copies.append(_copies(state, rows[rows["phys_offset"] >= start]))

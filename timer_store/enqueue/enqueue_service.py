@@ -70,13 +70,13 @@ class EnqueueService:
         self.blocked_by = self._reported = ""
         self.skip = NO_OFFSETS
         self.stopped = False
-        self.taken = 0
+        self.enqueued = 0
         self.rate = Rate()
         self.earliest_ms = 0
         self.early = False
 
     @property
-    def behind(self) -> int:
+    def lag_units(self) -> int:
         """Number of units of the queue that are not enqueued."""
         first, end = self._fetch.bounds()
         return end - max(self._position.queue_offset, first)
@@ -91,7 +91,7 @@ class EnqueueService:
     @property
     def needs_turn(self) -> bool:
         """Whether the newest timers need a turn of the service now."""
-        return bool(self.broken or self.markers or self.behind)
+        return bool(self.broken or self.markers or self.lag_units)
 
     def forget(self) -> None:
         """Reset the state before all timers are enqueued again."""
@@ -99,7 +99,7 @@ class EnqueueService:
         self.markers.clear()
         self.blocked_by, self.early = "", False
 
-    def note_put(self, batch: PutBatch, now_ms: int) -> bool:
+    def on_put(self, batch: PutBatch, now_ms: int) -> bool:
         """Enqueue the timers of an appended batch; return whether there were any."""
         rows = self._fetch.fetch_batch(batch)
         if not rows.size:
@@ -150,9 +150,9 @@ class EnqueueService:
             found = self._survey(fit)
         plain_count, earliest_ms, near = found
         plain = fit if plain_count == fit.size else fit[fit["kind"] == layout.TIMED_PLAIN]
-        self._counts.note_rows(plain)
-        self.taken += plain_count
-        self.rate.note(plain_count, now_ms)
+        self._counts.add_rows(plain)
+        self.enqueued += plain_count
+        self.rate.add(plain_count, now_ms)
         self.earliest_ms = earliest_ms
         if near:
             self.stage_loaded(plain, now_ms)

@@ -41,7 +41,7 @@ class TransferredUnits:
 
     Attributes:
         owned: Ranges that the timers own according to the applied records.
-        taken, returned: Numbers of messages enqueued and returned by this process.
+        enqueued, returned: Numbers of messages enqueued and returned by this process.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class TransferredUnits:
         self._counts, self._enqueue, self._window_ms = counts, enqueue, window_ms
         self.records = LevelRecords(store)
         self.owned = Ownership()
-        self._gone = Ownership()  # see `gone_at_offsets`
-        self.taken = self.returned = 0
+        self._gone = Ownership()  # see `settled_at_offsets`
+        self.enqueued = self.returned = 0
         self._incomplete: list[JournalEntry] = []  # transfers that are not completely enqueued
         self._next = 0  # queue offset of the next record to apply
 
     # -- journal ------------------------------------------------------------------------------
 
-    def note(self, entry: JournalEntry) -> None:
+    def on_transfer(self, entry: JournalEntry) -> None:
         """Apply an ownership record that was just appended, or read at the start."""
         position = self._position
         if entry.queue_offset < self._next:
@@ -77,7 +77,7 @@ class TransferredUnits:
             position.handover_offset, position.handover_unit = entry.queue_offset + 1, 0
 
     @property
-    def behind(self) -> bool:
+    def has_unenqueued(self) -> bool:
         """Whether transferred messages are not enqueued yet."""
         return bool(self._incomplete)
 
@@ -85,7 +85,7 @@ class TransferredUnits:
         """Return a log offset before all decisions about messages that are not enqueued."""
         return self._incomplete[0].phys_offset if self._incomplete else int(self._store.max_offset)
 
-    def first_behind(self) -> int | None:
+    def first_unenqueued(self) -> int | None:
         """Return the log offset of the first record that is not enqueued, None without any."""
         found = [rows["phys_offset"].min() for rows in self._unenqueued_rows() if rows.size]
         return int(min(found)) if found else None
@@ -123,7 +123,7 @@ class TransferredUnits:
             if not complete:
                 break
             self._next_transfer()
-        self.taken += total
+        self.enqueued += total
         return total
 
     def _next_transfer(self) -> None:
@@ -199,7 +199,7 @@ class TransferredUnits:
             if not is_enqueued and entry.phys_offset >= log_offset:
                 break
             if isinstance(entry.record, Return) and entry.phys_offset >= scan_from:
-                self._note_gone(entry.queue_offset, entry.record)
+                self._keep_settled(entry.queue_offset, entry.record)
             if is_enqueued:
                 change = self.owned.apply(entry)
                 if change is not None and entry.queue_offset == at:  # enqueued up to `unit`
@@ -210,12 +210,12 @@ class TransferredUnits:
         self._gone.promised = self.owned.promised
         position.handover_offset, position.handover_unit = at, unit
 
-    def _note_gone(self, queue_offset: int, record: Return) -> None:
+    def _keep_settled(self, queue_offset: int, record: Return) -> None:
         """Keep the ranges of a return that were settled, because slots may have their units."""
         ranges = self.owned.ranges(record.level, record.first, record.end)
         self._gone.add(record.level, minus(ranges, record.pending), queue_offset)
 
-    def gone_at_offsets(self, offsets: Offsets) -> Rows:
+    def settled_at_offsets(self, offsets: Offsets) -> Rows:
         """Return the records at log offsets that were settled when their range was returned.
 
         The timers no longer own these messages, but the slot that was partly delivered at the
@@ -240,7 +240,7 @@ class TransferredUnits:
                 went = common(before.ranges(change.level), change.regained)
                 before.remove(change.level, change.first, change.end)
                 returned.append((change.level, went))
-            self.note(entry)
+            self.on_transfer(entry)
         self._next = max(self._next, ownership.bounds(self._store)[1])
         if not self._incomplete:
             position.handover_offset, position.handover_unit = self._next, 0
@@ -276,7 +276,7 @@ class TransferredUnits:
         """Return the records at log offsets that are transferred, and their indexes."""
         return self.records.at_offsets(offsets, self.owned)
 
-    def note_returned(self, entry: JournalEntry, rows: Rows, name_at: Offsets) -> None:
+    def on_return(self, entry: JournalEntry, rows: Rows, name_at: Offsets) -> None:
         """Return messages to their level: rename DELAy in their records to DELAY.
 
         `Decisions.return_units` has already removed them from their slots.
@@ -285,7 +285,7 @@ class TransferredUnits:
             name_at: (n,) i8: see `LevelRecords.read`.
         """
         assert isinstance(entry.record, Return)
-        self.note(entry)
+        self.on_transfer(entry)
         self.records.set_letter(rows, name_at, UPPER_Y)
         self.returned += int(rows.size)
 
@@ -306,7 +306,7 @@ class TransferredUnits:
                         self.owned.promised.get(level, {}), name=UPPER_Y,
                     )  # fmt: skip
                     rows = rows[~is_among(rows["phys_offset"], settled)]
-                    self._counts.note(rows["topic_index"], rows["phys_offset"], -1)
+                    self._counts.change(rows["topic_index"], rows["phys_offset"], -1)
                     slots_ms = candidates(
                         rows["due_ms"], position.read_ms, position.loaded_ms, self._window_ms
                     )

@@ -168,7 +168,7 @@ def is_marker(magic: int) -> bool:
 
 
 @kernel
-def note_order(walk: Any, phys_offset: int) -> None:
+def track_order(walk: Any, phys_offset: int) -> None:
     """Record whether the log offsets of a chain's records descend, from the newest unit on."""
     if phys_offset >= walk[WALK_PHYS]:
         walk[WALK_MIXED] = 1
@@ -194,7 +194,7 @@ def collect(data: Bytes, base: int, slot: Any, skip: Any, walk: Any, out: Rows) 
         walk[WALK_FAULT] = chain_fault(data, at, pos, slot[0], slot[1])
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
-        note_order(walk, get_i8(data, at + PHYS_AT))
+        track_order(walk, get_i8(data, at + PHYS_AT))
         if needs_record(data, at, slot[1], slot[2]):
             walk[WALK_DOUBT] += 1
         # A copied unit makes no row: its copy represents the timer, in another slot.
@@ -285,7 +285,7 @@ def collect_first(
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
         phys_offset = get_i8(data, at + PHYS_AT)
-        note_order(walk, phys_offset)
+        track_order(walk, phys_offset)
         if needs_record(data, at, precision_ms, window_ms):
             walk[WALK_DOUBT] += 1
         due_ms = due_of(data, at, precision_ms)

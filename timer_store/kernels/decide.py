@@ -66,7 +66,7 @@ ROLLS_MAX = 999_999_999
 NAMED_BYTES_MAX = 8_192  # maximum size of a property text whose keys are copied to a marker
 
 
-class Made(NamedTuple):
+class Output(NamedTuple):
     """Output of the kernels: rows and the staging buffer of a batch."""
 
     rows: Rows  # (n,) message_store.layout.PUT
@@ -119,30 +119,30 @@ def set_common(
 
 
 @kernel
-def put_bytes(made: Made, data: Bytes, start: int, end: int) -> None:
+def put_bytes(output: Output, data: Bytes, start: int, end: int) -> None:
     """Append data[start:end] to the staging buffer."""
-    copy(made.staging, made.at[0], data, np.int64(start), np.int64(end - start))
-    made.at[0] += end - start
+    copy(output.staging, output.at[0], data, np.int64(start), np.int64(end - start))
+    output.at[0] += end - start
 
 
 @kernel
-def put_byte(made: Made, byte: int) -> None:
+def put_byte(output: Output, byte: int) -> None:
     """Append a byte to the staging buffer."""
-    made.staging[made.at[0]] = byte
-    made.at[0] += 1
+    output.staging[output.at[0]] = byte
+    output.at[0] += 1
 
 
 @kernel
-def put_entry(made: Made, name: Bytes, data: Bytes, start: int, end: int) -> None:
+def put_entry(output: Output, name: Bytes, data: Bytes, start: int, end: int) -> None:
     """Append the entry of `name` with the value data[start:end]."""
-    put_bytes(made, name, 0, name.size)
-    put_byte(made, NAME_END)
-    put_bytes(made, data, start, end)
-    put_byte(made, ENTRY_END)
+    put_bytes(output, name, 0, name.size)
+    put_byte(output, NAME_END)
+    put_bytes(output, data, start, end)
+    put_byte(output, ENTRY_END)
 
 
 @kernel
-def put_marker_text(source: Source, pos: int, named: bool, made: Made) -> None:
+def put_marker_text(source: Source, pos: int, named: bool, output: Output) -> None:
     """Append the property text of a marker; with `named`, including the keys of its target."""
     data, frame = source.data, source.frames[0]
     start, size = pos + frame["prop_pos"], frame["prop_len"]
@@ -150,26 +150,26 @@ def put_marker_text(source: Source, pos: int, named: bool, made: Made) -> None:
     queue = find_value(data, start, size, REAL_QID)
     unique = find_value(data, start, size, UNIQ_NAME)
     named = named and size <= NAMED_BYTES_MAX
-    put_bytes(made, RECALL_TAG, 0, RECALL_TAG.size)
+    put_bytes(output, RECALL_TAG, 0, RECALL_TAG.size)
     # TIMER_DEL_UNIQKEY = topic+key: by this name an Apache broker finds the target in the slot
-    put_bytes(made, MARKER, 0, MARKER.size)
-    put_byte(made, NAME_END)
-    put_bytes(made, data, topic[0], topic[1])
-    put_byte(made, KEY_SEPARATOR)
-    put_bytes(made, data, unique[0], unique[1])
-    put_byte(made, ENTRY_END)
+    put_bytes(output, MARKER, 0, MARKER.size)
+    put_byte(output, NAME_END)
+    put_bytes(output, data, topic[0], topic[1])
+    put_byte(output, KEY_SEPARATOR)
+    put_bytes(output, data, unique[0], unique[1])
+    put_byte(output, ENTRY_END)
     if named and unique[0] < unique[1]:
-        put_entry(made, UNIQ_NAME, data, unique[0], unique[1])
+        put_entry(output, UNIQ_NAME, data, unique[0], unique[1])
     keys = find_value(data, start, size, KEYS_NAME)
     if named and keys[0] < keys[1]:
-        put_entry(made, KEYS_NAME, data, keys[0], keys[1])
-    put_entry(made, REAL_TOPIC, data, topic[0], topic[1])
-    put_entry(made, REAL_QID, data, queue[0], queue[1])
+        put_entry(output, KEYS_NAME, data, keys[0], keys[1])
+    put_entry(output, REAL_TOPIC, data, topic[0], topic[1])
+    put_entry(output, REAL_QID, data, queue[0], queue[1])
 
 
 @kernel
 def make_markers(
-    source: Source, timers: Rows, order: Any, context: Context, named: bool, made: Made
+    source: Source, timers: Rows, order: Any, context: Context, named: bool, output: Output
 ) -> None:
     """Make row i the marker of timer i, for those in `order`.
 
@@ -179,7 +179,7 @@ def make_markers(
         named: The markers have the keys of their targets, so that a lookup finds them.
     """
     for i in order:
-        row, timer = made.rows[i], timers[i]
+        row, timer = output.rows[i], timers[i]
         row["status"] = UNREADABLE
         pos = read_target(source, timer)
         if pos < 0:
@@ -191,9 +191,9 @@ def make_markers(
         row["born_ms"] = context.now_ms
         row["body_pos"], row["body_len"] = context.body_pos, 1
         row["prop_flags"] |= PROP_TIMER_DEL
-        row["prop_pos"] = made.at[0]
-        put_marker_text(source, pos, named, made)
-        row["prop_len"] = made.at[0] - row["prop_pos"]
+        row["prop_pos"] = output.at[0]
+        put_marker_text(source, pos, named, output)
+        row["prop_len"] = output.at[0] - row["prop_pos"]
         row["tags_hash"] = java_hash(RECALL_TAG, TAGS.size + 1, RECALL_TAG.size - 1)
 
 
@@ -225,7 +225,7 @@ def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
 
 
 @kernel
-def is_born_with_level(data: Bytes, at: int, end: int) -> bool:
+def has_level(data: Bytes, at: int, end: int) -> bool:
     """Return whether a timer's text is that of a routed message.
 
     Readable twin: `timer_store.dequeue.original_properties`.
@@ -237,16 +237,16 @@ def is_born_with_level(data: Bytes, at: int, end: int) -> bool:
 
 
 @kernel
-def put_number_entry(made: Made, name: Bytes, number: int) -> None:
+def put_number_entry(output: Output, name: Bytes, number: int) -> None:
     """Append the entry of `name` with a number."""
-    put_bytes(made, name, 0, name.size)
-    put_byte(made, NAME_END)
-    made.at[0] = put_digits(made.staging, made.at[0], np.int64(number))
-    put_byte(made, ENTRY_END)
+    put_bytes(output, name, 0, name.size)
+    put_byte(output, NAME_END)
+    output.at[0] = put_digits(output.staging, output.at[0], np.int64(number))
+    put_byte(output, ENTRY_END)
 
 
 @kernel
-def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made) -> int:
+def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, output: Output) -> int:
     """Append the property text of a copy; return the hash of its TAGS.
 
     Args:
@@ -256,7 +256,7 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made)
     at = pos + frame["prop_pos"]
     end, tags, rolls = at + frame["prop_len"], np.int64(0), np.int64(0)
     of_level = data[pos + frame["topic_pos"]] == SCHEDULE_INITIAL
-    of_level = of_level or is_born_with_level(data, at, end)
+    of_level = of_level or has_level(data, at, end)
     while at < end:
         until = entry_end(data, at, end)
         if of_level and not kept and is_delay(data, at, until):
@@ -267,19 +267,25 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made)
         elif until > at:
             if has_value(data, at, until, TAGS):
                 tags = java_hash(data, at + TAGS.size + 1, until)
-            put_bytes(made, data, at, until)
-            put_byte(made, ENTRY_END)
+            put_bytes(output, data, at, until)
+            put_byte(output, ENTRY_END)
         at = until + 1
     if kept:
-        put_number_entry(made, ROLLS, min(max(rolls, 0), ROLLS_MAX) + 1)
+        put_number_entry(output, ROLLS, min(max(rolls, 0), ROLLS_MAX) + 1)
     else:
-        put_number_entry(made, DELIVER, due_ms)
+        put_number_entry(output, DELIVER, due_ms)
     return tags
 
 
 @kernel
 def make_copies(
-    source: Source, timers: Rows, order: Any, due_ms: Any, context: Context, kept: bool, made: Made
+    source: Source,
+    timers: Rows,
+    order: Any,
+    due_ms: Any,
+    context: Context,
+    kept: bool,
+    output: Output,
 ) -> None:
     """Make row i the copy of timer i that is due at due_ms[i], for those in `order`.
 
@@ -290,17 +296,19 @@ def make_copies(
     """
     data, frame = source.data, source.frames[0]
     for i in order:
-        row, timer = made.rows[i], timers[i]
+        row, timer = output.rows[i], timers[i]
         row["status"] = UNREADABLE
         pos = read_target(source, timer)
         if pos < 0:
             continue
         set_common(source, pos, timer, due_ms[i], context, row)
-        row["body_pos"], row["body_len"] = made.at[0], frame["body_len"]
-        put_bytes(made, data, pos + frame["body_pos"], pos + frame["body_pos"] + frame["body_len"])
-        row["prop_pos"] = made.at[0]
-        row["tags_hash"] = put_copy_text(source, pos, due_ms[i], kept, made)
-        row["prop_len"] = made.at[0] - row["prop_pos"]
+        row["body_pos"], row["body_len"] = output.at[0], frame["body_len"]
+        put_bytes(
+            output, data, pos + frame["body_pos"], pos + frame["body_pos"] + frame["body_len"]
+        )
+        row["prop_pos"] = output.at[0]
+        row["tags_hash"] = put_copy_text(source, pos, due_ms[i], kept, output)
+        row["prop_len"] = output.at[0] - row["prop_pos"]
         if kept:
             row["due_ms"] = due_ms[i]
             # records of the timer queue already have TIMER_OUT_MS in their text

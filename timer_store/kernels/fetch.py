@@ -16,7 +16,7 @@ import numpy as np
 
 from delivery.kernels.redirected import DUE_MS, D, R, take_target
 from message_store.kernels.bytes import Bytes
-from message_store.kernels.encode import takes_queue_offset
+from message_store.kernels.encode import has_queue_offset
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, has_value, is_topic
 from message_store.kernels.properties import java_hash, parse_number
@@ -224,7 +224,7 @@ def from_put(
         row = rows[i]
         if row["topic_index"] != context.timer or row["status"] != 0 or row["queue_id"] != 0:
             continue
-        if not takes_queue_offset(row["sys_flag"]):  # a half message is in no queue
+        if not has_queue_offset(row["sys_flag"]):  # a half message is in no queue
             continue
         found = timed[n]
         read_put(row, staging, text[0])

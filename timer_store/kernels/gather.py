@@ -58,7 +58,7 @@ from timer_store.layout import (
 )
 
 
-class Into(NamedTuple):
+class Output(NamedTuple):
     """Output of `gather`."""
 
     rows: Rows  # (n,) message_store.layout.PUT
@@ -236,21 +236,21 @@ def gather(
     arrays: TopicArrays,
     context: Context,
     scratch: Scratch,
-    into: Into,
+    output: Output,
 ) -> None:
     """Make rows of the records of staged[order], all of one log file.
 
     Args:
         data: the file's bytes.
         span: (log offset of data[0], bytes of data that are written).
-        staged: (n,) STAGED; row i becomes into.rows[i].
+        staged: (n,) STAGED; row i becomes output.rows[i].
         order: (m,) indexes, ascending by log offset.
     """
     frame, text, guess = scratch.frames[0], scratch.text[0], np.int64(-1)
-    at = into.end[0]
+    at = output.end[0]
     for i in order:
-        timer, row = staged[i], into.rows[i]
-        into.is_malformed[i] = 1
+        timer, row = staged[i], output.rows[i]
+        output.is_malformed[i] = 1
         # A damaged unit may point anywhere: no byte outside the written part is read.
         pos = np.int64(timer["phys_offset"] - span[0])
         if pos < 0 or timer["record_size"] < 0 or pos + timer["record_size"] > span[1]:
@@ -279,9 +279,9 @@ def gather(
             row["enqueue_ms"] = row["dequeue_ms"] = -1
         guess = np.int64(row["topic_index"])  # the next record often goes to the same topic
         row["body_pos"], row["body_len"] = at, frame["body_len"]
-        copy(into.staging, at, data, pos + frame["body_pos"], np.int64(frame["body_len"]))
+        copy(output.staging, at, data, pos + frame["body_pos"], np.int64(frame["body_len"]))
         row["prop_pos"] = at = at + frame["body_len"]
-        at = put_text(data, start, end, text, kind, drops, into.staging, at)
+        at = put_text(data, start, end, text, kind, drops, output.staging, at)
         row["prop_len"] = at - row["prop_pos"]
-        into.is_malformed[i] = 0
-    into.end[0] = at
+        output.is_malformed[i] = 0
+    output.end[0] = at

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from message_store.errors import ConfigError, CorruptStore
 from message_store.layout import MAGIC_BLANK
 from message_store.log.commit_log import NAME_DIGITS, LogFile, NumberedLog, numbered_files
-from message_store.log.zeroing import whole_size
+from message_store.log.zeroing import restored_size
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
@@ -103,7 +103,7 @@ class TimerLog(NumberedLog[UnitFile]):
                 "Move it out of this directory.",
             )  # fmt: skip
         proven = bool(self.files)
-        size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
+        size = restored_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
                 path, 0, f"it has {size} bytes, mappedFileSizeTimerLog is {self.file_bytes}",
@@ -235,7 +235,7 @@ class TimerLog(NumberedLog[UnitFile]):
         assert len(units) <= self.room() * UNIT_BYTES
         file, pos = self.writable_file(), self.end
         file.write(pos - file.base, units)
-        self._note_changed(file.base)
+        self._mark_changed(file.base)
         self.end = pos + len(units)
         return pos
 
@@ -248,7 +248,7 @@ class TimerLog(NumberedLog[UnitFile]):
         file = self.writable_file()
         pos = self.end - file.base
         file.write(pos, BLANK.pack(file.size - pos, 0, MAGIC_BLANK))
-        self._note_changed(file.base)
+        self._mark_changed(file.base)
         self.end = file.base + file.size
 
     def patch(self, positions: Offsets, column: str, values: Offsets) -> None:
@@ -270,7 +270,7 @@ class TimerLog(NumberedLog[UnitFile]):
             if low < high:
                 places = positions[low:high] - file.base + offset
                 _patch_file(file, places, data[low:high])
-                self._note_changed(file.base)
+                self._mark_changed(file.base)
 
     def write_tombstones(self, positions: Offsets, due: Offsets) -> None:
         """Write tombstones to units, a bounded piece at a time. May run in any thread.
@@ -288,9 +288,9 @@ class TimerLog(NumberedLog[UnitFile]):
                 low, high = np.searchsorted(mine, [file.base, file.base + file.size]).tolist()
                 if low < high:
                     _write_tombstones(file, mine[low:high], left[low:high])
-                    self._note_changed(file.base)
+                    self._mark_changed(file.base)
 
-    def _note_changed(self, base: int) -> None:
+    def _mark_changed(self, base: int) -> None:
         if base not in self._changed:
             with self._changed_lock:
                 self._changed.add(base)

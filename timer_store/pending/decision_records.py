@@ -94,7 +94,7 @@ class DecidingRecords:
         batch.rows[: batch.count]["status"] = kernels.UNREADABLE
         body_at = batch.stage(b"0")
         context = kernels.Context(self._timer, self._precision_ms, now_ms, body_at)
-        made = kernels.Made(batch.rows, batch.staging, np.array([batch.staging_len], np.int64))
+        output = kernels.Output(batch.rows, batch.staging, np.array([batch.staging_len], np.int64))
         order = np.argsort(timers["phys_offset"], kind="stable")
         ranked = timers["phys_offset"][order]
         log = self._store.log
@@ -105,10 +105,10 @@ class DecidingRecords:
             size = min(file.size, log.end - file.base)
             source = kernels.Source(file.data, file.base, size, self._frames)
             if due_ms is None:
-                kernels.make_markers(source, timers, order[low:high], context, keeps, made)
+                kernels.make_markers(source, timers, order[low:high], context, keeps, output)
             else:
-                kernels.make_copies(source, timers, order[low:high], due_ms, context, keeps, made)
-        batch.staging_len = int(made.at[0])
+                kernels.make_copies(source, timers, order[low:high], due_ms, context, keeps, output)
+        batch.staging_len = int(output.at[0])
 
 
 class TimerCopies:

@@ -68,7 +68,7 @@ class Decisions:
         ahead = rows["queue_offset"] >= self._state.position.queue_offset
         if ahead.any():
             ahead &= ~is_among(rows["phys_offset"], self._state.enqueue.skip)
-        if self._state.transfers.behind:
+        if self._state.transfers.has_unenqueued:
             ahead |= self._state.transfers.unenqueued(rows)
         return np.asarray(ahead)
 
@@ -117,7 +117,7 @@ class Decisions:
         )
         if state.dequeue.is_rolling:
             self._settle_rolled(rows, places)
-        state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
+        state.counts.change(rows["topic_index"], rows["phys_offset"], -1)
 
     def return_units(
         self, entry: JournalEntry, rows: Rows, places: Offsets, name_at: Offsets
@@ -129,7 +129,7 @@ class Decisions:
             name_at: (n,) i8: see `LevelRecords.read`.
         """
         self.settle(rows, places, returned=True)
-        self._state.transfers.note_returned(entry, rows, name_at)
+        self._state.transfers.on_return(entry, rows, name_at)
 
     def _settle_rolled(self, rows: Rows, places: Offsets) -> None:
         """Settle the units that timers still have in a slot that is being rolled."""

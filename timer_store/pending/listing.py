@@ -254,7 +254,7 @@ class Walk:
             self.damage.append(str(part.broken))
         rows = part.rows[np.lexsort((part.rows["phys_offset"], part.rows["due_ms"]))]
         laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
-        self._note_laps(laps)
+        self._add_laps(laps)
         here = _found(rows[laps == self._at.lap], staged=False)
         here["slot_ms"] = slot_ms
         if not self._take(here[self._query.matches(here)]):
@@ -271,7 +271,7 @@ class Walk:
         rows = self.read(slots)
         slot_ms = rows["slot_ms"]
         laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
-        self._note_laps(laps)
+        self._add_laps(laps)
         here = (laps == self._at.lap) & self._query.matches(rows)
         for tick in np.unique(slots["tick"][[0, -1]]).tolist():  # others are read in the next step
             after = self._after(tick * self._precision_ms)
@@ -314,7 +314,7 @@ class Walk:
             reached.append((slot_ms + at.lap * self._window_ms, LONG_MAX))
         return max(reached, default=None)
 
-    def _note_laps(self, laps: Offsets) -> None:
+    def _add_laps(self, laps: Offsets) -> None:
         at = self._at
         higher = laps[laps > at.lap]
         if higher.size:

@@ -30,8 +30,8 @@ class OriginRun:
         """Begin a scan of the log from `start` to its end."""
         self._start, self._end = start, end
 
-    def note(self, rows: Rows) -> None:
-        """Note the next (n,) `SCANNED` rows of the scan, n > 0."""
+    def add(self, rows: Rows) -> None:
+        """Add the next (n,) `SCANNED` rows of the scan, n > 0."""
         ends = rows["phys_offset"] + rows["record_size"]
         others = np.flatnonzero(rows["prepared_offset"] >= 0)
         if others.size:

@@ -32,7 +32,7 @@ class PendingCounts:
         self._by_file: dict[int, int] = {}  # pending timers, by the first log offset of the file
         self.total = 0
 
-    def note(self, topic_index: npt.NDArray[np.int32], phys_offset: Offsets, sign: int) -> None:
+    def change(self, topic_index: npt.NDArray[np.int32], phys_offset: Offsets, sign: int) -> None:
         """Add (`sign` 1) or subtract (-1) timers of these real topics and log offsets."""
         count = int(phys_offset.size)
         if not count:
@@ -45,20 +45,20 @@ class PendingCounts:
             self._by_topic = grown
             counts = np.bincount(topic_index + 1, minlength=grown.size)
         self._by_topic += sign * counts
-        self._note_files(phys_offset // self._file_bytes, sign)
+        self._change_files(phys_offset // self._file_bytes, sign)
 
-    def note_rows(self, rows: Rows) -> None:
+    def add_rows(self, rows: Rows) -> None:
         """Add timers, (n,) `layout.TIMED`, with their real topics and log offsets."""
         if not rows.size:
             return
         base = count_pending(rows, self._by_topic, 1, self._file_bytes)
         if base < 0:
-            self.note(rows["topic_index"], rows["phys_offset"], 1)
+            self.change(rows["topic_index"], rows["phys_offset"], 1)
             return
         self.total += rows.size
         self._by_file[base] = self._by_file.get(base, 0) + rows.size
 
-    def _note_files(self, numbers: Offsets, sign: int) -> None:
+    def _change_files(self, numbers: Offsets, sign: int) -> None:
         first = int(numbers.min())
         counts = np.bincount(numbers - first)
         for at in np.flatnonzero(counts).tolist():

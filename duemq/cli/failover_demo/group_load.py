@@ -200,7 +200,7 @@ class GroupLoad:
         key, message = self._next()
         self.messages[key] = message
         try:
-            answer = await self._cluster.ask(
+            answer = await self._cluster.request(
                 self._address(queue),
                 RequestCode.SEND_MESSAGE,
                 self._fields(queue, key, message),
@@ -277,7 +277,7 @@ class GroupLoad:
         offset = 0
         while True:
             try:
-                answer = await self._cluster.ask(
+                answer = await self._cluster.request(
                     self._address(queue),
                     RequestCode.PULL_MESSAGE,
                     self._pull_fields(queue, offset),

@@ -79,7 +79,7 @@ class Context(NamedTuple):
     first_pop: Bytes  # (bytes,) u1: entry 1ST_POP_TIME with its separator
 
 
-class Into(NamedTuple):
+class Output(NamedTuple):
     """Output of `add_copies`."""
 
     rows: npt.NDArray[Any]  # (n,) message_store.layout.PUT
@@ -88,7 +88,7 @@ class Into(NamedTuple):
 
 
 @kernel
-def note_due(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
+def read_deliver_time(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
     """Return the outcome of TIMER_DELIVER_MS: a time in the past is kept, as it delays nothing.
 
     Args:
@@ -104,10 +104,10 @@ def note_due(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
 
 
 @kernel
-def note_timer(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
+def read_timer(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
     """Return the outcome of an entry TIMER_*, and set its columns in `row`."""
     if has_name(data, pos, end, DELIVER):
-        return note_due(data, pos + DELIVER.size + 1, end, now_ms, row)
+        return read_deliver_time(data, pos + DELIVER.size + 1, end, now_ms, row)
     if has_name(data, pos, end, SECONDS) or has_name(data, pos, end, MS):
         return DROPPED
     if has_name(data, pos, end, OUT):
@@ -121,13 +121,13 @@ def note_timer(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
 
 
 @kernel
-def note_entry(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
+def read_entry(data: Bytes, pos: int, end: int, now_ms: int, row: Any) -> int:
     """Return the outcome of the entry data[pos:end], and set its columns in `row`."""
     first, outcome = data[pos], KEPT
     if first == T and has_name(data, pos, end, TAGS):
         row["tags_hash"] = java_hash(data, pos + TAGS.size + 1, end)
     elif first == T and end - pos > TIMER.size and is_named(data, pos, TIMER):
-        outcome = note_timer(data, pos, end, now_ms, row)
+        outcome = read_timer(data, pos, end, now_ms, row)
     elif first == T and has_name(data, pos, end, TRAN_MSG):
         outcome = PLAIN
     elif first == W and has_name(data, pos, end, WAIT):
@@ -173,7 +173,7 @@ def copy_properties(
         name_end = find_byte(data, pos, until, NAME_END)
         if name_end == pos or name_end + 1 >= until:
             return -1
-        outcome = note_entry(data, pos, until, context.now_ms, row)
+        outcome = read_entry(data, pos, until, context.now_ms, row)
         if outcome == PLAIN or (outcome == FIRST_POP and row["reconsume_times"] == 0):
             return -1
         if outcome != DROPPED:
@@ -198,7 +198,7 @@ def add_copies(
     log_offsets: npt.NDArray[np.int64],
     frames: npt.NDArray[Any],
     context: Context,
-    into: Into,
+    output: Output,
 ) -> int:
     """Add copies of the records in `data`, up to the first record that needs Python.
 
@@ -214,7 +214,7 @@ def add_copies(
         size = read_frame(data, pos, data.size, log_offsets[count], frame)
         if size < 0 or not is_body_sound(data, pos, frame):
             return count
-        row, at = into.rows[into.end[0]], into.end[1]
+        row, at = output.rows[output.end[0]], output.end[1]
         set_message(data, pos, frame, log_offsets[count], row)
         row["prepared_offset"] = log_offsets[count]
         row["topic_index"], row["queue_id"] = context.topic_index, 0
@@ -222,16 +222,16 @@ def add_copies(
         row["store_ip_hi"], row["store_ip_lo"] = context.store_ip_hi, context.store_ip_lo
         row["store_port"] = context.store_port
         row["body_pos"], row["body_len"] = at, frame["body_len"]
-        copy(into.staging, at, data, pos + frame["body_pos"], frame["body_len"])
+        copy(output.staging, at, data, pos + frame["body_pos"], frame["body_len"])
         start = pos + frame["prop_pos"]
         at = copy_properties(
-            data, start, start + frame["prop_len"], context, row, into.staging,
+            data, start, start + frame["prop_len"], context, row, output.staging,
             at + frame["body_len"],
         )  # fmt: skip
         if at < 0:
             return count
         row["reconsume_times"] += 1
-        into.end[0] += 1
-        into.end[1] = at
+        output.end[0] += 1
+        output.end[1] = at
         pos += size
     return log_offsets.size

@@ -55,7 +55,7 @@ class Texts(NamedTuple):
     first: Numbers
 
 
-class Into(NamedTuple):
+class Output(NamedTuple):
     """Output of `put_records`.
 
     Attributes:
@@ -117,7 +117,9 @@ def put_text(
 
 
 @kernel
-def put_records(numbers: Numbers, offsets: Numbers, texts: Texts, staged: int, into: Into) -> int:
+def put_records(
+    numbers: Numbers, offsets: Numbers, texts: Texts, staged: int, output: Output
+) -> int:
     """Fill a row for each record; return the new number of used bytes of the staging buffer.
 
     Args:
@@ -128,17 +130,17 @@ def put_records(numbers: Numbers, offsets: Numbers, texts: Texts, staged: int, i
     at, first = np.int64(staged), np.int64(0)
     for index in range(numbers.size // COLUMNS):
         record = numbers[index * COLUMNS : (index + 1) * COLUMNS]
-        row = into.rows[index]
-        into.rows[index] = into.blank[0]
+        row = output.rows[index]
+        output.rows[index] = output.blank[0]
         kind = record[KIND]
-        end, _, _ = put_text(texts, 2 * kind, record, offsets, first, into.staging, at)
+        end, _, _ = put_text(texts, 2 * kind, record, offsets, first, output.staging, at)
         row["body_pos"], row["body_len"] = at, end - at
         at, unique_start, unique_end = put_text(
-            texts, 2 * kind + 1, record, offsets, first, into.staging, end
+            texts, 2 * kind + 1, record, offsets, first, output.staging, end
         )
         row["prop_pos"], row["prop_len"] = end, at - end
         row["uniq_pos"], row["uniq_len"] = unique_start, unique_end - unique_start
-        row["queue_id"], row["tags_hash"] = record[REVIVE_QUEUE], into.tags_hashes[kind]
+        row["queue_id"], row["tags_hash"] = record[REVIVE_QUEUE], output.tags_hashes[kind]
         row["timer_kind"], row["timer_value"] = TIMER_DELIVER_MS, record[DUE_MS]
         first = record[OFFSETS_END]
     return at

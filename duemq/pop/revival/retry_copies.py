@@ -13,7 +13,7 @@ import numpy as np
 
 from duemq.messages.copies import KEPT_FLAGS, STORED, add_copy
 from duemq.pop.checkpoints import Checkpoint
-from duemq.pop.kernels.revival import Context, Into, add_copies
+from duemq.pop.kernels.revival import Context, Output, add_copies
 from duemq.pop.queue_reader import RawRecords
 from duemq.pop.receipts import RECEIPT_PROPERTY
 from duemq.ports import Identity
@@ -95,8 +95,8 @@ class RetryCopies:
             np.frombuffer(first_pop, np.uint8),
         )
         end = np.array([batch.count, batch.staging_len], np.int64)
-        into = Into(batch.rows, batch.staging, end)
-        if add_copies(found.data, found.log_offsets, self._frames, context, into) < count:
+        output = Output(batch.rows, batch.staging, end)
+        if add_copies(found.data, found.log_offsets, self._frames, context, output) < count:
             return False
         self._assign_rows(at, checkpoint, found.offsets)
         batch.count, batch.staging_len = end.tolist()

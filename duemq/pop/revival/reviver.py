@@ -132,11 +132,11 @@ class Reviver:
                 self._sleeping = False
 
     @property
-    def resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no work is left now."""
         return self._sleeping and not self._wake.is_set()
 
-    def behind(self, queue_id: int, now_ms: int) -> tuple[int, int]:
+    def lag(self, queue_id: int, now_ms: int) -> tuple[int, int]:
         """Return the lag of a revive queue: records, and ms since the next revive time.
 
         Source: PopReviveService.getReviveBehindMessages, getReviveBehindMillis
@@ -197,7 +197,7 @@ class Reviver:
                     raise record
                 found = parse_revive_record(record, self._identity.broker_name)
                 pairing.add(found)
-                self._figures.note_read(found, queue_id)
+                self._figures.on_read(found, queue_id)
             except (RecordUnreadable, RecordError) as error:
                 self._log_failed("a record of %s/%d is skipped: %s", self._topic, queue_id, error)
                 pairing.add(None)
@@ -261,7 +261,7 @@ class Reviver:
     def _settle(self, pairing: Pairing, at: int, checkpoint: Checkpoint) -> None:
         """Settle a checkpoint: its messages are no longer in flight."""
         pairing.settle(at)
-        self._figures.note_settled(checkpoint, len(checkpoint.unacknowledged))
+        self._figures.on_settled(checkpoint, len(checkpoint.unacknowledged))
 
     async def _create_retry_topic(self, target: str, group: str) -> None:
         """Create a retry topic, whose group begins at its first message."""
@@ -328,7 +328,7 @@ class Reviver:
                 continue
             self._log_failed("messages of %s/%s are not revived yet: %s", *place, why)
             retries.add(*place, REFUSED)
-            self._figures.note_settled(checkpoint, len(stored))
+            self._figures.on_settled(checkpoint, len(stored))
             checkpoint.acked.update(stored)  # these copies are stored: a retry must not repeat them
             is_done = False
         return is_done

@@ -322,10 +322,10 @@ def test_own_topics_do_not_reach_messages_of_others(tmp_path: Path) -> None:
     run("users", tmp_path, work)
 
 
-def test_a_held_pull_gets_no_message_after_its_permission_is_gone(tmp_path: Path) -> None:
+def test_a_long_poll_gets_no_message_after_its_permission_is_withdrawn(tmp_path: Path) -> None:
     async def work(world: World) -> None:
         held = asyncio.create_task(world.bob.pull("secret", 2, group="gb"))
-        pulls = world.broker.parts.held
+        pulls = world.broker.parts.long_polls
         await asyncio.to_thread(until, lambda: len(pulls) == 1, seconds=60, what="the pull is held")
         subject = {"subject": f"User:{BOB.access_key}", "resource": "Topic:secret"}
         assert (await world.root.ask(3008, subject)).code == 0

@@ -32,14 +32,14 @@ class FakeGroup:
         answers: Address to the state of level 4 there, or to the response; other addresses do not
             respond.
         registered: Address of the master at the name server; None: the name server is down.
-        asked: Addresses of the requests.
+        requests: Addresses of the requests.
         history: Values of (answers, registered), one for each pause.
     """
 
     def __init__(self, answers: Mapping[str, str | Response], broker: str = "") -> None:
         self.answers, self._broker = answers, broker
         self.registered: str | None = A
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.history: list[tuple[Mapping[str, str | Response], str | None]] = []
 
     async def __aenter__(self) -> FakeGroup:
@@ -53,12 +53,12 @@ class FakeGroup:
             return [("", self._broker)]
         if self.registered is None:
             raise ConnectionError("the name server does not respond")
-        others = [("broker-b", C)] if len(self.asked) else []
+        others = [("broker-b", C)] if len(self.requests) else []
         return [*others, *([("broker-a", self.registered)] if self.registered else [])]
 
-    async def ask(self, address: str, code: int, **request: Any) -> Response:
+    async def request(self, address: str, code: int, **request: Any) -> Response:
         assert code == MIGRATE
-        self.asked.append(address)
+        self.requests.append(address)
         found = self.answers.get(address)
         if found is None:
             raise ConnectionError(f"{address} does not respond")
@@ -69,7 +69,7 @@ class FakeGroup:
 
     async def sleep(self, seconds: float) -> None:
         assert seconds >= PAUSE_FIRST_S
-        assert len(self.asked) < STEPS_MAX
+        assert len(self.requests) < STEPS_MAX
         if self.history:
             self.answers, self.registered = self.history.pop(0)
 
@@ -116,7 +116,7 @@ def test_a_replica_refuses_a_command_and_names_its_master(master: str, remark: s
             assert (refused.value.remark, refused.value.master) == (remark, master)
 
     asyncio.run(main())
-    assert group.asked == [A]
+    assert group.requests == [A]
 
 
 @pytest.mark.parametrize("broker", ["", A], ids=["name server", "broker"])
@@ -132,7 +132,7 @@ def test_a_wait_follows_the_referral_of_a_former_master(
         ({A: referral(B), B: DONE}, ""),
     ]
     assert waited(group, monkeypatch) == [MOVING, MOVING, DONE]
-    assert group.asked == [A, A, A, A, B, B]
+    assert group.requests == [A, A, A, A, B, B]
     assert capsys.readouterr().err.splitlines() == [
         f"duemq: {A} does not respond; retrying until Ctrl-C",
         f"duemq: the master is {B} now",
@@ -152,7 +152,7 @@ def test_a_wait_follows_the_name_server(monkeypatch: pytest.MonkeyPatch) -> None
         ({B: DONE}, B),
     ]
     assert waited(group, monkeypatch) == [MOVING, MOVING, DONE]
-    assert group.asked == [A, A, A, A, A, B, B]
+    assert group.requests == [A, A, A, A, A, B, B]
 
 
 def test_a_wait_returns_to_the_broker_that_was_selected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,11 +163,11 @@ def test_a_wait_returns_to_the_broker_that_was_selected(monkeypatch: pytest.Monk
         ({A: DONE}, None),
     ]
     assert waited(group, monkeypatch) == [MOVING, DONE]
-    assert group.asked == [A, B, B, A]
+    assert group.requests == [A, B, B, A]
 
 
 def test_a_malformed_address_of_a_master_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     group = FakeGroup({A: referral("no address")}, A)
     group.history = [({A: DONE}, None)]
     assert waited(group, monkeypatch) == [DONE]
-    assert group.asked == [A, A]
+    assert group.requests == [A, A]

@@ -11,7 +11,7 @@ import pytest
 
 from message_store.ledger.engine import default_url
 from message_store.ledger.identity import store_id
-from message_store.ledger.place import LedgerPlace
+from message_store.ledger.location import LedgerLocation
 from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord
 from tests.duemq.cli.test_commands import duemq, environment
 from tests.support.golden_stores import golden_store
@@ -41,7 +41,7 @@ def test_other_commands_do_not_load_spark() -> None:
 
 def test_audits_that_a_ledger_records(tmp_path: Path) -> None:
     config = tmp_path / "config"
-    place = LedgerPlace(
+    place = LedgerLocation(
         url=default_url(tmp_path), store_id=store_id(config), store_path=str(tmp_path)
     )
     ledger = AuditLedger.open(place, now_ms=1)

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.cli.app import run
 from duemq.cli.reconcile_jobs import WatchProgress, wait_for
 from duemq.cli.send_file import read_file
 from message_store.clock import FakeClock
@@ -40,7 +39,7 @@ class Ran:
         return json.loads(self.out)
 
 
-Asked = Callable[..., Ran]
+RunJob = Callable[..., Ran]
 
 
 @dataclass(frozen=True)
@@ -79,17 +78,17 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Asked:
+def run_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunJob:
     """Run `duemq` in this process."""
 
-    def asked(*words: str) -> Ran:
+    def run(*words: str) -> Ran:
         monkeypatch.setattr(sys, "argv", ["duemq", *words])
         with pytest.raises(SystemExit) as ended:
             run()
         said = capsys.readouterr()
         return Ran(int(str(ended.value.code or 0)), said.out, said.err)
 
-    return asked
+    return run
 
 
 @pytest.fixture
@@ -116,13 +115,13 @@ def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_what_is_no_store_is_named_with_the_one_near_it(
-    job: str, path: str, why: str, ask: Asked, tmp_path: Path
+    job: str, path: str, why: str, run_job: RunJob, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     for name in ("commitlog", "config"):
         (tmp_path / "store" / name).mkdir(parents=True)
     (tmp_path / "store" / "commitlog" / f"{0:020}").write_bytes(b"")
-    ran = ask("reconcile", job, str(tmp_path / path), *MORE.get(job, ()))
+    ran = run_job("reconcile", job, str(tmp_path / path), *MORE.get(job, ()))
     assert ran.code == 2
     assert "is not a store: " in ran.err
     assert why.format(top=tmp_path) in ran.err
@@ -132,10 +131,10 @@ def test_what_is_no_store_is_named_with_the_one_near_it(
 
 @pytest.mark.parametrize("job", ["run", *JOBS])
 def test_without_pyspark_it_says_what_to_install(
-    job: str, ask: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: str, run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    ran = ask("reconcile", job, str(tmp_path), *MORE.get(job, ()))
+    ran = run_job("reconcile", job, str(tmp_path), *MORE.get(job, ()))
     assert (ran.code, ran.out) == (2, "")
     assert "pyspark is not installed: pip install '.[spark]'" in ran.err
 
@@ -149,8 +148,8 @@ def test_without_pyspark_it_says_what_to_install(
         (("history", "none"), "there is no such file"),
     ],
 )
-def test_bad_words_are_a_usage_error(words: tuple[str, ...], why: str, ask: Asked) -> None:
-    ran = ask("reconcile", *words)
+def test_bad_words_are_a_usage_error(words: tuple[str, ...], why: str, run_job: RunJob) -> None:
+    ran = run_job("reconcile", *words)
     assert ran.code == 2
     assert why in ran.err
 
@@ -207,29 +206,31 @@ def test_a_watch_describes_itself(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_forecast_and_lateness(stores: Stores, ask: Asked) -> None:
-    load = ask("reconcile", "forecast", stores.sound, "--capacity", "1", "--json")
+def test_forecast_and_lateness(stores: Stores, run_job: RunJob) -> None:
+    load = run_job("reconcile", "forecast", stores.sound, "--capacity", "1", "--json")
     assert (load.code, load.err, load.json["unread"]) == (0, "", [])
     assert sum(piece["messages"] for piece in load.json["pieces"]) == COUNT
     assert {piece["capacity_per_s"] for piece in load.json["pieces"]} == {1.0}
     assert sum(day["messages"] for day in load.json["days"]) == COUNT
-    late = ask("reconcile", "lateness", stores.sound).out
+    late = run_job("reconcile", "lateness", stores.sound).out
     assert [word in late for word in ("History", "Trend", "steady")] == [True] * 3
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_proof_of_one_migration_and_of_none(stores: Stores, ask: Asked, tmp_path: Path) -> None:
+def test_proof_of_one_migration_and_of_none(
+    stores: Stores, run_job: RunJob, tmp_path: Path
+) -> None:
     out = str(tmp_path / "rows")
     words = ("reconcile", "proof", stores.sound, "--migration")
-    proven = ask(*words, "run-1", "--out", out)
+    proven = run_job(*words, "run-1", "--out", out)
     assert proven.code == 0, proven.err
     assert f"Each of {COUNT} messages was delivered exactly once" in proven.out
     assert list(Path(out).glob("*.parquet"))
-    unknown = ask(*words, "run-9")
+    unknown = run_job(*words, "run-9")
     assert unknown.code == 1
     assert unknown.out == "The log contains no message of migration run-9.\n"
-    again = ask(*words, "run-1", "--out", out)
+    again = run_job(*words, "run-1", "--out", out)
     assert again.code == 2
     assert again.err.lstrip().startswith(
         "duemq: `reconcile proof` could not run: [PATH_ALREADY_EXISTS]"
@@ -238,9 +239,9 @@ def test_proof_of_one_migration_and_of_none(stores: Stores, ask: Asked, tmp_path
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_plan_counts_pending_messages(stores: Stores, ask: Asked) -> None:
+def test_plan_counts_pending_messages(stores: Stores, run_job: RunJob) -> None:
     words = ("reconcile", "plan", stores.sound, "--as-of", str(stores.end_ms), "--json")
-    found = ask(*words)
+    found = run_job(*words)
     assert found.code == 0, found.err
     assert found.json["as_of_ms"] == stores.end_ms
     [level] = found.json["levels"]
@@ -249,10 +250,10 @@ def test_plan_counts_pending_messages(stores: Stores, ask: Asked) -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_repair_writes_what_send_reads(stores: Stores, ask: Asked, tmp_path: Path) -> None:
+def test_repair_writes_what_send_reads(stores: Stores, run_job: RunJob, tmp_path: Path) -> None:
     file, none = tmp_path / "f", tmp_path / "none"
     as_of = ("--as-of", str(stores.end_ms))
-    found = ask("reconcile", "repair", stores.lost, "--to", str(file), *as_of, "--json")
+    found = run_job("reconcile", "repair", stores.lost, "--to", str(file), *as_of, "--json")
     assert found.code == 0, found.err
     assert {name: found.json[name] for name in ("messages", "left")} == {
         "messages": LOST, "left": 0,
@@ -260,7 +261,7 @@ def test_repair_writes_what_send_reads(stores: Stores, ask: Asked, tmp_path: Pat
     lost = list(read_file(file))
     assert [one.body for one in lost] == [b"5/%d" % (2 * n + 1) for n in range(LOST)]
     assert {one.unique_id for one in lost} == {"u"}
-    clean = ask("reconcile", "repair", stores.sound, "--to", str(none))
+    clean = run_job("reconcile", "repair", stores.sound, "--to", str(none))
     assert clean.out == f"No message to resend; {none} is empty.\n"
     assert list(read_file(none)) == []
 
@@ -268,8 +269,8 @@ def test_repair_writes_what_send_reads(stores: Stores, ask: Asked, tmp_path: Pat
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
 @pytest.mark.parametrize("job", ["forecast", "plan"])
-def test_what_could_not_be_read_is_reported(job: str, stores: Stores, ask: Asked) -> None:
-    ran = ask("reconcile", job, stores.torn)
+def test_what_could_not_be_read_is_reported(job: str, stores: Stores, run_job: RunJob) -> None:
+    ran = run_job("reconcile", job, stores.torn)
     assert ran.code == 1
     assert f"not read            {stores.torn}" in ran.out
     assert ran.out.endswith("The result is incomplete: parts of the stores could not be read.\n")
@@ -277,18 +278,18 @@ def test_what_could_not_be_read_is_reported(job: str, stores: Stores, ask: Asked
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_a_watch_that_looks_once(ask: Asked, tmp_path: Path) -> None:
+def test_a_watch_that_looks_once(run_job: RunJob, tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path / "store").open()
     fill(rig, 3, (1,))
     rig.clock.advance(60_000)
     fill(rig, 1, (5,))  # the newest record: level 1 should have come long before it
     rig.close()
     words = ("reconcile", "watch", str(tmp_path / "store"), "--home", str(tmp_path / "w"), "--once")
-    first = ask(*words)
+    first = run_job(*words)
     assert first.code == 0, first.err
     alarms = [json.loads(line) for line in first.out.splitlines()]
     assert [alarm["verdict"] for alarm in alarms] == ["late"] * 3
-    again = ask(*words)
+    again = run_job(*words)
     assert (again.code, again.out) == (0, "")
     assert again.err.splitlines()[-1].startswith("duemq: 0 violations reported")
 

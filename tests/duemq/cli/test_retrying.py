@@ -20,16 +20,16 @@ def test_a_server_that_is_gone_is_retried(
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    async def ask() -> str:
+    async def request() -> str:
         if left:
             raise left.pop()
         return "answer"
 
     async def work() -> str:
         going = Retrying("it")
-        while (found := await going.attempt(ask)) is None:
+        while (found := await going.attempt(request)) is None:
             pass
-        await going.attempt(ask)
+        await going.attempt(request)
         return found
 
     monkeypatch.setattr(retrying.asyncio, "sleep", pause)

@@ -1,4 +1,4 @@
-"""`duemq send --from`: what was lost is put again, once, however often it is asked for."""
+"""`duemq send --from`: lost messages are sent again, once, however often the command runs."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ class Refusing(Cluster):
 
     def __init__(self, code: int) -> None:
         super().__init__("", "127.0.0.1:1")
-        self.code, self.asked = code, list[int]()
+        self.code, self.requests = code, list[int]()
 
-    async def ask(self, address: str, code: int, *more: Any, **words: Any) -> Response:
-        self.asked.append(code)
+    async def request(self, address: str, code: int, *more: Any, **words: Any) -> Response:
+        self.requests.append(code)
         return Response(self.code, "the index is being built")
 
 
@@ -139,7 +139,7 @@ def test_where_nobody_can_look_nothing_is_sent(code: int, found: list[Any] | Non
             asyncio.run(_found(cluster, "T", "ID1"))
     else:
         assert asyncio.run(_found(cluster, "T", "ID1")) == found
-    assert cluster.asked == [RequestCode.QUERY_MESSAGE]
+    assert cluster.requests == [RequestCode.QUERY_MESSAGE]
 
 
 def test_a_message_needs_a_topic_and_a_body() -> None:

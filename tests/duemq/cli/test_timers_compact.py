@@ -1,4 +1,4 @@
-"""`duemq timers compact`: what is asked for, waited for, shown; the exit codes."""
+"""`duemq timers compact`: requests, waits, output, exit codes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from timer_store.compaction.request import COMPACT_TIMERS
 
 PLAN = {
     "dry_run": False, "started": True, "running": False, "messages": 1_200, "bytes": 4_096,
-    "frees": 1 << 30, "until": 1 << 30, "waits": "", "why": "",
+    "frees": 1 << 30, "until": 1 << 30, "blocked_by": "", "why": "",
 }  # fmt: skip
 
 
 @pytest.fixture
 def broker(monkeypatch):
     """A broker that answers with `plan` and, one after the other, `views`."""
-    state = {"plan": dict(PLAN), "views": [{"running": False, "waits": "", "why": ""}], "asked": []}
+    state = {
+        "plan": dict(PLAN),
+        "views": [{"running": False, "blocked_by": "", "why": ""}],
+        "requests": [],
+    }
 
-    async def ask(self, address, code, fields=None, body=b"", *, timeout_s=0.0):
-        state["asked"].append((address, code, json.loads(body)))
+    async def request(self, address, code, fields=None, body=b"", *, timeout_s=0.0):
+        state["requests"].append((address, code, json.loads(body)))
         return Response(state.get("code", 0), body=json.dumps(state["plan"]).encode())
 
     async def view(self, address, name, **fields):
         return {"compaction": state["views"].pop(0)}
 
-    monkeypatch.setattr(Cluster, "ask", ask)
+    monkeypatch.setattr(Cluster, "request", request)
     monkeypatch.setattr(Cluster, "view", view)
-    monkeypatch.setattr("duemq.cli.timers_compact.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("duemq.cli.timers_compact.POLL_INTERVAL_S", 0)
     return state
 
 
@@ -42,11 +46,15 @@ def run(*words: str):
 
 
 def test_it_waits_until_the_broker_is_done(broker):
-    at_work = {"running": True, "waits": "", "why": ""}
-    broker["views"] = [at_work, at_work, {"running": False, "waits": "left", "why": "3 are left"}]
+    running = {"running": True, "blocked_by": "", "why": ""}
+    broker["views"] = [
+        running,
+        running,
+        {"running": False, "blocked_by": "left", "why": "3 are left"},
+    ]
     ran = run()
     assert ran.exit_code == 0, ran.output
-    assert broker["asked"] == [("b:1", COMPACT_TIMERS, {"dry_run": False})]
+    assert broker["requests"] == [("b:1", COMPACT_TIMERS, {"dry_run": False})]
     assert broker["views"] == []
     for text in ("1,200 messages copied", "4.0 KiB", "1.0 GiB", "3 are left"):
         assert text in ran.stdout
@@ -59,17 +67,18 @@ def test_a_dry_run_waits_for_nothing(broker):
     shown = json.loads(ran.stdout)
     assert shown["dry_run"]
     assert shown["brokers"][0]["messages"] == 1_200
-    assert broker["asked"][0][2] == {"dry_run": True}
+    assert broker["requests"][0][2] == {"dry_run": True}
 
 
 @pytest.mark.parametrize(
-    ("waits", "code"), [("no_room", 4), ("refused", 4), ("behind", 4), ("too_full", 0), ("", 0)]
+    ("blocked_by", "code"),
+    [("no_room", 4), ("refused", 4), ("behind", 4), ("too_full", 0), ("", 0)],
 )
-def test_the_exit_code_shows_whether_it_can(broker, waits, code):
-    broker["plan"] |= {"started": False, "waits": waits, "why": waits and "because"}
+def test_the_exit_code_shows_whether_it_can(broker, blocked_by, code):
+    broker["plan"] |= {"started": False, "blocked_by": blocked_by, "why": blocked_by and "because"}
     ran = run()
     assert ran.exit_code == code
-    assert ("because" in ran.stdout) == bool(waits)
+    assert ("because" in ran.stdout) == bool(blocked_by)
 
 
 def test_at_work_already(broker):

@@ -1,4 +1,4 @@
-"""`duemq timers cancel`, `move`, `fire`: what is asked for, what is shown, the exit codes."""
+"""`duemq timers cancel`, `move`, `fire`: requests, output, exit codes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def result(verdict, messages=0, **more):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Answer with `asked[0]`; what was asked for is added behind."""
+def requests(monkeypatch):
+    """Respond to each decision with the first item; append the requests after it."""
     found = [[result("done", 1)]]
 
     async def decide(self, action, named, **more):
@@ -41,31 +41,31 @@ def asked(monkeypatch):
         (["refused", "unknown"], 4),
     ],
 )  # fmt: skip
-def test_the_exit_code_shows_whether_all_was_done(asked, verdicts, code):
-    asked[0] = [result(verdict) for verdict in verdicts]
+def test_the_exit_code_shows_whether_all_was_done(requests, verdicts, code):
+    requests[0] = [result(verdict) for verdict in verdicts]
     ran = CliRunner().invoke(timers_app, ["cancel", "--id", "a", "--json"])
     assert ran.exit_code == code
     shown = json.loads(ran.stdout)["results"]
     assert [one["verdict"] for one in shown] == verdicts
 
 
-def test_what_is_requested(asked, tmp_path):
+def test_what_is_requested(requests, tmp_path):
     (tmp_path / "ids").write_text("b\nc\n")
     words = ["--id", "a", "--ids-from", str(tmp_path / "ids"), "--topic", "T", "--dry-run"]
     ran = CliRunner().invoke(timers_app, ["move", *words, "--at", "1700000000000"])
     assert ran.exit_code == 0, ran.output
-    action, named, more = asked[1]
+    action, named, more = requests[1]
     assert (action, list(named.ids), named.topic) == ("move", ["a", "b", "c"], "T")
     assert more == {"dry_run": True, "deliver_ms": 1_700_000_000_000}
     assert "would move" in ran.stdout
 
 
 @pytest.mark.parametrize("words", [["cancel"], ["fire"], ["move", "--id", "a"]])
-def test_nothing_named_is_a_usage_error(asked, words):
+def test_nothing_named_is_a_usage_error(requests, words):
     assert isinstance(CliRunner().invoke(timers_app, words).exception, UsageError)
 
 
-def test_a_selection_that_ends_before_it_begins_is_a_usage_error(asked):
+def test_a_selection_that_ends_before_it_begins_is_a_usage_error(requests):
     words = ["cancel", "--topic", "T", "--from", "2027-01-01", "--to", "2026-01-01"]
     error = CliRunner().invoke(timers_app, words).exception
     assert isinstance(error, UsageError)
@@ -78,7 +78,7 @@ def test_a_selection_that_ends_before_it_begins_is_a_usage_error(asked):
     [("y\n", 0, [True, False]), ("\n", 1, [True]), ("", 1, [True])],
 )
 def test_a_whole_topic_needs_confirmation_at_a_terminal(
-    asked, monkeypatch, answer, code, asked_for
+    requests, monkeypatch, answer, code, asked_for
 ):
     class Terminal(io.StringIO):
         def isatty(self):
@@ -89,7 +89,7 @@ def test_a_whole_topic_needs_confirmation_at_a_terminal(
     target = Target(namesrv="", broker="127.0.0.1:1", as_json=True)
     with nullcontext() if code == 0 else pytest.raises(SystemExit, match=str(code)):
         decide_and_show("cancel", named, target, dry_run=False, confirmed=False)
-    assert [more["dry_run"] for _, _, more in asked[1:]] == asked_for
+    assert [more["dry_run"] for _, _, more in requests[1:]] == asked_for
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from duemq.auth.signature import Credentials
 from message_store.clock import FakeClock
 from message_store.kernels.preparation import Preparation
-from message_store.kernels.registry import Listed
+from message_store.kernels.registry import KernelEntry
 from tests.support.pop_client import PopClient
 from tests.support.pop_frames import PopRig, pop_rig
 from tests.support.running_broker import asking, running, small
@@ -20,7 +20,7 @@ TURN_S = 600.0
 RunScene = Callable[..., None]
 
 
-async def _never(kernels: Sequence[Listed], niceness: int) -> None:
+async def _never(kernels: Sequence[KernelEntry], niceness: int) -> None:
     await asyncio.Event().wait()
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from duemq.pop.order_info import KEPT_MS, OrderInfo, OrderTable, Settled, read_table
-from duemq.pop.pop_offsets import Place
+from duemq.pop.pop_offsets import GroupQueue
 from duemq.registry.config_file import ConfigFile
 from message_store.errors import CorruptStore
 
-PLACE = Place("g", "T", 3)
+PLACE = GroupQueue("g", "T", 3)
 APACHES = (
     '{"table":{"T@g":{3:{"cm":2,"i":60000,"l":1000500,"o":[17,2,3],"oc":{17:1},'
     '"ot":{19:2000000},"popTime":1000000}}}}'
@@ -32,12 +32,12 @@ def test_apaches_file_is_read_and_written_again(tmp_path: Path) -> None:
     expected = OrderInfo(
         1_000_000, 60_000, [17, 19, 20], None, 1_000_500, 2, {19: 2_000_000}, {17: 1}
     )
-    assert dict(table.places()) == {PLACE: expected}
+    assert dict(table.group_queues()) == {PLACE: expected}
     assert expected.open == [17, 20]
     assert table.acknowledge(PLACE, 17, 1_000_000) == 20
     table.persist()
     expected.acked = 3
-    assert dict(table_of(path).places()) == {PLACE: expected}
+    assert dict(table_of(path).group_queues()) == {PLACE: expected}
 
 
 def test_acknowledgements_advance_the_group_in_order(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_acknowledgements_advance_the_group_in_order(tmp_path: Path) -> None:
     assert table.acknowledge(PLACE, 20, 1_000_000) == 17
     assert table.acknowledge(PLACE, 18, 1_000_000) is Settled.ILLEGAL
     assert table.acknowledge(PLACE, 17, 999_999) is Settled.STALE
-    assert table.acknowledge(Place("h", "T", 3), 17, 1_000_000) is Settled.ILLEGAL
+    assert table.acknowledge(GroupQueue("h", "T", 3), 17, 1_000_000) is Settled.ILLEGAL
     assert table.acknowledge(PLACE, 17, 1_000_000) == 21
 
 
@@ -62,13 +62,13 @@ def test_a_queue_is_blocked_while_one_open_message_is_invisible(tmp_path: Path) 
 def test_entries_without_topic_or_a_day_old_are_removed(tmp_path: Path) -> None:
     text = APACHES.replace('"T@g"', '"U@g":{0:{"l":1000500,"o":[1],"popTime":1}},"T@g"')
     table = table_of(tmp_path / "x", text)
-    assert len(dict(table.places())) == 2
+    assert len(dict(table.group_queues())) == 2
     table.clean(1_000_500)
-    assert [place for place, _ in table.places()] == [PLACE]
+    assert [place for place, _ in table.group_queues()] == [PLACE]
     table.clean(1_000_500 + KEPT_MS)
-    assert dict(table.places())
+    assert dict(table.group_queues())
     table.clean(1_000_501 + KEPT_MS)
-    assert not dict(table.places())
+    assert not dict(table.group_queues())
 
 
 WRONG = {

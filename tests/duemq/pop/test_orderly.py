@@ -80,7 +80,7 @@ def test_unacknowledged_messages_are_popped_first_and_counted(world):
     world(scene)
 
 
-def test_a_held_pop_continues_when_the_queue_is_not_blocked(world):
+def test_a_long_poll_continues_when_the_queue_is_not_blocked(world):
     async def scene(broker, clock, asker, client, pop):
         await send(asker, 2)
         (first,) = await pop(maxMsgNums=1)

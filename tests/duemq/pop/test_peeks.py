@@ -78,7 +78,7 @@ def test_a_notification_without_a_message_responds_at_the_deadline(world):
     world(scene)
 
 
-def test_held_pops_are_counted_by_their_queue(world):
+def test_long_polls_are_counted_by_their_queue(world):
     async def scene(broker, clock, asker, client):
         async def polling(**changes):
             return (await asker.ask(200_055, TARGET | changes)).fields["pollingNum"]

@@ -81,15 +81,15 @@ class Model:
                 late_ms = now_ms - state.until_ms
                 assert late_ms < SLACK_MS, f"{body!r} has not come back after {late_ms} ms"
 
-    def _held(self) -> list[MessageState]:
+    def _invisible(self) -> list[MessageState]:
         now_ms = self.clock.now_ms()
         return [
             k for k in self.states.values() if k.handle and not k.is_acked and k.until_ms > now_ms
         ]
 
     async def ack(self, broker: Any, asker: Any, client: PopClient) -> None:
-        held = self._held()
-        for state in self.chance.sample(held, min(len(held), self.chance.randint(1, 4))):
+        invisible = self._invisible()
+        for state in self.chance.sample(invisible, min(len(invisible), self.chance.randint(1, 4))):
             for _ in range(self.chance.choice([1, 1, 2])):
                 assert state.handle is not None
                 assert (await client.ack(state.handle)).code == 0
@@ -101,10 +101,13 @@ class Model:
             assert (await client.ack(self.chance.choice(self.old))).code == 0
 
     async def change(self, broker: Any, asker: Any, client: PopClient) -> None:
-        held = self._held()
-        if not held:
+        invisible = self._invisible()
+        if not invisible:
             return
-        state, invisible_ms = self.chance.choice(held), self.chance.choice([0, 800, 5_000, 90_000])
+        state, invisible_ms = (
+            self.chance.choice(invisible),
+            self.chance.choice([0, 800, 5_000, 90_000]),
+        )
         old = state.handle
         assert old is not None
         answer = await client.change(old, invisible_ms)

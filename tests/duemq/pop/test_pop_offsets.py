@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.pop.pop_offsets import FROM_FIRST, FROM_LAST, Place, PopOffsets
+from duemq.pop.pop_offsets import FROM_FIRST, FROM_LAST, GroupQueue, PopOffsets
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from tests.support.fakes import FakeOffsets, FakeStore, put
 
-PLACE = Place("g", "T", 0)
+PLACE = GroupQueue("g", "T", 0)
 
 
 class World:
@@ -84,11 +84,11 @@ def test_a_reset_overrides_earlier_confirmations() -> None:
         (PLACE, FROM_FIRST, 4, 4),
         (PLACE, FROM_LAST, 0, 0),  # a young queue
         (PLACE, FROM_LAST, 4, 8),
-        (Place("g", "U", 0), FROM_LAST, 0, 0),  # an empty one
+        (GroupQueue("g", "U", 0), FROM_LAST, 0, 0),  # an empty one
     ],
 )
 def test_a_new_group_begins_where_apaches_does(
-    place: Place, mode: int, removed: int, first: int
+    place: GroupQueue, mode: int, removed: int, first: int
 ) -> None:
     world = World(9)
     world.store.first[0] = removed
@@ -139,7 +139,7 @@ class FullOffsets(FakeOffsets):
 
 def test_pops_of_known_queues_commit_while_the_table_is_full() -> None:
     """Pops of other queues continue in memory until a restart."""
-    world, other = World(9), Place("g", "U", 0)
+    world, other = World(9), GroupQueue("g", "U", 0)
     world.offsets = FullOffsets({("g", "U", 0): 0})
     pops = PopOffsets(world.store, world.offsets)  # type: ignore[arg-type]
     for place in (PLACE, other):
@@ -148,6 +148,6 @@ def test_pops_of_known_queues_commit_while_the_table_is_full() -> None:
     assert pops.before == world.store.max_offset
     assert world.offsets.query("g", "U", 0) == 3
     assert pops.following(PLACE, FROM_FIRST) == 3
-    skipped = Place("g", "V", 0)
+    skipped = GroupQueue("g", "V", 0)
     pops.skip(skipped, 5)
     assert pops.following(skipped, FROM_FIRST) == 5

@@ -19,7 +19,7 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """Run a scene with held pops of group g, and the list of attempts to collect messages."""
+    """Run a scene with long polls of group g, and the list of attempts to collect messages."""
     tries = []
     collect = PopProcessor.collect
 
@@ -54,7 +54,7 @@ def put(broker, count, queue_id=0):
     broker.parts.put_path.put(batch)
 
 
-def held_pops(asker, clock, count=POPS, **changes):
+def start_pops(asker, clock, count=POPS, **changes):
     client = PopClient(asker, clock)
     changes = {"pollTime": 30_000, "maxMsgNums": 1} | changes
     return [asyncio.create_task(client.pop(**changes)) for _ in range(count)]
@@ -64,9 +64,9 @@ def bodies(pops):
     return [message.body for pop in pops if pop.done() for message in pop.result()]
 
 
-async def all_held(broker, count):
-    """Wait until `count` pops are held."""
-    while len(broker.parts.held) < count:  # noqa: ASYNC110
+async def until_on_hold(broker, count):
+    """Wait until `count` pops are on hold."""
+    while len(broker.parts.long_polls) < count:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
@@ -89,14 +89,14 @@ async def drop(pops):
 @pytest.mark.parametrize("count", [1, 7, POPS])
 def test_as_many_pops_are_resumed_as_there_are_messages(world, count):
     async def scene(broker, clock, asker, tries):
-        pops = held_pops(asker, clock)
-        await all_held(broker, POPS)
+        pops = start_pops(asker, clock)
+        await until_on_hold(broker, POPS)
         tries.clear()
         sent = [b"%d" % number for number in range(count)]
         for body in sent:
             await asker.send("T", body)
         assert sorted(await received(pops, count)) == sorted(sent)
-        assert len(tries) <= 3 * count, "a message resumes few pops, however many are held"
+        assert len(tries) <= 3 * count, "a message resumes few pops, however many are on hold"
         await drop(pops)
 
     world(scene)
@@ -105,8 +105,8 @@ def test_as_many_pops_are_resumed_as_there_are_messages(world, count):
 @pytest.mark.parametrize("count", [2, 9, POPS])
 def test_messages_of_one_batch_resume_pops_one_after_another(world, count):
     async def scene(broker, clock, asker, tries):
-        pops = held_pops(asker, clock)
-        await all_held(broker, POPS)
+        pops = start_pops(asker, clock)
+        await until_on_hold(broker, POPS)
         tries.clear()
         put(broker, count)
         assert len(await received(pops, count)) == count
@@ -120,7 +120,7 @@ def test_messages_that_are_visible_again_resume_pops(world):
     async def scene(broker, clock, asker, tries):
         put(broker, 6)
         assert len(await PopClient(asker, clock).pop(invisibleTime=5_000)) == 6
-        pops = held_pops(asker, clock)
+        pops = start_pops(asker, clock)
         await advance(broker, clock, 5_100, by_ms=100)
         assert len(await received(pops, 6)) == 6
         await drop(pops)
@@ -128,10 +128,10 @@ def test_messages_that_are_visible_again_resume_pops(world):
     world(scene)
 
 
-def test_held_pops_read_the_queues_that_their_topic_gets_later(world):
+def test_long_polls_read_the_queues_that_their_topic_gets_later(world):
     async def scene(broker, clock, asker, tries):
-        pops = held_pops(asker, clock, 3)
-        await all_held(broker, 3)
+        pops = start_pops(asker, clock, 3)
+        await until_on_hold(broker, 3)
         topic = broker.parts.topics.find("T")
         await broker.parts.topics.update([topic.replace(read_queues=8, write_queues=8)])
         put(broker, 3, queue_id=6)
@@ -144,8 +144,8 @@ def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world):
     async def scene(broker, clock, asker, tries):
         topic = broker.parts.topics.find("T")
         await broker.parts.topics.update([topic.replace(read_queues=700, write_queues=700)])
-        pops = held_pops(asker, clock, 2)
-        await all_held(broker, 2)
+        pops = start_pops(asker, clock, 2)
+        await until_on_hold(broker, 2)
         put(broker, 1, queue_id=699)
         assert await received(pops, 1) == [b"0"]
         await drop(pops)
@@ -155,12 +155,12 @@ def test_a_message_in_the_last_of_many_queues_resumes_a_pop(world):
 
 def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world):
     async def scene(broker, clock, asker, tries):
-        every, single = held_pops(asker, clock, 3), held_pops(asker, clock, 3, queueId=0)
+        every, single = start_pops(asker, clock, 3), start_pops(asker, clock, 3, queueId=0)
         clients = [PopClient(asker, clock, group) for group in ("h", "i")]
         for client in clients:
             assert len(await client.pop()) == 1
         others = [asyncio.create_task(client.pop(pollTime=30_000)) for client in clients]
-        await all_held(broker, 8)
+        await until_on_hold(broker, 8)
         put(broker, 2)
         assert sorted(await received([*every, *single], 2)) == [b"0", b"1"]
         assert sorted(await received(others, 4)) == [b"0", b"0", b"1", b"1"]
@@ -169,10 +169,10 @@ def test_pops_of_other_groups_and_of_one_queue_are_resumed_too(world):
     world(scene)
 
 
-def test_the_next_held_pop_gets_the_messages_of_a_failed_pop(world, monkeypatch):
+def test_the_next_long_poll_gets_the_messages_of_a_failed_pop(world, monkeypatch):
     async def scene(broker, clock, asker, tries):
-        pops = held_pops(asker, clock, 3)
-        await all_held(broker, 3)
+        pops = start_pops(asker, clock, 3)
+        await until_on_hold(broker, 3)
         checkpoints, failures = PopProcessor.checkpoints, [OSError("a fault"), OSError("again")]
 
         def failing(self, arguments, popped):

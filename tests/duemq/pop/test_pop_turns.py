@@ -200,7 +200,7 @@ def test_an_invalid_pop_does_not_affect_others_of_its_turn(rig):
     rig(scene)
 
 
-def test_a_pop_without_messages_is_held(rig, monkeypatch):
+def test_a_pop_without_messages_is_a_long_poll(rig, monkeypatch):
     """The pop is admitted once; the handler does not admit it again."""
     admitted, admit = [], PopProcessor.admit
 
@@ -214,7 +214,7 @@ def test_a_pop_without_messages_is_held(rig, monkeypatch):
         peers = await rig.peers(2)
         for peer in peers:
             write(peer, [rig.pop_request(1, pollTime=30_000)])
-        await until(lambda: len(rig.broker.parts.held) == 2)
+        await until(lambda: len(rig.broker.parts.long_polls) == 2)
         await rig.send(0, b"a", b"b")
         found = [bodies_of((await answers(peer, 1))[1]) for peer in peers]
         assert sorted(body for each in found for body in each) == [b"a", b"b"]

@@ -124,7 +124,7 @@ def test_copies_of_many_checkpoints_are_one_append_per_revive_queue(world):
     world(scene)
 
 
-def test_a_held_pop_returns_new_and_revived_messages(world):
+def test_a_long_poll_returns_new_and_revived_messages(world):
     async def scene(broker, clock, asker, client):
         await send(asker, b"a")
         await client.pop(invisibleTime=10_000)

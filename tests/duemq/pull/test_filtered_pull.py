@@ -89,7 +89,7 @@ def test_a_group_without_members_keeps_its_filter(run: Any, store: Any) -> None:
     assert world.clients.filters.find("T", "G") is not None
 
 
-def test_a_held_pull_is_resumed_by_a_message_that_matches(run: Any, store: Any) -> None:
+def test_a_long_poll_is_resumed_by_a_message_that_matches(run: Any, store: Any) -> None:
     async def scene() -> None:
         world = World(store=store)
         pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
@@ -98,7 +98,7 @@ def test_a_held_pull_is_resumed_by_a_message_that_matches(run: Any, store: Any) 
             put(world.store, "T", b"other", properties=BLUE)
             await settle()
             assert not pull.done()
-            assert len(world.held) == 1
+            assert len(world.long_polls) == 1
         put(world.store, "T", b"wanted", properties=RED)
         answer = await pull
         assert (answer.code, answer.body.count(b"other")) == (0, 0)
@@ -108,10 +108,10 @@ def test_a_held_pull_is_resumed_by_a_message_that_matches(run: Any, store: Any) 
     run(scene())
 
 
-def test_messages_without_a_match_do_not_extend_a_held_pull(run: Any, store: Any) -> None:
+def test_messages_without_a_match_do_not_extend_a_long_poll(run: Any, store: Any) -> None:
     async def scene() -> None:
         world = World(store=store)
-        async with world.held.running():
+        async with world.long_polls.running():
             pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND, **COLOUR))
             await settle()
             world.clock.advance(14_000)

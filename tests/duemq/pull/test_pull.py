@@ -5,7 +5,7 @@ import pytest
 from delivery.plugin import Request
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
-from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.long_polls import LongPolls
 from duemq.pull.pull import PullProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
@@ -46,14 +46,14 @@ class World:
         self.topics = FakeTopics(topic or FakeTopic("T"))
         self.groups = FakeGroups(*([group] if group else ()), auto_create=auto_create)
         self.offsets, self.clients = FakeOffsets(), ClientTable()
-        self.held = HeldPulls(self.clock, self.store)
+        self.long_polls = LongPolls(self.clock, self.store)
         self.stats = BrokerStats(self.store.topics)
         self.peer = FakePeer()
         self.config = BrokerConfig(**config)
-        self.store.add_dispatcher(self.held.on_append)
+        self.store.add_dispatcher(self.long_polls.on_append)
         self.processor = PullProcessor(
             self.store, self.topics, self.groups, self.offsets, self.clients,
-            self.held, self.stats, lambda: self.config,
+            self.long_polls, self.stats, lambda: self.config,
         )  # fmt: skip
 
     def join(self, *, topics=("T",), expression="*", kind="TAG", version=1, model="CLUSTERING"):
@@ -220,14 +220,14 @@ def test_a_pull_commits_an_offset_only_on_request(run):
 
 
 @pytest.mark.finding("A10")
-def test_a_held_pull_does_not_keep_its_request_content(run, store):
+def test_a_long_poll_does_not_keep_its_request_content(run, store):
     async def scene():
         world = World(store=store)
         request = world.request(sysFlag=SUBSCRIPTION | SUSPEND, junk="x" * 1_000)
         request.body, request.remark = b"b" * 1_000, "r" * 1_000
         pull = asyncio.create_task(handled(world.processor.pull, request))
         await settle()
-        assert (len(world.held), request.fields, request.body) == (1, {}, b"")
+        assert (len(world.long_polls), request.fields, request.body) == (1, {}, b"")
         assert not request.remark
         put(world.store, "T", b"late")
         assert (await pull).code == 0
@@ -235,7 +235,7 @@ def test_a_held_pull_does_not_keep_its_request_content(run, store):
     run(scene())
 
 
-def test_a_held_pull_returns_the_next_message(run, store):
+def test_a_long_poll_returns_the_next_message(run, store):
     async def scene():
         world = World(store=store)
         pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
@@ -244,15 +244,15 @@ def test_a_held_pull_returns_the_next_message(run, store):
         put(world.store, "T", b"late")
         answer = await pull
         assert (answer.code, b"late" in answer.body) == (0, True)
-        assert len(world.held) == 0
+        assert len(world.long_polls) == 0
 
     run(scene())
 
 
-def test_a_held_pull_returns_at_its_deadline(run, store):
+def test_a_long_poll_returns_at_its_deadline(run, store):
     async def scene():
         world = World(store=store)
-        async with world.held.running():
+        async with world.long_polls.running():
             flags = SUBSCRIPTION | SUSPEND | COMMIT
             pull = asyncio.create_task(world.pull(sysFlag=flags, commitOffset=3))
             await settle()
@@ -269,7 +269,7 @@ def test_a_held_pull_returns_at_its_deadline(run, store):
 
 
 @pytest.mark.parametrize(("offset", "flags"), [(0, SUBSCRIPTION), (9, SUBSCRIPTION | SUSPEND)])
-def test_pulls_that_are_not_held(run, offset, flags):
+def test_pulls_without_a_long_poll(run, offset, flags):
     answer = run(World().pull(queueOffset=offset, sysFlag=flags))
     assert answer.code == (19 if offset == 0 else 21)
 
@@ -277,7 +277,7 @@ def test_pulls_that_are_not_held(run, offset, flags):
 def test_short_polling_holds_for_a_second(run):
     async def scene():
         world = World(long_polling_enable=False)
-        async with world.held.running():
+        async with world.long_polls.running():
             pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
             await settle()
             world.clock.advance(1_250)

@@ -4,7 +4,7 @@ import pytest
 
 from delivery.plugin import Request
 from duemq.ports import Identity
-from duemq.pull.held_pulls import HeldPulls, ResumeReason
+from duemq.pull.long_polls import LongPolls, ResumeReason
 from duemq.pull.reset_offsets import ResetProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
@@ -36,10 +36,10 @@ class World:
             put_one(self.store, "T")
             self.clock.advance(1_000)
         self.offsets, self.clients = FakeOffsets(), ClientTable()
-        self.groups, self.held = FakeGroups(FakeGroup("G")), HeldPulls(self.clock, self.store)
+        self.groups, self.long_polls = FakeGroups(FakeGroup("G")), LongPolls(self.clock, self.store)
         self.processor = ResetProcessor(
             self.store, FakeTopics(FakeTopic("T", 2, 2)), self.groups, self.offsets,
-            self.clients, self.held, Identity("b", "C", 0, HOST),
+            self.clients, self.long_polls, Identity("b", "C", 0, HOST),
             push=lambda: self.pushes,
         )  # fmt: skip
 
@@ -129,10 +129,10 @@ def test_members_get_the_offsets_in_the_format_of_their_language(run, world):
     assert old.sent == []
 
 
-def test_a_reset_resumes_held_pulls(run, world):
+def test_a_reset_resumes_long_polls(run, world):
     async def scene():
         slot = world.store.topics.slot(world.store.topics.find("T"), 0)
-        pull = world.held.hold(slot, parse_expression("T", "*"), None, 9_000)
+        pull = world.long_polls.hold(slot, parse_expression("T", "*"), None, 9_000)
         await world.reset()
         assert await pull.resumed is ResumeReason.ARRIVED
 

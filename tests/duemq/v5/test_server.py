@@ -336,7 +336,7 @@ def test_a_stop_ends_streams_and_answers_pending_calls(tmp_path: Path) -> None:
             settings.publishing.topics.add(name="norm")
             await caller.settings(stream, settings)
             receiving = asyncio.create_task(caller.receive("norm", "g", poll_ms=20_000))
-            await until(lambda: len(broker.parts.held) > 0)
+            await until(lambda: len(broker.parts.long_polls) > 0)
             await broker.__aexit__(None, None, None)
             status, _ = await receiving
             return int(status.code), await stream.read()

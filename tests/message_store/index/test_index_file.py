@@ -188,7 +188,7 @@ def test_a_disabled_index_finds_nothing_and_creates_no_file(tmp_path: Path) -> N
     with open_store(tmp_path, index_enable=False) as store:
         put_one(store, "T", properties={"KEYS": "k"})
         assert store.query_keys("T", "k", 1, *ALWAYS) == []
-        assert store.index.behind_bytes == 0
+        assert store.index.lag_bytes == 0
     assert not (tmp_path / "index").exists()
 
 
@@ -207,7 +207,7 @@ def test_damage_in_the_log_does_not_stop_the_index(tmp_path: Path) -> None:
     log.write_bytes(data)
     with service(root, end) as index:
         index.catch_up()
-        assert index.behind_bytes == 0
+        assert index.lag_bytes == 0
         for record in records:
             for key in keys_of(record):
                 found = index.query(record.topic, key.partition("#")[2], 500, *ALWAYS)
@@ -223,7 +223,7 @@ def test_a_full_disk_pauses_the_index(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(os, "posix_fallocate", no_room)
         row = put_one(store, "T", properties={"KEYS": "k"})
         assert store.query_keys("T", "k", 1, *ALWAYS) == [row["phys_offset"]]  # found in the log
-        assert store.index.behind_bytes == row["record_size"]
+        assert store.index.lag_bytes == row["record_size"]
         monkeypatch.undo()
         assert store.query_keys("T", "k", 1, *ALWAYS) == [row["phys_offset"]]
 
@@ -236,9 +236,9 @@ def test_a_query_indexes_a_limited_part_of_the_log(tmp_path: Path) -> None:
         log.end = log_end(root)
         index = IndexService(root / "index", golden_config(root), log, FakeClock(T0))
         index.catch_up(bytes_max=0)
-        assert index.behind_bytes == log.end
+        assert index.lag_bytes == log.end
         index.catch_up(bytes_max=1)
-        assert index.behind_bytes < log.end
+        assert index.lag_bytes < log.end
 
 
 def test_files_of_removed_logs_are_deleted_except_the_newest(tmp_path: Path) -> None:

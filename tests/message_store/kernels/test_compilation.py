@@ -22,7 +22,7 @@ print(len(twice.signatures), sum(twice.stats.cache_misses.values()))
 """
 KEPT = """
 from message_store.kernels.registry import every_kernel
-print(*(listed.is_kept for listed in every_kernel()))
+print(*(listed.is_cached for listed in every_kernel()))
 """
 FAIL = """
 from message_store.kernels.compilation import CompilationFailed, compile_all

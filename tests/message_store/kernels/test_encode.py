@@ -31,7 +31,7 @@ def rows_of(columns) -> np.ndarray:
     for row, values in zip(rows, columns, strict=True):
         for name, value in zip(names, values, strict=True):
             row[name] = value
-        if row["status"] == 0 and encode.takes_queue_offset(int(row["sys_flag"])):
+        if row["status"] == 0 and encode.has_queue_offset(int(row["sys_flag"])):
             row["queue_offset"] = next_offset[values[0]]
             next_offset[values[0]] += 1
     return rows
@@ -128,5 +128,5 @@ def test_a_record_leaves_room_for_the_blank_that_ends_its_file(left):
     )
     fit = max(0, min(3, (left - 8) // 100))
     assert (end, size, last) == (fit, fit * 100, 5_000 + (fit - 1) * 100 if fit else -1)
-    encode.unnumber(batch.rows, 0, int(end), topics.arrays)
+    encode.revert_queue_offsets(batch.rows, 0, int(end), topics.arrays)
     assert topics.next_offset(0) == 0

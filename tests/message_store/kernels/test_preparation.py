@@ -10,7 +10,7 @@ import pytest
 from message_store.kernels import registry
 from message_store.kernels.compilation import IDLE_NICENESS, CompilationFailed
 from message_store.kernels.preparation import Preparation
-from message_store.kernels.registry import Listed, every_kernel
+from message_store.kernels.registry import KernelEntry, every_kernel
 
 
 class Compiler:
@@ -21,7 +21,7 @@ class Compiler:
         self.failure: Exception | None = None
         self._steps = asyncio.Semaphore(0)
 
-    async def __call__(self, kernels: Sequence[Listed], niceness: int) -> None:
+    async def __call__(self, kernels: Sequence[KernelEntry], niceness: int) -> None:
         await self._steps.acquire()
         self.batches.append((len(kernels), niceness))
         if self.failure is not None:

@@ -47,11 +47,11 @@ def test_texts_and_types_correspond(value: Any, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["int63", "const(int64)", "int64 + int64", "'text'"])
 def test_illegal_texts_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"{text} is no type")):
+    with pytest.raises(ValueError, match=re.escape(f"{text} is not a type")):
         types_of(text)
 
 
 def test_a_type_without_a_text_is_refused() -> None:
     signature = (typeof("text"),)  # type: ignore[no-untyped-call]
-    with pytest.raises(ValueError, match="unicode_type is no type"):
+    with pytest.raises(ValueError, match="unicode_type is not a type"):
         text_of(signature, LAYOUTS)

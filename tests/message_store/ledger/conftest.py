@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.ledger.place import BUSY_MS, LedgerPlace
+from message_store.ledger.location import BUSY_MS, LedgerLocation
 from migration.ledger.reader import MigrationLedger
 from tests.message_store.ledger.postgres import Server, private_server
 from tests.support.requirements import skip_without
@@ -19,7 +19,7 @@ Opener = Callable[..., MigrationLedger]
 def open_ledger(
     url: str, *, store_id: str = "s", store_path: str = "/", busy_ms: int = BUSY_MS
 ) -> MigrationLedger:
-    place = LedgerPlace(url=url, store_id=store_id, store_path=store_path, busy_ms=busy_ms)
+    place = LedgerLocation(url=url, store_id=store_id, store_path=store_path, busy_ms=busy_ms)
     return MigrationLedger.open(place, now_ms=NOW_MS)
 
 

@@ -106,7 +106,7 @@ LEVEL_RECORDS = st.builds(
     moved_bytes=COUNTS,
     excluded=COUNTS,
     routed=COUNTS,
-    given_back=COUNTS,
+    returned=COUNTS,
     rate_per_s=RATES,
     cause=WORDS,
 )
@@ -117,7 +117,7 @@ EVENTS = st.builds(
     at_ms=COUNTS,
     kind=st.sampled_from(["route", "handover", "note"]),
     level=st.none() | LEVELS,
-    who=WORDS,
+    operator=WORDS,
     text=WORDS,
     mark_offset=MAYBE,
 )

@@ -108,7 +108,7 @@ TOLD = Run(
             at_ms=12,
             kind="route",
             level=3,
-            who="anna",
+            operator="anna",
             text="on",
             mark_offset=0,
         )
@@ -240,10 +240,10 @@ def test_foreign_tables_of_our_names_are_unchanged(engine: Engine, opener: Opene
 OPEN_AT_ONCE = """
 import sys
 from message_store.ledger.ledger import Ledger
-from message_store.ledger.place import LedgerPlace
+from message_store.ledger.location import LedgerLocation
 print("ready", flush=True)
 sys.stdin.readline()
-Ledger.open(LedgerPlace(url=sys.argv[1], store_id="s-1", store_path="/"), now_ms=1)
+Ledger.open(LedgerLocation(url=sys.argv[1], store_id="s-1", store_path="/"), now_ms=1)
 """
 
 

@@ -19,7 +19,7 @@ from message_store.ledger.errors import (
     LedgerOfAnotherStore,
     LedgerUnavailable,
 )
-from message_store.ledger.place import LedgerPlace
+from message_store.ledger.location import LedgerLocation
 from message_store.ledger.worker import LedgerProcess, LedgerWorker, Worker
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import EventRecord, MigrationRecord, Snapshot
@@ -29,17 +29,17 @@ RUN = MigrationRecord(migration_id="m", started_ms=1)
 PARENT = """
 import sys
 from migration.ledger.records import Snapshot
-from message_store.ledger.place import LedgerPlace
+from message_store.ledger.location import LedgerLocation
 from message_store.ledger.worker import LedgerProcess
-worker = LedgerProcess(LedgerPlace(url=sys.argv[1], store_id="s-1", store_path="/"))
+worker = LedgerProcess(LedgerLocation(url=sys.argv[1], store_id="s-1", store_path="/"))
 worker.open(Snapshot(next_record=0), 1)
 print(worker._process.pid, flush=True)
 sys.stdin.read()
 """
 
 
-def place(path: Path, store_id: str = "s-1") -> LedgerPlace:
-    return LedgerPlace(url=f"sqlite:///{path}", store_id=store_id, store_path="/", busy_ms=1)
+def place(path: Path, store_id: str = "s-1") -> LedgerLocation:
+    return LedgerLocation(url=f"sqlite:///{path}", store_id=store_id, store_path="/", busy_ms=1)
 
 
 def event(text: str) -> EventRecord:

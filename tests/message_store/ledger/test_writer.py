@@ -17,7 +17,7 @@ from message_store.clock import FakeClock
 from message_store.ledger.engine import default_url, make_engine, parse_url
 from message_store.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
 from message_store.ledger.ledger import Ledger
-from message_store.ledger.place import LedgerPlace
+from message_store.ledger.location import LedgerLocation
 from message_store.ledger.records import Record
 from message_store.ledger.worker import LedgerWorker
 from message_store.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerWriter
@@ -38,7 +38,7 @@ class Rig:
     def __init__(self, url: str, **limits: Any) -> None:
         self.clock = FakeClock(NOW_MS)
         self.url, self.snapshot = url, some.snapshot(0)
-        self.place = LedgerPlace(url=url, store_id="s-1", store_path="/stores/one", busy_ms=1)
+        self.place = LedgerLocation(url=url, store_id="s-1", store_path="/stores/one", busy_ms=1)
         self.writer = LedgerWriter(
             LedgerWorker(self.place), clock=self.clock, snapshot=lambda: self.snapshot, **limits
         )

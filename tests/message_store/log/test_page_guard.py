@@ -49,7 +49,7 @@ def test_an_unreadable_page_is_zeroed_and_recorded(disk, path):
     assert pages.data[2 * PAGE_BYTES - 1] == ord("a")
     assert not pages.data[2 * PAGE_BYTES : 4 * PAGE_BYTES].any()
     assert pages.data[4 * PAGE_BYTES] == ord("a")
-    assert pages.replaced == before + 2 == pages.look()
+    assert pages.replaced == before + 2 == pages.update()
     assert pages.unreadable == [(2 * PAGE_BYTES, 4 * PAGE_BYTES)]
     assert pages.why == EIO
     assert page_guard().found[-1] == (path, 3 * PAGE_BYTES, EIO)
@@ -60,7 +60,7 @@ def test_a_truncated_file_is_zero_after_its_end(path):
     pages, fd = mapped(path)
     os.ftruncate(fd, PAGE_BYTES)
     assert int(pages.data[-1]) == 0
-    pages.look()
+    pages.update()
     assert pages.unreadable == [((PAGES - 1) * PAGE_BYTES, PAGES * PAGE_BYTES)]
     assert pages.why == CUT
 
@@ -70,7 +70,7 @@ def test_a_page_that_becomes_readable_is_mapped_again(disk, path):
     pages, fd = mapped(path)
     disk.break_page(path, 0, passing=True)
     assert pages.data[0] == 0
-    pages.look()
+    pages.update()
     assert pages.unreadable == []
     os.pwrite(fd, b"new", 0)
     assert bytes(pages.data[:4]) == b"newa"
@@ -95,7 +95,7 @@ def test_a_partial_write_to_a_replaced_page_is_lost(disk, path, value, lost):
     pages, _ = mapped(path, writable=True)
     disk.break_page(path, 0, passing=True)
     pages.data[5] = value
-    pages.look()
+    pages.update()
     assert (pages.why == NOT_WRITTEN) == lost == bool(pages.unreadable)
     assert pages.data[0] == (0 if lost else ord("a"))
 
@@ -107,7 +107,7 @@ def test_a_file_without_a_descriptor_is_reopened(disk, path):
     disk.break_page(path, 0, passing=True)
     disk.break_page(path, PAGE_BYTES)
     assert not pages.data[: 2 * PAGE_BYTES].any()
-    pages.look()
+    pages.update()
     assert pages.unreadable == [(PAGE_BYTES, 2 * PAGE_BYTES)]
     assert pages.data[0] == ord("a")
 
@@ -126,7 +126,7 @@ def test_threads_fault_on_the_same_pages(disk, path):
         thread.start()
     for thread in threads:
         thread.join()
-    pages.look()
+    pages.update()
     assert set(sums.tolist()) == {PAGES // 2 * PAGE_BYTES * ord("a")}
     assert len(pages.unreadable) == PAGES // 2
 
@@ -152,7 +152,7 @@ def test_all_pages_of_a_large_log_file_fail(tmp_path):
     os.ftruncate(fd, size)
     os.pwrite(fd, b"first", 0)
     os.pwrite(fd, b"last", size - 4)
-    pages.look()
+    pages.update()
     assert (bytes(pages.data[:5]), bytes(pages.data[-4:])) == (b"first", b"last")
     os.close(fd)
 

@@ -254,16 +254,16 @@ def test_a_page_that_fails_while_it_is_written_again_keeps_its_bytes(tmp_path, d
     store, rows = filled(tmp_path)
     page = 5 * PAGE_BYTES
     before = log_path(tmp_path).read_bytes()
-    look = store.log.unreadable.look
+    update = store.log.unreadable.update
 
     def break_after_lookup() -> bool:
         """Break the page right after the lookup of unreadable places."""
-        new = look()
-        store.log.unreadable.look = look
+        new = update()
+        store.log.unreadable.update = update
         disk.break_page(log_path(tmp_path), page, passing=passing)
         return new
 
-    store.log.unreadable.look = break_after_lookup
+    store.log.unreadable.update = break_after_lookup
     recover.write_again(store.log, 0, store.log.end)
     store.__exit__(None, None, None)
     assert log_path(tmp_path).read_bytes() == before

@@ -15,7 +15,7 @@ import pytest
 from message_store.errors import StoreFull
 from message_store.layout import CQ_UNIT
 from message_store.log import zeroing
-from message_store.log.zeroing import whole_size, write_zeros, zero_range
+from message_store.log.zeroing import restored_size, write_zeros, zero_range
 from tests.support.stores import crash, open_store, put_one
 
 SIZE = 40_000
@@ -82,7 +82,7 @@ def test_only_a_truncated_file_is_extended(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
-    assert whole_size(path, 1_000, proven=proven) == size == path.stat().st_size
+    assert restored_size(path, 1_000, proven=proven) == size == path.stat().st_size
     assert path.read_bytes().rstrip(b"\0") == data.rstrip(b"\0")
 
 

@@ -13,7 +13,7 @@ import pytest
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
-from message_store.retention.log_retention import FileFacts, Wanted, plan_removal, plan_wanted
+from message_store.retention.log_retention import LogFileInfo, Removal, plan_freeing, plan_removal
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
 from tests.support.raw_connection import WAIT_S
@@ -40,7 +40,7 @@ OLD, NEW = NOW_MS - 73 * HOUR_MS, NOW_MS - HOUR_MS
     ],
 )
 def test_plan(rule, ages, hour, disk, pinned, durable, remove):
-    files = [FileFacts(end=(i + 1) * 100, modified_ms=age) for i, age in enumerate(ages)]
+    files = [LogFileInfo(end=(i + 1) * 100, modified_ms=age) for i, age in enumerate(ages)]
     plan = plan_removal(
         files,
         small_config(Path("/x")),
@@ -54,10 +54,15 @@ def test_plan(rule, ages, hour, disk, pinned, durable, remove):
 
 
 def test_requested_expired_files_are_deleted_at_any_hour():
-    files = [FileFacts(100, OLD), FileFacts(200, OLD), FileFacts(300, OLD), FileFacts(400, NEW)]
+    files = [
+        LogFileInfo(100, OLD),
+        LogFileInfo(200, OLD),
+        LogFileInfo(300, OLD),
+        LogFileInfo(400, NEW),
+    ]
     plan = plan_removal(
         files, small_config(Path("/x")), now_ms=NOW_MS, hour=5, disk_percent=10,
-        pinned_from=None, durable=900, asked_until=200,
+        pinned_from=None, durable=900, requested_until=200,
     )  # fmt: skip
     assert plan.remove == 2
 
@@ -65,17 +70,17 @@ def test_requested_expired_files_are_deleted_at_any_hour():
 @pytest.mark.parametrize(
     ("rule", "ages", "used", "expected"),
     [
-        ("there is room", [OLD, OLD, OLD], 750, Wanted()),
-        ("expired files above 75 %, never the last", [OLD, OLD, OLD], 760, Wanted(200, 10)),
-        ("young files stay", [OLD, NEW, NEW], 760, Wanted(100, 10)),
-        ("nothing has expired", [NEW, NEW, NEW], 850, Wanted()),
-        ("any file above 85 %", [NEW, NEW, NEW], 851, Wanted(200, 1)),
+        ("there is room", [OLD, OLD, OLD], 750, Removal()),
+        ("expired files above 75 %, never the last", [OLD, OLD, OLD], 760, Removal(200, 10)),
+        ("young files stay", [OLD, NEW, NEW], 760, Removal(100, 10)),
+        ("nothing has expired", [NEW, NEW, NEW], 850, Removal()),
+        ("any file above 85 %", [NEW, NEW, NEW], 851, Removal(200, 1)),
     ],
 )
 def test_wanted_files(rule, ages, used, expected):
-    files = [FileFacts(end=(i + 1) * 100, modified_ms=age) for i, age in enumerate(ages)]
+    files = [LogFileInfo(end=(i + 1) * 100, modified_ms=age) for i, age in enumerate(ages)]
     config = small_config(Path("/x"))
-    found = plan_wanted(files, config, now_ms=NOW_MS, used=used, free=1_000 - used)
+    found = plan_freeing(files, config, now_ms=NOW_MS, used=used, free=1_000 - used)
     assert found == expected, rule
 
 
@@ -115,12 +120,12 @@ def test_a_store_reads_the_usage_of_its_disk(tmp_path, monkeypatch):
             s.log.end = s.log.file_bytes * size
             s.log.writable_file()
         monkeypatch.setattr(type(s), "disk_bytes", (860, 140))
-        assert s.retention.wanted() == Wanted(s.log.files[0].base + s.log.file_bytes, 10)
+        assert s.retention.files_to_free() == Removal(s.log.files[0].base + s.log.file_bytes, 10)
         assert s.retention.room == 40
         monkeypatch.setattr(type(s), "disk_bytes", (100, 900))
-        assert s.retention.wanted() == s.retention.expired() == Wanted()
+        assert s.retention.files_to_free() == s.retention.expired_files() == Removal()
         s.clock.advance(10**13)
-        assert s.retention.expired().until == s.log.files[0].base + s.log.file_bytes
+        assert s.retention.expired_files().until == s.log.files[0].base + s.log.file_bytes
 
 
 def expired_store(root: Path, clock: FakeClock) -> MessageStore:

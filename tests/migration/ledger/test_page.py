@@ -90,7 +90,7 @@ def a_run(text: str = "started by hand") -> Run:
         ],
         events=[
             EventRecord(
-                key="a", migration_id="r", at_ms=START_MS, kind="state", who=text, text=text
+                key="a", migration_id="r", at_ms=START_MS, kind="state", operator=text, text=text
             ),
             EventRecord(
                 key="mark 1", migration_id="r", at_ms=START_MS + 9, kind="handover", level=3

@@ -24,12 +24,12 @@ def state(source: str, target: str, level: int = 3, **values: Any) -> StateRecor
 
 
 RECORDS: list[OwnershipRecord] = [
-    state("planned", "routing", who="anna", why="Friday"),
+    state("planned", "routing", operator="anna", why="Friday"),
     Route(migration="r", level=3, on=True, fence=100, rules={"orders": 5_000}),
     state("routing", "draining"),
     Transfer(migration="r", level=3, first=10, end=60, excluded=((20, 25), (30, 31)), count=44),
-    state("draining", "draining", who="bert", why="lunch"),
-    state("draining", "draining", who="bert"),
+    state("draining", "draining", operator="bert", why="lunch"),
+    state("draining", "draining", operator="bert"),
     Transfer(migration="r", level=3, first=60, end=100, count=40),
     state("draining", "verifying"),
     state("verifying", "done"),
@@ -39,7 +39,7 @@ RECORDS: list[OwnershipRecord] = [
 def project(marks: list[OwnershipRecord]) -> LedgerProjection:
     projection = LedgerProjection()
     for at, record in enumerate(marks):
-        projection.take(entry(at, record))
+        projection.apply(entry(at, record))
     return projection
 
 
@@ -86,7 +86,7 @@ def test_texts_of_steps() -> None:
         at_ms=1_004,
         kind="state",
         level=3,
-        who="bert",
+        operator="bert",
         text="paused: lunch",
         mark_offset=4,
     )
@@ -105,7 +105,7 @@ def test_consecutive_steps_are_one_event() -> None:
     gap = Transfer(migration="r", level=3, first=2_000, end=2_001, count=1)
     projection = LedgerProjection()
     for at, record in enumerate([*steps[:50], other, *steps[50:], gap, *backs]):
-        event = projection.take(entry(at, record))[-1]
+        event = projection.apply(entry(at, record))[-1]
         assert isinstance(event, EventRecord)
     events = projection.snapshot().events
     assert [(event.text, event.mark_offset) for event in events] == [
@@ -121,7 +121,7 @@ def test_steps_of_a_long_run_are_several_events() -> None:
     projection = LedgerProjection()
     for at in range(100):
         record = Transfer(migration="r", level=3, first=at, end=at + 1, count=1)
-        projection.take(JournalEntry(at, at, at * STEPS_MS // 10, record))
+        projection.apply(JournalEntry(at, at, at * STEPS_MS // 10, record))
     assert [event.mark_offset for event in projection.snapshot().events] == list(range(0, 100, 10))
 
 
@@ -138,16 +138,16 @@ def test_a_pause_and_its_cause(count: int, paused: bool) -> None:
 def test_a_run_ends_with_its_last_level_and_continues_with_a_rollback() -> None:
     projection = project([*RECORDS[:8], state("planned", "routing", level=5), RECORDS[8]])
     assert projection.snapshot().migrations[0].ended_ms is None
-    projection.take(entry(10, state("routing", "rolling_back", level=5)))
-    projection.take(entry(11, state("rolling_back", "rolled_back", level=5)))
+    projection.apply(entry(10, state("routing", "rolling_back", level=5)))
+    projection.apply(entry(11, state("rolling_back", "rolled_back", level=5)))
     assert projection.snapshot().migrations[0].ended_ms == START_MS + 11
-    projection.take(entry(12, state("done", "rolling_back")))
+    projection.apply(entry(12, state("done", "rolling_back")))
     assert projection.snapshot().migrations[0].ended_ms is None
     back = Return(migration="r", level=3, first=10, end=100, pending=((50, 90),), count=40)
-    projection.take(entry(13, back))
-    projection.take(entry(14, Route(migration="r", level=3, on=False)))
+    projection.apply(entry(13, back))
+    projection.apply(entry(14, Route(migration="r", level=3, on=False)))
     snapshot = projection.snapshot()
-    assert [level.given_back for level in snapshot.levels] == [40, 0]
+    assert [level.returned for level in snapshot.levels] == [40, 0]
     assert [event.text for event in snapshot.events[-2:]] == ["40 messages", "as before"]
 
 
@@ -155,7 +155,7 @@ def test_a_run_ends_with_its_last_level_and_continues_with_a_rollback() -> None:
 def test_known_ownership_records_change_nothing(stop: int, again: int) -> None:
     projection = project(RECORDS[:stop])
     for at in range(min(again, stop), len(RECORDS)):
-        assert bool(projection.take(entry(at, RECORDS[at]))) == (at >= stop)
+        assert bool(projection.apply(entry(at, RECORDS[at]))) == (at >= stop)
     assert projection.snapshot() == project(RECORDS).snapshot()
 
 
@@ -166,7 +166,7 @@ def test_a_start_continues_from_the_projection_of_removed_records(stop: int) -> 
         journal = journal.after(entry(at, record))
     projection = LedgerProjection(journal)
     for at in range(len(RECORDS)):
-        assert bool(projection.take(entry(at, RECORDS[at]))) == (at >= stop)
+        assert bool(projection.apply(entry(at, RECORDS[at]))) == (at >= stop)
     found, whole = projection.snapshot(), project(RECORDS).snapshot()
     unknown = {"excluded": 0}  # not counted by the projection of the journal
     assert [replace(level, **unknown) for level in found.levels] == [
@@ -184,7 +184,7 @@ def test_the_transferred_end_remains_after_a_rollback() -> None:
 def test_changed_rows_are_those_the_ledger_lacks(opener: Opener) -> None:
     ledger, projection = opener(), LedgerProjection()
     for at, record in enumerate(RECORDS):
-        ledger.write(projection.take(entry(at, record)))
+        ledger.write(projection.apply(entry(at, record)))
     run, snapshot = ledger.run("r"), projection.snapshot()
     assert ([run.migration], run.levels, run.events) == (
         snapshot.migrations,

@@ -125,9 +125,9 @@ def test_a_later_record_replaces_one_with_the_same_key(opener: Opener) -> None:
 )
 def test_any_text_is_stored(opener: Opener, written: str, read: str) -> None:
     ledger = opener()
-    ledger.write([some.migration(started_by=written), some.mark(0, text=written, who=written)])
+    ledger.write([some.migration(started_by=written), some.mark(0, text=written, operator=written)])
     run = ledger.run(RUN_ID)
-    assert (run.migration.started_by, run.events[0].text, run.events[0].who) == (read,) * 3
+    assert (run.migration.started_by, run.events[0].text, run.events[0].operator) == (read,) * 3
 
 
 def test_many_samples_are_merged(opener: Opener) -> None:

@@ -26,7 +26,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until_written(bench: Bench) -> None:
     """Advance the clock until the ledger is complete."""
-    await bench.ledger_until(lambda ledger: not ledger["waiting"] and not ledger["trouble"])
+    await bench.ledger_until(lambda ledger: not ledger["pending"] and not ledger["trouble"])
 
 
 def run_of(url: str, migration: str) -> Run:
@@ -55,14 +55,14 @@ def wipe(url: str) -> None:
 def test_a_run_is_recorded_from_plan_to_rollback(url: str, tmp_path: Path) -> None:
     async def steps(bench: Bench) -> None:
         await bench.send(20, 5)
-        plan = (await bench.command("plan", levels=[5], who="anna"))["plan"]
-        started = await bench.command("start", plan_id=plan["plan_id"], who="anna")
+        plan = (await bench.command("plan", levels=[5], operator="anna"))["plan"]
+        started = await bench.command("start", plan_id=plan["plan_id"], operator="anna")
         runs.append(started["migration"])
         await bench.until(5, "done")
         await bench.send(3, 5, "new")
         bench.clock.advance(1_000)
         assert (await bench.command("verify", levels=[5]))["right"]
-        await bench.command("rollback", who="ben")
+        await bench.command("rollback", operator="ben")
         await bench.until(5, "rolled_back")
         await until_written(bench)
 
@@ -74,17 +74,17 @@ def test_a_run_is_recorded_from_plan_to_rollback(url: str, tmp_path: Path) -> No
     assert run.plan is not None
     assert sum(level.pending for level in run.plan.levels) == 20
     [level] = run.levels
-    assert (level.state, level.moved, level.given_back) == (State.ROLLED_BACK, 20, 20)
+    assert (level.state, level.moved, level.returned) == (State.ROLLED_BACK, 20, 20)
     assert [check.agrees for check in run.verifications] == [True, True]
     kinds = [event.kind for event in run.events]
     assert {"route", "state", "handover", "giveback"} == set(kinds)
-    assert {event.who for event in run.events} == {"", "anna", "ben"}
+    assert {event.operator for event in run.events} == {"", "anna", "ben"}
 
 
 def test_a_ledger_lost_during_a_run_is_rebuilt_from_the_log(url: str, tmp_path: Path) -> None:
     async def steps(bench: Bench) -> None:
         await bench.send(60, 5)
-        runs.append((await bench.command("start", levels=[5], who="anna"))["migration"])
+        runs.append((await bench.command("start", levels=[5], operator="anna"))["migration"])
         await bench.until(5, "draining", step_ms=1)
         for _ in range(TURNS_MAX):
             if (await bench.level(5))["moved"]:

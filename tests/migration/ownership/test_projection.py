@@ -25,7 +25,7 @@ from migration.ownership import projection
 from tests.support.stores import open_store
 
 RECORDS: list[OwnershipRecord] = [
-    StateRecord(migration="m", level=3, source="planned", target="routing", who="me", why="ü"),
+    StateRecord(migration="m", level=3, source="planned", target="routing", operator="me", why="ü"),
     Route(migration="m", level=3, on=True, fence=7, timer_fence=2, rules={"T": 5_000}),
     Transfer(migration="m", level=3, first=0, end=9, excluded=((2, 3), (5, 7)), count=6, checksum=1,
              promised={4: 1 << 50}),

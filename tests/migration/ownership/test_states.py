@@ -18,7 +18,7 @@ from migration.ownership.states import (
 
 # Rows: states. Columns: the state after each event, - where the event does not apply.
 TABLE = """
-               start    fenced    emptied    proved  roll_back     given_back
+               start    fenced    drained   verified roll_back     returned
 planned        routing  -         -          -       rolling_back  -
 routing        -        draining  -          -       rolling_back  -
 draining       -        -         verifying  -       rolling_back  -

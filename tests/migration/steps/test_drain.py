@@ -83,6 +83,6 @@ def test_a_drained_record_hides_its_level_from_apaches_broker(tmp_path: Path) ->
     assert names() == ["DELAY"] * 10
     rig.drain.step(4, 6)
     assert names() == ["DELAy"] * 6 + ["DELAY"] * 4
-    rig.giveback.step(4, 2)
+    rig.return_units.step(4, 2)
     assert names() == ["DELAy"] * 4 + ["DELAY"] * 6
     rig.close()

@@ -63,7 +63,7 @@ def test_messages_of_a_golden_store_are_delivered_on_time(name: str, tmp_path: P
     source = copy_golden_store(name, tmp_path / "source")
     before, target = digest(source), tmp_path / "target"
     copy_store(source, target)
-    done = migrate_offline(target, [], GOLDEN, who="anna", now_ms=NOW_MS)
+    done = migrate_offline(target, [], GOLDEN, operator="anna", now_ms=NOW_MS)
     assert digest(source) == before
     planned = {level.level: level.pending for level in done.plan.levels}
     assert done.moved == planned
@@ -130,7 +130,7 @@ def test_a_copy_is_another_store(tmp_path: Path) -> None:
 
 def test_a_dry_run_counts_and_changes_no_message(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
-    done = migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS, dry_run=True)
+    done = migrate_offline(root, [18], GOLDEN, operator="", now_ms=NOW_MS, dry_run=True)
     assert [level.level for level in done.plan.levels] == [18]
     assert not done.moved
     assert not (root / "duemq.ledger.sqlite").exists()
@@ -140,7 +140,7 @@ def test_a_dry_run_counts_and_changes_no_message(tmp_path: Path) -> None:
 def test_it_is_recorded_with_the_current_time(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path / "store")
     now_ms = NOW_MS + 7 * 3_600_000
-    done = migrate_offline(root, [18], GOLDEN, who="anna", now_ms=now_ms)
+    done = migrate_offline(root, [18], GOLDEN, operator="anna", now_ms=now_ms)
     day = f"{datetime.fromtimestamp(now_ms // 1_000, UTC):%Y%m%d-%H%M%S}"
     assert day in done.migration
     assert day in done.plan.plan_id
@@ -160,12 +160,12 @@ def test_a_stopped_migration_continues(tmp_path: Path, monkeypatch: pytest.Monke
         "migration.steps.verification.Verified.is_right", property(lambda found: False)
     )
     with pytest.raises(OfflineStopped, match="the same command"):
-        migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS)
+        migrate_offline(root, [18], GOLDEN, operator="", now_ms=NOW_MS)
     monkeypatch.undo()
     assert (
-        migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS).moved[18] == 0
+        migrate_offline(root, [18], GOLDEN, operator="", now_ms=NOW_MS).moved[18] == 0
     )  # verified in this run
-    assert migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS).moved == {
+    assert migrate_offline(root, [18], GOLDEN, operator="", now_ms=NOW_MS).moved == {
         18: 0
     }  # nothing remains to be done
 
@@ -173,9 +173,9 @@ def test_a_stopped_migration_continues(tmp_path: Path, monkeypatch: pytest.Monke
 def test_refused_migrations(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
     with pytest.raises(UsageError, match="is not a store"):
-        migrate_offline(tmp_path / "nothing", [], GOLDEN, who="", now_ms=NOW_MS)
+        migrate_offline(tmp_path / "nothing", [], GOLDEN, operator="", now_ms=NOW_MS)
     with pytest.raises(UsageError, match="no level 19 here; there are 1 to 18"):
-        migrate_offline(root, [19], GOLDEN, who="", now_ms=NOW_MS)
+        migrate_offline(root, [19], GOLDEN, operator="", now_ms=NOW_MS)
     with pytest.raises(UsageError, match="is within"):
         copy_store(root, root / "copy")
     with pytest.raises(UsageError, match="is not empty"):
@@ -186,6 +186,8 @@ def test_refused_migrations(tmp_path: Path) -> None:
         clock = FakeClock(end_ms(VERSION))
         async with running(settings, clock=clock, plugins=PLUGINS):
             with pytest.raises(StoreLocked):
-                await asyncio.to_thread(migrate_offline, root, [], GOLDEN, who="", now_ms=NOW_MS)
+                await asyncio.to_thread(
+                    migrate_offline, root, [], GOLDEN, operator="", now_ms=NOW_MS
+                )
 
     asyncio.run(while_a_broker_runs())

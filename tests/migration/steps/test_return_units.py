@@ -36,7 +36,7 @@ def test_returned_messages_are_delivered_by_their_level(tmp_path: Path) -> None:
         while rig.drain.step(level, 30).moved:
             pass
     assert pending(rig) == (0, 200)
-    assert [rig.giveback.step(4, 40).moved for _ in range(4)] == [40, 40, 20, 0]
+    assert [rig.return_units.step(4, 40).moved for _ in range(4)] == [40, 40, 20, 0]
     assert pending(rig) == (100, 100)
     for one in (rig, plain):
         one.advance(130_000)
@@ -51,8 +51,8 @@ def test_repeated_migrations_and_rollbacks_with_kills(tmp_path: Path) -> None:
         while not rig.drain.step(4, 25).blocked_by and rig.level_pending:
             pass
         assert pending(rig) == (0, 60)
-        while rig.giveback.left(4):
-            rig.giveback.step(4, 25)
+        while rig.return_units.remaining(4):
+            rig.return_units.step(4, 25)
         assert pending(rig) == (60, 0)
         if turn % 2:
             rig.kill()
@@ -72,8 +72,8 @@ def test_messages_that_became_due_do_not_return(tmp_path: Path) -> None:
     rig.advance(59_993)  # some were delivered, a few are staged
     left = rig.timers.counts.total
     assert 0 < left < 50
-    assert rig.giveback.step(4, 1_000).moved == left
-    assert not rig.giveback.left(4)
+    assert rig.return_units.step(4, 1_000).moved == left
+    assert not rig.return_units.remaining(4)
     rig.advance(5_000)
     check(rig, due)
 
@@ -97,12 +97,12 @@ def test_routed_messages_return_with_their_due_times(lose: tuple[str, ...], tmp_
     due = fill(rig, 100, (4, 5))
     fill(plain, 100, (4, 5))
     rig.advance(30_000)
-    assert rig.unroute.step(4, 30).moved == 30
+    assert rig.routed_return.step(4, 30).moved == 30
     late = rig.send([(4, "T", 0, b"late")])  # still a timer
     assert pending(rig) == (80, 21)
     due[b"late"] = int(late.rows[0]["store_ms"]) + 60_000
-    assert [rig.unroute.step(4, 30).moved for _ in range(2)] == [21, 0]
-    assert rig.unroute.is_over(4)
+    assert [rig.routed_return.step(4, 30).moved for _ in range(2)] == [21, 0]
+    assert rig.routed_return.is_finished(4)
     assert pending(rig) == (101, 0)
     rig.send([(4, "T", 0, b"later")])
     due[b"later"] = rig.clock.now_ms() + 60_000
@@ -174,9 +174,9 @@ def test_a_level_is_not_done_before_it_was_read(tmp_path: Path) -> None:
     rig.kill()
     rig.open()  # the route has ended, its timers still exist
     assert 4 not in rig.router.levels
-    assert not rig.unroute.is_over(4)
-    assert rig.unroute.step(4, 100).moved == 10
-    assert rig.unroute.is_over(4)
+    assert not rig.routed_return.is_finished(4)
+    assert rig.routed_return.step(4, 100).moved == 10
+    assert rig.routed_return.is_finished(4)
     assert pending(rig) == (10, 0)
-    rig.unroute.forget(4)
-    assert not rig.unroute.is_over(4)
+    rig.routed_return.forget(4)
+    assert not rig.routed_return.is_finished(4)

@@ -26,23 +26,23 @@ def test_plan_start_done_rollback(tmp_path: Path) -> None:
         await bench.send(20, 5)
         await bench.send(5, 4, "other")
         sent_ms = bench.clock.now_ms()
-        plan = (await bench.command("plan", levels=[5], who="anna"))["plan"]
+        plan = (await bench.command("plan", levels=[5], operator="anna"))["plan"]
         assert [(item["level"], item["pending"]) for item in plan["levels"]] == [(5, 20)]
         assert await bench.pending() == (25, 0)
         assert (await bench.command("start", plan_id=plan["plan_id"], dry_run=True))["levels"] == [
             5
         ]
         assert (await bench.command("status"))["levels"] == []
-        started = await bench.command("start", plan_id=plan["plan_id"], who="anna")
+        started = await bench.command("start", plan_id=plan["plan_id"], operator="anna")
         done = await bench.until(5, "done")
         assert (done["migration"], done["moved"]) == (started["migration"], 20)
         assert await bench.pending() == (5, 20)
         await bench.send(3, 5, "new")
         assert await bench.pending() == (5, 23)
         assert (await bench.command("verify"))["right"]
-        await bench.command("rollback", who="anna")
+        await bench.command("rollback", operator="anna")
         back = await bench.until(5, "rolled_back")
-        assert back["given_back"] == 20
+        assert back["returned"] == 20
         assert await bench.pending() == (28, 0)
         await bench.send(1, 5, "late")
         assert await bench.pending() == (29, 0)
@@ -61,15 +61,15 @@ def test_plan_start_done_rollback(tmp_path: Path) -> None:
 def test_a_restart_continues_the_migration(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(10, 5)
-        await bench.command("start", levels=[5], who="anna")
-        await bench.command("pause", levels=[5], cause="lunch", who="anna")
+        await bench.command("start", levels=[5], operator="anna")
+        await bench.command("pause", levels=[5], cause="lunch", operator="anna")
 
     async def second(bench: Bench) -> None:
         found = await bench.level(5)
         assert (found["paused"], found["cause"], found["routed"]) == (True, "lunch", True)
         await bench.send(1, 5, "new")
         pending = await bench.pending()
-        await bench.command("resume", who="anna")
+        await bench.command("resume", operator="anna")
         found = await bench.until(5, "done")
         assert found["cause"] == ""
         assert await bench.pending() == (0, 11)
@@ -88,10 +88,10 @@ def test_a_start_command_interrupted_between_its_records_continues(tmp_path: Pat
 
     async def second(bench: Bench) -> None:
         found = await bench.until(5, "done")
-        assert (found["migration"], found["who"], found["moved"]) == ("run-1", "", 10)
+        assert (found["migration"], found["operator"], found["moved"]) == ("run-1", "", 10)
         told = [entry.record for entry in ownership.read(bench.broker.store)]
         assert told[1] == StateRecord(
-            migration="run-1", level=5, source="planned", target="routing", who="recovery"
+            migration="run-1", level=5, source="planned", target="routing", operator="recovery"
         )
         await bench.send(1, 5, "new")
         assert await bench.pending() == (0, 11)
@@ -239,7 +239,7 @@ def test_levels_take_turns_between_pauses(tmp_path: Path) -> None:
         throttle = bench.service.throttle
         throttle.batch = 1
         await bench.command("start", levels=[4, 5])
-        bench.service.need()
+        bench.service.owners_or_raise()
         throttle.observe(delivered(0))  # from now on a pause follows each step
         assert throttle.pause_ms == PAUSE_FIRST_MS
         seen = []
@@ -307,7 +307,7 @@ def test_counting_yields_to_deliveries_and_ends_with_the_broker(tmp_path: Path) 
     async def steps(bench: Bench) -> None:
         await bench.send(60, 5)
         service = bench.service
-        service.need()
+        service.owners_or_raise()
         for _ in range(12):
             service.throttle.count_step(1, bench.clock.now_ms(), bench.clock.now_ms())
             service.throttle.observe(delivered(1_000))  # all of them late
@@ -394,7 +394,7 @@ def test_returning_is_limited_until_the_next_checkpoint(
         await bench.until(5, "done")
         await bench.command("rollback")
         back = await bench.until(5, "rolled_back", step_ms=5)
-        assert back["given_back"] == 60
+        assert back["returned"] == 60
         assert await bench.pending() == (60, 0)
 
     with_broker(tmp_path, steps, migrationRate="20")  # 5 at once, 20 until the next checkpoint

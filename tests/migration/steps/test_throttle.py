@@ -402,13 +402,13 @@ def test_a_small_largest_step_is_kept() -> None:
 
 def test_an_interval_contains_the_deliveries_since_the_last_one() -> None:
     late = Lateness()
-    late.note(np.zeros(50, np.int64), np.full(50, 5_000))
+    late.record(np.zeros(50, np.int64), np.full(50, 5_000))
     interval = Interval(late.buckets)
-    assert interval.look(late.buckets).quantile_ms(0.99) is None
-    late.note(np.zeros(100, np.int64), np.arange(100) // 10)
-    found = interval.look(late.buckets)
+    assert interval.advance(late.buckets).quantile_ms(0.99) is None
+    late.record(np.zeros(100, np.int64), np.arange(100) // 10)
+    found = interval.advance(late.buckets)
     assert found.delivered == 100
     assert (found.quantile_ms(0.5), found.quantile_ms(0.99)) == (4, 10)
-    late.note(np.zeros(1, np.int64), np.full(1, BOUNDS_MS[-1] + 1))
-    assert interval.look(late.buckets).quantile_ms(0.99) == BOUNDS_MS[-1]
-    assert interval.look(np.zeros_like(late.buckets)).delivered == 0
+    late.record(np.zeros(1, np.int64), np.full(1, BOUNDS_MS[-1] + 1))
+    assert interval.advance(late.buckets).quantile_ms(0.99) == BOUNDS_MS[-1]
+    assert interval.advance(np.zeros_like(late.buckets)).delivered == 0

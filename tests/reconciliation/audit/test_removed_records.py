@@ -51,15 +51,15 @@ def filled(root: Path) -> dict[str, list[int]]:
         value += rig.clock.now_ms() if name != "DELAY" else 0
         places[kind] = put(rig, EACH, **{name: str(value), "KEYS": kind})
     rig.work()
-    while rig.drain.step(3, EACH, migration="run-1").taken:
+    while rig.drain.step(3, EACH, migration="run-1").processed:
         rig.work()
     rig.advance(5 * SECOND_MS)
     put(rig, 50, b"x" * 1_500)
     rig.work()
     rig.advance(60 * SECOND_MS)
     for waiting, kind in (
-        (rig.waiting_timers, "timer-cancelled"),
-        (rig.waiting_levels, "level-cancelled"),
+        (rig.pending_timers, "timer-cancelled"),
+        (rig.pending_levels, "level-cancelled"),
     ):
         done = waiting.cancel(np.array(places[kind]))
         assert (done.verdicts == Verdict.DONE).all(), done.remarks

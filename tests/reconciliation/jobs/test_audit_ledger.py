@@ -9,10 +9,10 @@ import pytest
 from message_store.ledger.engine import default_url
 from message_store.ledger.errors import LedgerNewer, LedgerOfAnotherStore, LedgerUnavailable
 from message_store.ledger.identity import store_id
-from message_store.ledger.place import LedgerPlace
+from message_store.ledger.location import LedgerLocation
 from message_store.ledger.schema import newest
 from message_store.ledger.tables import VERSION_TABLE
-from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, new_audit_id, place_of
+from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, location_of, new_audit_id
 from tests.message_store.ledger.conftest import NOW_MS, open_ledger, postgres, url  # noqa: F401
 
 RECORD = AuditRecord(
@@ -22,8 +22,8 @@ RECORD = AuditRecord(
 )  # fmt: skip
 
 
-def place(url: str, store_id: str) -> LedgerPlace:  # noqa: F811
-    return LedgerPlace(url=url, store_id=store_id, store_path="/s")
+def place(url: str, store_id: str) -> LedgerLocation:  # noqa: F811
+    return LedgerLocation(url=url, store_id=store_id, store_path="/s")
 
 
 def opened(url: str) -> AuditLedger:  # noqa: F811
@@ -80,11 +80,11 @@ def test_a_missing_ledger(tmp_path: Path) -> None:
 def test_only_our_stores_have_a_default_ledger(tmp_path: Path) -> None:
     apache, ours = tmp_path / "apache", tmp_path / "ours"
     name = store_id(ours / "config")
-    mine = LedgerPlace(url=default_url(ours), store_id=name, store_path=str(ours))
-    assert place_of([str(ours)]) == mine
-    assert place_of([str(apache)]) is None
-    assert place_of([str(ours), str(apache)]) is None
-    assert place_of(["s3://bucket/store"]) is None
+    mine = LedgerLocation(url=default_url(ours), store_id=name, store_path=str(ours))
+    assert location_of([str(ours)]) == mine
+    assert location_of([str(apache)]) is None
+    assert location_of([str(ours), str(apache)]) is None
+    assert location_of(["s3://bucket/store"]) is None
     assert not apache.exists()
 
 
@@ -93,7 +93,7 @@ def test_a_given_ledger_belongs_to_the_stores_in_any_order(tmp_path: Path) -> No
     name = store_id(ours / "config")
 
     def whose(*stores: str) -> str:
-        place = place_of(stores, "sqlite:////l")
+        place = location_of(stores, "sqlite:////l")
         assert place is not None
         return place.store_id
 

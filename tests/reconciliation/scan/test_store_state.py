@@ -125,7 +125,7 @@ def test_returned_messages_are_pending_with_their_level(tmp_path: Path) -> None:
     rig.work()
     assert rig.persist_levels()  # contains the transfer but not the return
     before = (tmp_path / "config" / "delayOffset.json").read_bytes()
-    rig.giveback.step(LEVEL, 100, migration="run")
+    rig.return_units.step(LEVEL, 100, migration="run")
     rig.work()
     rig.close()
     (tmp_path / "config" / "delayOffset.json").write_bytes(before)

@@ -17,7 +17,7 @@ from duemq.send import layout
 from duemq.send.grants import key_states
 from message_store.clock import SystemClock
 from message_store.kernels.preparation import Preparation
-from message_store.kernels.registry import Listed
+from message_store.kernels.registry import KernelEntry
 from message_store.layout import BATCH_ENTRY_HEAD, packer
 from message_store.log.properties import encode_properties
 from tests.support.pop_client import Popped, popped
@@ -48,7 +48,7 @@ def send_messages(root: Path) -> None:
         asyncio.run(_serve(root / str(number), flush, "false", deliver=False, kernels=never))
 
 
-async def _never(kernels: Sequence[Listed], niceness: int) -> None:
+async def _never(kernels: Sequence[KernelEntry], niceness: int) -> None:
     await asyncio.Event().wait()
 
 

@@ -10,7 +10,7 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from migration.steps.drain import Drain
-from migration.steps.return_units import ReturnUnits, Unroute
+from migration.steps.return_units import RoutedReturn, UnitReturn
 from migration.steps.router import Router
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
@@ -59,16 +59,16 @@ def _use(store: MessageStore, history: LevelHistory) -> None:
         router(batch, store.clock.now_ms())
         hook(batch, store.clock.now_ms())
         store.put(batch)
-        levels.note_put(batch)
-        timers.note_put(batch, store.clock.now_ms())
+        levels.on_put(batch)
+        timers.on_put(batch, store.clock.now_ms())
 
     send()
     Drain(levels, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)
     list(PendingTimers(timers).by_topic("T", 0, 1 << 60))
-    ReturnUnits(levels, timers, store, store.clock).step(LEVEL, 8)
+    UnitReturn(levels, timers, store, store.clock).step(LEVEL, 8)
     router.begin(store, queues, timers, LEVEL, {"T": 70_000}, store.clock.now_ms())
     send()
-    Unroute(router, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)
+    RoutedReturn(router, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)
     timers.close()
 
 

@@ -63,7 +63,7 @@ def _use(store: MessageStore) -> None:
         )
         batch.rows[at]["real_topic_index"] = batch.rows[at]["topic_index"]
     store.put(batch)
-    encode.unnumber(batch.rows, 0, 0, store.topics.arrays)  # a write refused by the disk
+    encode.revert_queue_offsets(batch.rows, 0, 0, store.topics.arrays)  # a refused write
     store.gather("T", 0, 0, store.units("T", 0, 0, 10))
     store.search_offset("T", 0, store.clock.now_ms())
     store.query_keys("T", "a", 10, 0, store.clock.now_ms())

@@ -87,17 +87,17 @@ def _use(root: Path, clock: FakeClock, *, crash: bool, decide: bool) -> None:
 
 async def _decide(timers: TimerStore, clock: FakeClock) -> None:
     """Cancel, move and fire timers, found by each kind of lookup, staged or not."""
-    waiting = PendingTimers(timers)
+    pending = PendingTimers(timers)
     for _ in range(2):
-        found = await waiting.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
-        waiting.cancel(found.offsets[:2])
-        await waiting.by_key("T", ["W0"], unique=False)
-        for piece in waiting.by_topic("U", 0, clock.now_ms() + 5_000):
+        found = await pending.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
+        pending.cancel(found.offsets[:2])
+        await pending.by_key("T", ["W0"], unique=False)
+        for piece in pending.by_topic("U", 0, clock.now_ms() + 5_000):
             moved, fired = piece.offsets[::2].copy(), piece.offsets[1:4:2].copy()
             later = np.full(moved.size, clock.now_ms() + 6_000)
-            waiting.move(moved, later, lambda batch, now_ms: None)
-            waiting.fire(fired)
-            await waiting.by_offset(piece.offsets[:8])
+            pending.move(moved, later, lambda batch, now_ms: None)
+            pending.fire(fired)
+            await pending.by_offset(piece.offsets[:8])
             break
         clock.advance(100)
         timers.turn(clock.now_ms())
@@ -121,7 +121,7 @@ def _look(timers: TimerStore) -> None:
 
 
 def _note(timers: TimerStore, batch: PutBatch) -> None:
-    timers.note_put(batch, timers.clock.now_ms())
+    timers.on_put(batch, timers.clock.now_ms())
 
 
 def _no_bar(what: str, done: int, whole: int) -> None:

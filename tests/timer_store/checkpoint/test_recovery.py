@@ -59,18 +59,18 @@ def test_what_is_settled_is_not_gone_through_for_each_piece(tmp_path: Path) -> N
     rig = TimerRig(tmp_path).open()
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 60_000, "T", 0, b"x") for _ in range(1_000)])
-    intake = rig.timers.enqueue
+    enqueue = rig.timers.enqueue
 
     def least_s(settled: int) -> float:
         """Return the least processor time of some runs, which other processes do not lengthen."""
-        intake.skip, times = (1 << 40) + np.arange(settled), []
+        enqueue.skip, times = (1 << 40) + np.arange(settled), []
         for _ in range(3):
             rig.timers.position.queue_offset = 0
             begin = time.thread_time()
-            while intake.catch_up(50, now_ms):
+            while enqueue.catch_up(50, now_ms):
                 pass
             times.append(time.thread_time() - begin)
-            assert not intake.behind
+            assert not enqueue.lag_units
         return min(times)
 
     few, many = least_s(100), least_s(5_000_000)
@@ -91,7 +91,7 @@ def test_starts_on_a_full_disk_repeat_no_delivery(tmp_path: Path, starts: int) -
     for _ in range(starts):
         with timer_log_room(0):
             rig.open()
-        assert rig.timers.enqueue.behind
+        assert rig.timers.enqueue.lag_units
         rig.kill()
     rig.open()
     assert rig.timers.counts.total == 3
@@ -175,7 +175,7 @@ def test_an_adoption_on_a_full_disk_repeats_nothing(tmp_path: Path, starts: int)
         with open_store(tmp_path, rig.clock) as store, timer_log_room(0):
             timers = TimerStore(store, rig.clock, rig.config)
             timers.open()
-            assert timers.enqueue.behind
+            assert timers.enqueue.lag_units
             assert not asyncio.run(CheckpointWriter(timers).persist(last=True))
             timers.close()
     rig.open()

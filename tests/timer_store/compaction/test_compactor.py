@@ -101,7 +101,7 @@ def test_files_without_gain_or_room_are_kept(rig, disk, percent, ratio, blocked_
     rig.compact()
     compaction = rig.timers.compaction
     assert (compaction.copied, compaction.blocked_by) == (0, blocked_by)
-    assert ("old log files stay" in caplog.text) == bool(blocked_by)
+    assert ("old log files are kept" in caplog.text) == bool(blocked_by)
     assert (compaction.why in caplog.text) == bool(compaction.why or not caplog.text)
 
 
@@ -122,7 +122,7 @@ def test_files_that_others_need_are_kept(rig, disk):
     rig.compact()
     compaction = rig.timers.compaction
     assert compaction.copied == in_first
-    assert compaction.blocked_by == Blocked.OTHERS
+    assert compaction.blocked_by == Blocked.OTHER_PINS
     assert rig.timers.state.first_needed == rig.store.log.files[1].base
 
 
@@ -139,7 +139,7 @@ def test_nothing_is_copied_without_room_in_the_log_or_the_wheel(rig, disk):
     rig.store.check_disk()
     rig.timers.reconfigure(replace(rig.config, stop_enqueue=True))
     rig.advance(3_000)
-    assert (compaction.copied, compaction.blocked_by) == (0, Blocked.BEHIND)
+    assert (compaction.copied, compaction.blocked_by) == (0, Blocked.NOT_ENQUEUED)
     rig.timers.reconfigure(rig.config)
     rig.advance(3_000)
     assert (compaction.copied, compaction.blocked_by) == (12, Blocked.NOTHING)
@@ -243,7 +243,7 @@ def test_a_timer_that_cannot_be_copied_keeps_its_file(rig, disk):
     disk.percent = 88
     rig.compact()
     compaction = rig.timers.compaction
-    assert (compaction.copied, compaction.blocked_by) == (1, Blocked.LEFT)
+    assert (compaction.copied, compaction.blocked_by) == (1, Blocked.NOT_COPIED)
     assert "1 timers in log files from 0 on" in compaction.why
     rig.timers.compaction.begin_if_needed()
     assert not compaction.running, "not again at once"

@@ -47,7 +47,7 @@ def test_a_dry_run_reports_what_a_run_then_does(rig):
     age(rig)
     end = rig.store.log.files[-1].base
     gain = {"messages": 1, "bytes": size, "frees": end, "until": end}
-    rest = {"running": False, "waits": "", "why": ""}
+    rest = {"running": False, "blocked_by": "", "waits": "", "why": ""}
     assert ask(rig, b'{"dry_run": true}') == gain | rest | {"dry_run": True, "started": False}
     assert not rig.timers.compaction.running
     assert ask(rig) == gain | rest | {"dry_run": False, "started": True}
@@ -64,7 +64,7 @@ def test_missing_room_is_reported(rig, disk):
     age(rig)
     disk.percent = 89.999
     found = ask(rig)
-    assert (found["started"], found["waits"]) == (False, "no_room")
+    assert (found["started"], found["blocked_by"]) == (False, "no_room")
     assert "free space" in found["why"]
 
 
@@ -86,7 +86,7 @@ def test_metrics_and_summary_contain_the_compaction(rig, disk):
     rig.compact()
     assert value("compaction_waits", why="no_room") == 1
     assert value("compaction_waits", why="too_full") == 0
-    assert summary(rig.timers)["compaction"]["waits"] == "no_room"
+    assert summary(rig.timers)["compaction"]["blocked_by"] == "no_room"
     rig.clock.advance(60_001)
     disk.percent = 86
     rig.compact()

@@ -221,10 +221,10 @@ def test_a_flipped_byte_is_never_delivered_as_another_message(store, position):
     context = kernels.Context(store.topics.find(TIMER_TOPIC), -1, -1, True, NOW_MS, PRECISION_MS)
     scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
     end = np.zeros(1, np.int64)
-    into = kernels.Into(rows, staging, end, is_malformed)
+    output = kernels.Output(rows, staging, end, is_malformed)
     order = np.zeros(1, np.int32)
     arrays = store.topics.arrays
-    kernels.gather(data, (start, size), row, order, arrays, context, scratch, into)
+    kernels.gather(data, (start, size), row, order, arrays, context, scratch, output)
     if not is_malformed[0]:
         out = rows[0]
         assert staging[out["body_pos"] :][: out["body_len"]].tobytes() == b"hello"

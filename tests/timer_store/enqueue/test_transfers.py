@@ -65,7 +65,7 @@ def transfer(pair: Pair, level: int, count: int) -> None:
 
 
 def give_back(pair: Pair, level: int, count: int) -> None:
-    assert pair.master.giveback.step(level, count).moved == count
+    assert pair.master.return_units.step(level, count).moved == count
 
 
 def blocked(pair: Pair) -> None:
@@ -102,7 +102,7 @@ def delivered_before(pair: Pair) -> None:
     """Return messages of a second whose first messages are delivered."""
     transfer(pair, 5, 10)
     pair.master.advance(DELAYS_MS[4] - 10)
-    assert pair.master.giveback.step(4, 30).moved == 20  # 20 of the 40 are delivered
+    assert pair.master.return_units.step(4, 30).moved == 20  # 20 of the 40 are delivered
     pair.checkpoint(room_units=0)
 
 

@@ -35,7 +35,7 @@ def test_the_run_begins_after_the_last_other_record(chunks: list[list[int]], sta
     run.begin(START, end)
     at = START
     for prepared in chunks:
-        run.note(rows_of(prepared, at))
+        run.add(rows_of(prepared, at))
         at += SIZE * len(prepared)
     assert run.scan_from(end) == start
     assert run.scan_from(end + SIZE) == end + SIZE, "the log continues after it"

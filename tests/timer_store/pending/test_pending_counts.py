@@ -29,20 +29,20 @@ def table() -> TopicTable:
 
 @given(st.lists(st.lists(TIMER, max_size=20), max_size=8), st.integers(0, 3))
 def test_counts_equal_the_list(batches, settled):
-    books, there = PendingCounts(table(), FILE_BYTES), []
+    counts, there = PendingCounts(table(), FILE_BYTES), []
     for number, timers in enumerate(batches):
-        books.note(*columns(timers), 1)
+        counts.change(*columns(timers), 1)
         there += timers
         if number < settled:
             gone, there = there[::2], there[1::2]
-            books.note(*columns(gone), -1)
+            counts.change(*columns(gone), -1)
     names = Counter(f"T{topic}" if topic >= 0 else "" for topic, _ in there)
     files = Counter(offset // FILE_BYTES * FILE_BYTES for _, offset in there)
-    assert books.by_topic() == names
-    assert books.by_file() == files
-    assert books.total == len(there)
-    assert books.first_file == min(files, default=None)
-    assert all(books.of_topic(index) == names[f"T{index}"] for index in range(201))
+    assert counts.by_topic() == names
+    assert counts.by_file() == files
+    assert counts.total == len(there)
+    assert counts.first_file == min(files, default=None)
+    assert all(counts.of_topic(index) == names[f"T{index}"] for index in range(201))
     again = PendingCounts(table(), FILE_BYTES)
-    again.restore(books.by_topic(), books.by_file())
+    again.restore(counts.by_topic(), counts.by_file())
     assert (again.by_topic(), again.by_file(), again.total) == (names, files, len(there))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from message_store.ledger.place import shown_url
+from message_store.ledger.location import shown_url
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Long polling: held pulls, resumed by new messages or at their deadline.
+"""Long polls: pulls and pops on hold, resumed by new messages or at their deadline.
 
     index by queue slot     the store dispatcher resumes pulls whose filter matches a new message;
                             only the first of the pops that share their messages
@@ -9,7 +9,7 @@ Pops of one group share their messages, so a message resumes only one of them: w
 each message would otherwise cause 500 searches of the queues. A pop that leaves messages in the
 queue, and a resumed pop that cannot read any, calls `resume_shared` to resume the next one.
 
-A held pull is a future whose result is the reason for its resumption. Not thread-safe: all methods
+A long poll is a future whose result is the reason for its resumption. Not thread-safe: all methods
 run on the event loop's thread.
 
 Source: PullRequestHoldService, NotifyMessageArrivingListener
@@ -29,20 +29,20 @@ import numpy as np
 
 from delivery.plugin import Peer
 from duemq.kernels import watched_slots
-from duemq.net.memory_budget import HELD_PULL_BYTES, MemoryBudget
+from duemq.net.memory_budget import LONG_POLL_BYTES, MemoryBudget
 from duemq.registry.subscriptions import Subscription
 from message_store.clock import Clock
 from message_store.log.batch import PutBatch
 
 BUCKET_MS = 250
 HOLD_MS_MAX = 120_000
-HELD_PER_PEER_MAX = 8_192
-SLOTS_MAX = 16_384  # queues per held pull; a pop of more queues is resumed by the first ones
+POLLS_PER_PEER_MAX = 8_192
+SLOTS_MAX = 16_384  # queues per long poll; a pop of more queues is resumed by the first ones
 SLOT_BYTES = 64
 
 
 class ResumeReason(Enum):
-    """Reason why a held pull is resumed."""
+    """Reason why a long poll is resumed."""
 
     ARRIVED = "arrived"
     TIMED_OUT = "timed out"
@@ -51,18 +51,18 @@ class ResumeReason(Enum):
 
 
 @dataclass(eq=False, slots=True)
-class HeldPull:
-    """One held pull.
+class LongPoll:
+    """A pull or pop on hold.
 
     Attributes:
-        awaits: Set in `HeldPulls._unconfirmed` that contains the pull; None: no set contains it.
+        awaits: Set in `LongPolls._unconfirmed` that contains the pull; None: no set contains it.
     """
 
     sharing: Sharing
     bucket: int
     peer: Peer | None
     resumed: asyncio.Future[ResumeReason]
-    awaits: set[HeldPull] | None = None
+    awaits: set[LongPoll] | None = None
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -77,26 +77,26 @@ class HeldPull:
 
 @dataclass(eq=False, slots=True)
 class Sharing:
-    """Group of held pulls with equal share, queues and filter; a message resumes one of them.
+    """Group of long polls with equal share, queues and filter; a message resumes one of them.
 
     Attributes:
-        share: See `HeldPulls.hold`; None: the group has only one pull.
+        share: See `LongPolls.hold`; None: the group has only one pull.
         members: The pulls, in the order in which they are resumed.
     """
 
     slots: tuple[int, ...]
     subscription: Subscription
     share: Hashable | None
-    members: dict[HeldPull, None] = field(default_factory=dict)
+    members: dict[LongPoll, None] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[tuple[int, ...], str, str]:
         """Key that identifies the group among all groups of the same share."""
         return self.slots, self.subscription.kind, self.subscription.expression
 
-    def first(self) -> HeldPull | None:
+    def first(self) -> LongPoll | None:
         """Return the pull to resume; None if earlier messages will resume every pull."""
-        return next((held for held in self.members if held.awaits is None), None)
+        return next((poll for poll in self.members if poll.awaits is None), None)
 
 
 class ConfirmedLog(Protocol):
@@ -109,13 +109,13 @@ class ConfirmedLog(Protocol):
     def when_confirmed(self, offset: int, call: Callable[[], None]) -> None: ...
 
 
-class HeldPulls:
-    """All held pulls; a context manager whose task resumes them at their deadline.
+class LongPolls:
+    """The long polls of a broker; a context manager whose task resumes them at their deadline.
 
     Args:
         log: Log of the messages that resume pulls.
-        held_max: Maximum number of held pulls.
-        memory: Budget that held pulls are charged to.
+        polls_max: Maximum number of long polls at a time.
+        memory: Budget that long polls are charged to.
     """
 
     def __init__(
@@ -123,20 +123,20 @@ class HeldPulls:
         clock: Clock,
         log: ConfirmedLog,
         *,
-        held_max: int = 100_000,
+        polls_max: int = 100_000,
         memory: MemoryBudget | None = None,
     ) -> None:
         self._clock, self._log = clock, log
         self._memory = memory or MemoryBudget()
-        self._held_max = held_max
+        self._polls_max = polls_max
         self._count = 0
         self._by_slot: dict[int, set[Sharing]] = {}
         self._by_share: dict[Hashable, dict[Hashable, Sharing]] = {}
-        self._by_bucket: dict[int, set[HeldPull]] = {}
-        self._by_peer: dict[Peer, set[HeldPull]] = {}
-        self._watched = np.zeros(64, np.uint8)  # indexed by slot: 1 if it has held pulls
-        self._grown = np.zeros(64, np.int32)  # scratch: slots of a batch that have held pulls
-        self._unconfirmed: deque[tuple[int, set[HeldPull]]] = deque()  # (log end, pulls to resume)
+        self._by_bucket: dict[int, set[LongPoll]] = {}
+        self._by_peer: dict[Peer, set[LongPoll]] = {}
+        self._watched = np.zeros(64, np.uint8)  # indexed by slot: 1 if it has long polls
+        self._grown = np.zeros(64, np.int32)  # scratch: slots of a batch that have long polls
+        self._unconfirmed: deque[tuple[int, set[LongPoll]]] = deque()  # (log end, pulls to resume)
         self._awaits_confirmed = False  # whether `_on_confirmed` will be called
         self._changed = asyncio.Event()
         self._stopping = False
@@ -153,10 +153,10 @@ class HeldPulls:
         *,
         also: Sequence[int] = (),
         share: Hashable | None = None,
-    ) -> HeldPull | None:
+    ) -> LongPoll | None:
         """Hold a pull for at most `hold_ms`; return None if a limit is reached.
 
-        The caller awaits `held.resumed`, then calls `release` in every case.
+        The caller awaits `poll.resumed`, then calls `release` in every case.
 
         Args:
             slot: Slot of the queue whose next message resumes the pull.
@@ -165,8 +165,8 @@ class HeldPulls:
                 it resumes this pull in any case.
         """
         slots = tuple(dict.fromkeys((slot, *also)))[:SLOTS_MAX]
-        peer_pulls = self._peer_pulls(peer)
-        full = self._count >= self._held_max or len(peer_pulls) >= HELD_PER_PEER_MAX
+        peer_polls = self._peer_polls(peer)
+        full = self._count >= self._polls_max or len(peer_polls) >= POLLS_PER_PEER_MAX
         if self._stopping or full or (peer is not None and peer.closed):
             return None
         if not self._memory.reserve(memory_bytes(subscription, len(slots))):
@@ -175,14 +175,14 @@ class HeldPulls:
         bucket = -(-deadline_ms // BUCKET_MS)
         resumed = asyncio.get_running_loop().create_future()
         sharing = self._sharing(Sharing(slots, subscription, share))
-        held = HeldPull(sharing, bucket, peer, resumed)
-        sharing.members[held] = None
+        poll = LongPoll(sharing, bucket, peer, resumed)
+        sharing.members[poll] = None
         if bucket not in self._by_bucket:
             self._changed.set()
-        self._by_bucket.setdefault(bucket, set()).add(held)
-        peer_pulls.add(held)
+        self._by_bucket.setdefault(bucket, set()).add(poll)
+        peer_polls.add(poll)
         self._count += 1
-        return held
+        return poll
 
     def _sharing(self, new: Sharing) -> Sharing:
         """Return the existing group equal to `new`; without one, add `new` to the indexes."""
@@ -196,41 +196,41 @@ class HeldPulls:
             self._watch(each)
         return new
 
-    def hold_again(self, held: HeldPull) -> HeldPull | None:
+    def hold_again(self, poll: LongPoll) -> LongPoll | None:
         """Hold a released pull again until its original deadline; None: a limit is reached."""
-        left_ms = held.bucket * BUCKET_MS - self._clock.steady_ms()
-        slot, *also = held.slots
-        share = held.sharing.share
-        return self.hold(slot, held.subscription, held.peer, left_ms, also=also, share=share)
+        left_ms = poll.bucket * BUCKET_MS - self._clock.steady_ms()
+        slot, *also = poll.slots
+        share = poll.sharing.share
+        return self.hold(slot, poll.subscription, poll.peer, left_ms, also=also, share=share)
 
-    def release(self, held: HeldPull) -> None:
-        """Remove a held pull; ignored if it is removed already."""
-        sharing = held.sharing
-        if held not in sharing.members:
+    def release(self, poll: LongPoll) -> None:
+        """Remove a long poll; ignored if it is removed already."""
+        sharing = poll.sharing
+        if poll not in sharing.members:
             return
-        del sharing.members[held]
+        del sharing.members[poll]
         if not sharing.members:
             self._forget(sharing)
-        in_bucket = self._by_bucket[held.bucket]
-        in_bucket.discard(held)
+        in_bucket = self._by_bucket[poll.bucket]
+        in_bucket.discard(poll)
         if not in_bucket:
-            del self._by_bucket[held.bucket]
-        if held.peer is not None and held.peer in self._by_peer:
-            self._by_peer[held.peer].discard(held)
-        if held.awaits is not None:
-            held.awaits.discard(held)
-            if (heir := sharing.first()) is not None:
-                heir.awaits = held.awaits
-                held.awaits.add(heir)
+            del self._by_bucket[poll.bucket]
+        if poll.peer is not None and poll.peer in self._by_peer:
+            self._by_peer[poll.peer].discard(poll)
+        if poll.awaits is not None:
+            poll.awaits.discard(poll)
+            if (successor := sharing.first()) is not None:
+                successor.awaits = poll.awaits
+                poll.awaits.add(successor)
         self._count -= 1
-        self._memory.free(memory_bytes(held.subscription, len(held.slots)))
+        self._memory.free(memory_bytes(poll.subscription, len(poll.slots)))
 
     def _forget(self, sharing: Sharing) -> None:
         """Remove a group without pulls from the indexes."""
         for slot in sharing.slots:
-            holders = self._by_slot[slot]
-            holders.discard(sharing)
-            if not holders:
+            polls = self._by_slot[slot]
+            polls.discard(sharing)
+            if not polls:
                 del self._by_slot[slot]
                 self._watched[slot] = 0
         if sharing.share is not None:
@@ -249,11 +249,11 @@ class HeldPulls:
         readable = self._log.confirm_offset >= self._log.max_offset
         for slot in self._grown[:count].tolist():
             resumed = [
-                held
+                poll
                 for sharing in self._by_slot.get(slot, ())
                 if sharing.subscription.matches_all
                 or _any_matches(sharing.subscription, batch, slot)
-                if (held := sharing.first()) is not None
+                if (poll := sharing.first()) is not None
             ]
             if readable:
                 self._resume_all(resumed, ResumeReason.ARRIVED)
@@ -270,9 +270,9 @@ class HeldPulls:
                 else:
                     self.resume_when_confirmed(self._firsts(slot))
 
-    def resume_when_confirmed(self, holders: Iterable[HeldPull]) -> None:
+    def resume_when_confirmed(self, polls: Iterable[LongPoll]) -> None:
         """Resume pulls when consumers may read up to the current end of the log."""
-        more = {held for held in holders if held.awaits is None}
+        more = {poll for poll in polls if poll.awaits is None}
         if not more:
             return
         end, unconfirmed = self._log.max_offset, self._unconfirmed
@@ -281,12 +281,12 @@ class HeldPulls:
         if not unconfirmed or unconfirmed[-1][0] != end:
             unconfirmed.append((end, set()))
         awaiting = unconfirmed[-1][1]
-        for held in more:
-            shared = held.sharing.share is not None
-            if shared and any(each.awaits is awaiting for each in held.sharing.members):
+        for poll in more:
+            shared = poll.sharing.share is not None
+            if shared and any(each.awaits is awaiting for each in poll.sharing.members):
                 continue  # one pull per share is enough: it resumes the next one
-            awaiting.add(held)
-            held.awaits = awaiting
+            awaiting.add(poll)
+            poll.awaits = awaiting
         self._await_confirmed()
 
     def _await_confirmed(self) -> None:
@@ -309,19 +309,19 @@ class HeldPulls:
     def resume_queue(self, slot: int) -> None:
         """Resume every pull of a queue whose topic has another number of queues now."""
         sharings = self._by_slot.get(slot, ())
-        holders = [held for sharing in sharings for held in sharing.members]
-        self._resume_all(holders, ResumeReason.ARRIVED)
+        polls = [poll for sharing in sharings for poll in sharing.members]
+        self._resume_all(polls, ResumeReason.ARRIVED)
 
     def resume_shared(self, share: Hashable) -> None:
         """Resume the next pull of each group of a share: its queues still have messages."""
         for sharing in list(self._by_share.get(share, {}).values()):
-            held = sharing.first() or next(iter(sharing.members))
-            self._resume(held, ResumeReason.ARRIVED)
+            poll = sharing.first() or next(iter(sharing.members))
+            self._resume(poll, ResumeReason.ARRIVED)
 
-    def _firsts(self, slot: int) -> list[HeldPull]:
+    def _firsts(self, slot: int) -> list[LongPoll]:
         """Return the pulls of a queue that a message resumes, regardless of their filter."""
         firsts = (sharing.first() for sharing in self._by_slot.get(slot, ()))
-        return [held for held in firsts if held is not None]
+        return [poll for poll in firsts if poll is not None]
 
     def expire(self, steady_ms: int) -> None:
         """Resume the pulls whose deadline has passed."""
@@ -345,34 +345,34 @@ class HeldPulls:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Run the deadline task; on exit, resume every held pull."""
+        """Run the deadline task; on exit, resume every long poll."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.run(), name="held pulls")
+            tasks.create_task(self.run(), name="long polls")
             try:
                 yield self
             finally:
                 self.stop()
 
     def stop(self) -> None:
-        """Resume and remove every held pull."""
+        """Resume and remove every long poll."""
         self._stopping = True
         self._changed.set()
-        for holders in list(self._by_bucket.values()):
-            self._resume_all(holders, ResumeReason.STOPPING)
+        for polls in list(self._by_bucket.values()):
+            self._resume_all(polls, ResumeReason.STOPPING)
 
-    def _resume_all(self, holders: Iterable[HeldPull], why: ResumeReason) -> None:
-        for held in list(holders):
-            self._resume(held, why)
+    def _resume_all(self, polls: Iterable[LongPoll], why: ResumeReason) -> None:
+        for poll in list(polls):
+            self._resume(poll, why)
 
-    def _resume(self, held: HeldPull, why: ResumeReason) -> None:
-        if why is ResumeReason.ARRIVED and held.awaits is not None:
-            held.awaits.discard(held)
-            held.awaits = None
-        self.release(held)
-        if not held.resumed.done():
-            held.resumed.set_result(why)
+    def _resume(self, poll: LongPoll, why: ResumeReason) -> None:
+        if why is ResumeReason.ARRIVED and poll.awaits is not None:
+            poll.awaits.discard(poll)
+            poll.awaits = None
+        self.release(poll)
+        if not poll.resumed.done():
+            poll.resumed.set_result(why)
 
-    def _peer_pulls(self, peer: Peer | None) -> set[HeldPull]:
+    def _peer_polls(self, peer: Peer | None) -> set[LongPoll]:
         if peer is None:
             return set()
         known = self._by_peer.get(peer)
@@ -393,9 +393,9 @@ class HeldPulls:
 
 
 def memory_bytes(subscription: Subscription, slot_count: int = 1) -> int:
-    """Return the estimated memory of a held pull in bytes; expressions are also stored as tags."""
+    """Return the estimated memory of a long poll in bytes; expressions are also stored as tags."""
     texts = 2 * len(subscription.expression) + 96 * len(subscription.tags)
-    return HELD_PULL_BYTES + texts + SLOT_BYTES * (slot_count - 1)
+    return LONG_POLL_BYTES + texts + SLOT_BYTES * (slot_count - 1)
 
 
 def _any_matches(subscription: Subscription, batch: PutBatch, slot: int) -> bool:

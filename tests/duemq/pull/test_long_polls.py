@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from duemq.net.memory_budget import MemoryBudget
-from duemq.pull.held_pulls import HELD_PER_PEER_MAX, HeldPulls, ResumeReason
+from duemq.pull.long_polls import POLLS_PER_PEER_MAX, LongPolls, ResumeReason
 from duemq.registry.subscriptions import parse_expression
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
@@ -15,10 +15,10 @@ ALL = parse_expression("T", "*")
 def world(**limits):
     clock = FakeClock()
     store = FakeStore(clock)
-    held = HeldPulls(clock, store, **limits)
-    store.add_dispatcher(held.on_append)
+    polls = LongPolls(clock, store, **limits)
+    store.add_dispatcher(polls.on_append)
     slot = store.topics.slot(store.topics.add("T"), 0, create=True)
-    return clock, store, held, slot
+    return clock, store, polls, slot
 
 
 @pytest.mark.parametrize(
@@ -33,28 +33,28 @@ def world(**limits):
 )
 def test_only_a_message_that_passes_the_filter_resumes(run, expression, properties, resumed):
     async def scene():
-        _, store, held, slot = world()
-        pull = held.hold(slot, parse_expression("T", expression), None, 1_000)
+        _, store, polls, slot = world()
+        pull = polls.hold(slot, parse_expression("T", expression), None, 1_000)
         put(store, "T", b"x", properties=properties)
         assert pull.resumed.done() is resumed
-        assert len(held) == (0 if resumed else 1)
+        assert len(polls) == (0 if resumed else 1)
 
     run(scene())
 
 
 @pytest.mark.finding("A10")
-def test_held_pulls_take_memory_from_the_budget(run):
+def test_long_polls_take_memory_from_the_budget(run):
     async def scene():
         memory = MemoryBudget(1 << 20)
-        _, _, held, slot = world(memory=memory)
+        _, _, polls, slot = world(memory=memory)
         long = parse_expression("T", "||".join(f"tag{n}" for n in range(1_000)))
-        pulls = [held.hold(slot, long, None, 1_000) for _ in range(100)]
+        pulls = [polls.hold(slot, long, None, 1_000) for _ in range(100)]
         taken = [pull for pull in pulls if pull is not None]
         assert 0 < len(taken) < 20
         assert memory.used_bytes <= memory.limit_bytes
         for pull in taken:
-            held.release(pull)
-            held.release(pull)
+            polls.release(pull)
+            polls.release(pull)
         assert memory.used_bytes == 0
 
     run(scene())
@@ -62,8 +62,8 @@ def test_held_pulls_take_memory_from_the_budget(run):
 
 def test_messages_of_other_queues_do_not_resume(run):
     async def scene():
-        _, store, held, slot = world()
-        pull = held.hold(slot, ALL, None, 1_000)
+        _, store, polls, slot = world()
+        pull = polls.hold(slot, ALL, None, 1_000)
         put(store, "T", b"x", queue_id=1)
         put(store, "U", b"x")
         assert not pull.resumed.done()
@@ -73,9 +73,9 @@ def test_messages_of_other_queues_do_not_resume(run):
 
 def test_one_task_resumes_every_pull_at_its_deadline(run):
     async def scene():
-        clock, _, held, slot = world()
-        async with held.running():
-            pulls = [held.hold(slot, ALL, None, ms) for ms in (1_000, 5_000, 2_000)]
+        clock, _, polls, slot = world()
+        async with polls.running():
+            pulls = [polls.hold(slot, ALL, None, ms) for ms in (1_000, 5_000, 2_000)]
             await settle()
             clock.advance(1_249)
             await settle()
@@ -91,11 +91,11 @@ def test_one_task_resumes_every_pull_at_its_deadline(run):
 
 def test_no_pull_is_resumed_before_its_deadline(run):
     async def scene():
-        clock, _, held, slot = world()
-        pull = held.hold(slot, ALL, None, 333)
+        clock, _, polls, slot = world()
+        pull = polls.hold(slot, ALL, None, 333)
         for _ in range(332):
             clock.advance(1)
-            held.expire(clock.steady_ms())
+            polls.expire(clock.steady_ms())
         assert not pull.resumed.done()
 
     run(scene())
@@ -103,59 +103,59 @@ def test_no_pull_is_resumed_before_its_deadline(run):
 
 def test_a_closed_connection_drops_its_pulls(run):
     async def scene():
-        _, store, held, slot = world()
+        _, store, polls, slot = world()
         gone, here = FakePeer("gone"), FakePeer("here")
-        dropped, kept = held.hold(slot, ALL, gone, 9), held.hold(slot, ALL, here, 9)
+        dropped, kept = polls.hold(slot, ALL, gone, 9), polls.hold(slot, ALL, here, 9)
         gone.close()
         assert await dropped.resumed is ResumeReason.DROPPED
-        assert held.hold(slot, ALL, gone, 9) is None
+        assert polls.hold(slot, ALL, gone, 9) is None
         put(store, "T", b"x")
         assert await kept.resumed is ResumeReason.ARRIVED
-        assert len(held) == 0
+        assert len(polls) == 0
 
     run(scene())
 
 
-def test_held_pulls_are_bounded(run):
+def test_long_polls_are_bounded(run):
     async def scene():
-        _, _, held, slot = world(held_max=2)
-        places = [held.hold(slot, ALL, None, 9) for _ in range(3)]
+        _, _, polls, slot = world(polls_max=2)
+        places = [polls.hold(slot, ALL, None, 9) for _ in range(3)]
         assert [p is not None for p in places] == [True, True, False]
-        held.release(places[0])
-        held.release(places[0])
-        assert held.hold(slot, ALL, None, 9) is not None
+        polls.release(places[0])
+        polls.release(places[0])
+        assert polls.hold(slot, ALL, None, 9) is not None
 
     run(scene())
 
 
-def test_held_pulls_of_one_connection_are_bounded(run):
+def test_long_polls_of_one_connection_are_bounded(run):
     async def scene():
-        _, _, held, slot = world()
+        _, _, polls, slot = world()
         peer = FakePeer()
-        for _ in range(HELD_PER_PEER_MAX):
-            assert held.hold(slot, ALL, peer, 9) is not None
-        assert held.hold(slot, ALL, peer, 9) is None
-        assert held.hold(slot, ALL, FakePeer(), 9) is not None
+        for _ in range(POLLS_PER_PEER_MAX):
+            assert polls.hold(slot, ALL, peer, 9) is not None
+        assert polls.hold(slot, ALL, peer, 9) is None
+        assert polls.hold(slot, ALL, FakePeer(), 9) is not None
 
     run(scene())
 
 
 def test_a_cancelled_pull_is_released(run):
     async def scene():
-        _, store, held, slot = world()
-        pull = held.hold(slot, ALL, None, 9)
+        _, store, polls, slot = world()
+        pull = polls.hold(slot, ALL, None, 9)
 
         async def wait():
             try:
                 await pull.resumed
             finally:
-                held.release(pull)
+                polls.release(pull)
 
         task = asyncio.create_task(wait())
         await settle()
         task.cancel()
         await settle()
-        assert len(held) == 0
+        assert len(polls) == 0
         put(store, "T", b"x")
 
     run(scene())
@@ -163,10 +163,10 @@ def test_a_cancelled_pull_is_released(run):
 
 def test_slots_beyond_the_first_table_resume_pulls(run):
     async def scene():
-        _, store, held, _ = world()
+        _, store, polls, _ = world()
         topic = store.topics.add("W")
         slots = [store.topics.slot(topic, n, create=True) for n in range(200)]
-        pull = held.hold(slots[-1], ALL, None, 9)
+        pull = polls.hold(slots[-1], ALL, None, 9)
         put(store, "W", b"x", queue_id=199)
         assert pull.resumed.done()
 
@@ -177,31 +177,31 @@ def test_slots_beyond_the_first_table_resume_pulls(run):
 def test_a_pull_of_several_queues_is_resumed_once_by_any_of_them(run, queue_id):
     async def scene():
         memory = MemoryBudget(1 << 20)
-        _, store, held, slot = world(memory=memory)
+        _, store, polls, slot = world(memory=memory)
         more = [store.topics.slot(store.topics.add("T"), n, create=True) for n in (1, 2)]
-        pull = held.hold(slot, ALL, None, 1_000, also=[*more, slot])
-        assert (len(held), pull.resumed.done()) == (1, False)
+        pull = polls.hold(slot, ALL, None, 1_000, also=[*more, slot])
+        assert (len(polls), pull.resumed.done()) == (1, False)
         batch = put(store, "T", b"x", queue_id=queue_id)
         assert pull.resumed.result() is ResumeReason.ARRIVED
-        assert (len(held), memory.used_bytes) == (0, 0)
-        held.release(pull)
-        held.on_append(batch)
+        assert (len(polls), memory.used_bytes) == (0, 0)
+        polls.release(pull)
+        polls.on_append(batch)
 
     run(scene())
 
 
 def test_one_batch_for_two_queues_of_a_pull_resumes_it_once(run):
     async def scene():
-        _, store, held, slot = world()
+        _, store, polls, slot = world()
         second = store.topics.slot(store.topics.add("T"), 1, create=True)
         both = put_batch_of(store, 0, 1)
         pull, other = (
-            held.hold(slot, ALL, None, 1_000, also=[second]),
-            held.hold(second, ALL, None, 9),
+            polls.hold(slot, ALL, None, 1_000, also=[second]),
+            polls.hold(second, ALL, None, 9),
         )
-        held.on_append(both)
+        polls.on_append(both)
         assert pull.resumed.result() is other.resumed.result() is ResumeReason.ARRIVED
-        assert len(held) == 0
+        assert len(polls) == 0
 
     run(scene())
 
@@ -223,15 +223,15 @@ SHARE = "pops of one group"
 def test_a_message_resumes_the_first_of_the_pulls_that_share(run):
     async def scene():
         memory = MemoryBudget(1 << 20)
-        _, store, held, slot = world(memory=memory)
-        shared = [held.hold(slot, ALL, None, 1_000, share=SHARE) for _ in range(3)]
-        single = held.hold(slot, ALL, None, 1_000)
-        other = held.hold(slot, ALL, None, 1_000, share="another group")
+        _, store, polls, slot = world(memory=memory)
+        shared = [polls.hold(slot, ALL, None, 1_000, share=SHARE) for _ in range(3)]
+        single = polls.hold(slot, ALL, None, 1_000)
+        other = polls.hold(slot, ALL, None, 1_000, share="another group")
         for number in range(3):
             assert [pull.resumed.done() for pull in shared] == [n < number for n in range(3)]
             put(store, "T", b"x")
         assert all(pull.resumed.done() for pull in [*shared, single, other])
-        assert (len(held), memory.used_bytes) == (0, 0)
+        assert (len(polls), memory.used_bytes) == (0, 0)
         put(store, "T", b"x")
 
     run(scene())
@@ -239,26 +239,26 @@ def test_a_message_resumes_the_first_of_the_pulls_that_share(run):
 
 def test_pulls_that_share_are_resumed_by_their_own_filters(run):
     async def scene():
-        _, store, held, slot = world()
+        _, store, polls, slot = world()
         a, b = parse_expression("T", "a"), parse_expression("T", "b")
-        pulls = [held.hold(slot, each, None, 1_000, share=SHARE) for each in (a, b, b, ALL)]
+        pulls = [polls.hold(slot, each, None, 1_000, share=SHARE) for each in (a, b, b, ALL)]
         put(store, "T", b"x", properties=b"TAGS\x01b\x02")
         assert [pull.resumed.done() for pull in pulls] == [False, True, False, True]
-        held.resume_shared(SHARE)
+        polls.resume_shared(SHARE)
         assert [pull.resumed.done() for pull in pulls] == [True, True, True, True]
-        held.resume_shared(SHARE)
+        polls.resume_shared(SHARE)
 
     run(scene())
 
 
 def test_the_next_pull_is_resumed_if_messages_remain(run):
     async def scene():
-        _, store, held, slot = world()
-        first, second, third = (held.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
+        _, store, polls, slot = world()
+        first, second, third = (polls.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
         put(store, "T", b"x")
-        held.release(first)
-        held.release(second)  # its client has gone
-        held.resume_shared(SHARE)
+        polls.release(first)
+        polls.release(second)  # its client has gone
+        polls.resume_shared(SHARE)
         assert third.resumed.result() is ResumeReason.ARRIVED
         assert not second.resumed.done()
 
@@ -284,23 +284,23 @@ class Unconfirmed:
 
 def unconfirmed_world():
     clock, log = FakeClock(), Unconfirmed()
-    store, held = FakeStore(clock), HeldPulls(clock, log)
+    store, polls = FakeStore(clock), LongPolls(clock, log)
     slot = store.topics.slot(store.topics.add("T"), 0, create=True)
 
     def arrive():
         log.max_offset += 100
-        held.on_append(put(store, "T", b"x"))
+        polls.on_append(put(store, "T", b"x"))
 
-    return log, held, slot, arrive
+    return log, polls, slot, arrive
 
 
 def test_of_pulls_that_share_one_is_resumed_for_each_confirmed_end(run):
     async def scene():
-        log, held, slot, arrive = unconfirmed_world()
-        pulls = [held.hold(slot, ALL, None, 9, share=SHARE) for _ in range(4)]
+        log, polls, slot, arrive = unconfirmed_world()
+        pulls = [polls.hold(slot, ALL, None, 9, share=SHARE) for _ in range(4)]
         arrive()
         arrive()
-        held.resume_when_confirmed(pulls)
+        polls.resume_when_confirmed(pulls)
         assert not any(pull.resumed.done() for pull in pulls)
         log.confirm()
         assert [pull.resumed.done() for pull in pulls] == [True, True, False, False]
@@ -313,10 +313,10 @@ def test_of_pulls_that_share_one_is_resumed_for_each_confirmed_end(run):
 
 def test_if_a_pull_is_released_before_confirmation_the_next_is_resumed(run):
     async def scene():
-        log, held, slot, arrive = unconfirmed_world()
-        first, second, third = (held.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
+        log, polls, slot, arrive = unconfirmed_world()
+        first, second, third = (polls.hold(slot, ALL, None, 9, share=SHARE) for _ in range(3))
         arrive()
-        held.release(first)
+        polls.release(first)
         log.confirm()
         assert (second.resumed.done(), third.resumed.done()) == (True, False)
         arrive()

@@ -15,7 +15,7 @@ _URL = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerPlace:
+class LedgerLocation:
     """Location and owner of a ledger.
 
     Attributes:

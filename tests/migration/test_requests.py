@@ -1,0 +1,30 @@
+"""Migration requests: former names of keys."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from delivery.plugin import Request
+from migration.requests import (
+    FORMER_NAMES,
+    MIGRATE,
+    command_of,
+    with_former_names,
+    with_new_names,
+)
+
+
+@pytest.mark.parametrize("key", ["who", "operator"])
+def test_the_operator_of_a_command(key: str) -> None:
+    body = json.dumps({"action": "pause", "levels": [3], key: "anna"}).encode()
+    assert command_of(Request(MIGRATE, {}, body)).operator == "anna"
+
+
+@pytest.mark.parametrize("former", FORMER_NAMES)
+def test_a_status_is_read_and_sent_by_both_names(former: str) -> None:
+    new = FORMER_NAMES[former]
+    assert with_former_names({new: 1}) == with_new_names({former: 1}) == {new: 1, former: 1}
+    assert with_new_names({new: 1, former: 2})[new] == 1
+    assert with_former_names({"levels": []}) == with_new_names({"levels": []}) == {"levels": []}
