@@ -25,7 +25,7 @@ def read_secrets(path: Path, bytes_max: int, remedy: str = REPAIR) -> bytes:
         CorruptStore: Other users have access, or the file is too long or unreadable.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             found = os.fstat(file.fileno())
             _check_mode(path, found.st_mode)
             if found.st_size > bytes_max:
@@ -35,6 +35,11 @@ def read_secrets(path: Path, bytes_max: int, remedy: str = REPAIR) -> bytes:
         raise
     except OSError as error:
         raise CorruptStore(path, 0, f"it cannot be read: {error.strerror}", remedy) from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a named pipe has no end to wait for and is rejected by its mode."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def write_secrets(path: Path, data: bytes) -> None:

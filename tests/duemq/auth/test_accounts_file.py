@@ -87,6 +87,10 @@ def test_a_file_that_others_may_use_stops_the_start(tmp_path: Path, mode: int) -
 def test_what_is_no_file_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(CorruptStore, match="cannot be read"):
         read_accounts(tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    with pytest.raises(CorruptStore, match="not a regular file"):
+        read_accounts(pipe)
 
 
 def edited(change: Any) -> bytes:

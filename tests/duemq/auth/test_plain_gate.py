@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,6 +193,33 @@ def test_a_bad_file_changes_nothing_and_is_reported_once(
     files.poll()
     assert files.rules.account("bob1234") is not None
     assert files.failure_count == 1
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("call", ["scandir", "stat"])
+def test_a_directory_that_cannot_be_read_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int
+) -> None:
+    """Its accounts do not seem to be deleted, and reloading continues afterwards."""
+    more = "accounts:\n- {accessKey: more123, secretKey: more-secret}"
+    files = PlainFiles(write(write(tmp_path, TEXT), more, "acl/more.yml"))
+    called = getattr(os, call)
+
+    def fail(path: Any, *args: Any, **keys: Any) -> Any:
+        if str(path).endswith("conf/acl"):
+            raise OSError(error, os.strerror(error), path)
+        return called(path, *args, **keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        for _ in range(3):
+            files.poll()
+    assert files.rules.account("more123") is not None
+    assert (files.version, files.failure_count) == (0, 1)
+    write(tmp_path, more.replace("more123", "less123"), "acl/more.yml")
+    files.poll()
+    files.poll()
+    assert files.rules.account("less123") is not None
 
 
 def test_a_broker_uses_the_files(tmp_path: Path) -> None:
