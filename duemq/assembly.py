@@ -476,7 +476,7 @@ def _account_processors(parts: BrokerComponents, context: BrokerContext) -> list
     """Return the processors of account requests."""
     access, config = context.access, context.config()
     if access is not None and access.accounts is not None:
-        return [AccountRequests(access.accounts)]
+        return [AccountRequests(access.accounts, access.audit)]
     if access is None or access.files is None:
         return []
     names = BrokerNames(

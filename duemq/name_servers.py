@@ -65,8 +65,9 @@ async def name_server(
         log.warning("%s", local_only_notice("the name server"))
     config = replace(config, bind_address=address)
     access = _access_of(config, auth, clock)
-    users = access.accounts if access is not None else None
-    account_handlers = AccountRequests(users).handlers() if users is not None else {}
+    account_handlers = {}
+    if access is not None and access.accounts is not None:
+        account_handlers = AccountRequests(access.accounts, access.audit).handlers()
     gate = access.gate if access is not None else None
     async with AsyncExitStack() as stack:
         if access is not None:

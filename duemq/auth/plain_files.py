@@ -47,7 +47,7 @@ class FileChange:
     after: Decoded
 
     def write(self) -> None:
-        """Write the file; if that raises OSError, the old file is unchanged."""
+        """Write the file; raise as `write_secrets` does."""
         write_secrets(self.path, self.data)
 
 
