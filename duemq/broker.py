@@ -273,7 +273,7 @@ class Broker:
             pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
             for name, pin in pins.items():
                 self.store.retention.add_pin(pin, owner=name)
-        context = BrokerContext(
+        self._context = BrokerContext(
             config=lambda: self.settings.broker,
             store_config=self.settings.store,
             port=self.port,
@@ -290,10 +290,10 @@ class Broker:
             ha_socket=self._ha_socket,
             ha_port=self.ha_port,
             connect=peer_client(self.settings.auth, self.tls.client),
+            local_route=lambda topic: self.namesrv.table.route(topic) if self.namesrv else None,
             membership=self._membership,
         )
-        self._context = context
-        return assemble(self.store, context)
+        return assemble(self.store, self._context)
 
     def _persist(self) -> None:
         try:
