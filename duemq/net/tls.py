@@ -18,6 +18,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -276,12 +277,30 @@ def _load_key(
         # always pass a password: without one, OpenSSL prompts on the terminal
         context.load_cert_chain(_expanded(certificate), _expanded(key), password=password or " ")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        _check_blocks(prefix, certificate, key)
         reason = getattr(error, "reason", None) or str(error)
         why = (
             f"cannot be used with {prefix}.keyPath={key}: {reason}. Both must be PEM files of the "
             f"same key pair; an encrypted key needs {prefix}.keyPassword"
         )
         raise ConfigError(f"{prefix}.certPath", certificate, why) from error
+
+
+def _check_blocks(prefix: str, certificate: str, key: str) -> None:
+    """Check that both files have a PEM block of their kind, as OpenSSL's error does not name one.
+
+    Raises:
+        ConfigError: A file has none.
+    """
+    for name, path, kind in (
+        (f"{prefix}.certPath", certificate, "CERTIFICATE"),
+        (f"{prefix}.keyPath", key, "PRIVATE KEY"),
+    ):
+        with suppress(OSError):
+            data = Path(_expanded(path)).read_bytes()
+            if f"{kind}-----".encode() not in data:
+                why = f"has no {kind} block, so it is not the right file or not in PEM format"
+                raise ConfigError(name, path, f"{why} ({len(data)} bytes)")
 
 
 def _load_authorities(context: ssl.SSLContext, name: str, path: str, purpose: ssl.Purpose) -> None:

@@ -289,6 +289,12 @@ def broken(tmp_path: Path, what: str) -> TlsConfig:
             return server_config(CertificateFiles(files.certificate, other.key))
         case "swapped":
             return server_config(CertificateFiles(files.key, files.certificate))
+        case "empty certificate":
+            files.certificate.write_bytes(b"")
+            return server_config(files)
+        case "empty key":
+            files.key.write_bytes(b"")
+            return server_config(files)
         case "encrypted":
             files.key.write_bytes(_encrypted(files.key.read_bytes()))
             return server_config(files)
@@ -320,7 +326,9 @@ def _encrypted(pem: bytes) -> bytes:
         ("absent", "tls.server.certPath"),
         ("torn", "tls.server.certPath"),
         ("other key", "tls.server.keyPath"),
-        ("swapped", "tls.server.certPath"),
+        ("swapped", "tls.server.certPath=.* has no CERTIFICATE block"),
+        ("empty certificate", r"tls.server.certPath=.* has no CERTIFICATE block.* \(0 bytes\)"),
+        ("empty key", r"tls.server.keyPath=.* has no PRIVATE KEY block.* \(0 bytes\)"),
         ("encrypted", "tls.server.keyPassword"),
         ("unverified", "tls.server.authClient=true"),
         ("no authority", "tls.server.trustCertPath"),
