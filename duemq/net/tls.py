@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from duemq.net.certificate_expiry import ExpiryReport
 from duemq.net.self_signed import self_signed_certificate
 from duemq.net.tls_config import DISABLED, ENFORCING, TlsConfig
 from message_store.errors import ConfigError
@@ -91,6 +92,7 @@ class ServerTls:
         self._creating = asyncio.Lock()
         self._self_signed: ssl.SSLContext | None = None
         self._from_files: FileContext | None = None
+        self._expiry = ExpiryReport("tls.server.certPath", config.server_cert_path)
         if not config.test_mode and config.mode != DISABLED:
             files = (config.server_cert_path, config.server_key_path, config.server_trust_path)
             self._from_files = FileContext(partial(server_context, config), files, "connections")
@@ -128,6 +130,11 @@ class ServerTls:
         """Reload the certificates if a file has changed; keep the old ones on an error."""
         if self._from_files is not None:
             self._from_files.reload_if_changed()
+
+    def report_expiry(self, now_ms: int) -> None:
+        """Log a line once a day if the certificate has expired or expires soon."""
+        if self._from_files is not None:
+            self._expiry.report(now_ms, self._from_files.reload_count)
 
 
 class ClientTls:

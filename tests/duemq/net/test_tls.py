@@ -15,6 +15,7 @@ from delivery.plugin import Request
 from duemq.net import tls
 from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Dispatcher
+from duemq.net.limits import RemotingLimits
 from duemq.net.server import RemotingServer
 from duemq.net.tls import ClientTls, ServerTls, Tls, client_context, load_tls
 from duemq.net.tls_config import TlsConfig
@@ -198,6 +199,23 @@ def test_a_change_of_permissions_makes_files_usable(
         assert (server.failed, server.reload_count) == (False, 1)
 
     run(main())
+
+
+def test_a_server_reports_an_expired_certificate(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        files = Authority(tmp_path).issue("server", not_after=EXPIRED)
+        clock = FakeClock()
+        server = RemotingServer(Dispatcher(), clock=clock, tls=ServerTls(server_config(files)))
+        async with server as remoting:
+            await remoting.start("127.0.0.1", 0)
+            for _ in range(20):  # the turns of the loop in which the periodic check wakes up
+                await asyncio.sleep(0)
+                clock.advance(RemotingLimits().sweep_ms)
+
+    run(main())
+    assert caplog.text.count("the certificate expired on 2021-01-01") == 1
 
 
 def test_a_file_that_vanishes_while_it_is_loaded_is_a_failed_reload(
