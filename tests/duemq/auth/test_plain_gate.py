@@ -113,6 +113,19 @@ def test_permitted_requests_pass(request_: Request) -> None:
     gate()(request_)
 
 
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"handles":[' + b'"x",' * 10_001 + b'"x"]}', b'{"topic":' + b"[" * 10_000]
+)
+def test_a_malformed_administrative_request_is_audited_and_left_to_its_handler(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="duemq.audit"):
+        gate()(asked(9011, ADMIN, body))
+    (record,) = caplog.records
+    line = json.loads(record.getMessage())
+    assert (line["event"], line["user"], line["code"]) == ("allowed", ADMIN.access_key, 9011)
+
+
 def test_the_query_flag_is_never_signed() -> None:
     made = ALICE.sign(Request(12, {"topic": "orders"}, version=479))
     made.fields["_UNIQUE_KEY_QUERY"] = "true"
