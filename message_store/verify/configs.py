@@ -137,12 +137,12 @@ def is_in_use(root: Path) -> bool:
         lines = LOCKS_PATH.read_text().splitlines()
     except OSError:
         return False
-    named = _file_system(root) + named
+    named = file_system_of(root) + named
     locks = (line.split() for line in lines)
     return any("POSIX" in words and words[-3].endswith(named) for words in locks if len(words) > 5)
 
 
-def _file_system(root: Path) -> str:
+def file_system_of(root: Path) -> str:
     """Return the device of a directory's file system as in LOCKS_PATH; empty if it is unknown.
 
     Inode numbers are unique only within a file system: the locks of stores on two new volumes often

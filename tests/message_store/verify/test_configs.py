@@ -17,7 +17,7 @@ def test_a_lock_with_the_same_inode_number_on_another_volume_is_not_the_stores(
     root = tmp_path / "store"
     with open_store(root):
         pass
-    own = configs._file_system(root)
+    own = configs.file_system_of(root)
     if not own:
         pytest.skip("this machine does not show its mounts")
     monkeypatch.setattr(configs, "LOCKS_PATH", tmp_path / "locks")
