@@ -80,7 +80,7 @@ def test_a_change_without_a_sync_of_the_directory_is_in_force_and_reported(
     """The file has the change: a deleted user must not seem to exist until the restart."""
     accounts = open_accounts(tmp_path / "accounts.json")
     accounts.create_user(User("bob", "secret"))
-    monkeypatch.setattr(secret_file.os, "fsync", fails_for_directories)
+    monkeypatch.setattr(os, "fsync", fails_for_directories)
     version = accounts.version
     with pytest.raises(NotSynced, match="Input/output error"):
         accounts.delete_user("bob")
@@ -92,8 +92,8 @@ def test_a_file_keeps_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Root may recover access; the broker's user must be able to read the result."""
     path = whole(tmp_path)
     owners: list[tuple[int, int]] = []
-    monkeypatch.setattr(secret_file.os, "geteuid", lambda: path.stat().st_uid + 1)
-    monkeypatch.setattr(secret_file.os, "fchown", lambda descriptor, *ids: owners.append(ids))
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    monkeypatch.setattr(os, "fchown", lambda descriptor, *ids: owners.append(ids))
     write_accounts(path, USERS, ACLS)
     assert (path.stat().st_uid, -1) in owners
 

@@ -202,7 +202,7 @@ def test_equal_names_are_one_access(
     monkeypatch: pytest.MonkeyPatch, code: int, body: object, fields: dict[str, str]
 ) -> None:
     """The check runs on the event loop before the limit of the handler."""
-    made = []
+    made: list[Resource] = []
 
     def access(resource: Resource, actions: tuple[Action, ...]) -> Access:
         made.append(resource)
@@ -216,7 +216,7 @@ def test_equal_names_are_one_access(
 def test_a_request_with_too_many_names_is_refused_before_all_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decoded = []
+    decoded: list[str] = []
     monkeypatch.setattr(request_rules, "decode_handle", decoded.append)
     with pytest.raises(TooManyNames, match="10000 handles"):
         needed(9011, {"handles": ["x"] * (HANDLES_MAX + 1)})
