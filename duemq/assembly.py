@@ -53,7 +53,7 @@ from duemq.pull.queue_locks import LockProcessor, LockTable
 from duemq.pull.reset_offsets import ResetProcessor
 from duemq.registry.client_requests import ClientProcessor
 from duemq.registry.clients import ClientTable
-from duemq.registry.config_file import ConfigFile
+from duemq.registry.config_file import ConfigFile, JsonObject
 from duemq.registry.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
@@ -191,6 +191,7 @@ class BrokerContext:
     ha_socket: socket.socket | None = None
     ha_port: int = 0
     connect: Callable[[str], RemotingClient] = RemotingClient
+    local_route: Callable[[str], JsonObject | None] = lambda topic: None
     membership: Membership | None = None
 
     @property
@@ -480,7 +481,7 @@ def _account_processors(parts: BrokerComponents, context: BrokerContext) -> list
     """Return the processors of account requests."""
     access, config = context.access, context.config()
     if access is not None and access.accounts is not None:
-        return [AccountRequests(access.accounts)]
+        return [AccountRequests(access.accounts, access.audit)]
     if access is None or access.files is None:
         return []
     names = BrokerNames(

@@ -52,6 +52,7 @@ from duemq.net.bound_socket import bind
 from duemq.net.limits import limits_of
 from duemq.net.server import RemotingServer
 from duemq.net.tls import load_tls
+from duemq.periodic_writes import with_reports
 from duemq.plugins import Host, Installed, PluginSet, installed_plugins
 from duemq.process_services import new_registry, new_scheduler
 from duemq.registry.data_version import DataVersion
@@ -272,7 +273,7 @@ class Broker:
             pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
             for name, pin in pins.items():
                 self.store.retention.add_pin(pin, owner=name)
-        context = BrokerContext(
+        self._context = BrokerContext(
             config=lambda: self.settings.broker,
             store_config=self.settings.store,
             port=self.port,
@@ -289,10 +290,10 @@ class Broker:
             ha_socket=self._ha_socket,
             ha_port=self.ha_port,
             connect=peer_client(self.settings.auth, self.tls.client),
+            local_route=lambda topic: self.namesrv.table.route(topic) if self.namesrv else None,
             membership=self._membership,
         )
-        self._context = context
-        return assemble(self.store, context)
+        return assemble(self.store, self._context)
 
     def _persist(self) -> None:
         try:
@@ -375,8 +376,9 @@ class Broker:
 
     def _add_jobs(self) -> None:
         store = self.settings.store
-        self._every(PERSIST_MS, self._persist_tables, PERSIST_JOB)
-        self._every(self.config.flush_consumer_offset_ms, self.parts.offsets.save, OFFSETS_JOB)
+        self._every(PERSIST_MS, with_reports(self._persist_tables, PERSIST_JOB), PERSIST_JOB)
+        offsets = with_reports(self.parts.offsets.save, OFFSETS_JOB)
+        self._every(self.config.flush_consumer_offset_ms, offsets, OFFSETS_JOB)
         self._every(store.clean_interval_ms, self._check_disk, DISK_JOB)
         self._every(STATS_MS, self._sample, STATS_JOB)
         if self.access is not None and self.access.files is not None:

@@ -1,11 +1,16 @@
-"""Warnings about ports reachable by other machines without authentication."""
+"""Warnings about ports that other machines reach, and about secrets that other users can read."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+from message_store.masking import MASK, masked
 
 log = logging.getLogger(__name__)
 LOOPBACK: Final = "127.0.0.1"
@@ -90,3 +95,19 @@ def exposure_warning(listener: Listener) -> str | None:
         f"every machine that reaches the port may use and administer it. Close the port to other "
         f"networks in the firewall, or set {listener.key}=127.0.0.1{off}"
     )
+
+
+def warn_of_readable_secrets(file: Path | None, properties: Mapping[str, str]) -> None:
+    """Log a warning if every user of the machine can read a configuration file with secrets."""
+    keys = sorted(key for key, value in properties.items() if value and masked(key, value) == MASK)
+    if file is None or not keys:
+        return
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        return
+    if mode & stat.S_IROTH:
+        log.warning(
+            "%s has secrets (%s), and every user of this machine can read it: run `chmod 600 %s`, "
+            "and change them if others have accounts here", file, ", ".join(keys), file,
+        )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -18,7 +17,7 @@ from duemq.exposure import listening_address, local_only_notice
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.registration import BrokerAddress, OnRegistered, Registrar
 from duemq.net.client import RemotingClient
-from duemq.net.tls import ServerTls
+from duemq.net.tls import ClientTls, ServerTls
 from duemq.registry.topics import TopicManager
 from message_store.clock import Clock
 
@@ -65,8 +64,9 @@ async def name_server(
         log.warning("%s", local_only_notice("the name server"))
     config = replace(config, bind_address=address)
     access = _access_of(config, auth, clock)
-    users = access.accounts if access is not None else None
-    account_handlers = AccountRequests(users).handlers() if users is not None else {}
+    account_handlers = {}
+    if access is not None and access.accounts is not None:
+        account_handlers = AccountRequests(access.accounts, access.audit).handlers()
     gate = access.gate if access is not None else None
     async with AsyncExitStack() as stack:
         if access is not None:
@@ -75,12 +75,13 @@ async def name_server(
         yield await stack.enter_async_context(server)
 
 
-def peer_client(auth: AuthConfig, tls: ssl.SSLContext | None) -> Callable[[str], RemotingClient]:
+def peer_client(auth: AuthConfig, tls: ClientTls | None) -> Callable[[str], RemotingClient]:
     """Return a factory of clients for name servers and brokers, with this broker's credentials."""
     inner = inner_client(auth)
 
     def connect(address: str) -> RemotingClient:
-        return RemotingClient(address, sign=inner.sign if inner is not None else None, tls=tls)
+        sign = inner.sign if inner is not None else None
+        return RemotingClient(address, sign=sign, tls=tls.context if tls is not None else None)
 
     return connect
 
@@ -94,7 +95,7 @@ def registrar(
     port: int,
     ha_port: int,
     local: NameServer | None,
-    tls: ssl.SSLContext | None,
+    tls: ClientTls | None,
     answered: OnRegistered = lambda fields: None,
 ) -> Registrar:
     """Return the registrar of the broker, not started, and connect it to topic changes.
@@ -102,7 +103,7 @@ def registrar(
     Args:
         port, ha_port: Ports for clients and for replicas.
         local: The embedded name server.
-        tls: Context of connections to name servers; None: plaintext.
+        tls: TLS of connections to name servers; None: plaintext.
         answered: Called with the header fields of each response.
     """
     now = config()

@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from message_store.disk_errors import remedy_of
+
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -25,9 +27,8 @@ class WriteGate:
         """Close the gate until the disk has room again."""
         what = "the disk is full" if error.errno in DISK_FULL else str(error)
         self.refusal = f"{what} ({self._root}, {self.disk_used_ratio:.0%} used)"
-        self._notice(
-            f"writes are refused: {self.refusal}. Free disk space; the broker then continues."
-        )
+        remedy = remedy_of(error)
+        self._notice(f"writes are refused: {self.refusal}. {remedy}; the broker then continues.")
 
     def sync_failed(self, error: OSError) -> None:
         """Close the gate until the broker is restarted."""

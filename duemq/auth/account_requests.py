@@ -15,7 +15,10 @@ from typing import Final
 
 from delivery.plugin import Request, Response
 from duemq.auth.accounts import AccountRefused, Accounts
+from duemq.auth.audit import AuditLog
+from duemq.auth.gate import entry_of
 from duemq.auth.model import Acl, PolicyEntry, PolicyType, Resource, User, UserStatus, UserType
+from duemq.auth.secret_file import NotSynced
 from duemq.auth.signature import ACCESS_KEY
 from duemq.auth.wire import (
     JsonObject,
@@ -34,10 +37,14 @@ _ONLY_SUPER: Final = "The super user can only be {} by super user"
 
 
 class AccountRequests:
-    """Handlers of account requests."""
+    """Handlers of account requests.
 
-    def __init__(self, accounts: Accounts) -> None:
-        self._accounts = accounts
+    Args:
+        audit: Audit log of requests that are refused although the account may change accounts.
+    """
+
+    def __init__(self, accounts: Accounts, audit: AuditLog) -> None:
+        self._accounts, self._audit = accounts, audit
 
     def handlers(self) -> dict[int, Handler]:
         """Return handlers by request code."""
@@ -54,7 +61,7 @@ class AccountRequests:
             RequestCode.AUTH_LIST_ACL: self.list_acls,
         }
         return {
-            code: Route(with_refusals(method), body_bytes_max=BODY_BYTES_MAX)
+            code: Route(with_refusals(method, self._audit), body_bytes_max=BODY_BYTES_MAX)
             for code, method in methods.items()
         }
 
@@ -142,7 +149,9 @@ class AccountRequests:
 
     def _require_super(self, request: Request, code: int, action: str) -> None:
         if not self._accounts.is_super(request.fields.get(ACCESS_KEY, "")):
-            raise RequestError(code, _ONLY_SUPER.format(action))
+            text = _ONLY_SUPER.format(action)
+            self._audit.refused(entry_of(request, None, text))
+            raise RequestError(code, text)
 
     def _shown(self, user: User, request: Request) -> dict[str, object]:
         if self._accounts.is_super(request.fields.get(ACCESS_KEY, "")):
@@ -150,19 +159,32 @@ class AccountRequests:
         return user_to_json(replace(user, password=""))
 
 
-def with_refusals(method: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Return a handler that turns `AccountRefused` into NO_PERMISSION, as Apache does."""
+def with_refusals(
+    method: Callable[[Request], Response], audit: AuditLog
+) -> Callable[[Request], Response]:
+    """Return a handler that audits `AccountRefused` and turns it into NO_PERMISSION."""
 
     def answered(request: Request) -> Response:
         try:
             return method(request)
         except AccountRefused as refusal:
+            audit.refused(entry_of(request, None, str(refusal)))
             raise RequestError(ResponseCode.NO_PERMISSION, str(refusal)) from None
+        except NotSynced as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, not_synced(error)) from error
         except OSError as error:
             text = f"the accounts cannot be written, nothing was changed: {error.strerror}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
 
     return answered
+
+
+def not_synced(error: NotSynced) -> str:
+    """Return the remark about a change that took effect without a sync of its directory."""
+    return (
+        f"the accounts have changed, but a power failure may undo the change: {error.filename} "
+        f"cannot be synced: {error.strerror}"
+    )
 
 
 def with_resource(acl: Acl, part: str) -> Acl:

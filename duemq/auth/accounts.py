@@ -1,7 +1,7 @@
 """Accounts of a broker: users and their ACLs, changed by requests 3001 to 3010.
 
-A change is stored before it takes effect, so a failed write changes nothing. Remarks are those of
-Apache 5.3.3's broker.
+A change is stored before it takes effect, so a failed write changes nothing. If only the last sync
+fails, the file has the change, and it takes effect. Remarks are those of Apache 5.3.3's broker.
 
 Source: auth/authentication/manager/AuthenticationMetadataManagerImpl,
 auth/authorization/manager/AuthorizationMetadataManagerImpl of Apache 5.3.3.
@@ -26,6 +26,7 @@ from duemq.auth.model import (
     is_network,
 )
 from duemq.auth.policies import Policies
+from duemq.auth.secret_file import NotSynced
 
 USERS_MAX: Final = 10_000
 ENTRIES_MAX: Final = 10_000  # entries per ACL
@@ -178,7 +179,14 @@ class Accounts:
             self._change(self._users, {**self._acls, name: Acl(custom, default)})
 
     def _change(self, users: Users, acls: Acls) -> None:
-        self._store(users, acls)
+        try:
+            self._store(users, acls)
+        except NotSynced:  # the file has the change, so a restart would apply it
+            self._use(users, acls)
+            raise
+        self._use(users, acls)
+
+    def _use(self, users: Users, acls: Acls) -> None:
         self._users, self._acls = dict(users), dict(acls)
         self._policies.clear()
         self.version += 1

@@ -70,6 +70,7 @@ def write_accounts(path: Path, users: Users, acls: Acls) -> None:
 
     Raises:
         OSError: The write failed; the old file is unchanged.
+        NotSynced: The file was replaced.
     """
     data = encode(users, acls)
     write_secrets(path, data)

@@ -74,14 +74,13 @@ class AuditLog:
             self.suppressed += 1
             return
         self._allowance -= 1
-        suppressed, self.suppressed = self.suppressed, 0
-        self._write(logging.WARNING, "refused", entry, suppressed)
+        self._write(logging.WARNING, "refused", entry)
 
     def allowed(self, entry: AuditEntry) -> None:
         """Log an administrative request that may proceed."""
         self._write(logging.INFO, "allowed", entry)
 
-    def _write(self, level: int, event: str, entry: AuditEntry, suppressed: int = 0) -> None:
+    def _write(self, level: int, event: str, entry: AuditEntry) -> None:
         line: dict[str, object] = {
             "event": event,
             "user": truncated(entry.user),
@@ -92,8 +91,8 @@ class AuditLog:
             line["account"] = truncated(entry.account)
         if entry.why:
             line["why"] = truncated(entry.why)
-        if suppressed:
-            line["leftOut"] = suppressed
+        if self.suppressed:
+            line["leftOut"], self.suppressed = self.suppressed, 0
         self._log.log(level, "%s", json.dumps(line, separators=(",", ":")))
 
 

@@ -240,13 +240,15 @@ def compare_entries(a: PolicyEntry, b: PolicyEntry) -> int:
 def contains(network: str, address: str) -> bool:
     """Return whether a network, or a single address, contains the address of a client.
 
-    A single address is compared as text, as `IPAddressUtils.isIPInRange` does. An invalid network
-    contains no address.
+    IPv6 addresses are equal in any notation. Apache's broker compares single addresses as text
+    (`IPAddressUtils.isIPInRange`). An invalid network contains no address.
     """
-    if "/" not in network:
-        return network == address
+    if network == address:
+        return True
     try:
-        return _address(address) in _network(network)
+        if "/" in network:
+            return _address(address) in _network(network)
+        return ":" in network and _address(address) == _address(network)
     except ValueError:
         return False
 

@@ -47,7 +47,7 @@ class FileChange:
     after: Decoded
 
     def write(self) -> None:
-        """Write the file; if that raises OSError, the old file is unchanged."""
+        """Write the file; raise as `write_secrets` does."""
         write_secrets(self.path, self.data)
 
 
@@ -134,19 +134,42 @@ class PlainFiles:
         self._failing = failure
 
     def _read(self) -> Contents:
-        paths = sorted(path for path in self._folder.rglob("*") if path.suffix in SUFFIXES)
-        if len(paths) > FILES_MAX:
-            raise CorruptStore(
-                self._folder, 0, f"more than {FILES_MAX} files", "Remove unused ones"
-            )
-        if not paths or self.default.exists():
-            paths.append(self.default)
         remedy = "aclEnable needs this file below rocketmqHome"
         try:
+            paths = files_below(self._folder)
+            if len(paths) > FILES_MAX:
+                why = f"more than {FILES_MAX} files"
+                raise CorruptStore(self._folder, 0, why, "Remove unused ones")
+            if not paths or self.default.exists():
+                paths.append(self.default)
             return {path: read_secrets(path, FILE_BYTES_MAX, remedy) for path in paths}
         except FileNotFoundError as error:
             path = Path(os.fsdecode(error.filename))
             raise CorruptStore(path, 0, f"it cannot be read: {error.strerror}", remedy) from error
+        except OSError as error:
+            path = Path(os.fsdecode(error.filename or self._folder))
+            why = f"it cannot be read: {error.strerror}"
+            raise CorruptStore(path, 0, why, "Let the broker's user read it") from error
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the YAML files below a directory, in order of precedence; none if it is absent.
+
+    Raises:
+        OSError: A directory cannot be read; its files must not seem to be deleted.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    if not folder.is_dir():
+        return []
+    found = [
+        Path(directory, name)
+        for directory, _, names in os.walk(folder, onerror=fail)
+        for name in names
+    ]
+    return sorted(path for path in found if path.suffix in SUFFIXES)
 
 
 def digest_of(files: Contents) -> bytes:

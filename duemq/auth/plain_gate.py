@@ -8,7 +8,7 @@ Source: PlainAccessValidator.parse, PlainPermissionManager.validate of Apache 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from delivery.plugin import Request
@@ -16,7 +16,7 @@ from duemq.auth.audit import AuditLog
 from duemq.auth.gate import CHANGES, REMARK_CHARACTERS_MAX, entry_of
 from duemq.auth.model import RETRY_PREFIX, Action, is_retry_topic
 from duemq.auth.plain_rules import ADMIN_CODES, PUB, SUB, PlainAccount, PlainRefused, PlainRules
-from duemq.auth.request_rules import OWN_RULES, accesses, is_known, objects_of
+from duemq.auth.request_rules import OWN_RULES, Access, accesses, is_known, objects_of
 from duemq.auth.signature import ACCESS_KEY, VERSION_4_9_3, is_signed
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import parse_object
@@ -80,8 +80,19 @@ class PlainGate:
         except PlainRefused as refusal:
             raise self._error(request, refusal) from None
         if needs_admin(request.code):
-            for access in accesses(request.code, request.fields, request.body, self._cluster):
+            for access in self._administered(request):
                 self._audit.allowed(entry_of(request, access))
+
+    def _administered(self, request: Request) -> Sequence[Access | None]:
+        """Return what an administrative request accesses; None if it cannot be determined.
+
+        The handler refuses a malformed request; the audit log has a line for each.
+        """
+        try:
+            found = accesses(request.code, request.fields, request.body, self._cluster)
+        except (ValueError, RecursionError):
+            found = []
+        return found or [None]
 
     def authenticate(self, request: Request) -> None:
         """Check only the signature of a request.

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from delivery.plugin import Request, Response
+from duemq.auth.account_requests import not_synced
 from duemq.auth.accounts import AccountRefused
 from duemq.auth.plain_edits import (
     ADDRESSES,
@@ -32,6 +33,7 @@ from duemq.auth.plain_edits import (
     without_account,
 )
 from duemq.auth.plain_files import PlainFiles
+from duemq.auth.secret_file import NotSynced
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler
@@ -140,7 +142,8 @@ class PlainRequests:
         """Write and activate the result of `edit`; one change at a time.
 
         Raises:
-            RequestError: With code `failed`; nothing has changed.
+            RequestError: With code `failed`; nothing has changed, or the text states that a power
+                failure may undo the change.
         """
         async with self._changing:
             try:
@@ -148,6 +151,9 @@ class PlainRequests:
                 await asyncio.to_thread(change.write)
             except AccountRefused as refusal:
                 raise RequestError(failed, str(refusal)) from None
+            except NotSynced as error:
+                self._files.use(change)
+                raise RequestError(failed, not_synced(error)) from error
             except OSError as error:
                 text = f"the file cannot be written, nothing was changed: {error.strerror}"
                 raise RequestError(failed, text) from error

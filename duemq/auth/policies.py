@@ -1,8 +1,9 @@
 """Policies of one account, indexed for fast decisions.
 
 Entries are looked up by the requested name: in a table of literal names, and in a table of prefixes
-for each prefix of the name. The cost depends on the length of the name, not on the number of
-entries: a heartbeat may contain thousands of topics.
+for each length that a prefix of the ACL has. The cost depends neither on the number of entries nor
+on the length of the name: a heartbeat may contain thousands of topics, and a hostile request a name
+of a megabyte.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Policies:
 
     def __init__(self, acl: Acl) -> None:
         self._tables = [_table_of(entries) for entries in (acl.custom, acl.default)]
+        self._prefix_lengths = _prefix_lengths_of((*acl.custom, *acl.default))
 
     def decide(
         self, resource: Resource, actions: Iterable[Action], address: str
@@ -40,7 +42,8 @@ class Policies:
         ordered as in Apache 5.3.3 (`AclAuthorizationHandler.comparePolicyEntries`). That is not a
         total order, but Java and Python use the same sort algorithm, so the first entry is equal.
         """
-        wanted, keys = tuple(actions), list(_keys_of(resource))
+        wanted = tuple(actions)
+        keys = list(_keys_of(resource, self._prefix_lengths.get(resource.type, ())))
         for table in self._tables:
             places = sorted(place for key in keys for place in table.get(key, ()))
             if found := [e for _, e in places if e.matches(resource, wanted, address)]:
@@ -58,13 +61,28 @@ def _table_of(entries: tuple[PolicyEntry, ...]) -> dict[Key, list[Place]]:
     return table
 
 
-def _keys_of(requested: Resource) -> Iterator[Key]:
-    """Yield the keys of all entries that may match a requested resource."""
+def _prefix_lengths_of(entries: Iterable[PolicyEntry]) -> dict[ResourceType, list[int]]:
+    """Return the distinct lengths of prefixes by type of resource, in ascending order."""
+    found: dict[ResourceType, set[int]] = {}
+    for resource in (entry.resource for entry in entries):
+        if resource.pattern is Pattern.PREFIXED:
+            found.setdefault(resource.type, set()).add(len(resource.name or ""))
+    return {kind: sorted(lengths) for kind, lengths in found.items()}
+
+
+def _keys_of(requested: Resource, prefix_lengths: Iterable[int]) -> Iterator[Key]:
+    """Yield the keys of all entries that may match a requested resource.
+
+    Args:
+        prefix_lengths: Lengths of the prefixes in the ACL, in ascending order.
+    """
     kind, name = requested.type, requested.name or ""
     yield _ANY
     if kind is ResourceType.ANY:
         return
     yield kind, Pattern.ANY, ""
     yield kind, Pattern.LITERAL, name
-    for length in range(len(name) + 1):
+    for length in prefix_lengths:
+        if length > len(name):
+            return
         yield kind, Pattern.PREFIXED, name[:length]

@@ -13,10 +13,10 @@ of Apache 5.3.3's request headers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from duemq.auth.model import Action, Resource, ResourceType, is_retry_topic
 from duemq.messages.recall_handle import HandleError, decode_handle
@@ -28,8 +28,12 @@ LIST_SEPARATOR: Final = ";"
 ACCESSES_MAX: Final = 4_096  # per request, as the check blocks the event loop
 
 
+HANDLES_MAX: Final = 10_000  # as the handlers of decisions
+T = TypeVar("T")
+
+
 class TooManyNames(ValueError):
-    """A request has more topics and groups than ACCESSES_MAX."""
+    """A request has more topics and groups than ACCESSES_MAX, or handles than HANDLES_MAX."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ class NamedField:
         """Yield the resources in the field, if it is present."""
         if (text := fields.get(self.field)) is None:
             return
-        names = [n for n in text.split(self.separator) if n] if self.separator else [text]
-        for name in names:
+        names = text.split(self.separator) if self.separator else [text]
+        for name in distinct(name for name in names if name or not self.separator):
             is_topic = self.type is ResourceType.TOPIC
             yield Resource.of_topic(name) if is_topic else Resource(self.type, name)
 
@@ -66,12 +70,15 @@ class Rule:
     named: tuple[NamedField, ...] = ()
     cluster: bool = False
 
-    def accesses(self, fields: Fields, cluster: str) -> list[Access]:
-        """Return the accesses of a request with these header fields."""
-        found = [r for named in self.named for r in named.resources(fields)]
-        if not found and self.cluster:
-            found = [Resource(ResourceType.CLUSTER, cluster)]
-        return [Access(resource, (self.action,)) for resource in found]
+    def accesses(self, fields: Fields, cluster: str) -> Iterator[Access]:
+        """Yield the accesses of a request with these header fields."""
+        has_names = False
+        for named in self.named:
+            for resource in named.resources(fields):
+                has_names = True
+                yield Access(resource, (self.action,))
+        if self.cluster and not has_names:
+            yield Access(Resource(ResourceType.CLUSTER, cluster), (self.action,))
 
 
 def _topic(field: str = "topic", separator: str = "") -> NamedField:
@@ -165,11 +172,11 @@ def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Acces
         return distinct_accesses(body_rule(body))
     own = OWN_RULES.get(code) or (None if is_known(code) else PLUGIN_RULE)
     if not fields:
-        return own.accesses(fields, cluster) if own else []
+        return list(own.accesses(fields, cluster)) if own else []
     if (client_rule := _CLIENT_RULES.get(code)) is not None:
         return distinct_accesses(client_rule(fields, body))
     rule = RULES.get(code) or own
-    return distinct_accesses(iter(rule.accesses(fields, cluster))) if rule else []
+    return distinct_accesses(rule.accesses(fields, cluster)) if rule else []
 
 
 def distinct_accesses(found: Iterator[Access]) -> list[Access]:
@@ -184,6 +191,14 @@ def distinct_accesses(found: Iterator[Access]) -> list[Access]:
         if len(kept) > ACCESSES_MAX:
             raise TooManyNames(f"the request has more than {ACCESSES_MAX} topics and groups")
     return list(kept)
+
+
+def distinct(names: Iterable[T]) -> Iterable[T]:
+    """Return the distinct names in their order, before an access is made for each.
+
+    A body of 16 MiB has room for half a million equal names.
+    """
+    return dict.fromkeys(names)
 
 
 def is_known(code: int) -> bool:
@@ -256,11 +271,19 @@ def _query(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _heartbeat(fields: Fields, body: bytes) -> Iterator[Access]:
+    for name, is_group in distinct(_heartbeat_names(body)):
+        if is_group:
+            yield _on_group(name, Action.SUB)
+        elif not is_retry_topic(name):
+            yield _on_topic(name, Action.SUB)
+
+
+def _heartbeat_names(body: bytes) -> Iterator[tuple[str, bool]]:
+    """Yield each group and each topic, and whether it is a group."""
     for consumer in objects_of(parse_object(body).get("consumerDataSet")):
-        yield _on_group(str(consumer.get("groupName") or ""), Action.SUB)
+        yield str(consumer.get("groupName") or ""), True
         for subscription in objects_of(consumer.get("subscriptionDataSet")):
-            if not is_retry_topic(topic := str(subscription.get("topic") or "")):
-                yield _on_topic(topic, Action.SUB)
+            yield str(subscription.get("topic") or ""), False
 
 
 def _unregister(fields: Fields, body: bytes) -> Iterator[Access]:
@@ -275,8 +298,9 @@ def _members(fields: Fields, body: bytes) -> Iterator[Access]:
 def _lock(fields: Fields, body: bytes) -> Iterator[Access]:
     wanted = parse_object(body)
     yield _on_group(str(wanted.get("consumerGroup") or ""), Action.SUB)
-    for queue in objects_of(wanted.get("mqSet")):
-        if not is_retry_topic(topic := str(queue.get("topic") or "")):
+    topics = (str(queue.get("topic") or "") for queue in objects_of(wanted.get("mqSet")))
+    for topic in distinct(topics):
+        if not is_retry_topic(topic):
             yield _on_topic(topic, Action.SUB)
 
 
@@ -288,11 +312,16 @@ def _ack(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _batch_ack(body: bytes) -> Iterator[Access]:
-    for entry in objects_of(parse_object(body).get("acks")):
-        group = entry.get("c", entry.get("consumerGroup"))
-        topic = str(entry.get("t", entry.get("topic")) or "")
-        yield _on_group(str(group or ""), Action.SUB)
-        yield Access(Resource.of_topic(normal_topic(topic, str(group or ""))), (Action.SUB,))
+    named = (
+        (
+            str(entry.get("c", entry.get("consumerGroup")) or ""),
+            str(entry.get("t", entry.get("topic")) or ""),
+        )
+        for entry in objects_of(parse_object(body).get("acks"))
+    )
+    for group, topic in distinct(named):
+        yield _on_group(group, Action.SUB)
+        yield Access(Resource.of_topic(normal_topic(topic, group)), (Action.SUB,))
 
 
 def _assignment(body: bytes) -> Iterator[Access]:
@@ -339,7 +368,11 @@ def _decisions(body: bytes, cluster: str) -> Iterator[Access]:
     elif wanted.get("ids") or wanted.get("keys") or not wanted.get("handles"):
         yield Access(Resource(ResourceType.CLUSTER, cluster), (Action.UPDATE,))
     handles = wanted.get("handles")
-    for handle in handles if isinstance(handles, list) else ():
+    if not isinstance(handles, list):
+        return
+    if len(handles) > HANDLES_MAX:
+        raise TooManyNames(f"the request has more than {HANDLES_MAX} handles")
+    for handle in handles:
         with suppress(HandleError):  # an invalid handle selects nothing
             yield Access(Resource.of_topic(decode_handle(str(handle)).topic), (Action.UPDATE,))
 

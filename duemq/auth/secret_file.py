@@ -14,6 +14,13 @@ MODE: Final = 0o600
 REPAIR: Final = "Repair it, or restore it from a copy"
 
 
+class NotSynced(OSError):
+    """Failed sync of a directory after a file in it was replaced.
+
+    The new file is in place, but a power failure may restore the old one.
+    """
+
+
 def read_secrets(path: Path, bytes_max: int, remedy: str = REPAIR) -> bytes:
     """Return the contents of a file.
 
@@ -25,7 +32,7 @@ def read_secrets(path: Path, bytes_max: int, remedy: str = REPAIR) -> bytes:
         CorruptStore: Other users have access, or the file is too long or unreadable.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             found = os.fstat(file.fileno())
             _check_mode(path, found.st_mode)
             if found.st_size > bytes_max:
@@ -37,13 +44,20 @@ def read_secrets(path: Path, bytes_max: int, remedy: str = REPAIR) -> bytes:
         raise CorruptStore(path, 0, f"it cannot be read: {error.strerror}", remedy) from error
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a named pipe has no end to wait for and is rejected by its mode."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def write_secrets(path: Path, data: bytes) -> None:
     """Replace a file atomically and sync it.
 
-    Group and mode of an existing file are kept; a new file is accessible to its owner only.
+    Group and mode of an existing file are kept, and its owner if this process may set it; a new
+    file is accessible to its owner only.
 
     Raises:
         OSError: The write failed; the old file is unchanged.
+        NotSynced: The file was replaced.
     """
     path = path.resolve()  # keep a symbolic link
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +70,14 @@ def write_secrets(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise NotSynced(error.errno, error.strerror, str(path.parent)) from error
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
@@ -73,11 +94,14 @@ def _check_mode(path: Path, mode: int) -> None:
 
 
 def _take_over(path: Path, descriptor: int) -> None:
-    """Copy group and mode of the old file to the new one."""
+    """Copy owner, group and mode of the old file to the new one."""
     try:
         old = path.stat()
     except FileNotFoundError:
         return
+    if old.st_uid != os.geteuid():
+        with suppress(PermissionError):  # only root may set the owner
+            os.fchown(descriptor, old.st_uid, -1)
     with suppress(PermissionError):  # the user is not a member of the group
         os.fchown(descriptor, -1, old.st_gid)
         os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~stat.S_IRWXO)

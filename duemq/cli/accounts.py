@@ -1,12 +1,12 @@
-"""`duemq accounts`: edit the users of a stopped broker, to recover access."""
+"""`duemq accounts`: edit the users of a stopped broker or name server, to recover access."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,18 +14,30 @@ from duemq.cli.command import command
 from duemq.cli.options import AsJson, Configuration
 from message_store.errors import UsageError
 
+if TYPE_CHECKING:
+    from duemq.auth.config import AuthConfig
+
 accounts_app = typer.Typer(
-    no_args_is_help=True, help="Show and change the users of a stopped broker."
+    no_args_is_help=True, help="Show and change the users of a stopped broker or name server."
 )
+NameServer = Annotated[
+    bool,
+    typer.Option(
+        "--name-server", help="The configuration file is that of `duemq namesrv`, not of a broker."
+    ),
+]
 
 
 @command(accounts_app, "list", example="accounts list -c broker.conf")
-def list_users(*, configuration: Configuration, as_json: AsJson = False) -> None:
+def list_users(
+    *, configuration: Configuration, name_server: NameServer = False, as_json: AsJson = False
+) -> None:
     """Show the users without their secrets."""
     from duemq.auth.accounts_file import read_accounts
     from duemq.cli.output import print_json, print_table
 
-    users, acls = read_accounts(_file_of(configuration))
+    path = _file_of(configuration, name_server=name_server)
+    users, acls = read_accounts(path)
     rows = [
         (user.name, user.type.value, user.status.value, name in acls)
         for name, user in sorted(users.items())
@@ -34,7 +46,9 @@ def list_users(*, configuration: Configuration, as_json: AsJson = False) -> None
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        print_table("Users", columns, [(*row[:3], "yes" if row[3] else "no") for row in rows])
+        print_table(
+            f"Users in {path}", columns, [(*row[:3], "yes" if row[3] else "no") for row in rows]
+        )
 
 
 @command(accounts_app, "set", example="accounts set root -c broker.conf")
@@ -42,18 +56,21 @@ def set_user(
     name: Annotated[str, typer.Argument(help="User to create, or to change.")],
     *,
     configuration: Configuration,
+    name_server: NameServer = False,
 ) -> None:
     """Make a user an enabled super user with a new secret, read from standard input.
 
-    The broker must be stopped. Its other users and all ACLs stay as they are.
+    The broker or name server must be stopped. Its other users and all ACLs stay as they are.
     """
     from duemq.auth.accounts import AccountRefused
     from duemq.auth.accounts_file import open_accounts
     from duemq.auth.model import User, UserStatus, UserType
     from duemq.cli.output import notice
 
-    with _stopped(configuration):
-        accounts = open_accounts(_file_of(configuration))
+    _check_used(_auth_of(configuration))
+    with _stopped(configuration, name_server=name_server):
+        path = _file_of(configuration, name_server=name_server)
+        accounts = open_accounts(path)
         secret = _new_secret(name)
         try:
             if accounts.user(name) is None:
@@ -62,31 +79,92 @@ def set_user(
                 accounts.update_user(name, secret, UserType.SUPER, UserStatus.ENABLE)
         except AccountRefused as error:
             raise UsageError(str(error)) from None
-    notice(f"{name} is an enabled super user with the new secret")
+    notice(f"{name} is an enabled super user with the new secret, in {path}")
 
 
-def _file_of(configuration: Configuration) -> Path:
+def _auth_of(configuration: Configuration) -> AuthConfig:
+    """Return the section of accounts."""
+    from duemq.auth.config import AuthConfig
+    from message_store.config import from_properties
+
+    return from_properties(AuthConfig, configuration.properties())
+
+
+def _check_used(auth: AuthConfig) -> None:
+    """Report that a change of the accounts has no effect.
+
+    Raises:
+        UsageError: The accounts are those of plain_acl.yml.
+    """
+    from duemq.cli.output import notice
+
+    if auth.acl_enable:
+        raise UsageError(
+            f"aclEnable is true, so the accounts are in {auth.home_text}/conf/plain_acl.yml: edit "
+            "this file, which is read again while the process runs"
+        )
+    if not auth.authentication_enabled:
+        notice("authenticationEnabled is not true, so accounts have no effect")
+
+
+def _file_of(configuration: Configuration, *, name_server: bool) -> Path:
     from duemq.auth.access import accounts_path
+
+    if name_server:
+        from duemq.namesrv.config import NamesrvConfig
+        from message_store.config import from_properties
+
+        config = from_properties(NamesrvConfig, configuration.properties())
+        directory = Path(config.kv_config_path).expanduser().parent
+    else:
+        directory = _store_of(configuration) / "config"
+    return accounts_path(_auth_of(configuration), directory)
+
+
+def _store_of(configuration: Configuration) -> Path:
     from duemq.configuration.settings import settings_from
 
-    settings = settings_from(configuration.properties())
-    return accounts_path(settings.auth, settings.store.root / "config")
+    return settings_from(configuration.properties()).store.root
 
 
 @contextmanager
-def _stopped(configuration: Configuration) -> Iterator[None]:
-    """Hold the store lock, so that no broker can start."""
-    from duemq.configuration.settings import settings_from
+def _stopped(configuration: Configuration, *, name_server: bool) -> Iterator[None]:
+    """Hold the store lock, or the port of the name server, so that neither can start."""
+    if name_server:
+        with _port_of_name_server(configuration):
+            yield
+        return
     from message_store.recovery.store_lock import StoreLock
 
-    root = settings_from(configuration.properties()).store.root
+    root = _store_of(configuration)
     if not root.is_dir():
-        raise UsageError(f"{root} is not a store: give the broker's configuration file with -c")
+        raise UsageError(
+            f"{root} is not a store: give the broker's configuration file with -c, or add "
+            "--name-server if it is that of a name server"
+        )
     lock = StoreLock(root)
     try:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def _port_of_name_server(configuration: Configuration) -> Iterator[None]:
+    from duemq.exposure import EVERY_ADDRESS
+    from duemq.namesrv.config import NamesrvConfig
+    from duemq.net.bound_socket import bind
+    from message_store.config import from_properties
+
+    config = from_properties(NamesrvConfig, configuration.properties())
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(bind(config.bind_address or EVERY_ADDRESS, config.listen_port))
+        except UsageError as error:
+            raise UsageError(
+                f"port {config.listen_port} is in use: stop the name server, and retry"
+            ) from error
+        yield
 
 
 def _new_secret(name: str) -> str:

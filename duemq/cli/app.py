@@ -101,7 +101,8 @@ def namesrv(
     """Run a name server until SIGTERM or Ctrl-C."""
     from duemq.cli.serve import serve_namesrv
 
-    serve_namesrv(configuration.properties(), logging, as_json=as_json)
+    properties = configuration.properties()
+    serve_namesrv(configuration.config, properties, logging, as_json=as_json)
 
 
 @command(app, example="send orders hello --at +90s")

@@ -82,8 +82,10 @@ def serve_broker(
     set_up_logging(logging_file)
     _raise_descriptor_limit()
     from duemq.cli.kernels import compile_if_needed
+    from duemq.exposure import warn_of_readable_secrets
     from duemq.replication.config import ReplicationConfig
 
+    warn_of_readable_secrets(file, properties)
     is_member = _is_member(properties)
     is_replica = from_properties(ReplicationConfig, properties).is_replica
     kernels = compile_if_needed(
@@ -183,9 +185,14 @@ def _announce(ready: dict[str, Any], as_json: bool) -> None:
     print(f"{text}, store {ready['store']} ({ready['seconds']} s)", flush=True)
 
 
-def serve_namesrv(properties: Properties, logging_file: Path | None, *, as_json: bool) -> None:
+def serve_namesrv(
+    file: Path | None, properties: Properties, logging_file: Path | None, *, as_json: bool
+) -> None:
     """Run a name server."""
+    from duemq.exposure import warn_of_readable_secrets
+
     set_up_logging(logging_file)
+    warn_of_readable_secrets(file, properties)
     _raise_descriptor_limit()
     run_loop(_run_namesrv(properties, as_json))
 

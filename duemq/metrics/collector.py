@@ -65,7 +65,7 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
         ),
         "tls_reload_failed": (
             "1 while changed certificates cannot be loaded.",
-            lambda: float(broker.tls.server.failed),
+            lambda: float(broker.tls.reload_failed),
         ),
         "connection_memory_bytes": (
             "Memory of connections: received frames, requests, long polls, unread responses.",
@@ -79,7 +79,7 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
     counters = {
         "tls_reloads": (
             "Reloads of certificates after a file changed.",
-            lambda: broker.tls.server.reload_count,
+            lambda: broker.tls.reload_count,
         ),
         "connections_refused": (
             "Connections refused at the limit.",

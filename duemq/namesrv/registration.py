@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from delivery.plugin import Peer, Request, Response
 from duemq.namesrv.registration_body import crc_of, encode_body
 from duemq.namesrv.route_table import LiveKey, Registration
 from duemq.net.client import RemotingClient
-from duemq.net.codes import RequestCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import PERM_READ, PERM_WRITE, TopicConfig
 from message_store.clock import Clock
@@ -43,6 +44,24 @@ TOPICS_PER_TURN = 4_096  # topics of a periodic local registration between two y
 
 class RegistrationRefused(PeerError):
     """Error response of a name server to a registration."""
+
+    def __init__(self, code: int, remark: str | None) -> None:
+        self.code = code
+        super().__init__(f"response code {code}: {remark}")
+
+
+def hint_of(error: Exception) -> str:
+    """Return what to check after a failed registration."""
+    if isinstance(error, RegistrationRefused) and error.code == ResponseCode.NO_PERMISSION:
+        return (
+            "it requires an account (innerClientAuthenticationCredentials here), or does not "
+            "accept brokers from this address (registerFrom there)"
+        )
+    if isinstance(error, ssl.SSLError):
+        return "check the certificates of both, and the tls.client keys"
+    if isinstance(error, ConnectionResetError):
+        return "its log has the reason; check useTLS and tls.client.certPath if it requires TLS"
+    return "check that it runs and that its address in namesrvAddr is right"
 
 
 class TopicSource(Protocol):
@@ -172,6 +191,7 @@ class Link:
         self.address = address
         self.registered = False
         self.failure = ""
+        self._reported: set[str] = set()  # hints logged since the last success
         self.tried = asyncio.Event()
         self._snapshot, self._client, self._clock = snapshot, client, clock
         self._timeout_s, self._answered = timeout_s, answered
@@ -231,6 +251,7 @@ class Link:
             if self.failure:
                 log.warning("name server %s: registered again", self.address)
             self.failure = ""
+            self._reported.clear()
         finally:
             self._attempt_timeout = None
             self.tried.set()
@@ -244,7 +265,7 @@ class Link:
             self._watch(await self._client.connect())
             answer = await self._client.call(request, timeout_s=self._timeout_s)
             if answer.code != 0:
-                raise RegistrationRefused(f"response code {answer.code}: {answer.remark}")
+                raise RegistrationRefused(answer.code, answer.remark)
             self._answered(answer.fields or {})
         except BaseException:
             self.registered = False  # the request may not have arrived: send all topics next time
@@ -267,15 +288,13 @@ class Link:
 
     def _failed(self, error: Exception) -> None:
         why = str(error) or type(error).__name__
-        if not self.failure and not self._stop.is_set():
+        hint = hint_of(error)
+        if hint not in self._reported and not self._stop.is_set():
             log.warning(
                 "name server %s: not registered (%s). Clients that use it do not find this broker. "
-                "Retrying every %d s; check that it runs and that its address in namesrvAddr is "
-                "right",
-                self.address,
-                why,
-                RETRY_MS // 1_000,
-            )
+                "Retrying every %d s; %s", self.address, why, RETRY_MS // 1_000, hint,
+            )  # fmt: skip
+            self._reported.add(hint)
         self.failure = why
 
     async def _unregister(self) -> None:

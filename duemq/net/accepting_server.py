@@ -194,6 +194,7 @@ class AcceptingServer(abc.ABC, Generic[ConnectionT]):
             self.close_idle(self._clock.now_ms())
             if self._tls is not None:
                 self._tls.reload_if_changed()
+                self._tls.report_expiry(self._clock.now_ms())
 
     def close_idle(self, now_ms: int) -> None:
         """Close connections that were idle for `idle_ms_max`."""

@@ -39,7 +39,7 @@ class RemotingClient:
 
     Args:
         address: Server address, `host:port`.
-        tls: Context of TLS connections; None: plaintext.
+        tls: Context of TLS connections, or a function that returns it for each; None: plaintext.
         handlers: Handlers by code for requests from the server.
         sign: Returns a request with credentials added; None: no credentials.
     Source: NettyRemotingClient
@@ -52,7 +52,7 @@ class RemotingClient:
         *,
         limits: RemotingLimits | None = None,
         sign: Callable[[Request], Request] | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self.address = address
         self._host, self._port = split_address(address)
@@ -107,7 +107,7 @@ class RemotingClient:
                 ),
                 self._host,
                 self._port,
-                ssl=self._tls,
+                ssl=self._tls() if callable(self._tls) else self._tls,
             )
         return connection
 

@@ -204,8 +204,9 @@ class Listener:
         try:
             return proxy_protocol.bytes_missing(opening.header)
         except FrameError:
-            # another protocol, such as `POST / HTTP/1.1`: the codec raises a more specific error
-            codec.check_length(int.from_bytes(opening.header[:4].ljust(4, b" "), "big"))
+            if not proxy_protocol.has_prefix(opening.header):
+                # another protocol, such as `POST / HTTP/1.1`: the codec raises a specific error
+                codec.check_length(int.from_bytes(opening.header[:4].ljust(4, b" "), "big"))
             raise
 
     def _use_header(self, opening: AcceptedSocket) -> None:

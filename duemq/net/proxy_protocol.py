@@ -30,6 +30,11 @@ _TCP4, _TCP6 = 0x11, 0x21
 _ADDRESS_BYTES = {_TCP4: 4, _TCP6: 16}
 
 
+def has_prefix(data: bytes) -> bool:
+    """Return whether the bytes begin with the prefix of a header, which may be malformed."""
+    return data.startswith((V1_PREFIX, V2_SIGNATURE))
+
+
 def bytes_missing(data: bytes) -> int:
     """Return the number of bytes to read before the next call; 0: the header is complete.
 

@@ -1,10 +1,12 @@
-"""TLS contexts of the server side, reloaded when certificate files change.
+"""TLS contexts of listening ports and of connections to other servers, reloaded from changed files.
 
     TlsConfig --> ServerTls --context()--> ssl.SSLContext    for each new connection
                       ^ reload_if_changed(), periodically
+    TlsConfig --> ClientTls --context()--> ssl.SSLContext    checks the files itself
 
 A connection keeps its context, so a new certificate closes no connection. While the new files are
 unusable, for example when a rotation has replaced only one of them, the old context stays in use.
+A change of permissions counts as a change of the file, because it can make the file usable.
 
 Source: TlsHelper, FileWatchService
 """
@@ -15,9 +17,13 @@ import asyncio
 import logging
 import os
 import ssl
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from duemq.net.certificate_expiry import ExpiryReport
 from duemq.net.self_signed import self_signed_certificate
 from duemq.net.tls_config import DISABLED, ENFORCING, TlsConfig
 from message_store.errors import ConfigError
@@ -27,6 +33,51 @@ FileState = tuple[tuple[int, int, int], ...]
 _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 
 
+class FileContext:
+    """TLS context that is loaded again when its files change.
+
+    Args:
+        load: Returns a new context; raises ConfigError if a file cannot be used.
+        files: Paths of certificates, keys and authorities.
+        users: The connections with this context, for log lines.
+    Raises:
+        ConfigError: A file cannot be used.
+    Attributes:
+        current: The context for new connections.
+        reload_count: Number of reloads.
+        failed: Whether the current files are unusable and the previous context is in use.
+    """
+
+    def __init__(
+        self, load: Callable[[], ssl.SSLContext], files: Iterable[str], users: str
+    ) -> None:
+        self._load, self._users = load, users
+        self._files = [_expanded(path) for path in files if path]
+        self._states = _file_states(self._files)
+        self.reload_count = 0
+        self.failed = False
+        self.current = load()
+
+    def reload_if_changed(self) -> None:
+        """Load the files again if one has changed; keep the context on an error."""
+        states = _file_states(self._files)
+        if states == self._states:
+            return
+        self._states = states
+        try:
+            self.current = self._load()
+        except ConfigError as error:
+            self.failed = True
+            log.error(
+                "TLS certificates have changed but cannot be used; the old ones stay in use: %s",
+                error,
+            )
+            return
+        self.failed = False
+        self.reload_count += 1
+        log.info("TLS certificates have changed; new %s use the new ones", self._users)
+
+
 class ServerTls:
     """TLS of the server side.
 
@@ -34,21 +85,17 @@ class ServerTls:
         config: The section, with the values of `tls.config.file`.
     Raises:
         ConfigError: A certificate, key or authority cannot be used.
-    Attributes:
-        reload_count: Number of reloads.
-        failed: Whether the current files are unusable and the previous context is in use.
     """
 
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
         self._creating = asyncio.Lock()
-        self._context: ssl.SSLContext | None = None
-        self._files = _certificate_files(config)
-        self._state = _file_states(self._files)
-        self.reload_count = 0
-        self.failed = False
+        self._self_signed: ssl.SSLContext | None = None
+        self._from_files: FileContext | None = None
+        self._expiry = ExpiryReport("tls.server.certPath", config.server_cert_path)
         if not config.test_mode and config.mode != DISABLED:
-            self._context = server_context(config)
+            files = (config.server_cert_path, config.server_key_path, config.server_trust_path)
+            self._from_files = FileContext(partial(server_context, config), files, "connections")
 
     @property
     def is_disabled(self) -> bool:
@@ -60,34 +107,65 @@ class ServerTls:
         """Whether plaintext connections are refused."""
         return self._config.mode == ENFORCING
 
+    @property
+    def failed(self) -> bool:
+        """Whether the current files are unusable and the previous context is in use."""
+        return self._from_files is not None and self._from_files.failed
+
+    @property
+    def reload_count(self) -> int:
+        """Number of reloads."""
+        return self._from_files.reload_count if self._from_files is not None else 0
+
     async def context(self) -> ssl.SSLContext:
         """Return the context for a new connection; in test mode the first call creates it."""
-        if self._context is None:
-            async with self._creating:
-                if self._context is None:
-                    self._context = await asyncio.to_thread(self_signed_context)
-        return self._context
+        if self._from_files is not None:
+            return self._from_files.current
+        async with self._creating:
+            if self._self_signed is None:
+                self._self_signed = await asyncio.to_thread(self_signed_context)
+        return self._self_signed
 
     def reload_if_changed(self) -> None:
         """Reload the certificates if a file has changed; keep the old ones on an error."""
-        if self._config.test_mode or self.is_disabled:
-            return
-        state = _file_states(self._files)
-        if state == self._state:
-            return
-        self._state = state
-        try:
-            self._context = server_context(self._config)
-        except ConfigError as error:
-            self.failed = True
-            log.error(
-                "TLS certificates have changed but cannot be used; the old ones stay in use: %s",
-                error,
-            )
-            return
-        self.failed = False
-        self.reload_count += 1
-        log.info("TLS certificates have changed; new connections use the new ones")
+        if self._from_files is not None:
+            self._from_files.reload_if_changed()
+
+    def report_expiry(self, now_ms: int) -> None:
+        """Log a line once a day if the certificate has expired or expires soon."""
+        if self._from_files is not None:
+            self._expiry.report(now_ms, self._from_files.reload_count)
+
+
+class ClientTls:
+    """TLS of connections to name servers and other brokers.
+
+    Args:
+        config: The section, with the values of `tls.config.file`.
+    Raises:
+        ConfigError: A certificate, key or authority cannot be used.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        files = [] if config.test_mode else _client_files(config)
+        self._from_files = FileContext(
+            partial(client_context, config), files, "connections to name servers and brokers"
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether the current files are unusable and the previous context is in use."""
+        return self._from_files.failed
+
+    @property
+    def reload_count(self) -> int:
+        """Number of reloads."""
+        return self._from_files.reload_count
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for a new connection; reload the certificates if a file changed."""
+        self._from_files.reload_if_changed()
+        return self._from_files.current
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +174,22 @@ class Tls:
 
     Attributes:
         server: TLS of listening ports.
-        client: Context of connections to other servers; None: plaintext.
+        client: TLS of connections to other servers; None: plaintext.
     """
 
     server: ServerTls
-    client: ssl.SSLContext | None
+    client: ClientTls | None
+
+    @property
+    def reload_failed(self) -> bool:
+        """Whether current files are unusable and a previous context is in use."""
+        return self.server.failed or (self.client is not None and self.client.failed)
+
+    @property
+    def reload_count(self) -> int:
+        """Number of reloads."""
+        clients = self.client.reload_count if self.client is not None else 0
+        return self.server.reload_count + clients
 
 
 def load_tls(config: TlsConfig) -> Tls:
@@ -121,7 +210,7 @@ def load_tls(config: TlsConfig) -> Tls:
             "true (the default). Set tls.test.mode.enable=false",
             " and ".join(named),
         )
-    return Tls(ServerTls(config), client_context(config))
+    return Tls(ServerTls(config), ClientTls(config) if config.connects_by_tls else None)
 
 
 def server_context(config: TlsConfig) -> ssl.SSLContext:
@@ -151,14 +240,12 @@ def server_context(config: TlsConfig) -> ssl.SSLContext:
     return context
 
 
-def client_context(config: TlsConfig) -> ssl.SSLContext | None:
-    """Return the context for connections to other servers; None: plaintext.
+def client_context(config: TlsConfig) -> ssl.SSLContext:
+    """Return the context for connections to other servers.
 
     Raises:
         ConfigError: A file cannot be read, or does not match the others.
     """
-    if not config.connects_by_tls:
-        return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if config.auth_server and not config.test_mode:
         _load_authorities(
@@ -196,13 +283,31 @@ def _load_key(
     try:
         # always pass a password: without one, OpenSSL prompts on the terminal
         context.load_cert_chain(_expanded(certificate), _expanded(key), password=password or " ")
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        _check_blocks(prefix, certificate, key)
         reason = getattr(error, "reason", None) or str(error)
         why = (
             f"cannot be used with {prefix}.keyPath={key}: {reason}. Both must be PEM files of the "
             f"same key pair; an encrypted key needs {prefix}.keyPassword"
         )
         raise ConfigError(f"{prefix}.certPath", certificate, why) from error
+
+
+def _check_blocks(prefix: str, certificate: str, key: str) -> None:
+    """Check that both files have a PEM block of their kind, as OpenSSL's error does not name one.
+
+    Raises:
+        ConfigError: A file has none.
+    """
+    for name, path, kind in (
+        (f"{prefix}.certPath", certificate, "CERTIFICATE"),
+        (f"{prefix}.keyPath", key, "PRIVATE KEY"),
+    ):
+        with suppress(OSError):
+            data = Path(_expanded(path)).read_bytes()
+            if f"{kind}-----".encode() not in data:
+                why = f"has no {kind} block, so it is not the right file or not in PEM format"
+                raise ConfigError(name, path, f"{why} ({len(data)} bytes)")
 
 
 def _load_authorities(context: ssl.SSLContext, name: str, path: str, purpose: ssl.Purpose) -> None:
@@ -212,8 +317,9 @@ def _load_authorities(context: ssl.SSLContext, name: str, path: str, purpose: ss
     _check_readable(name, path)
     try:
         context.load_verify_locations(_expanded(path))
-    except ssl.SSLError as error:
-        why = f"has no certificate authority in PEM format: {error.reason or error}"
+    except OSError as error:  # ssl.SSLError is an OSError
+        reason = getattr(error, "reason", None) or str(error)
+        why = f"has no certificate authority in PEM format: {reason}"
         raise ConfigError(name, path, why) from error
 
 
@@ -228,18 +334,21 @@ def _expanded(path: str) -> str:
     return os.path.expanduser(path)
 
 
-def _certificate_files(config: TlsConfig) -> list[str]:
-    paths = (config.server_cert_path, config.server_key_path, config.server_trust_path)
-    return [_expanded(path) for path in paths if path]
+def _client_files(config: TlsConfig) -> list[str]:
+    files = [config.client_cert_path, config.client_key_path]
+    return [*files, config.client_trust_path] if config.auth_server else files
 
 
 def _file_states(files: list[str]) -> FileState:
-    """Return modification time in ns, size and inode of each file; zeros for an absent file."""
+    """Return time of the last change in ns, size and inode of each file; zeros if it is absent.
+
+    The change of permissions or of the owner changes the time.
+    """
     found = []
     for path in files:
         try:
             status = os.stat(path)
-            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+            found.append((status.st_ctime_ns, status.st_size, status.st_ino))
         except OSError:
             found.append((0, 0, 0))
     return tuple(found)

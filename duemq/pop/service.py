@@ -33,6 +33,7 @@ from duemq.pop.undecided_pops import UndecidedPops
 from duemq.ports import Groups, Identity, Offsets, Topics
 from duemq.pull.long_polls import LongPolls
 from duemq.registry.clients import ClientTable
+from duemq.registry.config_file import JsonObject
 from duemq.registry.consumer_offsets import PopState
 from duemq.registry.filter_file import FilterFile
 from duemq.replication.config import ReplicationConfig
@@ -93,6 +94,8 @@ class PopContext(Protocol):
     def connect(self) -> Callable[[str], RemotingClient]: ...
     @property
     def replication(self) -> Callable[[], ReplicationConfig]: ...
+    @property
+    def local_route(self) -> Callable[[str], JsonObject | None]: ...
 
 
 class PopService:
@@ -127,8 +130,9 @@ class PopService:
         self.offsets = pops = PopOffsets(store, offsets)
         self.orderly = Orderly(store, topics, groups, parts.long_polls, clock)
         topic_queues = TopicQueues(
-            topics, identity, clock, lambda: _name_servers(context.config()), context.connect
-        )
+            topics, identity, clock, lambda: _name_servers(context.config()), context.connect,
+            context.local_route,
+        )  # fmt: skip
         self._acks = AckProcessor(
             store, topics, pops, revive_log, self.orderly, identity, clock, lambda: self.refusal
         )
@@ -192,11 +196,8 @@ class PopService:
 
 
 def _name_servers(config: BrokerConfig) -> list[str]:
-    """Return `host:port` of all name servers; the embedded one may have a port of its choice."""
-    found = [f"{host}:{port}" for host, port in config.namesrv_list]
-    if config.embedded_namesrv_enable and config.embedded_namesrv_port:
-        found.append(f"{config.broker_ip}:{config.embedded_namesrv_port}")
-    return list(dict.fromkeys(found))
+    """Return `host:port` of the name servers outside the process."""
+    return [f"{host}:{port}" for host, port in config.namesrv_list]
 
 
 def _refusal(context: PopContext) -> str:

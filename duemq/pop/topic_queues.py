@@ -32,7 +32,9 @@ class TopicQueues:
     """Queues of topics on all brokers, or on this broker only if no name server responds.
 
     Args:
-        addresses: Returns `host:port` of the name servers.
+        addresses: Returns `host:port` of the name servers outside the process.
+        local_route: Returns the route of a topic from the name server inside the process, which
+            needs no account; None if there is none.
     """
 
     def __init__(
@@ -42,9 +44,10 @@ class TopicQueues:
         clock: Clock,
         addresses: Callable[[], Sequence[str]],
         connect: Callable[[str], RemotingClient],
+        local_route: Callable[[str], JsonObject | None] = lambda topic: None,
     ) -> None:
         self._topics, self._identity, self._clock = topics, identity, clock
-        self._addresses, self._connect = addresses, connect
+        self._addresses, self._connect, self._local_route = addresses, connect, local_route
         self._routes: dict[str, tuple[int, list[AssignedQueue]]] = {}
         self._notice = Notices(log)
 
@@ -64,6 +67,8 @@ class TopicQueues:
                 self._routes.clear()
             self._routes[topic] = now_ms, found
             return found
+        if (route := self._local_route(topic)) is not None:
+            return sorted(readable_queues(topic, route))
         return queues or self._own_queues(topic)
 
     async def _fetch(self, address: str, topic: str) -> list[AssignedQueue]:

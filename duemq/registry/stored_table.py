@@ -14,6 +14,7 @@ from duemq.registry.data_version import DataVersion
 from duemq.registry.table_file import TableFile
 from duemq.registry.table_journal import R, TableJournal, merged, present
 from message_store.clock import Clock
+from message_store.disk_errors import remedy_of
 from message_store.errors import RequestError
 
 
@@ -89,7 +90,7 @@ class StoredTable(Generic[R]):
             else:
                 await self._append(present_rows, version)
         except OSError as error:
-            text = f"{self._file.path} cannot be written: {error}. Free disk space"
+            text = f"{self._file.path} cannot be written: {error}. {remedy_of(error)}"
             raise RequestError(self._unwritable, text) from error
         if self.version != before:  # a row was created at its first use meanwhile
             version = self._journal.version_after(self.version, self._clock.now_ms())

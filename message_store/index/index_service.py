@@ -26,6 +26,7 @@ from message_store import layout
 from message_store.clock import Clock
 from message_store.config import StoreConfig
 from message_store.descriptors import DescriptorReserve
+from message_store.disk_errors import remedy_of
 from message_store.errors import CorruptStore, StoreError
 from message_store.index.index_file import IndexFile
 from message_store.kernels import index as kernels
@@ -254,7 +255,8 @@ class IndexService:
         if not self._paused:
             logger.warning(
                 "%s: no room for more keys: %s. Records from log offset %d on are not indexed. "
-                "Free disk space, and the index continues", self._directory, error, self._position,
+                "%s, and the index continues",
+                self._directory, error, self._position, remedy_of(error),
             )  # fmt: skip
         self._paused = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ TABLE_NAMES = {
     "consumerFilter.json": "filterDataByTopic",
     "delayOffset.json": "offsetTable",
 }
-LOCKS_PATH = Path("/proc/locks")
+LOCKS_PATH, PROCESS_PATH = Path("/proc/locks"), Path("/proc/self")
 TRUNCATED_DIRECTORY = "truncated"
 OTHER_PARTS = ("batchconsumequeue", "consumequeue_ext", "compaction", "timerlog", "timerwheel")
 
@@ -132,14 +133,33 @@ def is_in_use(root: Path) -> bool:
     Opening and closing it would release a lock of this process.
     """
     try:
-        inode = (root / "lock").stat().st_ino
+        named = f":{(root / 'lock').stat().st_ino}"
         lines = LOCKS_PATH.read_text().splitlines()
     except OSError:
         return False
+    named = file_system_of(root) + named
     locks = (line.split() for line in lines)
-    return any(
-        "POSIX" in words and words[-3].endswith(f":{inode}") for words in locks if len(words) > 5
-    )
+    return any("POSIX" in words and words[-3].endswith(named) for words in locks if len(words) > 5)
+
+
+def file_system_of(root: Path) -> str:
+    """Return the device of a directory's file system as in LOCKS_PATH; empty if it is unknown.
+
+    Inode numbers are unique only within a file system: the locks of stores on two new volumes often
+    have the same one. The device number of `stat` differs from that of the file system on Btrfs.
+    """
+    try:
+        directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            info = (PROCESS_PATH / "fdinfo" / str(directory)).read_text()
+        finally:
+            os.close(directory)
+        mount = next(line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:"))
+        mounts = [line.split() for line in (PROCESS_PATH / "mountinfo").read_text().splitlines()]
+        major, minor = next(words[2] for words in mounts if words[0] == mount).split(":")
+        return f"{int(major):02x}:{int(minor):02x}"
+    except (OSError, ValueError, IndexError, StopIteration):
+        return ""
 
 
 def replaced_ranges(root: Path) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ import pytest
 
 from duemq.broker import Broker
 from duemq.configuration.settings import resolved, settings_from
-from duemq.exposure import Listener, exposure_warning, is_loopback
+from duemq.exposure import Listener, exposure_warning, is_loopback, warn_of_readable_secrets
 from tests.support.loopback_broker import LEVELS, properties_of
 from tests.support.running_broker import running, small
 
@@ -92,3 +92,34 @@ def test_a_configuration_of_apaches_gets_a_notice_of_what_to_add(
         asyncio.run(main())
     assert "listens on 127.0.0.1 only" in caplog.text
     assert "bindAddress=0.0.0.0" in caplog.text
+
+
+SECRET = {"initAuthenticationUser": '{"username":"root","password":"hidden"}', "listenPort": "1"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "properties", "is_warned"),
+    [
+        (0o644, SECRET, True),
+        (0o600, SECRET, False),
+        (0o640, SECRET, False),
+        (0o644, {"listenPort": "1", "initAuthenticationUser": ""}, False),
+        (None, SECRET, False),
+    ],
+)
+def test_secrets_that_every_user_can_read_are_a_warning(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    mode: int | None,
+    properties: dict[str, str],
+    is_warned: bool,
+) -> None:
+    file = tmp_path / "broker.conf"
+    if mode is not None:
+        file.touch()
+        file.chmod(mode)
+    warn_of_readable_secrets(file, properties)
+    warn_of_readable_secrets(None, properties)
+    assert (f"chmod 600 {file}" in caplog.text) == is_warned
+    assert ("(initAuthenticationUser)" in caplog.text) == is_warned
+    assert "hidden" not in caplog.text

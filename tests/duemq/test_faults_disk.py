@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from delivery.plugin import Request
-from duemq.broker import Broker
+from duemq.broker import OFFSETS_JOB, Broker
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError, StoreFull
@@ -30,6 +30,7 @@ from tests.support.loopback_broker import (
 )
 from tests.support.raw_connection import RawPeer
 from tests.support.replica_rig import until
+from tests.support.running_broker import running, small
 
 DISK_BYTES = 24 << 20
 PIECE_BYTES = 1 << 16
@@ -204,3 +205,23 @@ def test_a_start_on_a_full_disk_reports_the_action_and_loses_nothing(disk: Disk)
         disk.free()
         runner.run(after(taken))
     assert faults_of(root) == []
+
+
+def test_periodic_writes_to_a_full_disk_are_reported_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise NO_ROOM
+
+    async def main() -> None:
+        async with running(small(tmp_path)) as (broker, _):
+            broker.parts.offsets.commit("g", "orders", 0, 1)
+            write = broker.scheduler.get_job(OFFSETS_JOB).func
+            with monkeypatch.context() as patch:
+                patch.setattr(json_dialect, "write_config", full)
+                await write()
+            assert "consumer offsets cannot be written; it is tried again" in caplog.text
+            await write()
+            assert broker.store.config_path("consumerOffset.json").exists()
+
+    asyncio.run(main())

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from delivery.plugin import Response
+from duemq.auth import secret_file
 from duemq.auth.accounts_file import ACCOUNTS_FILE
 from duemq.auth.gate import Gate
 from duemq.auth.signature import Credentials
@@ -180,6 +181,62 @@ def test_an_administrator_who_is_no_super_user_is_bounded(
             found = await alice.ask(code, fields, body)
             assert found.code == answer[0]
             assert answer[1] is None or found.remark == answer[1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body", "why"),
+    [
+        (3001, {"username": "eve"}, user(password="x", userType="Super"), "create by super user"),
+        (3002, {"username": "root"}, user(password="x"), "update by super user"),
+        (3003, {"username": "root"}, b"", "update by super user"),
+        (3007, {"subject": "User:eve"}, policy("Topic:T", "Pub"), "is not exist"),
+    ],
+)
+def test_the_audit_log_has_each_refused_change_of_accounts(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+    fields: dict[str, str],
+    body: bytes,
+    why: str,
+) -> None:
+    """The account may change accounts, but not this one."""
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path, **ON)) as (broker, _),
+            asking(broker.address, ROOT) as root,
+            asking(broker.address, ALICE) as alice,
+        ):
+            await grant(root)
+            cluster = policy("Cluster:DefaultCluster", "Update")
+            await root.ask(3006, {"subject": "User:alice"}, cluster)
+            found = await alice.ask(code, fields, body)
+            assert found.code != 0
+            line = json.loads(caplog.records[-1].getMessage())
+            assert (line["event"], line["user"], line["code"]) == ("refused", "alice", code)
+            assert line["account"] == next(iter(fields.values()))
+            assert why in line["why"]
+            assert why in (found.remark or "")
+
+    caplog.set_level("INFO", logger="duemq.audit")
+    asyncio.run(main())
+
+
+def test_a_change_that_a_power_failure_may_undo_is_reported(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path, **ON)) as (broker, _),
+            asking(broker.address, ROOT) as root,
+        ):
+            error = OSError(5, "Input/output error")
+            with patch.object(secret_file, "_sync_directory", side_effect=error):
+                made = await root.ask(3001, {"username": "alice"}, user(password="alice-secret"))
+            assert made.code == ResponseCode.SYSTEM_ERROR
+            assert "power failure may undo" in (made.remark or "")
+            assert (await root.ask(3004, {"username": "alice"})).body
 
     asyncio.run(main())
 

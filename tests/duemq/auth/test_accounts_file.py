@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from duemq.auth.model import (
     User,
     UserType,
 )
+from duemq.auth.secret_file import NotSynced
 from message_store.errors import CorruptStore
 
 TOPIC = Resource(ResourceType.TOPIC, "orders")
@@ -67,6 +69,35 @@ def test_every_change_is_on_the_disk_before_it_is_in_force(
     assert open_accounts(tmp_path / "accounts.json").user("bob") is not None
 
 
+def fails_for_directories(descriptor: int) -> None:
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_change_without_a_sync_of_the_directory_is_in_force_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has the change: a deleted user must not seem to exist until the restart."""
+    accounts = open_accounts(tmp_path / "accounts.json")
+    accounts.create_user(User("bob", "secret"))
+    monkeypatch.setattr(os, "fsync", fails_for_directories)
+    version = accounts.version
+    with pytest.raises(NotSynced, match="Input/output error"):
+        accounts.delete_user("bob")
+    assert open_accounts(tmp_path / "accounts.json").user("bob") is None
+    assert (accounts.user("bob"), accounts.version) == (None, version + 1)
+
+
+def test_a_file_keeps_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may recover access; the broker's user must be able to read the result."""
+    path = whole(tmp_path)
+    owners: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    monkeypatch.setattr(os, "fchown", lambda descriptor, *ids: owners.append(ids))
+    write_accounts(path, USERS, ACLS)
+    assert (path.stat().st_uid, -1) in owners
+
+
 def test_a_torn_file_stops_the_start_wherever_it_was_cut(tmp_path: Path) -> None:
     path = whole(tmp_path)
     data = path.read_bytes()
@@ -87,6 +118,10 @@ def test_a_file_that_others_may_use_stops_the_start(tmp_path: Path, mode: int) -
 def test_what_is_no_file_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(CorruptStore, match="cannot be read"):
         read_accounts(tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    with pytest.raises(CorruptStore, match="not a regular file"):
+        read_accounts(pipe)
 
 
 def edited(change: Any) -> bytes:

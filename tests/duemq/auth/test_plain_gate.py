@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +113,19 @@ def test_permitted_requests_pass(request_: Request) -> None:
     gate()(request_)
 
 
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"handles":[' + b'"x",' * 10_001 + b'"x"]}', b'{"topic":' + b"[" * 10_000]
+)
+def test_a_malformed_administrative_request_is_audited_and_left_to_its_handler(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="duemq.audit"):
+        gate()(asked(9011, ADMIN, body))
+    (record,) = caplog.records
+    line = json.loads(record.getMessage())
+    assert (line["event"], line["user"], line["code"]) == ("allowed", ADMIN.access_key, 9011)
+
+
 def test_the_query_flag_is_never_signed() -> None:
     made = ALICE.sign(Request(12, {"topic": "orders"}, version=479))
     made.fields["_UNIQUE_KEY_QUERY"] = "true"
@@ -190,6 +206,33 @@ def test_a_bad_file_changes_nothing_and_is_reported_once(
     files.poll()
     assert files.rules.account("bob1234") is not None
     assert files.failure_count == 1
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("call", ["scandir", "stat"])
+def test_a_directory_that_cannot_be_read_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int
+) -> None:
+    """Its accounts do not seem to be deleted, and reloading continues afterwards."""
+    more = "accounts:\n- {accessKey: more123, secretKey: more-secret}"
+    files = PlainFiles(write(write(tmp_path, TEXT), more, "acl/more.yml"))
+    called = getattr(os, call)
+
+    def fail(path: Any, *args: Any, **keys: Any) -> Any:
+        if str(path).endswith("conf/acl"):
+            raise OSError(error, os.strerror(error), path)
+        return called(path, *args, **keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        for _ in range(3):
+            files.poll()
+    assert files.rules.account("more123") is not None
+    assert (files.version, files.failure_count) == (0, 1)
+    write(tmp_path, more.replace("more123", "less123"), "acl/more.yml")
+    files.poll()
+    files.poll()
+    assert files.rules.account("less123") is not None
 
 
 def test_a_broker_uses_the_files(tmp_path: Path) -> None:

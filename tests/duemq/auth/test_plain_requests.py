@@ -287,6 +287,18 @@ def test_a_disk_that_refuses_changes_nothing(tmp_path: Path, call: str) -> None:
     run(tmp_path, work)
 
 
+def test_a_change_without_a_sync_of_the_directory_is_in_force_and_reported(tmp_path: Path) -> None:
+    async def work(broker: Broker, admin: Asker, path: Path) -> None:
+        error = OSError(5, "Input/output error")
+        with patch.object(secret_file, "_sync_directory", side_effect=error):
+            found = await admin.ask(50, NEW)
+        assert (found.code, "power failure" in (found.remark or "")) == (209, True)
+        assert NEW["accessKey"] in text_in(path)
+        assert await code_of_send(broker, BOB) == 0
+
+    run(tmp_path, work)
+
+
 def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     async def work(broker: Broker, admin: Asker, path: Path) -> None:
         made = [NEW | {"accessKey": f"user-{number:03}"} for number in range(20)]

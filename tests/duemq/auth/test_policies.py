@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import cmp_to_key
 
 import pytest
@@ -63,6 +64,19 @@ def test_a_literal_and_a_prefix_decide_by_their_order() -> None:
     literal, prefix = entry("Topic:orders"), entry("Topic:ord*", Decision.DENY)
     assert decided(Acl((literal, prefix))) == "Deny Topic:ord*"
     assert decided(Acl((prefix, literal))) == "Allow Topic:orders"
+
+
+def test_a_long_name_uses_memory_for_the_prefixes_of_the_acl_only() -> None:
+    policies = Policies(Acl((entry("Topic:a*"), entry("Topic:aab*"), entry("Group:b*"))))
+    requested = Resource(ResourceType.TOPIC, "a" * 10_000)
+    tracemalloc.start()
+    try:
+        found = policies.decide(requested, (Action.PUB,), "127.0.0.1")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == entry("Topic:a*")
+    assert peak_bytes < 100_000
 
 
 def naive(acl: Acl, resource: Resource, actions: tuple[Action, ...]) -> PolicyEntry | None:

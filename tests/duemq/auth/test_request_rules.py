@@ -6,15 +6,20 @@ import json
 
 import pytest
 
+from duemq.auth import request_rules
+from duemq.auth.model import Action, Resource
 from duemq.auth.request_rules import (
     ACCESSES_MAX,
+    HANDLES_MAX,
     OPEN,
     OWN_RULES,
     PLUGIN_RULE,
     RULES,
+    Access,
     TooManyNames,
     accesses,
 )
+from duemq.messages.decide import NAMES_MAX
 from duemq.net.codes import RequestCode
 
 CLUSTER = "DefaultCluster"
@@ -140,7 +145,7 @@ def test_every_code_that_is_served_has_a_rule() -> None:
 @pytest.mark.parametrize("fields", [{}, {"topic": "T"}])
 def test_a_code_without_a_rule_needs_an_administrator(fields: dict[str, str]) -> None:
     needs = accesses(77_001, fields, b"", CLUSTER)
-    assert needs == PLUGIN_RULE.accesses(fields, CLUSTER)
+    assert needs == list(PLUGIN_RULE.accesses(fields, CLUSTER))
     assert [access.resource.key for access in needs] == [f"Cluster:{CLUSTER}"]
     assert all(accesses(code, fields, b"", CLUSTER) == [] for code in OPEN)
 
@@ -176,3 +181,44 @@ def test_a_batch_of_acknowledgements_needs_each_group_and_topic() -> None:
     entries = [{"c": "g", "t": "T"}, {"consumerGroup": "h", "topic": "U"}, {"c": "g", "t": "T"}]
     found = needed(200_151, {"acks": entries})
     assert found == ["Group:g Sub", "Topic:T Sub", "Group:h Sub", "Topic:U Sub"]
+
+
+MANY = 20_000
+EQUAL_NAMES: dict[str, tuple[int, object, dict[str, str]]] = {
+    "topics of a heartbeat": (
+        34,
+        {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T"}] * MANY}]},
+        {},
+    ),
+    "groups of a heartbeat": (34, {"consumerDataSet": [{"groupName": "g"}] * MANY}, {}),
+    "locked queues": (41, {"consumerGroup": "g", "mqSet": [{"topic": "T"}] * MANY}, {}),
+    "acknowledgements": (200_151, {"acks": [{"c": "g", "t": "T"}] * MANY}, {}),
+    "topics of a field": (208, None, {"consumerGroup": "g", "topicList": "T;" * MANY}),
+}
+
+
+@pytest.mark.parametrize(("code", "body", "fields"), EQUAL_NAMES.values(), ids=EQUAL_NAMES)
+def test_equal_names_are_one_access(
+    monkeypatch: pytest.MonkeyPatch, code: int, body: object, fields: dict[str, str]
+) -> None:
+    """The check runs on the event loop before the limit of the handler."""
+    made: list[Resource] = []
+
+    def access(resource: Resource, actions: tuple[Action, ...]) -> Access:
+        made.append(resource)
+        return Access(resource, actions)
+
+    monkeypatch.setattr(request_rules, "Access", access)
+    assert needed(code, body, **fields)
+    assert len(made) <= 2
+
+
+def test_a_request_with_too_many_names_is_refused_before_all_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[str] = []
+    monkeypatch.setattr(request_rules, "decode_handle", decoded.append)
+    with pytest.raises(TooManyNames, match="10000 handles"):
+        needed(9011, {"handles": ["x"] * (HANDLES_MAX + 1)})
+    assert decoded == []
+    assert HANDLES_MAX == NAMES_MAX

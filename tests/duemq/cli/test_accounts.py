@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,49 @@ def test_a_running_broker_keeps_its_accounts(tmp_path: Path) -> None:
 def test_a_store_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
     assert run(tmp_path / "none", "set", "root")[0] == Exit.USAGE
     assert os.listdir(tmp_path) == []
+
+
+def run_on_name_server(tmp_path: Path, port: int, *words: str) -> tuple[int, str]:
+    keys = (f"kvConfigPath={tmp_path / 'namesrv' / 'kvConfig.json'}", f"listenPort={port}")
+    where = ["--name-server", *(word for key in keys for word in ("--set", key))]
+    result = CliRunner().invoke(app, ["accounts", *words, *where], input="new\n")
+    return result.exit_code, result.output
+
+
+def test_the_accounts_of_a_name_server_are_restored(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv" / ACCOUNTS_FILE
+    path.parent.mkdir()
+    write_accounts(path, OLD, ACLS)
+    code, output = run_on_name_server(tmp_path, 0, "set", "root")
+    assert code == 0, output
+    assert read_accounts(path) == (OLD | {"root": User("root", "new", UserType.SUPER)}, ACLS)
+    code, output = run_on_name_server(tmp_path, 0, "list", "--json")
+    assert [row["type"] for row in json.loads(output)] == ["Normal", "Super"]
+
+
+def test_a_running_name_server_keeps_its_accounts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as running_server:
+        port = running_server.getsockname()[1]
+        code, output = run_on_name_server(tmp_path, port, "set", "root")
+    assert (code, "stop the name server" in output) == (Exit.USAGE, True)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "text"),
+    [
+        (("aclEnable=true", "rocketmqHome=/opt/rmq"), Exit.USAGE, "/opt/rmq/conf/plain_acl.yml"),
+        ((), 0, "accounts have no effect"),
+        (("authenticationEnabled=true",), 0, "is an enabled super user"),
+    ],
+)
+def test_accounts_that_are_not_in_use_are_reported(
+    tmp_path: Path, keys: tuple[str, ...], code: int, text: str
+) -> None:
+    options = [word for key in keys for word in ("--set", key)]
+    found, output = run(store(tmp_path), "set", "root", *options)
+    assert found == code
+    assert text in " ".join(output.split())
 
 
 def test_commands_sign_with_the_account_that_is_named(tmp_path: Path) -> None:

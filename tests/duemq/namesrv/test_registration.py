@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from delivery.plugin import Request, Response
 from duemq.namesrv import registration
 from duemq.namesrv.config import NamesrvConfig
-from duemq.namesrv.registration import BrokerAddress, Registrar
+from duemq.namesrv.registration import BrokerAddress, Registrar, RegistrationRefused
 from duemq.namesrv.registration_body import decode_body
 from duemq.namesrv.route_table import LiveKey, Registration
 from duemq.namesrv.server import NameServer
@@ -300,6 +301,36 @@ def test_failures_are_reported_once_and_so_is_their_end(caplog: pytest.LogCaptur
         "this broker. Retrying every 5 s; check that it runs and that its address in namesrvAddr "
         "is right",
         "name server n1:1: registered again",
+    ]
+
+
+def test_each_cause_of_a_failure_is_reported_once_with_its_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After the first cause is removed, the operator sees the next one."""
+    reset = ConnectionResetError("n1:1 closed the connection")
+    expired = ssl.SSLCertVerificationError(1, "certificate has expired")
+    refused = RegistrationRefused(16, "username cannot be null.")
+
+    async def main() -> None:
+        setting = Setting(addresses=["n1:1"])
+        server = setting.servers["n1:1"]
+        server.fault = reset
+        async with setting.registrar.running():
+            for fault in (reset, expired, refused, refused, reset, None, reset):
+                server.fault = fault
+                await setting.pass_ms(INTERVAL_MS)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    lines = [record.getMessage().rpartition("; ")[2] for record in caplog.records]
+    assert lines == [
+        "check useTLS and tls.client.certPath if it requires TLS",
+        "check the certificates of both, and the tls.client keys",
+        "it requires an account (innerClientAuthenticationCredentials here), or does not accept "
+        "brokers from this address (registerFrom there)",
+        "name server n1:1: registered again",
+        "check useTLS and tls.client.certPath if it requires TLS",
     ]
 
 

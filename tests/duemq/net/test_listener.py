@@ -16,6 +16,7 @@ from duemq.net.allowed_networks import Sources
 from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
+from duemq.net.proxy_protocol import V2_SIGNATURE
 from duemq.net.server import RemotingServer
 from duemq.net.tls import ServerTls
 from duemq.net.tls_config import TlsConfig
@@ -156,6 +157,29 @@ def test_a_proxy_header_of_an_untrusted_peer_is_refused(
     with caplog.at_level(logging.WARNING):
         run(main())
     assert "proxyProtocolFrom does not name its address" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (b"PROXY TCP4 " + b"1" * 100, "has no end within 107 bytes"),
+        (V2_SIGNATURE + b"\x21\x11\xff\xff", "of 65535 bytes; the limit is 4096"),
+        (b"POST / HTTP/1.1\r\n", "not a RocketMQ client"),
+    ],
+)
+def test_the_log_line_about_a_malformed_header_names_the_cause(
+    run: Run, caplog: pytest.LogCaptureFixture, header: bytes, why: str
+) -> None:
+    async def main() -> None:
+        async with server() as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                peer.writer.write(header)
+                assert await peer.at_end()
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert why in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from delivery.plugin import Request
+from duemq.net import tls
 from duemq.net.client import RemotingClient
 from duemq.net.dispatcher import Dispatcher
+from duemq.net.limits import RemotingLimits
 from duemq.net.server import RemotingServer
-from duemq.net.tls import ServerTls, client_context, load_tls
+from duemq.net.tls import ClientTls, ServerTls, Tls, client_context, load_tls
 from duemq.net.tls_config import TlsConfig
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError
@@ -170,6 +172,115 @@ def _replace(new: Path, old: Path) -> None:
     os.replace(copy, old)
 
 
+def test_a_change_of_permissions_makes_files_usable(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewed key that the broker's user may not read is loaded after chmod or chown."""
+
+    def unreadable(name: str, path: str) -> None:
+        raise ConfigError(name, path, "cannot be read: Permission denied")
+
+    async def main() -> None:
+        authority = Authority(tmp_path)
+        files, new = authority.issue("server"), authority.issue("new")
+        server = ServerTls(server_config(files))
+        _replace(new.certificate, files.certificate)
+        _replace(new.key, files.key)
+        with monkeypatch.context() as patch:
+            patch.setattr(tls, "_check_readable", unreadable)
+            server.reload_if_changed()
+        assert server.failed
+        server.reload_if_changed()
+        assert server.failed
+        before_ns = files.key.stat().st_ctime_ns
+        while files.key.stat().st_ctime_ns == before_ns:  # the clock of a file system is coarse
+            files.key.chmod(0o600)
+        server.reload_if_changed()
+        assert (server.failed, server.reload_count) == (False, 1)
+
+    run(main())
+
+
+def test_a_server_reports_an_expired_certificate(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        files = Authority(tmp_path).issue("server", not_after=EXPIRED)
+        clock = FakeClock()
+        server = RemotingServer(Dispatcher(), clock=clock, tls=ServerTls(server_config(files)))
+        async with server as remoting:
+            await remoting.start("127.0.0.1", 0)
+            for _ in range(20):  # the turns of the loop in which the periodic check wakes up
+                await asyncio.sleep(0)
+                clock.advance(RemotingLimits().sweep_ms)
+
+    run(main())
+    assert caplog.text.count("the certificate expired on 2021-01-01") == 1
+
+
+def test_a_file_that_vanishes_while_it_is_loaded_is_a_failed_reload(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSL raises OSError then; the periodic check must not end."""
+
+    async def main() -> None:
+        authority = Authority(tmp_path)
+        files = authority.issue("server")
+        server = ServerTls(server_config(files, need_client_auth="require", auth_client=True,
+                                         server_trust_path=str(authority.path)))  # fmt: skip
+        monkeypatch.setattr(tls, "_check_readable", lambda name, path: None)
+        for path in (authority.path, files.key):
+            path.unlink()
+            server.reload_if_changed()
+            assert server.failed
+
+    run(main())
+
+
+def test_renewed_certificates_of_the_client_are_used_for_new_connections(
+    run: Run, tmp_path: Path
+) -> None:
+    """A broker stays registered at a name server that requires certificates."""
+
+    async def main() -> None:
+        authority, new_authority = Authority(tmp_path), Authority(tmp_path, "new-ca")
+        mine = authority.issue("mine")
+        config = TlsConfig(
+            test_mode=False,
+            config_file="",
+            use_tls=True,
+            auth_server=True,
+            client_trust_path=str(authority.path),
+            client_cert_path=str(mine.certificate),
+            client_key_path=str(mine.key),
+        )
+        client = ClientTls(config)
+        renewed = new_authority.issue("server")
+        server = server_config(
+            renewed,
+            need_client_auth="require",
+            auth_client=True,
+            server_trust_path=str(new_authority.path),
+        )
+        async with serving(ServerTls(server)) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            address = f"127.0.0.1:{remoting.ports[0]}"
+            async with RemotingClient(address, tls=client.context) as asking:
+                with pytest.raises(OSError, match="certificate verify failed"):
+                    await asking.call(Request(11, {}), timeout_s=WAIT_S)
+                new = new_authority.issue("new")
+                _replace(new.certificate, mine.certificate)
+                with pytest.raises(OSError, match="certificate verify failed"):
+                    await asking.call(Request(11, {}), timeout_s=WAIT_S)
+                assert Tls(ServerTls(server), client).reload_failed
+                _replace(new.key, mine.key)
+                _replace(new_authority.path, authority.path)
+                assert (await asking.call(Request(11, {}), timeout_s=WAIT_S)).code == 0
+        assert (client.failed, Tls(ServerTls(server), client).reload_count) == (False, 1)
+
+    run(main())
+
+
 def test_an_unchanged_file_is_not_loaded_again(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         tls = ServerTls(server_config(Authority(tmp_path).issue("server")))
@@ -196,6 +307,12 @@ def broken(tmp_path: Path, what: str) -> TlsConfig:
             return server_config(CertificateFiles(files.certificate, other.key))
         case "swapped":
             return server_config(CertificateFiles(files.key, files.certificate))
+        case "empty certificate":
+            files.certificate.write_bytes(b"")
+            return server_config(files)
+        case "empty key":
+            files.key.write_bytes(b"")
+            return server_config(files)
         case "encrypted":
             files.key.write_bytes(_encrypted(files.key.read_bytes()))
             return server_config(files)
@@ -227,7 +344,9 @@ def _encrypted(pem: bytes) -> bytes:
         ("absent", "tls.server.certPath"),
         ("torn", "tls.server.certPath"),
         ("other key", "tls.server.keyPath"),
-        ("swapped", "tls.server.certPath"),
+        ("swapped", "tls.server.certPath=.* has no CERTIFICATE block"),
+        ("empty certificate", r"tls.server.certPath=.* has no CERTIFICATE block.* \(0 bytes\)"),
+        ("empty key", r"tls.server.keyPath=.* has no PRIVATE KEY block.* \(0 bytes\)"),
         ("encrypted", "tls.server.keyPassword"),
         ("unverified", "tls.server.authClient=true"),
         ("no authority", "tls.server.trustCertPath"),
@@ -295,4 +414,4 @@ def test_certificates_in_test_mode_are_a_notice(
     ],
 )
 def test_when_name_servers_are_asked_by_tls(config: TlsConfig, by_tls: bool) -> None:
-    assert (client_context(config) is not None) == by_tls
+    assert (load_tls(config).client is not None) == by_tls

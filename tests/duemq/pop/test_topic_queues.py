@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
+from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from duemq.pop.allocation import AssignedQueue
 from duemq.pop.topic_queues import ROUTE_MS, TopicQueues, readable_queues
 from message_store.clock import FakeClock
 from tests.support.free_ports import free_ports
-from tests.support.running_broker import running, small
+from tests.support.running_broker import asking, running, small
 
 
 def data(broker: str, queues: object, perm: int = 6) -> dict[str, object]:
@@ -57,6 +59,46 @@ def test_routes_are_refreshed_and_remain_while_no_name_server_responds(tmp_path:
             assert await queues.of("no such topic") == []
             await asker.ask(17, topic("U", 4))
             assert [queue.queue_id for queue in await queues.of("U")] == [0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_the_route_of_the_embedded_name_server_needs_no_account(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {
+        "embeddedNamesrvEnable": "true",
+        "embeddedNamesrvPort": str(free_ports(1)[0]),
+        "authenticationEnabled": "true",
+        "initAuthenticationUser": '{"username":"root","password":"root-secret"}',
+    }
+    asked = {"consumerGroup": "g", "topic": "T", "clientId": "c", "messageModel": "BROADCASTING"}
+
+    async def main() -> None:
+        async with (
+            running(small(tmp_path, **keys)) as (broker, _),
+            asking(broker.address, Credentials("root", "root-secret")) as asker,
+        ):
+            await asker.ask(17, topic("T", 3))
+            found = await asker.ask(400, {}, json.dumps(asked).encode())
+            body = json.loads(bytes(found.body))  # type: ignore[arg-type]
+            assert len(body["messageQueueAssignments"]) == 3
+
+    asyncio.run(main())
+    assert "no route of T" not in caplog.text
+
+
+def test_a_route_in_the_process_is_used_if_no_other_name_server_responds(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path)) as (broker, _):
+            routes = {"T": {"queueDatas": [data("b", 1), data("a", 2)]}}
+            dead = f"127.0.0.1:{free_ports(1)[0]}"
+            queues = TopicQueues(
+                broker.parts.topics, broker.parts.identity, FakeClock(),
+                lambda: [dead], RemotingClient, routes.get,
+            )  # fmt: skip
+            assert [queue.broker_name for queue in await queues.of("T")] == ["a", "a", "b"]
+            assert await queues.of("no such topic") == []
 
     asyncio.run(main())
 

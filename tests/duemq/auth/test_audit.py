@@ -1,0 +1,76 @@
+"""Lines of the audit log: one JSON object each, and the rate of refusals."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from duemq.auth.audit import BURST_LINES, LINES_PER_S, TEXT_CHARACTERS_MAX, AuditEntry, AuditLog
+
+ENTRY = AuditEntry("alice", "10.0.0.7:5012", 310, "Topic:orders", "Pub", "no matched policies.")
+CHANGE = AuditEntry("root", "127.0.0.1:4711", 3001, "Cluster:C", "Update", account="bob")
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    found = [json.loads(record.getMessage()) for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+@pytest.fixture
+def now_ms(caplog: pytest.LogCaptureFixture) -> list[int]:
+    caplog.set_level(logging.INFO, logger="duemq.audit")
+    return [0]
+
+
+def test_a_line_names_user_address_code_resource_and_reason(
+    now_ms: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    audit = AuditLog(lambda: now_ms[0])
+    audit.refused(ENTRY)
+    audit.allowed(CHANGE)
+    assert lines(caplog) == [
+        {
+            "event": "refused", "user": "alice", "from": "10.0.0.7:5012", "code": 310,
+            "resource": "Topic:orders", "action": "Pub", "why": "no matched policies.",
+        },
+        {
+            "event": "allowed", "user": "root", "from": "127.0.0.1:4711", "code": 3001,
+            "resource": "Cluster:C", "action": "Update", "account": "bob",
+        },
+    ]  # fmt: skip
+
+
+def test_text_of_clients_is_escaped_and_truncated(
+    now_ms: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    hostile = 'x"}\n{"event":"allowed\x1b[31m\u2028' + "é" * 1_000
+    AuditLog(lambda: now_ms[0]).refused(AuditEntry(hostile, "::1:1", 10, hostile, "", hostile))
+    text = caplog.records[0].getMessage()
+    assert text.isascii()
+    assert text.isprintable()
+    (line,) = lines(caplog)
+    for key in ("user", "resource", "why"):
+        assert line[key] == hostile[:TEXT_CHARACTERS_MAX] + "..."
+
+
+@pytest.mark.parametrize("next_line", ["refused", "allowed"])
+def test_refusals_above_the_rate_are_counted_in_the_next_line(
+    now_ms: list[int], caplog: pytest.LogCaptureFixture, next_line: str
+) -> None:
+    audit = AuditLog(lambda: now_ms[0])
+    for _ in range(BURST_LINES + 7):
+        audit.refused(ENTRY)
+    assert len(lines(caplog)) == BURST_LINES
+    if next_line == "refused":
+        now_ms[0] += 1_000 // LINES_PER_S
+        audit.refused(ENTRY)
+    else:
+        audit.allowed(CHANGE)
+    assert [(line["event"], line["leftOut"]) for line in lines(caplog)] == [(next_line, 7)]
+    audit.allowed(CHANGE)
+    assert "leftOut" not in lines(caplog)[0]
+    assert audit.refused_count == BURST_LINES + 7 + (next_line == "refused")
