@@ -141,9 +141,13 @@ class GroupService:
         self._view_due.set()
 
     def check_in_sync(self) -> None:
-        """Compare the sync state set with `GroupHost.caught_up`, and propose a change if needed."""
-        if self.member.is_master:
-            self._receive(InSyncWanted(self._host.caught_up))
+        """Compare the sync state set with `GroupHost.caught_up`, and propose a change if needed.
+
+        A master that stops keeps its set: the next master is elected from it.
+        """
+        caught_up = self._host.caught_up
+        if self.member.is_master and caught_up is not None:
+            self._receive(InSyncWanted(caught_up))
 
     async def close_connections(self) -> None:
         """Close all connections; if this is the master, the controller then elects another."""

@@ -91,6 +91,20 @@ def test_a_replica_that_fell_behind_before_the_proposal_is_sent_is_not_proposed(
     asyncio.run(main())
 
 
+def test_a_master_whose_broker_closes_keeps_the_sync_state_set(tmp_path: Path) -> None:
+    """The connections of its replicas are closed then, but the next master is one of them."""
+
+    async def main() -> None:
+        rig = Rig(tmp_path)
+        async with rig.pair() as ((first, host), _):
+            host.caught_up = None
+            await rig.run(5_000)
+            assert first.required_ids == {1, 2}
+            assert rig.controller.groups[NAME].in_sync == {1, 2}
+
+    asyncio.run(main())
+
+
 def test_a_lost_answer_leaves_both_sets_required(tmp_path: Path) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
