@@ -90,9 +90,21 @@ class Replica:
     def _finder_failure(self) -> str:
         return self._finder.failure if self._finder is not None else ""
 
+    @property
+    def _master_log_end(self) -> int | None:
+        """End of the master's log; None: unknown, as while the master is silent.
+
+        Transfers of DefaultHA do not name it: during a catch-up, only the master's response to the
+        request for its bounds does.
+        """
+        asked, transferred = self.tables.log_end, self.ha.master_offset
+        if not self.ha.is_hearing or (asked is None and not self.ha.is_end_named):
+            return None
+        return max(asked or 0, transferred or 0)
+
     def view(self) -> ReplicationView:
         """Return the state for `duemq replicas` and the admin API; unknown values are None."""
-        end, master = self._store.max_offset, self.ha.master_offset
+        end, master = self._store.max_offset, self._master_log_end
         lag = None if master is None else max(master - end, 0)
         of_equal_logs = 0 if lag == 0 else None  # a replica knows its lag in bytes only
         return {

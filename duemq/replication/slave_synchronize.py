@@ -72,6 +72,7 @@ class SlaveSynchronize:
         address: `host:port` of the master for clients; empty: unknown.
         failure: Reason why the last copy failed; empty after a success.
         synchronized_ms: Time of the last copy without a failure, in ms since the epoch; None: none.
+        log_end: End of the master's log in its last response; None: none from this master.
         first_needed: First log offset that retention must keep (a pin).
     """
 
@@ -94,12 +95,13 @@ class SlaveSynchronize:
         self.address = ""
         self.failure = ""
         self.synchronized_ms: int | None = None
+        self.log_end: int | None = None
         self.first_needed: FirstPending = UNKNOWN
 
     def follow(self, address: str) -> None:
         """Copy from the broker at this address from now on."""
         if address and address != self.address:
-            self.address = address
+            self.address, self.log_end = address, None
             self._wake.set()
 
     async def run(self) -> None:
@@ -169,11 +171,13 @@ class SlaveSynchronize:
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         found = _table(await self._ask(code), code.name).get("table") or {}
         try:
-            return int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
+            first, end = int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(
                 f"the response of {self.address} to {code.name} lacks the bounds of its log"
             ) from error
+        self.log_end = end
+        return first, end
 
     async def _copy(self) -> None:
         start_ms = self._clock.now_ms()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from duemq.admin.views import VIEW_REQUEST
 from duemq.cli.client import bytes_of
-from duemq.replication.replica import with_master_config
+from duemq.replication.ha_client import HaState
+from duemq.replication.replica import Replica, with_master_config
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from duemq.transactions.transactions import Transactions
 from message_store.errors import ConfigError, PeerError
@@ -76,6 +78,37 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
             assert json.loads(bytes_of(shown))["why_not"] == replica_text(master)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("is_hearing", "is_end_named", "transferred", "asked", "lag"),
+    [
+        (True, True, 500, None, 0),
+        (True, True, 700, None, 200),
+        (True, False, 500, None, None),
+        (True, False, 500, 9_000, 8_500),
+        (True, True, 900, 500, 400),
+        (True, True, None, 500, 0),
+        (False, True, 500, 500, None),
+    ],
+    ids=[
+        "heartbeat", "behind", "only transfers", "catch-up", "newer transfer", "first bytes",
+        "silent or lost",
+    ],
+)  # fmt: skip
+def test_the_lag_is_unknown_unless_the_end_of_the_master_s_log_is_known(
+    is_hearing: bool, is_end_named: bool, transferred: int | None, asked: int | None, lag: int
+) -> None:
+    ha = SimpleNamespace(
+        is_hearing=is_hearing, is_end_named=is_end_named, master_offset=transferred,
+        state=HaState.TRANSFER, address="", failure="",
+    )  # fmt: skip
+    tables = SimpleNamespace(log_end=asked, address="", synchronized_ms=None, failure="")
+    store = SimpleNamespace(max_offset=500)
+    shown = Replica(*cast("Any", (store, None, ha, tables))).view()
+    equal = 0 if lag == 0 else None
+    assert (shown["lagBytes"], shown["lagMessages"], shown["lagMs"]) == (lag, equal, equal)
+    assert (shown["masterLogEnd"] is None) is (lag is None)
 
 
 class AskedMaster:
