@@ -205,7 +205,13 @@ def master_view(
     """Return the function that returns the state of a master, as `Replica.view` does."""
 
     def view() -> ReplicationView:
-        found: ReplicationView = {"role": "MASTER", "state": "serves", "logEnd": store.max_offset}
+        refusal = store.refusal
+        found: ReplicationView = {
+            "role": "MASTER",
+            "state": "refuses messages" if refusal else "serves",
+            "refusal": refusal,
+            "logEnd": store.max_offset,
+        }
         if store.replicated.required:
             found["confirmedOffset"] = store.confirm_offset
         if server is not None:

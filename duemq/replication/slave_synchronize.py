@@ -125,7 +125,7 @@ class SlaveSynchronize:
         try:
             await self._copy()
         except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
-            why = str(error) or type(error).__name__
+            why = str(error) or f"no response ({type(error).__name__})"
             if why != self.failure and not self._stopping:
                 log.warning(
                     "cannot copy topics, groups and offsets from %s: %s; trying again",

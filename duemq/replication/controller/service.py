@@ -124,6 +124,7 @@ class GroupService:
         self._resigns = False
         self._resigned_ms: int | None = None
         self.failure = ""
+        self._logged = ""  # last logged `GroupMember.failure`
 
     # -- interface for the broker -----------------------------------------------------------------
 
@@ -392,6 +393,9 @@ class GroupService:
         if self.member.state is not state:
             log.info("group %s: %s", self._group.broker_name, self.member.state.value)
             self._view_due.set()
+        if self.member.failure not in ("", self._logged):
+            log.warning("group %s: %s", self._group.broker_name, self.member.failure)
+        self._logged = self.member.failure
         if self.member.question is not None:
             self._question_due.set()
 

@@ -315,3 +315,15 @@ def test_malformed_orderly_pops_are_not_written(tmp_path: Path, log: bytes) -> N
             assert setting.config("consumerOrderInfo.json") is None
 
     asyncio.run(main())
+
+
+def test_a_master_that_does_not_respond_is_reported_as_such(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.hangs = asyncio.get_running_loop().create_future()
+            setting.master.hangs.set_exception(TimeoutError())
+            await setting.pass_ms(2_000)
+            assert setting.synchronize.failure == "no response (TimeoutError)"
+            setting.master.hangs = None
+
+    asyncio.run(main())

@@ -377,7 +377,9 @@ def test_a_forged_registration_of_its_id_ends_the_office(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_controller_that_lost_its_data_makes_no_master(tmp_path: Path) -> None:
+def test_a_controller_that_lost_its_data_makes_no_master(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
         async with rig.member(1) as (first, host):
@@ -385,7 +387,9 @@ def test_a_controller_that_lost_its_data_makes_no_master(tmp_path: Path) -> None
             rig.controller.groups.clear()
             await rig.run(3 * BEAT_MS)
             assert not first.holds(1)
-            assert "lost or cleaned" in str(first.view()["groupFailure"])
+            failure = str(first.view()["groupFailure"])
+            assert "its data was lost, or the id was removed" in failure
+            assert sum(failure in line for line in caplog.messages) == 1
             assert host.roles == [("master", 1)]
 
     asyncio.run(main())
