@@ -24,7 +24,9 @@ class ClockComparison:
 
     def __init__(self) -> None:
         self.failure = ""
-        self._equal_end: int | None = None  # end of both logs at the last check; None: they differed
+        self._equal_end: int | None = (
+            None  # end of both logs at the last check; None: they differed
+        )
 
     def check(
         self, log_end: int, master_log_end: int | None, stored_ms: int, now_ms: int, master: str

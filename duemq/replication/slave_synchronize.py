@@ -55,6 +55,7 @@ LOG_WAITS_MAX: Final = 500
 DELAY_OFFSETS_FILE: Final = "delayOffset.json"
 NOT_ANSWERED: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST)
 """Response codes of masters that do not have a table: unknown request code, unknown view."""
+GIVE_ACCOUNT: Final = ". Set innerClientAuthenticationCredentials to a super user of the master"
 Replace = Callable[[JsonObject], None]
 
 
@@ -258,7 +259,9 @@ class SlaveSynchronize:
 
 def _body(answer: Response, what: str) -> bytes:
     if answer.code:
-        raise PeerError(f"the master refuses {what} with code {answer.code}: {answer.remark}")
+        remedy = GIVE_ACCOUNT if answer.code == ResponseCode.NO_PERMISSION else ""
+        why = f"the master refuses {what} with code {answer.code}: {answer.remark}"
+        raise PeerError(f"{why.rstrip('.')}{remedy}")
     assert isinstance(answer.body, bytes | memoryview)  # as received
     return bytes(answer.body)
 

@@ -15,7 +15,7 @@ import pytest
 
 from delivery.plugin import Request, Response
 from duemq.admin.views import VIEW_REQUEST
-from duemq.net.codes import RequestCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.slave_synchronize import INTERVAL_MS, SHARE, SlaveSynchronize
 from message_store import json_dialect
 from message_store.clock import FakeClock
@@ -325,5 +325,15 @@ def test_a_master_that_does_not_respond_is_reported_as_such(tmp_path: Path) -> N
             await setting.pass_ms(2_000)
             assert setting.synchronize.failure == "no response (TimeoutError)"
             setting.master.hangs = None
+
+    asyncio.run(main())
+
+
+def test_a_master_with_accounts_names_the_key_that_is_missing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.unknown[RequestCode.GET_ALL_TOPIC_CONFIG] = ResponseCode.NO_PERMISSION
+            await setting.pass_ms(2_000)
+            assert "with code 16: not supported. Set innerClient" in setting.synchronize.failure
 
     asyncio.run(main())
