@@ -1,7 +1,7 @@
 """Comparison of a replica's clock with its master's, by the store times of copied records.
 
-The due times of delayed messages are times of the master's clock. If the replica becomes the master,
-it delivers them by its own clock: early or late by the difference.
+The due times of delayed messages are times of the master's clock. If the replica becomes the
+master, it delivers them by its own clock: early or late by the difference.
 
 A record is compared if it was stored since the last check: both logs were equal at that time, and
 are equal again. Records of a catch-up are older than the connection.

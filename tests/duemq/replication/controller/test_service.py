@@ -92,8 +92,6 @@ def test_a_replica_that_fell_behind_before_the_proposal_is_sent_is_not_proposed(
 
 
 def test_a_master_whose_broker_closes_keeps_the_sync_state_set(tmp_path: Path) -> None:
-    """The connections of its replicas are closed then, but the next master is one of them."""
-
     async def main() -> None:
         rig = Rig(tmp_path)
         async with rig.pair() as ((first, host), _):
@@ -387,9 +385,8 @@ def test_a_controller_that_lost_its_data_makes_no_master(
             rig.controller.groups.clear()
             await rig.run(3 * BEAT_MS)
             assert not first.holds(1)
-            failure = str(first.view()["groupFailure"])
-            assert "its data was lost, or the id was removed" in failure
-            assert sum(failure in line for line in caplog.messages) == 1
+            assert "its data was lost" in str(first.view()["groupFailure"])
+            assert sum("its data was lost" in line for line in caplog.messages) == 1
             assert host.roles == [("master", 1)]
 
     asyncio.run(main())
