@@ -143,11 +143,11 @@ class MemberBroker:
         return max(self.epochs.epochs.last_epoch, 0)
 
     @property
-    def caught_up(self) -> frozenset[int]:
-        """Ids of the replicas that qualify for the sync state set."""
+    def caught_up(self) -> frozenset[int] | None:
+        """Ids of the replicas that qualify for the sync state set; None: no broker serves."""
         server = self._ha_server
         if server is None or not isinstance(server.in_sync, SyncStateSetReplicas):
-            return frozenset()
+            return None
         return server.in_sync.caught_up
 
     def require(self, ids: frozenset[int]) -> None:

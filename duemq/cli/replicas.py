@@ -15,6 +15,8 @@ VIEW = "replication"
 UNKNOWN = "unknown"
 COLUMNS = ("broker", "#id", "address", "role", "state", "#log end", "#lag bytes", "last error")
 OPTIONAL = ("#log end",)
+REASONS = ("groupFailure", "refusal", "failure")
+"""Keys of errors, the most important first: the last connection may have ended long ago."""
 
 
 def show_replicas(target: Target) -> None:
@@ -54,7 +56,7 @@ def _row(member: dict[str, Any]) -> tuple[str, ...]:
         member.get("state") or UNKNOWN,
         _number(member.get("logEnd")),
         _number(member.get("lagBytes")) if member.get("role") != "MASTER" else "-",
-        member.get("failure") or "",
+        next((text for key in REASONS if (text := member.get(key))), ""),
     )
 
 

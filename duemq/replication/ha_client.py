@@ -35,6 +35,7 @@ RETRY_MS = 5_000
 CONNECT_S_MAX = 5.0
 FLUSH_S_MAX = 5.0
 RECEIVE_BYTES = 1 << 20
+HEARTBEATS_MAX = 2  # pauses without bytes from the master until it counts as silent
 
 
 class Session(Protocol):
@@ -118,11 +119,24 @@ class HaClient:
         self.master_offset: int | None = None
         self.failure = ""
         self.read_ms = self.written_ms = 0
+        self._heard_ms = 0  # steady time of `read_ms`
 
     @property
     def address(self) -> str:
         """Replication address of the master, empty while none is known."""
         return self._address
+
+    @property
+    def is_hearing(self) -> bool:
+        """Whether the connection is open, and the master was not silent for two heartbeats."""
+        silent_ms = self._clock.steady_ms() - self._heard_ms
+        is_silent = silent_ms > HEARTBEATS_MAX * self._config.heartbeat_ms
+        return self.state is HaState.TRANSFER and not is_silent
+
+    @property
+    def is_end_named(self) -> bool:
+        """Whether the master has named the end of its log on this connection."""
+        return self._connection is not None and self._connection[1].stream.is_end_named
 
     def follow(self, address: str) -> None:
         """Copy from this address from now on; haMasterAddress takes precedence over it."""
@@ -211,6 +225,7 @@ class HaClient:
     async def _receive(self, connection: socket.socket, session: Session) -> None:
         stream = session.stream
         self.state, self.failure = HaState.TRANSFER, ""
+        self._heard_ms = self._clock.steady_ms()
         log.info("replication from %s begins", self._address)
         view, was_compared = memoryview(self._buffer), stream.is_compared
         while True:
@@ -221,7 +236,7 @@ class HaClient:
             except OSError:
                 self._append(stream)  # whole records of the last, incomplete transfer
                 raise
-            self.read_ms = self._clock.now_ms()
+            self.read_ms, self._heard_ms = self._clock.now_ms(), self._clock.steady_ms()
             stream.feed(view[:size])
             await self._send(session.on_received())
             if stream.is_partial:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from duemq.replication.ha_server_config import HaServerConfig
 from message_store.replication.acknowledgement import Missing, Replicated
+from message_store.store import SERVICE_NOT_AVAILABLE
 
 log = logging.getLogger(__name__)
 MASTER = 1  # the master, which counts as a replica in sync
@@ -69,20 +70,23 @@ class InSyncReplicas:
         needed = needed_replicas(config, len(ends))
         replicated.timeout_ms = config.replica_timeout_ms
         replicated.refusal = refusal_of(config, len(ends))
-        self._set_possible(needed <= len(ends), needed, len(ends))
+        self._set_possible(needed <= len(ends), needed, len(ends), config)
         if replicated.is_possible:
             replicated.advance(ends[needed - 1] if needed else log_end)
 
-    def _set_possible(self, is_possible: bool, needed: int, found: int) -> None:
+    def _set_possible(
+        self, is_possible: bool, needed: int, found: int, config: HaServerConfig
+    ) -> None:
         replicated = self._replicated
+        code = SERVICE_NOT_AVAILABLE if replicated.refusal else Missing.NO_REPLICA.code
         if is_possible and not self._was_possible:
             log.info("%d replicas in sync: messages are confirmed", found)
         elif not is_possible and self._was_possible is not False:
             log.warning(
                 "%d replicas in sync, %d required: sends get response code %d, and consumers "
-                "receive nothing after log offset %d. Start a replica, or set "
-                "enableAutoInSyncReplicas=true to continue without replicas",
-                found, needed, Missing.NO_REPLICA.code, replicated.offset,
+                "receive nothing after log offset %d. Start a replica, or set %s to continue "
+                "without replicas",
+                found, needed, code, replicated.offset, " and ".join(blocking_keys(config)),
             )  # fmt: skip
         replicated.is_possible = self._was_possible = is_possible
 
@@ -99,6 +103,12 @@ def needed_replicas(config: HaServerConfig, in_sync: int) -> int:
     if config.auto_in_sync_replicas:
         needed = max(min(needed, in_sync), config.in_sync_replicas_min - MASTER)
     return needed
+
+
+def blocking_keys(config: HaServerConfig) -> list[str]:
+    """Return the settings, as `key=value`, that a master without replicas needs to continue."""
+    found = [] if config.auto_in_sync_replicas else ["enableAutoInSyncReplicas=true"]
+    return [*found, "minInSyncReplicas=1"] if config.in_sync_replicas_min > MASTER else found
 
 
 def refusal_of(config: HaServerConfig, in_sync: int) -> str:

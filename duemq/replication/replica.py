@@ -12,6 +12,7 @@ The store refuses messages of clients, and no plugin delivers: a replica deliver
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -24,6 +25,7 @@ from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
 from duemq.replication.autoswitch_client import autoswitch_sessions
+from duemq.replication.clock_comparison import CHECK_MS, ClockComparison
 from duemq.replication.config import ReplicationConfig
 from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_address import HaAddressFinder
@@ -36,6 +38,7 @@ from message_store.clock import Clock
 from message_store.errors import DueMQError, PeerError
 from message_store.store import MessageStore
 
+log = logging.getLogger(__name__)
 ReplicationView = dict[str, object]
 ApplyMasterConfig = Callable[[Mapping[str, str], int], None]
 COUNTED_BYTES: Final = 256 << 10
@@ -56,9 +59,11 @@ class Replica:
         long_polls: LongPolls,
         ha: HaClient,
         tables: SlaveSynchronize,
+        clock: Clock,
         finder: HaAddressFinder | None = None,
     ) -> None:
-        self._finder = finder
+        self._finder, self._clock = finder, clock
+        self._clocks, self._stopping = ClockComparison(), asyncio.Event()
         self._long_polls = long_polls
         store.read_only = READ_ONLY  # from now on, as the broker appends before `running`
         self._store = store
@@ -76,23 +81,49 @@ class Replica:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.ha.run(), name="replication")
             tasks.create_task(self.tables.run(), name="slave synchronize")
+            tasks.create_task(self._compare_clocks(), name="clocks")
             if self._finder is not None:
                 tasks.create_task(self._finder.run(self.ha.follow), name="master's HA address")
             try:
                 yield
             finally:
+                self._stopping.set()
                 self.ha.stop()
                 self.tables.stop()
                 if self._finder is not None:
                     self._finder.stop()
 
+    async def _compare_clocks(self) -> None:
+        """Compare this clock with the master's periodically; log each change of the result."""
+        while not self._stopping.is_set():
+            store, before, now_ms = self._store, self._clocks.failure, self._clock.now_ms()
+            stored_ms = store.store_ms(store.last_record) if store.last_record >= 0 else -1
+            self._clocks.check(
+                store.max_offset, self._master_log_end, stored_ms, now_ms, self.ha.address
+            )
+            if self._clocks.failure and not before:
+                log.warning("%s", self._clocks.failure)
+            await self._clock.wait(self._stopping, until_ms=now_ms + CHECK_MS)
+
     @property
     def _finder_failure(self) -> str:
         return self._finder.failure if self._finder is not None else ""
 
+    @property
+    def _master_log_end(self) -> int | None:
+        """End of the master's log; None: unknown, as while the master is silent.
+
+        Transfers of DefaultHA do not name it: during a catch-up, only the master's response to the
+        request for its bounds does.
+        """
+        asked, transferred = self.tables.log_end, self.ha.master_offset
+        if not self.ha.is_hearing or (asked is None and not self.ha.is_end_named):
+            return None
+        return max(asked or 0, transferred or 0)
+
     def view(self) -> ReplicationView:
         """Return the state for `duemq replicas` and the admin API; unknown values are None."""
-        end, master = self._store.max_offset, self.ha.master_offset
+        end, master = self._store.max_offset, self._master_log_end
         lag = None if master is None else max(master - end, 0)
         of_equal_logs = 0 if lag == 0 else None  # a replica knows its lag in bytes only
         return {
@@ -106,7 +137,10 @@ class Replica:
             "lagMessages": of_equal_logs,
             "lagMs": of_equal_logs,
             "tablesCopiedMs": self.tables.synchronized_ms,
-            "failure": self.ha.failure or self._finder_failure or self.tables.failure,
+            "failure": self.ha.failure
+            or self._finder_failure
+            or self.tables.failure
+            or self._clocks.failure,
         }
 
 
@@ -145,7 +179,7 @@ def replica_of(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file
         )
         sessions = with_master_config(sessions, synchronize, apply_master_config)
-        return Replica(store, long_polls, HaClient(store, config, clock, sessions), synchronize)
+        return Replica(store, long_polls, HaClient(store, config, clock, sessions), synchronize, clock)
     store.require_replicas()
     sessions = autoswitch_sessions(
         store,
@@ -159,10 +193,10 @@ def replica_of(
         store, config, clock, sessions, member.truncate, retry_ms=HaAddressFinder.RETRY_MS
     )
     if not member.role.master_address:
-        return Replica(store, long_polls, ha, synchronize)
+        return Replica(store, long_polls, ha, synchronize, clock)
     synchronize.follow(member.role.master_address)
     finder = HaAddressFinder(connect(member.role.master_address), clock)
-    return Replica(store, long_polls, ha, synchronize, finder)
+    return Replica(store, long_polls, ha, synchronize, clock, finder)
 
 
 def with_master_config(
@@ -193,7 +227,13 @@ def master_view(
     """Return the function that returns the state of a master, as `Replica.view` does."""
 
     def view() -> ReplicationView:
-        found: ReplicationView = {"role": "MASTER", "state": "serves", "logEnd": store.max_offset}
+        refusal = store.refusal
+        found: ReplicationView = {
+            "role": "MASTER",
+            "state": "refuses messages" if refusal else "serves",
+            "refusal": refusal,
+            "logEnd": store.max_offset,
+        }
         if store.replicated.required:
             found["confirmedOffset"] = store.confirm_offset
         if server is not None:

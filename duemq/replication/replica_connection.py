@@ -234,6 +234,7 @@ class ReplicaConnection:
                     buffers = await asyncio.shield(sending)
                 except asyncio.CancelledError:
                     await asyncio.wait({sending})  # `run` closes the socket after this
+                    sending.exception()  # retrieved: the connection has ended for another reason
                     raise
             if not buffers:
                 self._written_ms = self._clock.steady_ms()

@@ -55,6 +55,7 @@ LOG_WAITS_MAX: Final = 500
 DELAY_OFFSETS_FILE: Final = "delayOffset.json"
 NOT_ANSWERED: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST)
 """Response codes of masters that do not have a table: unknown request code, unknown view."""
+GIVE_ACCOUNT: Final = ". Set innerClientAuthenticationCredentials to a super user of the master"
 Replace = Callable[[JsonObject], None]
 
 
@@ -72,6 +73,7 @@ class SlaveSynchronize:
         address: `host:port` of the master for clients; empty: unknown.
         failure: Reason why the last copy failed; empty after a success.
         synchronized_ms: Time of the last copy without a failure, in ms since the epoch; None: none.
+        log_end: End of the master's log in its last response; None: none from this master.
         first_needed: First log offset that retention must keep (a pin).
     """
 
@@ -94,12 +96,13 @@ class SlaveSynchronize:
         self.address = ""
         self.failure = ""
         self.synchronized_ms: int | None = None
+        self.log_end: int | None = None
         self.first_needed: FirstPending = UNKNOWN
 
     def follow(self, address: str) -> None:
         """Copy from the broker at this address from now on."""
         if address and address != self.address:
-            self.address = address
+            self.address, self.log_end = address, None
             self._wake.set()
 
     async def run(self) -> None:
@@ -123,7 +126,7 @@ class SlaveSynchronize:
         try:
             await self._copy()
         except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
-            why = str(error) or type(error).__name__
+            why = str(error) or f"no response ({type(error).__name__})"
             if why != self.failure and not self._stopping:
                 log.warning(
                     "cannot copy topics, groups and offsets from %s: %s; trying again",
@@ -169,11 +172,13 @@ class SlaveSynchronize:
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         found = _table(await self._ask(code), code.name).get("table") or {}
         try:
-            return int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
+            first, end = int(found["commitLogMinOffset"]), int(found["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(
                 f"the response of {self.address} to {code.name} lacks the bounds of its log"
             ) from error
+        self.log_end = end
+        return first, end
 
     async def _copy(self) -> None:
         start_ms = self._clock.now_ms()
@@ -254,7 +259,9 @@ class SlaveSynchronize:
 
 def _body(answer: Response, what: str) -> bytes:
     if answer.code:
-        raise PeerError(f"the master refuses {what} with code {answer.code}: {answer.remark}")
+        remedy = GIVE_ACCOUNT if answer.code == ResponseCode.NO_PERMISSION else ""
+        why = f"the master refuses {what} with code {answer.code}: {answer.remark}"
+        raise PeerError(f"{why.rstrip('.')}{remedy}")
     assert isinstance(answer.body, bytes | memoryview)  # as received
     return bytes(answer.body)
 

@@ -117,9 +117,13 @@ def test_below_the_minimum_nothing_is_stored(tmp_path: Path) -> None:
             assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert "in-sync replicas not enough: 1" in (refused.remark or "")
             assert broker.store.max_offset == 0
+            shown = broker.parts.replication()
+            assert shown["state"] == "refuses messages"
+            assert "minInSyncReplicas is 2" in str(shown["refusal"])
             async with following(broker.ha_port):
                 await until(lambda: broker.store.writable)
                 assert (await asker.send("T", b"x")).code == 0
+                assert broker.parts.replication()["state"] == "serves"
 
     asyncio.run(scene())
 

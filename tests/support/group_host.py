@@ -19,7 +19,7 @@ class FakeHost:
     def __init__(self, address: str, *, last_epoch: int = 0) -> None:
         self.address = address
         self.max_offset = self.confirm_offset = 0
-        self.caught_up: frozenset[int] = frozenset()
+        self.caught_up: frozenset[int] | None = frozenset()
         self.roles: list[tuple[object, ...]] = []
         self.required: list[frozenset[int]] = []
         self.epochs: list[tuple[int, int]] = [(last_epoch, 0)] if last_epoch else []

@@ -14,7 +14,7 @@ class GroupHost(Protocol):
         confirm_offset: End of the log that every required member has.
         last_epoch: Last epoch in the epoch file; 0: none.
         caught_up: Ids of the connected replicas that the sync state set should contain; no
-            learners.
+            learners. None while the broker opens or closes: its replicas are not connected then.
     """
 
     @property
@@ -26,7 +26,7 @@ class GroupHost(Protocol):
     @property
     def last_epoch(self) -> int: ...
     @property
-    def caught_up(self) -> frozenset[int]: ...
+    def caught_up(self) -> frozenset[int] | None: ...
 
     def require(self, ids: frozenset[int]) -> None:
         """Confirm from now on only log bytes that all these members have.

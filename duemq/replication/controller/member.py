@@ -62,6 +62,7 @@ from duemq.replication.controller.requests import GroupName, GroupView, SyncStat
 
 NO_SET: Final = SyncStateSet(frozenset(), -1)
 PROPOSALS_MAX: Final = 8
+LOST_DATA: Final = "docs: Run a group with automatic failover, Lost controller data"
 
 
 class GroupMember:
@@ -231,7 +232,8 @@ class GroupMember:
     def _unknown(self, event: GroupUnknown) -> list[Command]:
         self.failure = (
             f"the controller does not know id {self.broker_id} of {self.group.broker_name}: its "
-            "data was lost or cleaned; the broker registers again"
+            "data was lost, or the id was removed. Start it with its data, or join the group again "
+            f"({LOST_DATA})"
         )
         return self._leave_role(State.REGISTERING)
 
@@ -264,7 +266,8 @@ class GroupMember:
         if view.epoch < self.epoch:
             return (
                 f"the controller's view has epoch {view.epoch}, older than epoch {self.epoch} seen "
-                "before: it is ignored"
+                "before: it is ignored. If it stays older, the controller has lost its data "
+                f"({LOST_DATA})"
             )
         if view.epoch > self.epoch:
             return ""

@@ -124,6 +124,7 @@ class GroupService:
         self._resigns = False
         self._resigned_ms: int | None = None
         self.failure = ""
+        self._logged = ""  # last logged `GroupMember.failure`
 
     # -- interface for the broker -----------------------------------------------------------------
 
@@ -141,9 +142,13 @@ class GroupService:
         self._view_due.set()
 
     def check_in_sync(self) -> None:
-        """Compare the sync state set with `GroupHost.caught_up`, and propose a change if needed."""
-        if self.member.is_master:
-            self._receive(InSyncWanted(self._host.caught_up))
+        """Compare the sync state set with `GroupHost.caught_up`, and propose a change if needed.
+
+        A master that stops keeps its set: the next master is elected from it.
+        """
+        caught_up = self._host.caught_up
+        if self.member.is_master and caught_up is not None:
+            self._receive(InSyncWanted(caught_up))
 
     async def close_connections(self) -> None:
         """Close all connections; if this is the master, the controller then elects another."""
@@ -388,6 +393,9 @@ class GroupService:
         if self.member.state is not state:
             log.info("group %s: %s", self._group.broker_name, self.member.state.value)
             self._view_due.set()
+        if self.member.failure not in ("", self._logged):
+            log.warning("group %s: %s", self._group.broker_name, self.member.failure)
+        self._logged = self.member.failure
         if self.member.question is not None:
             self._question_due.set()
 

@@ -68,7 +68,8 @@ def test_a_pair_of_brokers(tmp_path: Path) -> None:
     """Lags of a replica that has everything, then lacks messages."""
 
     async def main() -> None:
-        async with running(small(tmp_path / "master")) as (master, asker):
+        heartbeats = small(tmp_path / "master", haSendHeartbeatInterval="100")
+        async with running(heartbeats) as (master, asker):
             keys = {"brokerRole": "SLAVE", "brokerId": "1", "syncFromLastFile": "true"}
             keys["haMasterAddress"] = f"127.0.0.1:{master.ha_port}"
             async with running(small(tmp_path / "replica", **keys)) as (replica, _):
@@ -83,6 +84,7 @@ def test_a_pair_of_brokers(tmp_path: Path) -> None:
                 assert [
                     found[f"lag_{unit} {who}"] for unit in ("bytes", "messages", "seconds")
                 ] == [0] * 3
+                await until(lambda: "lag_bytes itself" in series(replica.parts.replication()))
                 mine = series(replica.parts.replication())
                 assert [
                     mine[f"lag_{unit} itself"] for unit in ("bytes", "messages", "seconds")

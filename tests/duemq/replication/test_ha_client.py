@@ -86,6 +86,35 @@ def test_transfers_are_appended_and_acknowledged(tmp_path: Path) -> None:
     with_replica(tmp_path, work)
 
 
+def test_the_end_of_the_master_s_log_is_known_from_a_heartbeat_on_and_while_bytes_arrive(
+    tmp_path: Path,
+) -> None:
+    """A transfer has more log after it, and a silent master may have stored more meanwhile."""
+
+    async def work(
+        master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        assert not client.is_hearing
+        await master.reported(1)
+        writer = await master.connected.get()
+        writer.write(transfer(1, log[1:]))
+        await master.reported(len(log))
+        assert (client.is_hearing, client.is_end_named) == (True, False)
+        writer.write(transfer(len(log), b""))
+        await until(lambda: client.is_end_named)
+        clock.advance(2 * ReplicationConfig().heartbeat_ms)
+        assert client.is_hearing
+        clock.advance(1)
+        assert not client.is_hearing
+        writer.write(transfer(len(log), b""))
+        await until(lambda: client.is_hearing)
+        writer.close()
+        await until(lambda: client.failure)
+        assert (client.is_hearing, client.is_end_named) == (False, False)
+
+    with_replica(tmp_path, work)
+
+
 def test_records_of_a_transfer_that_breaks_off_are_kept(tmp_path: Path) -> None:
     async def work(
         master: ScriptedMaster, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes

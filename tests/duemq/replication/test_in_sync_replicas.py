@@ -103,6 +103,28 @@ def test_below_the_minimum_messages_are_refused() -> None:
     assert world.replicated.refusal == ""
 
 
+@pytest.mark.parametrize(
+    ("keys", "code", "settings"),
+    [
+        ({}, 11, "set enableAutoInSyncReplicas=true to"),
+        ({"in_sync_replicas_min": 2}, 14, "enableAutoInSyncReplicas=true and minInSyncReplicas=1"),
+        (
+            {"in_sync_replicas_min": 2, "auto_in_sync_replicas": True},
+            14,
+            "set minInSyncReplicas=1 to",
+        ),
+    ],
+    ids=["none", "minimum", "minimum with auto"],
+)
+def test_the_notice_names_the_settings_and_the_code_of_a_master_without_replicas(
+    keys: dict[str, Any], code: int, settings: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    World(log_end=100, **keys)
+    [notice] = caplog.messages
+    assert f"response code {code}," in notice
+    assert settings in notice
+
+
 def test_without_sync_master_nothing_is_required() -> None:
     world = World(log_end=1_000, in_sync_replicas_min=3)
     world.replicated.required, world.replicated.refusal = False, ""

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from duemq.admin.views import VIEW_REQUEST
 from duemq.cli.client import bytes_of
-from duemq.replication.replica import with_master_config
+from duemq.replication.clock_comparison import CHECK_MS
+from duemq.replication.ha_client import HaState
+from duemq.replication.replica import Replica, with_master_config
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from duemq.transactions.transactions import Transactions
+from message_store.clock import FakeClock
 from message_store.errors import ConfigError, PeerError
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
 from migration.requests import MASTER_FIELD, MIGRATE, SYSTEM_ERROR, replica_text
+from tests.support.fakes import settle
 from tests.support.running_broker import running, small
 
 REPLICA = {"brokerRole": "SLAVE", "brokerId": "1"}
@@ -76,6 +81,78 @@ def test_a_replica_refers_a_migration_command_to_its_master(master: str, tmp_pat
             assert json.loads(bytes_of(shown))["why_not"] == replica_text(master)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("is_hearing", "is_end_named", "transferred", "asked", "lag"),
+    [
+        (True, True, 500, None, 0),
+        (True, True, 700, None, 200),
+        (True, False, 500, None, None),
+        (True, False, 500, 9_000, 8_500),
+        (True, True, 900, 500, 400),
+        (True, True, None, 500, 0),
+        (False, True, 500, 500, None),
+    ],
+    ids=[
+        "heartbeat", "behind", "only transfers", "catch-up", "newer transfer", "first bytes",
+        "silent or lost",
+    ],
+)  # fmt: skip
+def test_the_lag_is_unknown_unless_the_end_of_the_master_s_log_is_known(
+    is_hearing: bool, is_end_named: bool, transferred: int | None, asked: int | None, lag: int
+) -> None:
+    ha = SimpleNamespace(
+        is_hearing=is_hearing, is_end_named=is_end_named, master_offset=transferred,
+        state=HaState.TRANSFER, address="", failure="",
+    )  # fmt: skip
+    tables = SimpleNamespace(log_end=asked, address="", synchronized_ms=None, failure="")
+    store = SimpleNamespace(max_offset=500)
+    shown = Replica(*cast("Any", (store, None, ha, tables, FakeClock()))).view()
+    equal = 0 if lag == 0 else None
+    assert (shown["lagBytes"], shown["lagMessages"], shown["lagMs"]) == (lag, equal, equal)
+    assert (shown["masterLogEnd"] is None) is (lag is None)
+
+
+class Idle(SimpleNamespace):
+    """HA client or copier of tables that only waits until it is stopped."""
+
+    async def run(self) -> None:
+        self.stopped = asyncio.Event()
+        await self.stopped.wait()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_a_clock_that_differs_from_the_master_s_is_a_failure_of_the_replica(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    store = SimpleNamespace(
+        max_offset=100, last_record=50, raw=SimpleNamespace(observers=[]),
+        store_ms=lambda offset: clock.now_ms() + 3_600_000,
+    )  # fmt: skip
+    ha = Idle(
+        is_hearing=True, is_end_named=True, master_offset=100, state=HaState.TRANSFER,
+        address="10.0.0.1:10912", failure="",
+    )  # fmt: skip
+    tables = Idle(log_end=100, address="", synchronized_ms=None, failure="")
+    held = SimpleNamespace(on_replicated=None)
+    replica = Replica(*cast("Any", (store, held, ha, tables, clock)))
+
+    async def main() -> None:
+        async with replica.running():
+            await settle()
+            assert replica.view()["failure"] == ""
+            for end in (200, 300):
+                store.max_offset = ha.master_offset = end
+                clock.advance(CHECK_MS)
+                await settle()
+                assert "3600 s ahead of this broker's" in str(replica.view()["failure"])
+
+    asyncio.run(main())
+    assert sum("3600 s ahead" in line for line in caplog.messages) == 1
 
 
 class AskedMaster:

@@ -15,7 +15,7 @@ import pytest
 
 from delivery.plugin import Request, Response
 from duemq.admin.views import VIEW_REQUEST
-from duemq.net.codes import RequestCode
+from duemq.net.codes import RequestCode, ResponseCode
 from duemq.replication.slave_synchronize import INTERVAL_MS, SHARE, SlaveSynchronize
 from message_store import json_dialect
 from message_store.clock import FakeClock
@@ -313,5 +313,27 @@ def test_malformed_orderly_pops_are_not_written(tmp_path: Path, log: bytes) -> N
             await setting.pass_ms(2_000)
             assert "'no place' is not topic@group" in setting.synchronize.failure
             assert setting.config("consumerOrderInfo.json") is None
+
+    asyncio.run(main())
+
+
+def test_a_master_that_does_not_respond_is_reported_as_such(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.hangs = asyncio.get_running_loop().create_future()
+            setting.master.hangs.set_exception(TimeoutError())
+            await setting.pass_ms(2_000)
+            assert setting.synchronize.failure == "no response (TimeoutError)"
+            setting.master.hangs = None
+
+    asyncio.run(main())
+
+
+def test_a_master_with_accounts_names_the_key_that_is_missing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with synchronizing(tmp_path) as setting:
+            setting.master.unknown[RequestCode.GET_ALL_TOPIC_CONFIG] = ResponseCode.NO_PERMISSION
+            await setting.pass_ms(2_000)
+            assert "with code 16: not supported. Set innerClient" in setting.synchronize.failure
 
     asyncio.run(main())

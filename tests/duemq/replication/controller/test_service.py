@@ -91,6 +91,18 @@ def test_a_replica_that_fell_behind_before_the_proposal_is_sent_is_not_proposed(
     asyncio.run(main())
 
 
+def test_a_master_whose_broker_closes_keeps_the_sync_state_set(tmp_path: Path) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path)
+        async with rig.pair() as ((first, host), _):
+            host.caught_up = None
+            await rig.run(5_000)
+            assert first.required_ids == {1, 2}
+            assert rig.controller.groups[NAME].in_sync == {1, 2}
+
+    asyncio.run(main())
+
+
 def test_a_lost_answer_leaves_both_sets_required(tmp_path: Path) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
@@ -363,7 +375,9 @@ def test_a_forged_registration_of_its_id_ends_the_office(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_controller_that_lost_its_data_makes_no_master(tmp_path: Path) -> None:
+def test_a_controller_that_lost_its_data_makes_no_master(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
         async with rig.member(1) as (first, host):
@@ -371,7 +385,8 @@ def test_a_controller_that_lost_its_data_makes_no_master(tmp_path: Path) -> None
             rig.controller.groups.clear()
             await rig.run(3 * BEAT_MS)
             assert not first.holds(1)
-            assert "lost or cleaned" in str(first.view()["groupFailure"])
+            assert "its data was lost" in str(first.view()["groupFailure"])
+            assert sum("its data was lost" in line for line in caplog.messages) == 1
             assert host.roles == [("master", 1)]
 
     asyncio.run(main())

@@ -1,0 +1,65 @@
+"""`duemq replicas`: the table of states."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from duemq.cli.options import Target
+from duemq.cli.replicas import show_replicas
+
+MASTER = {"role": "MASTER", "logEnd": 7_020, "failure": "10.0.0.2:1: the replica closed it"}
+REPLICA = {"role": "SLAVE", "state": "transfer", "logEnd": 7_020, "failure": ""}
+
+
+class FakeTarget:
+    """Cluster of one broker with a given view."""
+
+    as_json = False
+
+    def __init__(self, view: dict[str, Any]) -> None:
+        self._view = view
+
+    @asynccontextmanager
+    async def cluster(self) -> AsyncIterator[FakeTarget]:
+        yield self
+
+    async def members(self) -> list[tuple[str, int, str]]:
+        return [("broker-a", 0, "10.0.0.1:10911")]
+
+    async def view(self, address: str, name: str) -> dict[str, Any]:
+        return self._view
+
+
+@pytest.mark.parametrize(
+    ("view", "shown"),
+    [
+        (
+            MASTER | {"state": "serves", "refusal": "", "groupFailure": ""},
+            "MASTER serves 7,020 - 10.0.0.2:1: the replica closed it",
+        ),
+        (
+            MASTER | {"state": "refuses messages", "refusal": "the disk is full"},
+            "MASTER refuses messages 7,020 - the disk is full",
+        ),
+        (
+            MASTER | {"state": "refuses messages", "refusal": "x", "groupFailure": "no leader"},
+            "MASTER refuses messages 7,020 - no leader",
+        ),
+        (REPLICA | {"lagBytes": None}, "SLAVE transfer 7,020 unknown"),
+        (
+            REPLICA | {"lagBytes": 0, "groupFailure": "no leader"},
+            "SLAVE transfer 7,020 0 no leader",
+        ),
+    ],
+    ids=["serves", "refuses", "controller away", "unknown lag", "replica"],
+)
+def test_a_row_shows_state_and_the_most_important_error(
+    view: dict[str, Any], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_replicas(cast("Target", FakeTarget(view)))
+    [*_, row] = capsys.readouterr().out.splitlines()
+    assert " ".join(row.split()) == f"broker-a 0 10.0.0.1:10911 {shown}"
