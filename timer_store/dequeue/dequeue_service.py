@@ -217,10 +217,11 @@ class DequeueService:
         return True
 
     def _settle_rolled(self, rows: Rows, topic_index: npt.NDArray[np.int32]) -> None:
-        """Settle timers that have a copy or went to quarantine."""
+        """Settle timers and markers that have a copy or went to quarantine."""
         self._units.discount(rows["pos"])
         self._settled_timers.add(rows["phys_offset"], rows["pos"])
-        self._counts.note(topic_index, rows["phys_offset"], -1)
+        counted = (rows["magic"] & layout.MAGIC_DELETE) == 0  # markers are not pending timers
+        self._counts.note(topic_index[counted], rows["phys_offset"][counted], -1)
         self.rolled += int(rows.size)
 
     def _add(self, timed: Rows, now_ms: int) -> int:
