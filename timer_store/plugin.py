@@ -206,10 +206,12 @@ class TimerPlugin(PluginBase):
         return Response(body=encode_check(self._files().check or Check())[:CHECK_BYTES])
 
     async def _answer_metrics(self, request: Request) -> Response:
-        """Answer request 61. Source: AdminBrokerProcessor.getTimerMetrics"""
+        """Answer request 61, current counts. Source: AdminBrokerProcessor.getTimerMetrics"""
         if self._running is None:
             return Response(SYSTEM_ERROR, "The timerMetrics is null")
-        return Response(body=self._files().metrics.text().encode())
+        pending = self._running.timers.counts.by_topic()
+        metrics = self._files().metrics.with_counts(pending, self._host.clock.now_ms())
+        return Response(body=metrics.text().encode())
 
     async def _answer_compact(self, request: Request) -> Response:
         """Answer request 9014. See `timer_store.compaction.request`."""
