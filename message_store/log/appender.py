@@ -118,8 +118,7 @@ class Appender:
         """Return the store time of records that are appended now."""
         now = self._clock.now_ms()
         if now < self.last_store_ms <= now + CLOCK_STEP_MS_MAX:
-            now = self.last_store_ms
-        self.last_store_ms = now
+            return self.last_store_ms
         return now
 
     def append(self, batch: PutBatch, first: int, store_ms: int) -> int:
@@ -151,6 +150,6 @@ class Appender:
                 with suppress(OSError):  # completely written records are also refused
                     file.zero_from(log.end - file.base)
                 raise
-            self.last_record = last
+            self.last_record, self.last_store_ms = last, store_ms
             log.end += size
         return end

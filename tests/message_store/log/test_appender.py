@@ -1,4 +1,4 @@
-"""Reasons of the appender for refused rows."""
+"""Refused rows: reasons, and what they do not change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
-from tests.support.stores import add_message, open_store
+from message_store.verify import verify_store
+from tests.support.stores import add_message, open_store, put_one
 
 FILE_BYTES = 1 << 16
 REAL = {"real_topic_index": 1, "real_queue_id": 12}  # REAL_TOPIC=Real, REAL_QID=12: 28 bytes
@@ -52,3 +53,14 @@ def test_a_refusal_names_the_limit(
         store.put(batch)
         assert batch.rows[0]["status"] == 13
         assert batch.remarks == {0: f"the message is illegal: {why}"}
+
+
+def test_a_refused_message_does_not_advance_the_time_of_the_last_record(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with open_store(tmp_path, clock, message_bytes_max=10) as store:
+        put_one(store, "T", body=b"stored")
+        stored_ms = store.appender.last_store_ms
+        clock.advance(5_000)
+        put_one(store, "T", body=b"b" * 11)
+        assert store.appender.last_store_ms == stored_ms
+    assert verify_store(tmp_path).findings == []  # the times of the checkpoint are right
